@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import logging
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from io import TextIOWrapper
 from typing import Any
 
 from quire.commands.chat import add_chat, chat
@@ -38,16 +43,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    if isinstance(sys.stdout, TextIOWrapper):  # a path may hold what the terminal cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         arguments = _parser().parse_args(argv)
         wait_briefly()
         run: Callable[[argparse.Namespace], int] = arguments.run
-        return run(arguments)
+        status = run(arguments)
+        sys.stdout.flush()  # here, where a reader that is gone can be handled
+        return status
     except QuireError as error:
-        print(f"quire: error: {error}", file=sys.stderr)
-        return 1
+        return _failed(str(error))
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # as of ``quire simulate | head``
+        _discard_output()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _discard_output()
+        return _failed(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
+
+
+def _failed(why: str) -> int:
+    print(f"quire: error: {why}", file=sys.stderr)
+    return 1
+
+
+def _discard_output() -> None:
+    """Python flushes once more at the end, which would fail again."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # -- subcommands -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ QuireError
 ├── ConfigError    a setting is unknown, out of range, or contradicts another
 ├── ModelError     a model's directory, config, weights or tokenizer cannot be used
 ├── RequestError   a request cannot be served as asked; ``field`` names the culprit
+│   ├── ContextLengthError    its prompt is longer than there is room for
 │   ├── UnknownAdapterError   it names an adapter that is not loaded
 │   ├── UnknownSessionError   it names a session that is not open
 │   ├── TooManySessionsError   it would open more of them than may be
@@ -24,6 +25,7 @@ from collections.abc import Iterator, Mapping
 __all__ = [
     "BusyError",
     "ConfigError",
+    "ContextLengthError",
     "EngineError",
     "ModelError",
     "OverloadedError",
@@ -65,6 +67,21 @@ class RequestError(QuireError, ValueError):
     def __init__(self, message: str, field: str) -> None:
         super().__init__(message)
         self.field = field
+
+
+class ContextLengthError(RequestError):
+    """A prompt is longer than the model is, or than what there is memory for.
+
+    tokens: it has as many, at least. most: it may have so many. length: prompt and output together.
+    """
+
+    def __init__(self, message: str, field: str, tokens: int, most: int, length: int) -> None:
+        # Agents know by these words, whoever serves them, that they have to say less.
+        told = f"{message}; this model's maximum context length is {length} tokens"
+        super().__init__(told, field)
+        self.tokens = tokens
+        self.most = most
+        self.length = length
 
 
 class UnknownAdapterError(RequestError):

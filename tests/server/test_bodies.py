@@ -81,7 +81,6 @@ ALLOWED |= {
     ("guided_json", "entries"),
     ("guided_regex", "text"),
 }  # what they say is looked at later
-ALLOWED |= {("kv_transfer_params", "object"), ("kv_transfer_params", "entries")}  # proxies' own
 
 
 @pytest.fixture

@@ -30,6 +30,16 @@ PASSES: list[dict[str, Any]] = [
     {"prediction": {"type": "content", "content": ""}},
     {"detokenize": True, "spaces_between_special_tokens": True, "documents": []},
     {"kv_transfer_params": {}, "mm_processor_kwargs": {}, "vllm_xargs": {}, "functions": []},
+    {
+        "kv_transfer_params": {  # as vLLM's proxies send it where nothing is handed over
+            "do_remote_decode": False,
+            "do_remote_prefill": False,
+            "remote_engine_id": None,
+            "remote_block_ids": None,
+            "remote_host": None,
+            "remote_port": None,
+        }
+    },
     {"logits_processors": [], "cache_prompt": True, "parallel_tool_calls": True},
     {"add_special_tokens": None, "truncate_prompt_tokens": None, "truncation_side": "left"},
     {"truncate_prompt_tokens": 200, "echo": False, "return_token_ids": False},
@@ -45,6 +55,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"store": 1}, "store", "store must be true or false"),
     ({"detokenize": False}, "detokenize", "return_token_ids"),
     ({"logits_processors": ["x"]}, "logits_processors", "no code of a request's"),
+    ({"kv_transfer_params": {"do_remote_decod": True}}, "kv_transfer_params.do_remote_decod",
+     "is not supported"),
+    ({"kv_transfer_params": {"remote_port": True}}, "kv_transfer_params", "must be a number"),
+    ({"kv_transfer_params": {"do_remote_decode": 1}}, "kv_transfer_params", "true or false"),
+    ({"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": True}},
+     "kv_transfer_params", "exclude each other"),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1, or -1"),
     ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "from -1 to"),
     ({"truncation_side": "middle"}, "truncation_side", "'left' or 'right'"),
@@ -196,7 +212,7 @@ def test_tokens_are_told_in_whole_and_in_stream(shared: LiveServer) -> None:
             assert told == choice["token_ids"]
             places = [whole, *own] if ask == shared.chat else [
                 choice, *(one["choices"][0] for one in own)]  # fmt: skip
-            prompts = [one["prompt_token_ids"] for one in places if "prompt_token_ids" in one]
+            prompts = [one["prompt_token_ids"] for one in places if one.get("prompt_token_ids")]
             assert len(prompts) == 2 and prompts[0] == prompts[1] != []
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from quire.config import ServerConfig
@@ -25,6 +27,7 @@ from quire.server.description.answer_types import (
     SessionWithEvents,
     Version,
 )
+from support.described import Described
 from support.live_server import MODEL, LiveServer, events, scripted_engine
 
 OWN = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics")
@@ -64,6 +67,87 @@ def test_everything_is_told_of_every_route() -> None:
         assert not undescribed
     stream = document["paths"]["/v1/chat/completions"]["post"]["responses"]["200"]["content"]
     assert stream["text/event-stream"]["schema"]["x-event"]["$ref"].endswith("ChatCompletionChunk")
+
+
+def bodies(document: dict[str, Any]) -> Iterator[tuple[str, Draft202012Validator, dict[str, Any]]]:
+    """The path, the schema of its body, and the schema's own text."""
+    for path, operation in operations(document):
+        if "requestBody" in operation:
+            reference = operation["requestBody"]["content"]["application/json"]["schema"]
+            name = reference["$ref"].rpartition("/")[2]
+            whole = {**reference, "components": document["components"]}
+            yield path, Draft202012Validator(whole), document["components"]["schemas"][name]
+
+
+def test_null_is_taken_where_it_is_told_so(shared: LiveServer) -> None:
+    """A field that is null is absent: no schema forbids it, and no door does."""
+    document = shared.http.get("/openapi.json").json()
+    for path, fits, schema in bodies(document):
+        needed = schema.get("required", [])
+        nulls = {name: None for name in schema["properties"] if name not in needed}
+        assert [error for error in fits.iter_errors(nulls) if error.json_path != "$"] == [], path
+    for path, body in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/responses", {"input": "x"}),
+        ("/v1/embeddings", {"input": "x"}),
+        ("/completion", {"prompt": "x"}),
+        ("/api/generate", {"model": MODEL, "prompt": "x", "stream": False}),
+    ):
+        schema = next(one for where, _, one in bodies(document) if where == path)
+        told = dict.fromkeys(schema["properties"])
+        assert shared.http.post(path, json={**told, **body}).status_code == 200, path
+
+
+def test_what_changes_nothing_passes_and_is_told_so(shared: LiveServer) -> None:
+    document = shared.http.get("/openapi.json").json()
+    ask: dict[str, Any] = {"model": MODEL, "prompt": "x", "max_tokens": 1}
+    fits = next(one for path, one, _ in bodies(document) if path == "/v1/completions")
+    for more, passes in (
+        ({"store": True, "metadata": {"a": "b"}, "tools": [], "modalities": ["text"]}, True),
+        ({"store": 1}, False),
+        ({"tools": [{}]}, False),
+        ({"stored": True}, False),
+    ):
+        assert fits.is_valid({**ask, **more}) is passes, more
+        answered = shared.http.post("/v1/completions", json={**ask, **more}).status_code
+        assert (answered == 200) is passes, more
+    options = {"mirostat": 0, "num_thread": 4, "temperature": None}
+    chat = {"model": MODEL, "prompt": "x", "stream": False, "options": options}
+    fits = next(one for path, one, _ in bodies(document) if path == "/api/generate")
+    assert fits.is_valid(chat) and not fits.is_valid({**chat, "options": {"mirostat": 1}})
+    assert shared.http.post("/api/generate", json=chat).status_code == 200
+
+
+def test_an_answer_that_is_not_told_of_is_found(shared: LiveServer) -> None:
+    """What every other test's answers are compared by."""
+    app = create_app(scripted_engine()[0], [MODEL], ServerConfig())
+    check = Described(app).check
+
+    def answer(status: int, body: Any, path: str = "/embedding") -> httpx.Response:
+        return httpx.Response(status, json=body, request=httpx.Request("POST", shared.url + path))
+
+    check(answer(200, [{"index": 0, "embedding": [[0.5]]}]))
+    check(answer(400, {"error": {"code": 400}}))
+    for wrong in (
+        answer(200, {"index": 0, "embedding": [[0.5]]}),
+        answer(200, [{"index": 0, "embedding": [["x"]]}]),
+        answer(418, {}),
+        answer(400, {"error": "x"}),
+        answer(200, {}, "/v1/chat/completions"),
+    ):
+        with pytest.raises(AssertionError):
+            check(wrong)
+
+
+def test_routes_that_take_parameters_tell_that_they_refuse_some() -> None:
+    document = described()
+    for path, operation in operations(document):
+        assert {"500", "503"} <= operation["responses"].keys(), path
+        if operation.get("parameters"):
+            assert "400" in operation["responses"], path
+    for path in ("/pooling", "/classify", "/v1/classify"):
+        assert "400" in document["paths"][path]["post"]["responses"]
 
 
 def test_what_needs_a_key_says_so() -> None:

@@ -95,9 +95,9 @@ def test_a_chat_is_refused_before_it_is_tokenized() -> None:
     with held(max_num_waiting=1) as server:
         with in_background(lambda: server.complete(prompt=[6] * 3, max_tokens=2)):
             waiting(server, 1)
-            server.engine.input_processor.chat_prompt = None  # type: ignore[assignment, method-assign]
+            server.engine.input_processor.begin_chat = None  # type: ignore[assignment, method-assign]
             assert server.chat().status_code == 429
-            del server.engine.input_processor.chat_prompt  # type: ignore[method-assign]
+            del server.engine.input_processor.begin_chat  # type: ignore[method-assign]
             assert server.engine.waiting_room._coming == 0
             server.executor.release()
         assert server.chat(max_tokens=2).status_code == 200

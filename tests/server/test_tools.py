@@ -122,7 +122,7 @@ def test_what_a_caller_may_ask_of_calls_and_reasoning(speaking: LiveServer) -> N
     one = speaking.chat(tools=[WEATHER], parallel_tool_calls=False).json()["choices"][0]["message"]
     assert len(one["tool_calls"]) == 1
     silent = speaking.chat(tools=[WEATHER], include_reasoning=False).json()["choices"][0]["message"]
-    assert "reasoning" not in silent and silent["content"] == "I look."
+    assert silent["reasoning"] is None and silent["content"] == "I look."
     for body in ({"tools": [WEATHER], "tool_choice": "none"}, {}):
         (choice,) = speaking.chat(**body).json()["choices"]
         assert "tool_calls" not in choice["message"] and choice["finish_reason"] == "stop"
@@ -159,6 +159,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [WEATHER], "tool_choice": CHOICE}, "tool_choice"),
     ({"tools": [WEATHER], "tool_choice": "any"}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"),
+    (
+        {"tools": [WEATHER], "tool_choice": "required", "response_format": {"type": "json_object"}},
+        "response_format",
+    ),
+    (
+        {
+            "tools": [WEATHER],
+            "tool_choice": {"type": "function", "function": {"name": "weather"}},
+            "structured_outputs": {"choice": ["a"]},
+        },
+        "structured_outputs",
+    ),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"messages": [{"role": "function", "name": "f", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": "", "tool_calls": []}]}, "messages[0].tool_calls"),

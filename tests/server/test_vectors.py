@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import socket
 import struct
 from typing import Any
@@ -21,6 +22,7 @@ from quire.server.vectors.answers import (
     Ranking,
     ScoreList,
 )
+from quire.server.vectors.bodies import EmbeddingRequest
 from support.fake_model import WIDTH
 from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer, eventually, live_server
 
@@ -57,12 +59,65 @@ def test_a_text_has_its_vector_in_any_form_and_company(shared: LiveServer) -> No
 
 
 def test_long_texts_are_cut_on_either_side_where_that_is_asked(shared: LiveServer) -> None:
-    ids = shared.tokenizer.encode(" bird" * 300)[:300]
+    """Their beginnings are kept, as vLLM and sentence-transformers do, unless it is left."""
+    ids = shared.tokenizer.encode(" bird" * 299 + " stone")[:300]
     assert embed(shared, input=ids).status_code == 400
     whole = vectors(shared, input=ids, truncate_prompt_tokens=-1)
-    assert whole == vectors(shared, input=ids[-MAX_MODEL_LEN:])
-    first = vectors(shared, input=ids, truncate_prompt_tokens=3, truncation_side="right")
-    assert first == vectors(shared, input=ids[:3])
+    assert whole == vectors(shared, input=ids[:MAX_MODEL_LEN])
+    for side, kept in ((None, ids[:3]), ("right", ids[:3]), ("left", ids[-3:])):
+        cut = vectors(shared, input=ids, truncate_prompt_tokens=3, truncation_side=side)
+        assert cut == vectors(shared, input=kept)
+
+
+def cosines(server: LiveServer, query: str, texts: list[str], **cut: Any) -> list[float]:
+    """By the server's own vectors, which have length 1."""
+    first, *others = vectors(server, input=[query, *texts], normalize=True, **cut)
+    return [math.fsum(a * b for a, b in zip(first, one, strict=True)) for one in others]
+
+
+LONG = [" ".join(f"{word}{i}" for i in range(90)) for word in ("bird", "stone", "sea")]
+
+
+@pytest.mark.parametrize("cut", [
+    {"truncate_prompt_tokens": 7},
+    {"truncate_prompt_tokens": -1},
+    {"truncate_prompt_tokens": 5, "truncation_side": "left"},
+    {"truncate_prompt_tokens": -1, "truncation_side": "left"},
+    {"truncate_prompt_tokens": 5, "truncation_side": "right"},
+])  # fmt: skip
+def test_a_score_is_the_cosine_of_the_server_s_own_vectors(
+    shared: LiveServer, cut: dict[str, Any]
+) -> None:
+    """However texts are cut: every door of vectors and scores cuts them alike."""
+    query, *texts = LONG
+    expected = cosines(shared, query, texts, **cut)
+    for path in ("/v1/score", "/score"):
+        scored = shared.http.post(path, json={"text_1": query, "text_2": texts, **cut}).json()
+        assert [one["score"] for one in scored["data"]] == pytest.approx(expected)
+    for path in ("/v1/rerank", "/v2/rerank", "/rerank", "/v1/reranking", "/reranking"):
+        ranked = shared.http.post(path, json={"query": query, "documents": texts, **cut}).json()
+        scores = {one["index"]: one["relevance_score"] for one in ranked["results"]}
+        assert [scores[i] for i in range(len(texts))] == pytest.approx(expected)
+
+
+def test_ollama_cuts_texts_to_the_model_s_length_as_all_do(shared: LiveServer) -> None:
+    theirs = shared.http.post("/api/embed", json={"model": MODEL, "input": LONG}).json()
+    assert theirs["embeddings"] == vectors(shared, input=LONG, truncate_prompt_tokens=-1)
+    for path, body in (
+        ("/api/embed", {"model": MODEL, "input": LONG, "truncate": False}),
+        ("/api/embeddings", {"model": MODEL, "prompt": LONG[0]}),
+        ("/embedding", {"content": LONG[0]}),
+        ("/v1/embeddings", {"input": LONG[0]}),
+    ):
+        assert shared.http.post(path, json=body).status_code == 400, path
+
+
+def test_vectors_are_as_long_and_as_special_as_any_door_asks(shared: LiveServer) -> None:
+    body = {"model": MODEL, "input": TEXTS, "dimensions": 2}
+    theirs = shared.http.post("/api/embed", json=body).json()["embeddings"]
+    assert theirs == vectors(shared, input=TEXTS, dimensions=2, normalize=True)
+    asked = EmbeddingRequest(input="x", add_special_tokens=True)
+    assert asked.form(MAX_MODEL_LEN) == EmbeddingRequest(input="x").form(MAX_MODEL_LEN)
 
 
 def test_pairs_are_scored_and_documents_ranked(shared: LiveServer) -> None:
@@ -110,6 +165,18 @@ def test_other_doors(shared: LiveServer) -> None:
         ("embeddings", {"input": "x", "dimensions": WIDTH + 1}, "dimensions"),
         ("embeddings", {"input": "x", "encoding_format": "int8"}, "encoding_format"),
         ("embeddings", {"input": "x", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        *(
+            (path, {**body, "truncate_prompt_tokens": wrong}, "truncate_prompt_tokens")
+            for path, body in (
+                ("embeddings", {"input": "x"}),
+                ("score", {"text_1": "a", "text_2": "b"}),
+                ("rerank", {"query": "a", "documents": ["b"]}),
+                ("completions", {"prompt": "x"}),
+                ("chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+            )
+            for wrong in (-2, 0, MAX_MODEL_LEN + 1)
+        ),
+        ("score", {"text_1": "a", "text_2": "b", "truncation_side": "end"}, "truncation_side"),
         ("embeddings", {"input": "x", "max_tokens": 1}, "max_tokens"),
         ("score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1"),
         ("score", {"text_1": "a"}, "text_2"),

@@ -25,7 +25,7 @@ class FakeSource:
     def has(self, name: BlockHash) -> bool:
         return name in self._kept
 
-    def found(self, names: Iterable[BlockHash]) -> None:
+    def used(self, names: Iterable[BlockHash]) -> None:
         pass
 
     def room(self) -> int:

@@ -18,10 +18,15 @@ def random_prompts(*lengths: int) -> list[list[int]]:
 
 
 def hf_model(directory: Path, dtype: torch.dtype = torch.float32) -> Any:
-    from transformers import AutoModelForCausalLM
+    """Where long texts are served, texts of any length are turned as those are (longrope)."""
+    from transformers import AutoConfig, AutoModelForCausalLM
 
+    config = AutoConfig.from_pretrained(directory)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        rope["short_factor"] = rope["long_factor"]
     return AutoModelForCausalLM.from_pretrained(
-        directory, dtype=dtype, attn_implementation="eager"
+        directory, config=config, dtype=dtype, attn_implementation="eager"
     ).eval()
 
 

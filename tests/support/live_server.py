@@ -23,6 +23,7 @@ from quire.protocol import Pooler, PreemptionMode
 from quire.scheduling import Ring, Scheduler
 from quire.scheduling.preemption import Preemption
 from quire.server import Server, create_app
+from support.described import Described
 from support.fake_model import WIDTH, FakeExecutor
 from support.scripted_executor import ScriptedExecutor
 
@@ -60,8 +61,13 @@ class LiveServer:
         self.server = server
         self._thread = thread
         self.url = f"http://127.0.0.1:{server.port}"
-        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE)
-        self.openai = OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+        # Whatever they are answered is compared with what the app says of its answers.
+        hooks = {"response": [Described(app).check]}
+        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE, event_hooks=hooks)
+        http_client = httpx.Client(event_hooks=hooks)
+        self.openai = OpenAI(
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, http_client=http_client
+        )
 
     @property
     def is_running(self) -> bool:
@@ -194,11 +200,13 @@ def scripted_engine(
     max_num_waiting: int | None = None,
     chat_template: str | None = None,
     num_host_blocks: int = 0,
+    max_model_len: int = MAX_MODEL_LEN,
+    tokenizer: Tokenizer | None = None,
     **scheduling: Any,
 ) -> tuple[Engine, ScriptedExecutor]:
-    """An engine with the demo model's tokenizer and a fake model that speaks in its words."""
-    tokenizer = load_tokenizer(_DEMO, chat_template)
-    texts = [tokenizer.decode([token_id]) for token_id in range(_VOCAB)]
+    """An engine and a fake model that speaks in its words, the demo model's if no others."""
+    tokenizer = tokenizer or load_tokenizer(_DEMO, chat_template)
+    texts = [tokenizer.own_texts.named(token_id) for token_id in range(_VOCAB)]
     words = [i for i, text in enumerate(texts) if text[:1] == " " and text[1:].isalpha()]
     executor = ScriptedExecutor(FakeExecutor(num_blocks, block_size, num_host_blocks), words)
     mode = PreemptionMode.SWAP if num_host_blocks else PreemptionMode.RECOMPUTE
@@ -210,7 +218,7 @@ def scripted_engine(
             preemption=Preemption(allocator, mode),
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=256,
-            ring=Ring(0, MAX_MODEL_LEN),
+            ring=Ring(0, max_model_len),
             **scheduling,
         )
 
@@ -221,7 +229,7 @@ def scripted_engine(
     input_processor = InputProcessor(
         tokenizer,
         vocab_size=_VOCAB,
-        max_model_len=MAX_MODEL_LEN,
+        max_model_len=max_model_len,
         eos_token_ids=_EOS,
         seed=0,
         pooler=Pooler(WIDTH, shorter=(2,)),

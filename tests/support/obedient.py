@@ -14,6 +14,7 @@ from llguidance import LLMatcher, LLTokenizer
 import quire
 from quire.config import ServerConfig
 from quire.dialect import Event, Reply
+from quire.engine import Begun
 from quire.engine.chat_template import ChatTemplate
 from quire.engine.detokenizer import Detokenizer
 from quire.engine.tokenizer import JsonTokenizer
@@ -50,19 +51,20 @@ class Obedient:
         seed: int,
         params: SamplingParams | None = None,
         *,
-        tail: str = "",
+        opening: str = "",
     ) -> tuple[str, Reply, Reply]:
         """A text that it writes when it is asked so: what it says whole, and in pieces."""
         speech, schemas = self.speech, {tool.name: tool.parameters or {} for tool in tools}
-        reasons = speech.reasons_after(tail)
+        begun = Begun(opening)
+        standing = speech.standing(begun)
         asked = guided(
-            speech, params or SamplingParams(), tools, choice, several=True, reasons=reasons
+            speech, params or SamplingParams(), tools, choice, several=True, standing=standing
         )
         assert asked.structured_outputs is not None
         if speech.marks is not None:  # either the grammar has the reasoning, or what is before it
-            assert (asked.reasoning is None) == speech.reasons_within(opened=reasons)
+            assert (asked.reasoning is None) == speech.reasons_within(opened=standing.reasons)
         text = self._write(str(asked.structured_outputs.grammar), asked, random.Random(seed))
-        whole, pieces = (speech.parser(schemas, reasons=reasons, tail=tail) for _ in range(2))
+        whole, pieces = (speech.parser(schemas, begun) for _ in range(2))
         events = whole.push(text) + whole.finish()
         told: list[Event] = [event for one in text for event in pieces.push(one)]
         return text, Reply.of(events), Reply.of(told + pieces.finish())

@@ -42,6 +42,8 @@ class ScriptedExecutor:
 
     def hold(self) -> None:
         """From now on every step waits for ``let`` or ``release``."""
+        while self._may_step.acquire(blocking=False):  # what ``release`` has left over
+            pass
         self.held = True
 
     @property

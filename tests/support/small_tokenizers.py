@@ -12,6 +12,7 @@ from tokenizers import (
     models,
     normalizers,
     pre_tokenizers,
+    processors,
     trainers,
 )
 
@@ -45,15 +46,26 @@ def byte_level(
     return tokenizer
 
 
-def with_byte_fallback() -> Tokenizer:
-    """A BPE over characters that spells the others by bytes, as Llama 2's."""
+def with_byte_fallback(special: Sequence[str] = (), *, strips: bool = True) -> Tokenizer:
+    """A BPE over characters that spells the others by bytes, as Llama 2's.
+
+    special: the first of them begins every prompt. strips: its texts do not begin with the space
+    that is put before them; Gemma's keep it.
+    """
     pieces = [*(f"<0x{byte:02X}>" for byte in range(256)), *"▁abc", "▁a", "ab", "▁▁"]
-    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    vocabulary = {piece: number for number, piece in enumerate([*pieces, *special])}
     merges = [("▁", "a"), ("a", "b"), ("▁", "▁")]
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True))
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
+    first = [normalizers.Prepend("▁")] if strips else []
+    tokenizer.normalizer = normalizers.Sequence([*first, normalizers.Replace(" ", "▁")])
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    last = [decoders.Strip(" ", 1, 0)] if strips else []
+    tokenizer.decoder = decoders.Sequence([*steps, *last])
+    if special:
+        tokenizer.add_special_tokens([*special])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{special[0]} $A", special_tokens=[(special[0], vocabulary[special[0]])]
+        )
     return tokenizer
 
 
@@ -65,6 +77,7 @@ def without_fallback() -> Tokenizer:
 def word_piece() -> Tokenizer:
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.decoder = decoders.WordPiece()
     return tokenizer
 
 
@@ -78,6 +91,7 @@ def unigram() -> Tokenizer:
     """Runs what it does not know together into one token."""
     tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), ("▁", -1.5)], unk_id=0))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
     return tokenizer
 
 

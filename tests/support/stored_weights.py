@@ -70,6 +70,26 @@ def gptq(bits: int, group: int, v2: bool = False, desc_act: bool = False) -> Cas
     return Case(tensors, config | ({"checkpoint_format": "gptq_v2"} if v2 else {}), drawn.weight)
 
 
+def auto_round(form: str) -> Case:
+    """Packed as AutoGPTQ or GPTQModel do, but without what says which group an input is of."""
+    case = gptq(4, 32, v2=form != "auto_round:auto_gptq")
+    del case.tensors["a.g_idx"]
+    config = {"quant_method": "auto-round", "packing_format": form, "bits": 4, "group_size": 32}
+    return case._replace(config=config)
+
+
+def modelopt(scale_shape: tuple[int, ...]) -> Case:
+    """A scale for the tensor or each output, and those of activations, keys and values."""
+    codes, scales = eight_bits(scale_shape)
+    left = {f"a.{name}": torch.ones(()) for name in ("input_scale", "k_scale", "v_scale")}
+    algorithm = "FP8_PER_CHANNEL_PER_TOKEN" if scale_shape else "FP8"
+    config = {"quant_method": "modelopt", "quant_algo": algorithm, "kv_cache_quant_algo": "FP8"}
+    by_output = scales.double().numpy()
+    by_output = by_output[:, None] if scale_shape else by_output
+    weight = codes.double().numpy() * by_output
+    return Case({"a.weight": codes, "a.weight_scale": scales, **left}, config, weight)
+
+
 def _compressed(form: str, weights: dict[str, Any], **more: Any) -> dict[str, Any]:
     group = {"targets": ["Linear"], "weights": weights, **more}
     return {

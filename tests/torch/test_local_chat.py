@@ -66,9 +66,14 @@ def test_an_interrupt_waits_for_the_end_of_a_step(
 
 def test_reasoning_is_told_from_the_answer(tmp_path: Path) -> None:
     template = tmp_path / "template.jinja"
-    for opening, reasons in (("<think>A list is", True), ("<think></think>A list is", False)):
+    for opening, reasons in (
+        ("<think>A list is", True),
+        ("<think></think>A list is", False),
+        ("A list is", False),
+    ):
         template.write_text(_TEMPLATE + opening)
         model = LocalModel(LLM(kv_cache_memory_bytes="4MiB", chat_template=str(template)))
-        pieces = list(model.answer(HELLO, GREEDY))
-        assert bool("".join(piece.reasoning for piece in pieces).strip()) == reasons
-        assert bool("".join(piece.text for piece in pieces).strip()) != reasons
+        for asked in ("What is a list?", "What is <think>?", "What is </think>?"):
+            pieces = list(model.answer([{"role": "user", "content": asked}], GREEDY))
+            assert bool("".join(piece.reasoning for piece in pieces).strip()) == reasons
+            assert bool("".join(piece.text for piece in pieces).strip()) != reasons

@@ -116,7 +116,7 @@ class StormyTokenizer:
         self._weather = weather
         self.longest_token = tokenizer.longest_token
         self.special_ids = tokenizer.special_ids
-        self.own_texts = tokenizer.own_texts
+        self.own_texts, self.end_ids = tokenizer.own_texts, tokenizer.end_ids
         self.chat_template = tokenizer.chat_template
         self.response_template = tokenizer.response_template
 

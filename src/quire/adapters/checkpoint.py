@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quire.adapters.lora_config import LoraConfig
-from quire.adapters.tensors import StoredTensor, TensorFile
+from quire.adapters.tensors import TensorFile
 from quire.errors import ModelError
 from quire.kernels.adapters import Site, Update, Updates
 from quire.model import Adaptable
+from quire.model.safetensors_file import StoredTensor
 
 WEIGHTS = "adapter_model.safetensors"
 

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
 from quire.errors import ModelError
+from quire.model.safetensors_file import StoredTensor, read_header
 
-_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_FLOATS = ("F32", "BF16", "F16")
 _MOST_HEADER = 16 << 20
-_MOST_ELEMENTS, _MOST_DIMENSIONS = 2**40, 8
 _PIECE = 1 << 20
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # to open a pipe does not wait for a writer
-
-
-class StoredTensor(NamedTuple):
-    """Where a tensor lies in its file."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    begin: int  # in bytes from the file's beginning
-    end: int
 
 
 class TensorFile:
@@ -71,8 +60,8 @@ class TensorFile:
         if hashlib.sha256(content).digest() != self.digest:
             raise ModelError(f"{self.path} has changed since it was loaded; load it again")
         return {
-            name: torch.frombuffer(content[begin:end], dtype=dtype).view(shape)
-            for name, (dtype, shape, begin, end) in self.tensors.items()
+            name: torch.frombuffer(content[one.begin : one.end], dtype=one.dtype).view(one.shape)
+            for name, one in self.tensors.items()
         }
 
 
@@ -92,51 +81,9 @@ def _digest(file: BinaryIO) -> bytes:
 
 
 def _header(path: Path, file: BinaryIO, size: int) -> Mapping[str, StoredTensor]:
-    length = int.from_bytes(file.read(8), "little")
-    if size < 8 or length > min(size - 8, _MOST_HEADER):
-        raise ModelError(f"{path} is not a whole safetensors file: its header has {length:,} bytes")
-    try:
-        fields = json.loads(file.read(length))
-    except (ValueError, RecursionError):
-        raise ModelError(f"{path} is not a safetensors file: its header is no JSON") from None
-    if not isinstance(fields, dict):
-        raise ModelError(f"{path} is not a safetensors file: its header is no object")
-    start = 8 + length
-    tensors = {
-        name: _stored(path, name, one, start, size)
-        for name, one in fields.items()
-        if name != "__metadata__"
-    }
-    end = start
-    for name, tensor in sorted(tensors.items(), key=lambda one: one[1].begin):
-        if tensor.begin != end:
-            raise ModelError(f"{path}: {name} does not begin where the tensor before it ends")
-        end = tensor.end
-    if end != size:
-        raise ModelError(f"{path} has {size:,} bytes, but its tensors end at {end:,}")
+    tensors = read_header(path, file, size, _MOST_HEADER)
+    for name, tensor in tensors.items():
+        if tensor.type not in _FLOATS:
+            names = ", ".join(_FLOATS)
+            raise ModelError(f"{path}: {name:.200} holds {tensor.type}; supported: {names}")
     return tensors
-
-
-def _stored(path: Path, name: str, given: Any, start: int, size: int) -> StoredTensor:
-    """ModelError: what the header says of a tensor cannot be."""
-    values = given if isinstance(given, dict) else {}
-    kind = values.get("dtype")
-    shape, place = _counts(values.get("shape")), _counts(values.get("data_offsets"))
-    if shape is None or place is None or len(place) != 2:
-        raise ModelError(f"{path}: the header's entry of {name:.200} is none")
-    dtype = _DTYPES.get(kind) if isinstance(kind, str) else None
-    if dtype is None:
-        raise ModelError(f"{path}: {name:.200} holds {kind!r:.20}; supported: {', '.join(_DTYPES)}")
-    begin, end = place
-    if end > size or end - begin != math.prod(shape) * dtype.itemsize:
-        raise ModelError(f"{path}: {name:.200} of shape {shape} does not fill its bytes")
-    return StoredTensor(dtype, shape, start + begin, start + end)
-
-
-def _counts(values: object) -> tuple[int, ...] | None:
-    """A short list of numbers that can be counts; None: it is none."""
-    if not isinstance(values, list) or len(values) > _MOST_DIMENSIONS:
-        return None
-    if not all(type(one) is int and 0 <= one < _MOST_ELEMENTS for one in values):
-        return None
-    return tuple(values)

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from quire.config import EngineConfig
 from quire.engine import Tokenizer
+from quire.engine.added_tokens import content_of, read_settings
 from quire.errors import ConfigError, ModelError, RequestError, shown
-from quire.files import read_json, read_object
+from quire.files import read_json
 from quire.model import Dense, ModelConfig, read_dense
 from quire.protocol import Pooler, Pooling, PoolingParams
 from quire.shape import Fields, read_fields
@@ -161,13 +162,10 @@ def _ending(directory: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
 
     Embedding models say so of every text; those that generate mean their training.
     """
-    path = directory / "tokenizer_config.json"
-    settings = read_object(path) if path.exists() else {}
-    name = settings.get("eos_token")
-    name = name.get("content") if isinstance(name, Mapping) else name
-    if settings.get("add_eos_token") is not True or not isinstance(name, str):
+    settings = read_settings(directory)
+    if settings.get("add_eos_token") is not True:
         return ()
-    end = tokenizer.token_id(name)
+    end = tokenizer.token_id(content_of(settings.get("eos_token")))
     return () if end is None or tokenizer.encode("a")[-1:] == [end] else (end,)
 
 

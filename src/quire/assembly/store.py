@@ -16,9 +16,9 @@ from quire.capacity import EngineLimits, MemoryBudget, size_of
 from quire.compiled import KERNELS, why_missing
 from quire.config import EngineConfig
 from quire.errors import ConfigError
-from quire.model.weights import checkpoint_files
+from quire.model.checkpoint_files import find_files
 from quire.protocol import RecoveryCosts
-from quire.shape import CacheShape
+from quire.shape import CacheShape, config_files
 from quire.store import DiskStore, RecordForm, RecordShelf, Tiers, check_writable
 from quire.version import __version__
 
@@ -158,9 +158,9 @@ def _files(config: EngineConfig, directory: Path) -> Iterator[Path]:
 
         yield Path(str(_native.__file__))
     for model in [directory, draft_directory(config)] if _drafts(config) else [directory]:
-        yield from checkpoint_files(model)
+        yield from find_files(model).paths
         if model.is_dir():
-            yield model / "config.json"
+            yield from config_files(model)
 
 
 def _drafts(config: EngineConfig) -> bool:

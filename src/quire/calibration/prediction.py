@@ -26,7 +26,7 @@ from quire.calibration.watch import WatchedEngine
 from quire.capacity import Capacity, sights_of
 from quire.config import EngineConfig
 from quire.engine import Engine, RequestRecorder, StepRecorder
-from quire.engine.input_processor import PreparedRequest
+from quire.engine.prepared import PreparedRequest
 from quire.errors import ConfigError
 from quire.protocol import SamplingParams
 from quire.simulation.calibrated import Calibration

@@ -10,7 +10,16 @@ from typing import Any
 
 from quire.commands.prices import add_price, prices_of
 from quire.commands.setup import Setup
-from quire.commands.text import latencies, number, percent, seconds, served, size, table
+from quire.commands.text import (
+    described_trace,
+    latencies,
+    number,
+    percent,
+    seconds,
+    served,
+    size,
+    table,
+)
 from quire.config import DeployConfig
 from quire.errors import ConfigError
 from quire.metrics import Goals
@@ -227,6 +236,7 @@ def describe_fleet(fleet: FleetSetup, setup: Setup, result: FleetResult, cut: Cu
     if fleet.autoscaling is not None:
         few, many = fleet.autoscaling.fewest, fleet.autoscaling.most
         lines[0] += f"; from {few} to {many}, each {seconds(fleet.start_seconds)} to start"
+    lines += described_trace(setup.trace)
     rows = [
         ["served", served(result, cut, setup.max_model_len)],
         ["rate", f"{number(result.request_rate)} requests/s, {number(result.output_rate)} output "
@@ -316,6 +326,7 @@ def fleet_values(fleet: FleetSetup, setup: Setup, result: FleetResult) -> dict[s
         "model": asdict(setup.deployment.model),
         "routing": fleet.routing,
         "goals": asdict(setup.goals),
+        "trace": setup.trace and setup.trace._asdict(),
         **{name: getattr(result, name) for name in _FIGURES},
         "latency": {name: asdict(getattr(result, name)) for name in _LATENCIES},
         "replicas": [_replica_values(one) for one in result.replicas],

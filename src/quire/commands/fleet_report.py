@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.commands.setup import Setup
-from quire.commands.text import number, percent, seconds, wanted
+from quire.commands.text import described_trace, number, percent, seconds, wanted
 from quire.metrics import Goals
 from quire.reports import FleetStory, write_fleets
 from quire.reports.against_load import Line
@@ -231,6 +231,7 @@ def _assumed(
         ("prices", "as given; for the time of the run, its end included"),
         ("other loads", "the workload's first requests, faster and slower; without failures"),
     ]  # fmt: skip
+    rows += [("workload", line) for line in described_trace(setup.trace)]
     if fleet is not None:
         failures = (
             "; ".join(

@@ -62,7 +62,8 @@ def plan_machines(
     if isinstance(workload, Synthetic) and workload.turns == workload.burstiness == 1:
         sample = replace(sample, has_times=False)  # it can be drawn for as long as is wanted
     finder, options = _search(arguments, setup, sample, progress)
-    values = {"machines": machine_values(options)}
+    trace = setup.trace and setup.trace._asdict()
+    values = {"machines": machine_values(options), "trace": trace}
     doubt = _doubt(arguments, sample)
     if arguments.report is not None:
         notes = [*_notes(options, arguments.budget), *doubt]

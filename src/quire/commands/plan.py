@@ -13,6 +13,7 @@ from quire.commands.plan_text import describe, describe_assumed, describe_sample
 from quire.commands.plan_values import plan_values
 from quire.commands.prices import prices_of
 from quire.commands.setup import Setup, add_flags
+from quire.commands.text import described_trace
 from quire.config import EngineConfig
 from quire.reports import write_plan
 from quire.reports.style import require_matplotlib
@@ -54,7 +55,7 @@ def plan(arguments: argparse.Namespace) -> int:
         part=arguments.part,
     )
     if of_machines:
-        told = describe_sample(sample, setup.max_model_len)
+        told = described_trace(setup.trace) + describe_sample(sample, setup.max_model_len)
         return plan_machines(arguments, setup, sample, told, _progress)
     machine = setup.deployment.machine
     faster = next_faster(machine)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.commands.setup import Setup
 from quire.commands.simulate import describe_deployment
 from quire.commands.speculation import describe_trials
-from quire.commands.text import number, percent, seconds, size, table, wanted
+from quire.commands.text import described_trace, number, percent, seconds, size, table, wanted
 from quire.metrics import Goals
 from quire.simulation import SimulationResult
 from quire.simulation.baselines import POLICY_NAMES
@@ -29,7 +29,7 @@ _FAR = 0.5
 
 
 def describe(setup: Setup, plan: Plan) -> list[str]:
-    lines = describe_deployment(setup, plan.limits)
+    lines = [*describe_deployment(setup, plan.limits), *described_trace(setup.trace)]
     lines += [*_sample(plan), ""]
     if plan.user_load is not None:
         lines += [*_users(plan.user_load), ""]
@@ -46,7 +46,8 @@ def describe_assumed(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
     deployment, *memory = describe_deployment(setup, plan.limits)
     machine, goals = plan.machine, plan.goals
     rows = [("deployment", deployment), ("memory", " ".join(line.strip() for line in memory))]
-    rows.append(("workload", " ".join(line.strip() for line in _sample(plan))))
+    workload = [*described_trace(setup.trace), *_sample(plan)]
+    rows.append(("workload", "; ".join(line.strip() for line in workload)))
     if goals != Goals():
         rows.append(("goals", f"{wanted(goals)} for 90 % of the requests"))
     if plan.deployment.costs is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from quire.capacity import describe_kv_groups
 from quire.commands.setup import Setup, describe_machine
-from quire.commands.text import number, size
+from quire.commands.text import described_trace, number, size
 from quire.errors import ConfigError
 from quire.simulation import SimulationResult, Simulator
 from quire.simulation.sample import WorkloadSample
@@ -65,11 +65,12 @@ def write(arguments: argparse.Namespace, setup: Setup, result: SimulationResult)
     lengths = f"{arguments.input} in, {arguments.output} out"
     trace = arguments.trace and Path(arguments.trace).name
     workload = trace or arguments.dataset or lengths
+    arrives = "; ".join([_how_it_arrives(arguments), *described_trace(setup.trace)])
     facts = {
         "model": f"{model.name}: {size(model.weight_bytes)} of weights in {model.dtype}, "
         f"{size(deployment.kv_bytes_per_token)} of keys and values a token",
         "machine": machine,
-        "workload": f"{workload}, {_how_it_arrives(arguments)}",
+        "workload": f"{workload}, {arrives}",
         "KV pool": f"{size(pool)}: {describe_kv_groups(limits)}, {limits.kv_allocator}",
         "prefix caching": "on" if limits.enable_prefix_caching else "off",
         "limits": f"{limits.max_num_seqs} sequences at once, "

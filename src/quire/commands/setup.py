@@ -24,7 +24,7 @@ from quire.simulation import (
 )
 from quire.simulation.calibrated import Calibration, read_calibration
 from quire.simulation.catalogue.models import find_known
-from quire.workload import FORMATS, PRESETS, Lengths, Synthetic, Trace
+from quire.workload import FORMATS, PRESETS, UNITS, Lengths, Synthetic, Trace, TraceFacts
 
 _MOST_USERS = 2**24
 _SETTINGS = (
@@ -84,6 +84,10 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--trace-format", choices=list(FORMATS), help="(default: by how the file begins)"
     )
+    group.add_argument(
+        "--time-unit", choices=list(UNITS), help="of a JSONL trace's times (default: what its "
+        "rows show; where they do not, it must be said)",
+    )  # fmt: skip
     group.add_argument(
         "--columns", metavar="C", help="of a CSV in no known format: prompt=NAME,output=NAME, and "
         "time=NAME (seconds or a date) or time_ms=NAME; numbers count columns without a header",
@@ -160,6 +164,11 @@ class Setup:
         """Whether or not the model fits."""
         return EngineLimits.of(self.deployment.config, self.deployment.cache).max_model_len
 
+    @cached_property
+    def trace(self) -> TraceFacts | None:
+        """What is in the trace; None: the workload is drawn."""
+        return self.workload.facts() if isinstance(self.workload, Trace) else None
+
     @property
     def shares_prefixes(self) -> bool:
         if isinstance(self.workload, Trace):
@@ -234,13 +243,18 @@ class Setup:
                 if getattr(arguments, name) is not None:
                     raise ConfigError(f"--trace and --{name} contradict each other")
             if arguments.columns is not None:
-                if arguments.trace_format is not None:
-                    raise ConfigError("--columns and --trace-format contradict each other")
+                for name in ("trace_format", "time_unit"):
+                    if getattr(arguments, name) is not None:
+                        flag = name.replace("_", "-")
+                        raise ConfigError(f"--columns and --{flag} contradict each other")
                 path = Path(arguments.trace)
                 return Trace.of_columns(path, arguments.columns, arguments.requests)
-            return Trace.open(Path(arguments.trace), arguments.trace_format, arguments.requests)
-        if arguments.columns is not None:
-            raise ConfigError("--columns are those of a trace: give --trace FILE too")
+            path, form, unit = Path(arguments.trace), arguments.trace_format, arguments.time_unit
+            return Trace.open(path, form, arguments.requests, unit)
+        for name in ("columns", "time_unit"):
+            if getattr(arguments, name) is not None:
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} is of a trace: give --trace FILE too")
         names = ("rate", "burstiness", "n", "beam_search", "shared_prefix", "turns")
         chosen: dict[str, Any] = {
             name: getattr(arguments, name) for name in (*names, "think_seconds", "seed")

@@ -23,7 +23,16 @@ from quire.commands.fleet import (
 )
 from quire.commands.fleet_report import report_run
 from quire.commands.setup import Setup, add_flags, describe_machine
-from quire.commands.text import latencies, number, percent, seconds, served, size, table
+from quire.commands.text import (
+    described_trace,
+    latencies,
+    number,
+    percent,
+    seconds,
+    served,
+    size,
+    table,
+)
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.metrics import Goals
@@ -194,6 +203,7 @@ def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
             "num_host_blocks": limits.num_host_blocks,
         },
         "goals": asdict(setup.goals),
+        "trace": setup.trace and setup.trace._asdict(),
     }
 
 
@@ -238,8 +248,7 @@ def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
 
 def describe(setup: Setup, result: SimulationResult, cut: Cut) -> list[str]:
     """The run for a person at a terminal."""
-    lines = describe_deployment(setup, setup.limits)
-    lines.append("")
+    lines = [*describe_deployment(setup, setup.limits), *described_trace(setup.trace), ""]
     rows = [
         ["served", served(result, cut, setup.max_model_len)],
         ["rate", f"{number(result.request_rate)} requests/s, {number(result.output_rate)} "

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from quire.metrics import Goals, Summary
 from quire.simulation.result import Served
-from quire.workload import Cut
+from quire.workload import Cut, TraceFacts
 
 
 def seconds(value: float) -> str:
@@ -34,6 +34,21 @@ def served(result: Served, cut: Cut, longest: int | None) -> str:
     if result.num_refused:
         text += f", {result.num_refused:,} refused (the first: {result.first_refusal})"
     return text + (f"; to {longest:,} tokens, {cut}" if cut.tokens else "")
+
+
+def described_trace(facts: TraceFacts | None) -> list[str]:
+    """What a trace was taken for, in a line; none for a workload that is drawn."""
+    if facts is None:
+        return []
+    times = f"times in {facts.times}" if facts.times else "without times"
+    line = f"trace: {facts.format}, {times}; {facts.requests:,} requests"
+    if facts.times:
+        line += f" in {seconds(facts.span)}"
+        if facts.span:
+            line += f", {number((facts.requests - 1) / facts.span)} a second"
+    if facts.unanswered:
+        line += f"; {facts.unanswered:,} more without output, left out"
+    return [line]
 
 
 def number(value: float) -> str:

@@ -149,6 +149,10 @@ class ServerConfig:
         1, "tokens of an output that are gathered to one event of its stream; the first one and "
         "the end are sent at once. More of them cost clients and server less",
     )  # fmt: skip
+    sse_keep_alive_interval: float = setting(
+        15.0, "seconds without a token after which a stream tells that it is alive, which its "
+        "client reads over, so that no proxy cuts it while a prompt waits or is read; 0: never",
+    )  # fmt: skip
     dashboard: bool = setting(
         True,
         "a page at / that shows the engine live: memory, requests, and a chat; of replicas, none",
@@ -171,6 +175,7 @@ class ServerConfig:
     def __post_init__(self) -> None:
         check_count("port", self.port, 0, 65535)
         check_number("request_read_timeout", self.request_read_timeout, 0.1, 3600, "seconds")
+        check_number("sse_keep_alive_interval", self.sse_keep_alive_interval, 0, 86400, "seconds")
         check_number("shutdown_timeout", self.shutdown_timeout, 0, 86400, "seconds")
         self._check_names()
         check_one_of("log_format", self.log_format, ("text", "json"))

@@ -7,6 +7,7 @@ from quire.dialect.events import (
     Call,
     CallArguments,
     CallBegun,
+    CallCut,
     CallEnded,
     ContentPiece,
     Event,
@@ -14,7 +15,8 @@ from quire.dialect.events import (
     Reply,
 )
 from quire.dialect.grammar import Thought, Wanted, Writing, literal
-from quire.dialect.parser import CallForm, Marks, OutputParser, Parser
+from quire.dialect.mending import mended
+from quire.dialect.parser import CallForm, Marks, OutputParser, Parser, Standing
 
 __all__ = [
     "DIALECTS",
@@ -22,6 +24,7 @@ __all__ = [
     "Call",
     "CallArguments",
     "CallBegun",
+    "CallCut",
     "CallEnded",
     "CallForm",
     "ContentPiece",
@@ -33,6 +36,7 @@ __all__ = [
     "Parser",
     "ReasoningPiece",
     "Reply",
+    "Standing",
     "Thought",
     "Tools",
     "Wanted",
@@ -40,4 +44,5 @@ __all__ = [
     "dialect_of",
     "literal",
     "marks_of",
+    "mended",
 ]

@@ -20,7 +20,8 @@ class Dialect:
     marks: of its calls; where they are special tokens, they must not be left out of the text.
     id_length: characters of a call's id, where its chat template insists.
     old_writing: of chat templates that do not hold ``new_sign``.
-    parser: of a format that orders the whole output, not only its calls.
+    parser: of a format that orders the whole output, not only its calls; it is told what the
+    prompt holds of that.
     """
 
     names: tuple[str, ...]
@@ -31,7 +32,7 @@ class Dialect:
     id_length: int | None = None
     old_writing: Writing | None = None
     new_sign: str = ""
-    parser: Callable[[Tools | None], Parser] | None = None
+    parser: Callable[[Tools | None, str], Parser] | None = None
 
     def writing_in(self, template: str) -> Writing:
         if self.old_writing is not None and self.new_sign not in template:
@@ -44,10 +45,16 @@ def _tagged(
     opens: str,
     closes: str,
     frame: Callable[[str, str], Frame],
+    sign: str = "",
 ) -> Dialect:
     marks = tuple(mark for mark in (opens, closes) if mark)
     form = tagged.form(opens, closes)
-    return Dialect(names, form, frame(opens, closes), opens, marks)
+    return Dialect(names, form, frame(opens, closes), sign or opens, marks)
+
+
+def _xml(names: tuple[str, ...], manner: qwen_xml.Manner, sign: str) -> Dialect:
+    form = CallForm((manner.opens, qwen_xml.FUNCTION), manner.read)
+    return Dialect(names, form, manner.frame, sign, manner.marks)
 
 
 # Of those whose sign a template holds, the first counts.
@@ -79,19 +86,20 @@ _ALL = (
     Dialect(
         ("glm45", "glm47"),
         CallForm((glm.OPENS,), glm.read),
-        glm.DENSE_FRAME,
+        glm.FRAME,
         sign=glm.KEY,
         marks=(glm.OPENS, glm.CLOSES),
-        old_writing=glm.FRAME,
-        new_sign=glm.DENSE_SIGN,
     ),
-    Dialect(
-        ("qwen3_xml", "qwen3_coder"),
-        CallForm((qwen_xml.OPENS, qwen_xml.FUNCTION), qwen_xml.read),
-        qwen_xml.FRAME,
-        sign=qwen_xml.FUNCTION,
-        marks=(qwen_xml.OPENS, qwen_xml.CLOSES),
+    _xml(("seed_oss",), qwen_xml.SEED, qwen_xml.SEED.opens),
+    _xml(("qwen3_xml", "qwen3_coder"), qwen_xml.QWEN, qwen_xml.PARAMETER),
+    _tagged(
+        ("minimax", "minimax_m1"),
+        "<tool_calls>",
+        "</tool_calls>",
+        tagged.in_lines,
+        sign='<tool_calls>\\n{"name"',
     ),
+    _tagged(("jamba",), "<tool_calls>", "</tool_calls>", tagged.listed),
     _tagged(
         ("hermes", "qwen2_5", "qwen3", "smollm3"),
         "<tool_call>",
@@ -99,14 +107,19 @@ _ALL = (
         tagged.each_marked,
     ),
     _tagged(("nemotron",), "<TOOLCALL>", "</TOOLCALL>", tagged.listed),
-    _tagged(("jamba",), "<tool_calls>", "</tool_calls>", tagged.listed),
+    _tagged(
+        ("cohere_command3", "cohere_command4"),
+        "<|START_ACTION|>",
+        "<|END_ACTION|>",
+        tagged.numbered,
+    ),
     _tagged(("granite",), "<|tool_call|>", "", tagged.listed),
     Dialect(
         ("mistral",),
         CallForm((mistral.OPENS,), mistral.read),
         mistral.FRAME,
         sign=mistral.OPENS,
-        marks=(mistral.OPENS, mistral.ID, mistral.ARGUMENTS),
+        marks=(mistral.OPENS, mistral.NUMBERED, mistral.ARGUMENTS),
         id_length=9,
         old_writing=mistral.LIST_FRAME,
         new_sign=mistral.ARGUMENTS,
@@ -128,8 +141,12 @@ _ALL = (
 )
 DIALECTS: Mapping[str, Dialect] = {name: dialect for dialect in _ALL for name in dialect.names}
 
+# What holds one of these speaks in none of the dialects, whatever else it holds.
+_FOREIGN = ("]<]minimax[>[", "<atem:invoke", '"tool_name": title of the tool')
+
 _THINK = Marks("<think>", "</think>")
 _MISTRAL = Marks("[THINK]", "[/THINK]")
+_COHERE = Marks("<|START_THINKING|>", "<|END_THINKING|>")
 REASONING: Mapping[str, Marks] = {
     "qwen3": _THINK,
     "deepseek_r1": Marks("<think>", "</think>", implied=True),
@@ -138,21 +155,21 @@ REASONING: Mapping[str, Marks] = {
     "kimi_k2": _THINK,
     "deepseek_v3": _THINK,
     "mistral": _MISTRAL,
+    "cohere_command3": _COHERE,
     "openai_gptoss": harmony.REASONING,
 }
 
 
 def dialect_of(template: str) -> Dialect | None:
     """The dialect that a chat template teaches; None if it is none of ours."""
-    for dialect in _ALL:
-        if dialect.sign in template:
-            return dialect
-    return None
+    if any(sign in template for sign in _FOREIGN):
+        return None
+    return next((dialect for dialect in _ALL if dialect.sign in template), None)
 
 
 def marks_of(template: str) -> Marks | None:
     """The marks of reasoning that a chat template knows."""
-    for marks in (harmony.REASONING, _THINK, _MISTRAL):
+    for marks in (harmony.REASONING, _THINK, _MISTRAL, _COHERE):
         if marks.end in template:
             return marks
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from quire.dialect.calls import Tools
@@ -11,12 +12,14 @@ from quire.dialect.declared_calls import frame_of
 from quire.dialect.events import (
     CallArguments,
     CallBegun,
+    CallCut,
     CallEnded,
     ContentPiece,
     Event,
     ReasoningPiece,
 )
 from quire.dialect.grammar import Frame
+from quire.dialect.mending import mended
 from quire.dialect.parser import Marks
 
 _REASONING = ("reasoning_content", "reasoning", "thinking")
@@ -41,14 +44,20 @@ class Declared:
         from transformers.utils.chat_parsing.response_templates import load_response_template
 
         class Lenient(ResponseParser):  # type: ignore[misc]  # its types are not read
-            """Tells of a region that breaks, in place of ending there."""
+            """Mends a region that breaks, or tells of it, in place of ending there."""
+
+            _body: str
 
             def _close_current(self, events: list[dict[str, Any]]) -> None:
-                try:
-                    super()._close_current(events)
-                except Exception:  # whatever a declared transformation raises
-                    events.append({"type": "malformed", "text": self._body})
-                    self._reset_to_implicit()
+                written = self._body
+                for body in (written, mended(written.strip())):
+                    if body is not None:
+                        self._body = body
+                        with suppress(Exception):  # whatever a declared transformation raises
+                            super()._close_current(events)
+                            return
+                events.append({"type": "malformed", "text": written})
+                self._reset_to_implicit()
 
         # Nothing is missed in what a model writes: it may be cut.
         fields = {name: {**field, "optional": True} for name, field in spec["fields"].items()}
@@ -62,9 +71,10 @@ class Declared:
         """Whether a special token is one of its marks, as it is or in an expression."""
         return token in self._text
 
-    def parser(self, tools: Tools | None, tail: str) -> DeclaredParser:
-        """tail: the end of the prompt, which may have begun the answer."""
-        begun = tail if self._spec.start_anchor_re.search(tail) else ""
+    def parser(self, tools: Tools | None, begun: str) -> DeclaredParser:
+        """begun: what the prompt holds of the answer, from its header on."""
+        if not self._spec.start_anchor_re.search(begun):
+            begun = ""
         told: list[Any] = [
             {"type": "function", "function": {"name": name, "parameters": schema}}
             for name, schema in (tools or {}).items()
@@ -104,11 +114,15 @@ class DeclaredParser:
         self._space = ""  # held back: between two regions it is nobody's
         self._body = ""  # of a call, as it is written
         self._count = 0
+        for told in parser.initial_events:  # of what the prompt holds, which is told already
+            list(self._events(told))
+        self._space = ""
 
     def push(self, text: str) -> list[Event]:
         return [event for told in self._parser.feed(text) for event in self._events(told)]
 
-    def finish(self) -> list[Event]:
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """See ``Parser.finish``. Where a call ends shows in it."""
         _, told = self._parser.finalize()
         return [event for one in told for event in self._events(one)]
 
@@ -121,12 +135,13 @@ class DeclaredParser:
                     yield from self._say(field, text)
             case {"type": "region_close", "field": "tool_calls", "value": value}:
                 body, self._body = self._body, ""
-                calls = value if isinstance(value, list) else [value]
-                if self._tells_calls and all(map(_is_call, calls)):
-                    for call in calls:
-                        yield from self._call(call["function"])
-                else:
+                listed = value if isinstance(value, list) else [value]
+                calls = [_name_and_arguments(one) for one in listed]
+                if not self._tells_calls or None in calls:
                     yield ContentPiece(body)
+                    return
+                for name, arguments in filter(None, calls):
+                    yield from self._call(name, arguments, body)
             case {"type": "malformed", "text": text}:
                 self._body, self._region = "", "content"
                 yield ContentPiece(text)
@@ -143,17 +158,25 @@ class DeclaredParser:
         if said:
             yield ReasoningPiece(said) if field in _REASONING else ContentPiece(said)
 
-    def _call(self, function: Mapping[str, Any]) -> Iterator[Event]:
-        number, arguments = self._count, function.get("arguments")
+    def _call(self, name: str, arguments: str | None, body: str) -> Iterator[Event]:
+        """arguments: None where they are no JSON."""
+        number = self._count
         self._count += 1
-        yield CallBegun(number, function["name"])
-        spelled = json.dumps(arguments or {}, ensure_ascii=False)
-        yield CallArguments(number, arguments if isinstance(arguments, str) else spelled)
-        yield CallEnded(number)
+        yield CallBegun(number, name)
+        if arguments is None:
+            yield CallCut(number, body, broken=True)
+        else:
+            yield CallArguments(number, arguments)
+            yield CallEnded(number)
 
 
-def _is_call(value: Any) -> bool:
+def _name_and_arguments(value: Any) -> tuple[str, str | None] | None:
+    """Of a call; None if it is none, and for arguments that are no JSON."""
     function = value.get("function") if isinstance(value, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        return False
-    return isinstance(function.get("arguments"), (dict, str, type(None)))
+        return None
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments or {}, ensure_ascii=False)
+    spelled = mended(arguments.strip() or "{}")
+    return function["name"], spelled if spelled and spelled[0] == "{" else None

@@ -38,21 +38,37 @@ class CallArguments(NamedTuple):
 
 
 class CallEnded(NamedTuple):
-    """No more of its arguments comes, be they complete or cut short by the end of the text."""
+    """A call's arguments are complete."""
 
     number: int
 
 
-Event = ReasoningPiece | ContentPiece | CallBegun | CallArguments | CallEnded
+class CallCut(NamedTuple):
+    """No more of a call's arguments comes, and they are not complete.
+
+    text: what the model has written of the call.
+    broken: it goes on as no call can; else the text has ended within the call.
+    """
+
+    number: int
+    text: str
+    broken: bool
+
+
+Event = ReasoningPiece | ContentPiece | CallBegun | CallArguments | CallEnded | CallCut
 
 
 @dataclass
 class Call:
-    """A tool's name and its arguments, JSON as the model has written it."""
+    """A tool's name and its arguments, in JSON.
+
+    cut: what the model has written of a call that is not complete.
+    """
 
     name: str
     arguments: str = ""
     id: str | None = None
+    cut: str | None = None
 
 
 @dataclass
@@ -76,4 +92,6 @@ class Reply:
                     reply.calls.append(Call(name, id=id))
                 case CallArguments(number, text):
                     reply.calls[number].arguments += text
+                case CallCut(number, text):
+                    reply.calls[number].cut = text
         return reply

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.dialect.calls import Calls
-from quire.dialect.grammar import Frame
+from quire.dialect.grammar import LINE, Frame
 from quire.dialect.one_by_one import Spelling
 from quire.dialect.reader import Reader, Reading
 
 OPENS, CLOSES, KEY = "<tool_call>", "</tool_call>", "<arg_key>"
-_ARGUMENTS = Spelling(KEY, "</arg_key>", "</arg_value>", CLOSES, value="<arg_value>")
-_DENSE = replace(_ARGUMENTS, after="")
+_ARGUMENTS = Spelling(KEY, "</arg_key>", "</arg_value>", CLOSES, value="<arg_value>", lines=True)
 
-FRAME = Frame((OPENS, "NAME\n"), (CLOSES,), ("\n",), arguments=_ARGUMENTS.arguments)
-DENSE_FRAME = Frame((OPENS, "NAME"), (CLOSES,), arguments=_DENSE.arguments)  # since 4.7
-DENSE_SIGN = "</arg_key><arg_value>"
+FRAME = Frame((OPENS, "NAME", LINE), (LINE, CLOSES, LINE), arguments=_ARGUMENTS.arguments)
 
 
 def read(reader: Reader, calls: Calls) -> Reading[bool]:
@@ -24,8 +19,4 @@ def read(reader: Reader, calls: Calls) -> Reading[bool]:
     yield from reader.spaces()
     name = yield from reader.word()
     yield from reader.spaces()
-    begins = (yield from reader.peek()) == "<" and calls.accepts(name)
-    if not begins:
-        return False
-    yield from _ARGUMENTS.read_call(reader, calls, name)
-    return True
+    return calls.accepts(name) and (yield from _ARGUMENTS.read_call(reader, calls, name))

@@ -11,16 +11,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from quire import exact_json
 from quire.errors import RequestError, shown
 
 Schema = Mapping[str, Any]
 Spell = Callable[[str], str]
 """How a grammar spells a text or a mark, which may be a token of its own."""
 
-NUMBER, SPACES = "\0number", "\0spaces"
-"""Of a frame's parts: any number; white space, if there is some."""
+NUMBER, SPACES, LINE, ID = "\0number", "\0spaces", "\0line", "\0id"
+"""Of a frame's parts: any number; white space, if there is some; a line's end, if it is there; a
+call's id."""
+Part = str | tuple[str, ...]
+"""Of a frame: a text or one of these, or several that may be left out together."""
 
-_PARTS = {NUMBER: "/[0-9]{1,3}/", SPACES: r"/[ \t\n\r]{1,16}/?"}
+_PARTS = {
+    NUMBER: "/[0-9]{1,3}/",
+    SPACES: r"/[ \t\n\r]{1,16}/?",
+    LINE: r'"\n"?',
+    ID: "/[0-9a-zA-Z]{9}/",
+}
 _LAYOUT = {"whitespace_pattern": r"[ \t\n\r]{1,16}"}  # models have been seen to write nothing else
 TEXT = "/(?s:.*)/"
 _NO_CALL = r"/[^\[{<](?s:.*)/"
@@ -66,7 +75,11 @@ class Rules:
         return self._add("T", "", expression)
 
     def json(self, schema: Schema) -> str:
-        return self.rule(f"%json {_spelled({'x-guidance': _LAYOUT, **_binding(schema)})}")
+        try:
+            bound = exact_json.exact({"x-guidance": _LAYOUT, **_binding(schema)})
+        except ValueError as error:
+            raise RequestError(f"the schema of a tool: {error}", "tools") from None
+        return self.rule(f"%json {_spelled(exact_json.write(bound))}")
 
     def up_to(self, mark: str, most: int | None) -> str:
         """A text and the mark that ends it, which is not in it. most: tokens of the text."""
@@ -139,8 +152,8 @@ class Frame:
     names: an expression for the names that can be written so.
     """
 
-    before: tuple[str, ...]
-    after: tuple[str, ...] = ()
+    before: tuple[Part, ...]
+    after: tuple[Part, ...] = ()
     between: tuple[str, ...] = ()
     opening: tuple[str, ...] = ()
     closing: tuple[str, ...] = ()
@@ -152,6 +165,7 @@ class Frame:
         """See ``Wanted``. RequestError where a schema asks for what cannot be promised."""
         rules, spell = Rules(wanted.spell, wanted.any_token), wanted.spell
         mark, *beyond = self.opening or self.before
+        assert isinstance(mark, str)
         head = spell(mark)
         if self.bare:
             head, beyond = "", [mark, *beyond]
@@ -183,20 +197,25 @@ class Frame:
         text = rules.up_to(thought.end, most)
         return f"({rules.spell(thought.start)} {text} {_PARTS[SPACES]})?"
 
-    def _call(self, rules: Rules, wanted: Wanted, before: Sequence[str]) -> str:
+    def _call(self, rules: Rules, wanted: Wanted, before: Sequence[Part]) -> str:
         after = _line(wanted.spell, self.after)
         each = []
         for name, schema in wanted.tools.items():
             if self.names and not re.fullmatch(self.names, name):
                 text = f"this model's calls cannot be of a tool named {shown(name)}"
                 raise RequestError(text, "tools")
-            named = _line(wanted.spell, [part.replace("NAME", name) for part in before])
+            named = _line(wanted.spell, before, name)
             each.append(f"{named} {self.arguments(rules, schema)} {after}")
         return rules.rule(" | ".join(each))
 
 
-def _line(spell: Spell, parts: Sequence[str]) -> str:
-    return " ".join(_PARTS.get(part) or spell(part) for part in parts)
+def _line(spell: Spell, parts: Sequence[Part], name: str = "NAME") -> str:
+    return " ".join(
+        f"({_line(spell, part)})?"
+        if isinstance(part, tuple)
+        else _PARTS.get(part) or spell(part.replace("NAME", name))
+        for part in parts
+    )
 
 
 def _amid_text(rules: Rules, mark: str, unit: str, *, several: bool) -> str:
@@ -230,7 +249,7 @@ def members(schema: Schema) -> list[tuple[str, Schema, bool]]:
 
 
 def literal(text: str) -> str:
-    return _spelled(text)
+    return _spelled(json.dumps(text)).replace("\x7f", r"\u007f")
 
 
 def _binding(schema: Any) -> Any:
@@ -248,6 +267,6 @@ def _bound(key: str, value: Any) -> Any:
     return _binding(value)
 
 
-def _spelled(value: Any) -> str:
-    """As JSON, in which "::=" would be taken for the sign of another kind of grammar."""
-    return json.dumps(value).replace("::=", r":\u003a=")
+def _spelled(text: str) -> str:
+    """JSON in which no "::=" would be taken for the sign of another kind of grammar."""
+    return text.replace("::=", r":\u003a=")

@@ -10,6 +10,7 @@ import re
 
 from quire.dialect.calls import Calls, Tools
 from quire.dialect.grammar import TEXT, Rules, Wanted
+from quire.dialect.json_calls import read_arguments
 from quire.dialect.parser import Marks, TextParser
 from quire.dialect.reader import Reader, Reading
 
@@ -17,6 +18,7 @@ START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 CONSTRAIN, END, CALL = "<|constrain|>", "<|end|>", "<|call|>"
 ENDS = (END, CALL, "<|return|>")
 MARKS = (START, CHANNEL, CONSTRAIN, MESSAGE, *ENDS)
+_BORDERS = (*ENDS, START, CHANNEL)  # of a message's body
 REASONING = Marks(f"{CHANNEL}analysis{MESSAGE}", f"{CHANNEL}final{MESSAGE}", implied=True)
 
 _LONGEST_HEADER = 512  # characters
@@ -66,41 +68,73 @@ class Channels:
         return rules.rule(" | ".join(calls))
 
 
-def parser(tools: Tools | None) -> TextParser:
-    """For one output. tools: None where calls are not looked for."""
+def parser(tools: Tools | None, begun: str = "") -> TextParser:
+    """For one output. tools: None where calls are not looked for.
+
+    begun: what the prompt holds of the output.
+    """
 
     def read(reader: Reader, calls: Calls) -> Reading[None]:
         last = ""
+        header, amid = _open_message(begun)
         while True:
-            yield from reader.drop_spaces()
+            if not amid:
+                yield from reader.drop_spaces()
             if not reader.text and reader.ended:
                 return
-            header = yield from _header(reader)
+            header = header or (yield from _header(reader))
             if header is None:
                 yield from _unmarked(reader)
                 continue
             recipient = _RECIPIENT.search(header)
-            if tools is not None and recipient is not None and calls.accepts(recipient[1]):
-                kind = "call"
-                calls.begin(recipient[1])
-                say = calls.give
-            else:
-                kind = "reasoning" if _ANALYSIS.search(header) else "content"
-                say = reader.reason if kind == "reasoning" else reader.content
-                reader.gap = "\n" if kind == last else ""
-            yield from reader.drop_spaces()
-            _, mark = yield from reader.flow(say, (*ENDS, START, CHANNEL))
-            if kind == "call":
-                calls.end()
+            name = recipient[1] if tools is not None and recipient is not None and not amid else ""
+            if calls.accepts(name) and (yield from _read_call(reader, calls, name)):
+                last, header = "", None
+                continue
+            kind = "reasoning" if _ANALYSIS.search(header) else "content"
+            reader.gap = "\n" if kind == last else ""
+            reader.use()
+            if not amid:
+                yield from reader.drop_spaces()
+            say = reader.reason if kind == "reasoning" else reader.content
+            _, mark = yield from reader.flow(say, _BORDERS)
             if mark in ENDS:
                 reader.pass_mark(mark)
-            last = kind
+            last, header, amid = kind, None, False
 
     return TextParser(tools, read)
 
 
+def _open_message(begun: str) -> tuple[str | None, bool]:
+    """The header of the message that a prompt ends in, and whether some of its body is there."""
+    head, mark, body = begun.rpartition(MESSAGE)
+    if not mark or any(border in body for border in _BORDERS):
+        return None, False
+    return head[max(head.rfind(START), 0) :], bool(body.strip())
+
+
+def _read_call(reader: Reader, calls: Calls, name: str) -> Reading[bool]:
+    """A message's body, if it is arguments; none at all are none."""
+    start = reader.at
+    yield from reader.spaces()
+    for mark in ENDS:
+        if (yield from reader.take(mark)):
+            calls.tell(name, "{}")
+            return True
+    if not (yield from read_arguments(reader, calls, name)):
+        reader.at = start
+        return False
+    yield from reader.spaces()
+    for mark in ENDS:
+        if (yield from reader.take(mark)):
+            reader.use()
+            return True
+    reader.retreat()
+    return True
+
+
 def _header(reader: Reader) -> Reading[str | None]:
-    """What stands before a message's body, which is passed; None if there is no message here.
+    """What stands before a message's body, up to which it is; None if there is no message here.
 
     The prompt has begun the first one: what is left of its header may be no more than a recipient.
     """
@@ -113,7 +147,6 @@ def _header(reader: Reader) -> Reading[str | None]:
     if header is None:
         reader.retreat()
         return None
-    reader.use()
     return mark + header
 
 

@@ -6,17 +6,18 @@ import json
 import re
 from collections.abc import Callable
 
+from quire.dialect import literals
 from quire.dialect.calls import Calls
+from quire.dialect.mending import Mender, mended
 from quire.dialect.reader import Reader, Reading
 
-_NAME = "name"
+_NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
 _WRAPPER = "function"  # {"type": "function", "function": {...}}, or the name
+_BESIDE = {"type", "id", "tool_call_id"}  # what may stand beside a name that has no arguments
 
-_IN_TEXT = re.compile(r'[^"\\]*(?:\\[\s\S][^"\\]*)*')
-_BETWEEN = re.compile(r"[-+.:,\s0-9a-zA-Z]*")  # what stands outside of texts and brackets
+_IN_TEXT = {quote: re.compile(rf"[^{quote}\\]*(?:\\[\s\S][^{quote}\\]*)*") for quote in "\"'"}
 _SCALAR = re.compile(r"[-+.0-9a-zA-Z]*")
-_CLOSING = {"{": "}", "[": "]"}
 
 
 def read_call(reader: Reader, calls: Calls) -> Reading[bool]:
@@ -26,24 +27,29 @@ def read_call(reader: Reader, calls: Calls) -> Reading[bool]:
     """
     name: str | None = None
     held: str | None = None  # arguments that come before the name
+    others = set()
     if not (yield from reader.take("{")):
         return False
     while key := (yield from _read_key(reader)):
-        if key in (_NAME, _WRAPPER) and name is None and (yield from reader.peek()) == '"':
+        if key in (*_NAMES, _WRAPPER) and name is None and (yield from reader.peek()) in _IN_TEXT:
             name = yield from read_text(reader)
             if name is None or not calls.accepts(name):
                 return False
         elif key in _ARGUMENTS and name is not None and held is None:
-            return (yield from _finish(reader, (yield from read_arguments(reader, calls, name))))
+            called = yield from read_arguments(reader, calls, name)
+            return (yield from _finish(reader, calls, called))
         elif key == _WRAPPER and name is None:
-            return (yield from _finish(reader, (yield from read_call(reader, calls))))
+            return (yield from _finish(reader, calls, (yield from read_call(reader, calls))))
         else:
             value = yield from read_value(reader)
             if value is None:
                 return False
             if key in _ARGUMENTS:
                 held = value
+            others.add(key)
     if key is None or name is None:
+        return False
+    if held is None and others - _BESIDE:  # which may be its arguments, or not
         return False
     given = _as_object(held)
     if given is not None:
@@ -52,18 +58,19 @@ def read_call(reader: Reader, calls: Calls) -> Reading[bool]:
 
 
 def read_calls(reader: Reader, calls: Calls) -> Reading[bool]:
-    """A list of calls, or one; False if the first is none. What follows a good one is left."""
+    """Calls in a list or in a row; False if the first is none. What follows a good one is left."""
     listed = yield from reader.take("[")
     yield from reader.spaces()
     if not (yield from read_call(reader, calls)):
         return False
-    while listed:
+    while not calls.incomplete:
         yield from reader.spaces()
-        if (yield from reader.take("]")):
-            reader.use()
-            break
-        yield from reader.take(",")
-        yield from reader.spaces()
+        if listed:
+            if (yield from reader.take("]")):
+                reader.use()
+                return True
+            yield from reader.take(",")
+            yield from reader.spaces()
         if not (yield from read_call(reader, calls)):
             reader.retreat()
             break
@@ -71,8 +78,8 @@ def read_calls(reader: Reader, calls: Calls) -> Reading[bool]:
 
 
 def past(reader: Reader, mark: str) -> Reading[None]:
-    """Past the mark that ends a call, and past brackets too many before it, if it comes."""
-    while (yield from reader.peek()) in ("}", " ", "\n"):
+    """Past the mark that ends a call, and past brackets too many or a fence before it."""
+    while (yield from reader.peek()) in ("}", " ", "\n", "`"):
         reader.at += 1
     if (yield from reader.take(mark)):
         reader.use()
@@ -90,27 +97,31 @@ def read_arguments(reader: Reader, calls: Calls, name: str, id: str | None = Non
     start = reader.at
     reader.at += 1
     yield from reader.spaces()
-    if (yield from reader.peek()) not in ('"', "}"):
+    if (yield from reader.peek()) not in (*_IN_TEXT, "}"):
         return False
     reader.at = start
     calls.begin(name, id)
-    yield from _read_container(reader, calls.give)
-    calls.end()
+    mender = yield from _mend(reader, calls.give)
+    if mender.done:
+        calls.end()
+    else:
+        calls.cut(broken=mender.broken)
     return True
 
 
 def read_text(reader: Reader) -> Reading[str | None]:
-    """What a JSON string stands for; None if it is none."""
-    start = reader.at
-    if not (yield from reader.take('"')):
+    """What a JSON string stands for, mended; None if it is none."""
+    start, quote = reader.at, (yield from reader.peek())
+    if quote not in _IN_TEXT:
         return None
+    reader.at += 1
     while True:
         text = reader.text
-        reader.at = _end_of(_IN_TEXT, text, reader.at)
-        if reader.at < len(text) and text[reader.at] == '"':
+        reader.at = _end_of(_IN_TEXT[quote], text, reader.at)
+        if reader.at < len(text) and text[reader.at] == quote:
             reader.at += 1
-            value = _decoded(text[start : reader.at])
-            return value if isinstance(value, str) else None
+            listed = mended(f"[{text[start : reader.at]}]")
+            return None if listed is None else str(json.loads(listed)[0])
         elif reader.ended:
             return None
         else:
@@ -118,21 +129,20 @@ def read_text(reader: Reader) -> Reading[str | None]:
 
 
 def read_value(reader: Reader) -> Reading[str | None]:
-    """A JSON value as it is spelled; None if it is none."""
+    """A JSON value as it is spelled, mended; None if it is none."""
     start, first = reader.at, (yield from reader.peek())
-    if first == '"':
-        if (yield from read_text(reader)) is None:
-            return None
-    elif first in _CLOSING:
-        if not (yield from _read_container(reader)):
-            return None
-    else:
-        while True:
-            reader.at = _end_of(_SCALAR, reader.text, reader.at)
-            if reader.at < len(reader.text) or reader.ended:
-                break
-            yield
-    return reader.text[start : reader.at] or None
+    if first in _IN_TEXT:
+        text = yield from read_text(reader)
+        return None if text is None else literals.quoted(text)
+    if first in ("{", "["):
+        pieces: list[str] = []
+        mender = yield from _mend(reader, pieces.append, used=False)
+        return "".join(pieces) if mender.done else None
+    while True:
+        reader.at = _end_of(_SCALAR, reader.text, reader.at)
+        if reader.at < len(reader.text) or reader.ended:
+            return reader.text[start : reader.at] or None
+        yield
 
 
 def _read_key(reader: Reader) -> Reading[str | None]:
@@ -150,9 +160,9 @@ def _read_key(reader: Reader) -> Reading[str | None]:
     return key
 
 
-def _finish(reader: Reader, called: bool) -> Reading[bool]:
+def _finish(reader: Reader, calls: Calls, called: bool) -> Reading[bool]:
     """Past what an object holds after a call's arguments, as far as that is well formed."""
-    if called:
+    if called and not calls.incomplete:
         while key := (yield from _read_key(reader)):
             if (yield from read_value(reader)) is None:
                 key = None
@@ -163,42 +173,19 @@ def _finish(reader: Reader, called: bool) -> Reading[bool]:
     return called
 
 
-def _read_container(reader: Reader, give: Callable[[str], None] | None = None) -> Reading[bool]:
-    """Past an object or a list; False where its brackets do not match, or the text ends.
+def _mend(reader: Reader, give: Callable[[str], None], *, used: bool = True) -> Reading[Mender]:
+    """Past an object or a list, or as far as it is one.
 
-    give: told what it is spelled like, piece by piece, which is used up then.
+    give: told what it comes to, piece by piece. used: what has been told is done with.
     """
-    opened: list[str] = []
-    in_text = False
+    mender = Mender()
     while True:
-        text, at, size = reader.text, reader.at, len(reader.text)
-        start, closed, broken = at, False, False
-        while at < size and not closed and not broken:
-            if in_text:
-                at = _end_of(_IN_TEXT, text, at)
-                if at < size:
-                    in_text = text[at] != '"'
-                    if in_text and not reader.ended:
-                        break  # what it escapes is to come
-                    at += 1
-            else:
-                at = _end_of(_BETWEEN, text, at)
-                if at < size:
-                    char = text[at]
-                    if char in _CLOSING:
-                        opened.append(_CLOSING[char])
-                    elif char == '"':
-                        in_text = True
-                    else:
-                        broken = char != opened.pop()
-                        closed = not opened
-                    at += not broken
-        reader.at = at
-        if give is not None:
-            give(text[start:at])
+        said, reader.at = mender.feed(reader.text, reader.at)
+        give(said)
+        if used:
             reader.use()
-        if closed or broken or reader.ended:
-            return closed and not broken
+        if mender.done or mender.broken or reader.ended:
+            return mender
         yield
 
 
@@ -207,21 +194,12 @@ def _as_object(spelled: str | None) -> str | None:
 
     spelled: JSON; None where the model has given no arguments.
     """
-    spelled = "null" if spelled is None else spelled
-    value = _decoded(spelled)
-    if isinstance(value, str):
-        spelled, value = value or "null", _decoded(value or "null")
-    if value is None and spelled.strip() == "null":
+    text = "null" if spelled is None else spelled
+    if text.startswith('"'):
+        text = json.loads(text).strip() or "null"
+    if text in ("null", "None"):
         return "{}"
-    return spelled if isinstance(value, dict) else None
-
-
-def _decoded(spelled: str) -> object:
-    """None if it is no JSON."""
-    try:
-        return json.loads(spelled, strict=False)
-    except (ValueError, RecursionError):
-        return None
+    return mended(text) if text.startswith("{") else None
 
 
 def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:

@@ -36,6 +36,8 @@ class Section:
             if not (yield from self._read_call(reader, calls)):
                 break
             called = True
+            if calls.incomplete:
+                return True
         if called:
             reader.retreat()
             yield from reader.spaces()
@@ -63,6 +65,8 @@ class Section:
         yield from reader.spaces()
         if not calls.accepts(name) or not (yield from read_arguments(reader, calls, name, id)):
             return False
+        if calls.incomplete:
+            return True
         yield from reader.spaces()
         if fenced and (yield from reader.take(_FENCE_ENDS)):
             yield from reader.spaces()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quire.dialect import tagged
 from quire.dialect.calls import Calls
-from quire.dialect.grammar import Frame
+from quire.dialect.grammar import ID, Frame
 from quire.dialect.json_calls import read_arguments, read_calls
 from quire.dialect.reader import Reader, Reading
 
-OPENS, ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
-FRAME = Frame(before=(OPENS, "NAME", ARGUMENTS))
-LIST_FRAME = tagged.listed(OPENS, "")
+OPENS, NUMBERED, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+FRAME = Frame(before=(OPENS, "NAME", (NUMBERED, ID), ARGUMENTS))
+LIST_FRAME = replace(tagged.listed(OPENS, ""), after=((', "id": "', ID, '"'), "}"))
 
 
 def read(reader: Reader, calls: Calls) -> Reading[bool]:
@@ -20,7 +22,7 @@ def read(reader: Reader, calls: Calls) -> Reading[bool]:
         return (yield from read_calls(reader, calls))
     name = yield from reader.word()
     id = None
-    if (yield from reader.take(ID)):
+    if (yield from reader.take(NUMBERED)):
         id = yield from reader.word()
     yield from reader.take(ARGUMENTS)
     yield from reader.spaces()

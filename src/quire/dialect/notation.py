@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.dialect.grammar import Rules, Schema, beyond, literal, members
+from quire.dialect.grammar import Rules, Schema, Spell, beyond, literal, members
 from quire.dialect.plain_text import text_terminal, values
 from quire.errors import RequestError, shown
 
@@ -21,6 +21,7 @@ _TYPES = ("object", "array", "string", *_SCALARS)
 _REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/~%]+)")
 _OF_ARRAYS = {"type", "items", "minItems", "maxItems"}
 _OF_UNIONS = {"anyOf", "type"}
+_COMMA = ' "," '
 _MOST_ITEMS = 64  # of a bound: beyond, the grammar becomes large
 _MOST_LEVELS = 32
 
@@ -55,19 +56,23 @@ class Notation:
             raise RequestError(f"this model's calls cannot hold the text {shown(text)}", "tools")
         return f"{self.opens}{text}{self.closes}"
 
-    def spelled(self, value: Any) -> str:
-        """A value that a schema names."""
+    def spelled_key(self, name: str, spell: Spell) -> str:
+        return self.spelled(name, spell) if self.quoted else literal(self.key(name))
+
+    def spelled(self, value: Any, spell: Spell) -> str:
+        """How a grammar spells a value that a schema names: what it holds is text, and no mark."""
         if isinstance(value, str):
-            return self.text(value)
+            self.text(value)
+            return f"{spell(self.opens)} {literal(value)} {spell(self.closes)}"
         if isinstance(value, list):
-            return f"[{','.join(map(self.spelled, value))}]"
+            return f'"[" {_COMMA.join(self.spelled(one, spell) for one in value)} "]"'
         if isinstance(value, Mapping):
-            return (
-                "{"
-                + ",".join(f"{self.key(key)}:{self.spelled(one)}" for key, one in value.items())
-                + "}"
+            pairs = (
+                f'{self.spelled_key(key, spell)} ":" {self.spelled(one, spell)}'
+                for key, one in value.items()
             )
-        return json.dumps(value)
+            return f'"{{" {_COMMA.join(pairs)} "}}"'
+        return literal(json.dumps(value))
 
 
 class _Writer:
@@ -184,10 +189,10 @@ class _Writer:
         return self._rules.rule(" | ".join(self.value(one, level + 1) for one in choices))
 
     def _literal(self, value: Any) -> str:
-        return self._rules.spell(self._notation.spelled(value))
+        return self._notation.spelled(value, self._rules.spell)
 
     def _literal_key(self, name: str) -> str:
-        return self._rules.spell(f"{self._notation.key(name)}:")
+        return f'{self._notation.spelled_key(name, self._rules.spell)} ":"'
 
 
 def _of(schema: Schema, type_: str) -> Schema:

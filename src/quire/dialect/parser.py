@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from quire.dialect.calls import Calls, Tools
 from quire.dialect.events import Event
 from quire.dialect.reader import Reader, Reading
 
 ReadCall = Callable[[Reader, Calls], Reading[bool]]
+
+
+class Standing(NamedTuple):
+    """Where a text stands of which more is to come.
+
+    reasons: reasoning has been opened.
+    amid: some of the reasoning is there, or of the content: white space is as it was written, and
+    in content no reasoning is opened any more.
+    """
+
+    reasons: bool = False
+    amid: bool = False
+
+    @property
+    def may_reason(self) -> bool:
+        return self.reasons or not self.amid
 
 
 @dataclass(frozen=True)
@@ -23,6 +39,22 @@ class Marks:
     start: str
     end: str
     implied: bool = False
+
+    def standing(self, opening: str, said: str = "") -> Standing:
+        """Where an answer stands that a prompt has begun.
+
+        opening: what the chat template has written of it.
+        said: its text, as far as it is there; if it begins with reasoning, it says so.
+        """
+        start, end = opening.rfind(self.start), opening.rfind(self.end)
+        opened, text = start > end, said.strip()
+        if not text:
+            return Standing(opened or (self.implied and end < 0))
+        if text.startswith(self.start):
+            opened, text = True, text[len(self.start) :]
+        if self.end in text:
+            opened = False
+        return Standing(opened, amid=not opened or bool(text))
 
 
 @dataclass(frozen=True)
@@ -51,8 +83,8 @@ class Parser(Protocol):
         """What ``text`` makes known."""
         ...
 
-    def finish(self) -> list[Event]:
-        """What the end of the text makes known."""
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """What the end of the text makes known. cut: the model would have gone on."""
         ...
 
 
@@ -72,9 +104,9 @@ class TextParser:
         next(self._reading)
         return self._taken()
 
-    def finish(self) -> list[Event]:
+    def finish(self, *, cut: bool = False) -> list[Event]:
         """See ``Parser.finish``."""
-        self._reader.ended = True
+        self._reader.ended, self._reader.cut = True, cut
         next(self._reading, None)
         return self._taken()
 
@@ -96,7 +128,7 @@ class OutputParser(TextParser):
 
     form: None where no calls are looked for.
     marks: None where the model does not reason.
-    reasons: the prompt has opened the reasoning already.
+    standing: after what the prompt holds of it.
     """
 
     def __init__(
@@ -104,11 +136,10 @@ class OutputParser(TextParser):
         form: CallForm | None = None,
         tools: Tools | None = None,
         marks: Marks | None = None,
-        *,
-        reasons: bool = False,
+        standing: Standing = Standing(),  # noqa: B008  # frozen
     ) -> None:
-        self.is_plain = form is None and marks is None
-        super().__init__(tools, _Text(form, marks, reasons).read)
+        self.is_plain = form is None and (marks is None or not standing.may_reason)
+        super().__init__(tools, _Text(form, marks, standing).read)
 
 
 @dataclass
@@ -117,24 +148,25 @@ class _Text:
 
     form: CallForm | None
     marks: Marks | None
-    reasons: bool
+    standing: Standing
 
     def read(self, reader: Reader, calls: Calls) -> Reading[None]:
         while not reader.text and not reader.ended:
             yield
-        if self.marks is not None:
+        if self.marks is not None and self.standing.may_reason:
             yield from self._reasoning(reader, calls, self.marks)
         yield from self._content(reader, calls)
 
     def _reasoning(self, reader: Reader, calls: Calls, marks: Marks) -> Reading[None]:
-        yield from reader.spaces()
-        opened = yield from reader.take(marks.start)
-        if not opened:
-            reader.retreat()
-            if not self.reasons:
-                return
-        reader.use()
-        yield from reader.drop_spaces()
+        if not self.standing.amid:
+            yield from reader.spaces()
+            opened = yield from reader.take(marks.start)
+            if not opened:
+                reader.retreat()
+                if not self.standing.reasons:
+                    return
+            reader.use()
+            yield from reader.drop_spaces()
         stops = (marks.end, *(self.form.opens if self.form else ()))
         while True:
             space, mark = yield from reader.flow(reader.reason, stops)
@@ -144,7 +176,7 @@ class _Text:
                 yield from reader.drop_spaces()
                 return
             # Some models call before they have done reasoning; others write about calls.
-            if not (yield from self._call(reader, calls, space, only_known=True)):
+            if not (yield from self._call(reader, calls, space, only_known=True, in_thought=True)):
                 reader.reason(space + mark)
                 reader.pass_mark(mark)
 
@@ -170,14 +202,24 @@ class _Text:
                 return
             yield
 
-    def _call(self, reader: Reader, calls: Calls, space: str, *, only_known: bool) -> Reading[bool]:
+    def _call(
+        self,
+        reader: Reader,
+        calls: Calls,
+        space: str,
+        *,
+        only_known: bool,
+        in_thought: bool = False,
+    ) -> Reading[bool]:
         """Read a call, if there is one at this place, and the white space after it.
 
-        space: before it.
+        space: before it. in_thought: one that is not complete is thought about, and not made.
         """
         assert self.form is not None
-        calls.only_known = only_known
+        calls.only_known, calls.whole_only = only_known, in_thought
+        count = calls.count
         called: bool = yield from self.form.read(reader, calls)
+        called = called and (calls.count > count or not in_thought)
         if called:
             after = yield from reader.drop_spaces()
             reader.gap = reader.gap or space or after

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.dialect.grammar import Rules, Schema, beyond, literal
+from quire.dialect.patterns import whole
 from quire.errors import RequestError
 
 _TEXTS = {"type", "enum", "const", "pattern", "minLength", "maxLength"}  # what is said of texts
@@ -23,16 +24,12 @@ def text_terminal(rules: Rules, schema: Schema, stops: Sequence[str], chars: str
         )
     named = values(schema)
     if named:
-        return f"({' | '.join(map(literal, named))})"
+        return f"({' | '.join(literal(one) for one in named if isinstance(one, str))})"
     least, most = schema.get("minLength", 0), schema.get("maxLength", "")
     marks = "|".join(re.sub(r"([^\w\s<>'\"=-])", r"\\\1", mark) for mark in stops)
     parts = [f"/(?s:{chars}{{{least},{most}}})/", f"~/(?s:.*)({marks})(?s:.*)/"]
     if "pattern" in schema:
-        pattern = str(schema["pattern"])
-        head = "" if pattern.startswith("^") else "(?s:.*)"
-        tail = "" if pattern.endswith("$") else "(?s:.*)"
-        inner = re.sub(r"(?<!\\)/", r"\\/", pattern.removeprefix("^").removesuffix("$"))
-        parts.append(f"/{head}({inner}){tail}/")
+        parts.append(f"/{whole(str(schema['pattern']))}/")
     return rules.terminal(" & ".join(parts))
 
 

@@ -9,20 +9,26 @@ from collections.abc import Callable
 from quire.dialect import literals
 from quire.dialect.calls import Calls
 from quire.dialect.grammar import Frame, Rules, Schema, literal, members
+from quire.dialect.mending import mended
 from quire.dialect.reader import Reader, Reading
+from quire.dialect.value_types import python_words
 from quire.errors import RequestError, shown
 
 OPENS, CLOSES = "<|python_start|>", "<|python_end|>"
 
 
 def _arguments(rules: Rules, schema: Schema) -> str:
-    """By name, those first that must be there. Values are JSON, which ``read`` takes too."""
+    """By name, those first that must be there. Values are JSON, which ``read`` takes too.
+
+    Python's own words are what models know.
+    """
     needed: list[str] = []
     others: list[str] = []
     for key, one, required in members(schema):
         if not key.isidentifier():
             raise RequestError(f"this model's calls cannot have an argument {shown(key)}", "tools")
-        spelled = rules.rule(f"{literal(key + '=')} {rules.json(one)}")
+        value = " | ".join([rules.json(one), *map(literal, python_words(one))])
+        spelled = rules.rule(f"{literal(key + '=')} ({value})")
         (needed if required else others).append(spelled)
     comma = literal(", ")
     rests = [""]  # after each of the others, from the last one on
@@ -155,7 +161,10 @@ def _call(node: ast.expr, spelling: Callable[[ast.expr], str]) -> tuple[str, str
             raise literals.NoLiteral("**")
         spelled = literals.as_json(spelling(keyword.value), keyword.value)
         arguments.append(f"{literals.quoted(keyword.arg)}: {spelled}")
-    return _name(node.func), "{" + ", ".join(arguments) + "}"
+    whole = mended("{" + ", ".join(arguments) + "}")
+    if whole is None:
+        raise literals.NoLiteral("levels beyond what is read")
+    return _name(node.func), whole
 
 
 def _name(node: ast.expr) -> str:

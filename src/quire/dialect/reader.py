@@ -25,24 +25,35 @@ class Reader:
     """The text that has come and is not used up, and the events found so far.
 
     at: what is before it has been looked at; ``retreat`` returns to where the last ``use`` was.
-    ended: no more text comes.
+    ended: no more text comes. cut: although it is not at its end.
     gap: white space around a call, to be said if more is said after it.
     """
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
-        self.ended = False
+        self.ended = self.cut = False
         self.gap = ""
         self.events: list[Event] = []
+        self._record: list[str] | None = None
 
     def add(self, text: str) -> None:
         self.text += text
 
     def use(self) -> None:
         """What has been looked at is done with."""
+        if self._record is not None:
+            self._record.append(self.text[: self.at])
         self.text = self.text[self.at :]
         self.at = 0
+
+    def record(self) -> None:
+        """Keep what is used from now on, up to ``recorded``."""
+        self._record = []
+
+    def recorded(self) -> str:
+        kept, self._record = self._record or [], None
+        return "".join(kept)
 
     def retreat(self) -> None:
         self.at = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from quire.dialect.calls import Calls
-from quire.dialect.grammar import Frame
+from quire.dialect.grammar import NUMBER, Frame
 from quire.dialect.json_calls import past, read_calls
 from quire.dialect.parser import CallForm
 from quire.dialect.reader import Reader, Reading
@@ -33,10 +33,34 @@ def listed(opens: str, closes: str) -> Frame:
     )
 
 
+def in_lines(opens: str, closes: str) -> Frame:
+    """Calls stand below each other, between marks that they share: MiniMax M1."""
+    return Frame(
+        opening=(opens, "\n"),
+        before=('{"name": "NAME", "arguments": ',),
+        after=("}\n",),
+        closing=(closes,),
+    )
+
+
+def numbered(opens: str, closes: str) -> Frame:
+    """A list of calls, each with a number: Cohere's."""
+    return Frame(
+        opening=(opens, "[\n"),
+        before=('    {"tool_call_id": "', NUMBER, '", "tool_name": "NAME", "parameters": '),
+        after=("}",),
+        between=(",\n",),
+        closing=("\n]", closes),
+    )
+
+
 def _read(opens: str, closes: str, reader: Reader, calls: Calls) -> Reading[bool]:
     yield from reader.take(opens)
     yield from reader.spaces()
+    if (yield from reader.take("```")):
+        yield from reader.word()
+        yield from reader.spaces()
     called = yield from read_calls(reader, calls)
-    if called:
+    if called and not calls.incomplete:
         yield from past(reader, closes)
     return called

@@ -3,13 +3,14 @@
 from quire.engine.adapters import AdapterCard, AdapterShelf, AdapterSource
 from quire.engine.async_engine import AsyncEngine, Deltas, MakeThread
 from quire.engine.beams import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
+from quire.engine.begun import Begun, ChatPrompt
 from quire.engine.chat_template import Message
 from quire.engine.decision_log import Noted
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
 from quire.engine.figures import Counter, Gauge, Metric, figures_of
 from quire.engine.for_transformers import for_transformers
-from quire.engine.input_processor import InputProcessor, PreparedParams
+from quire.engine.input_processor import InputProcessor
 from quire.engine.lora_request import Adapters, LoRARequest, NamedAdapters
 from quire.engine.many import (
     as_list,
@@ -27,6 +28,7 @@ from quire.engine.outputs import (
     RequestOutput,
 )
 from quire.engine.part_times import StepParts
+from quire.engine.prepared import PreparedParams
 from quire.engine.profiling import begin_profile, end_profile
 from quire.engine.prompt_form import PromptForm
 from quire.engine.prompts import Prompt, as_dict
@@ -60,6 +62,8 @@ __all__ = [
     "BeamSearchOutput",
     "BeamSearchParams",
     "BeamSearchSequence",
+    "Begun",
+    "ChatPrompt",
     "ClassificationOutput",
     "ClassificationRequestOutput",
     "CompletionOutput",

@@ -19,14 +19,15 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
+from quire.engine.begun import ChatPrompt
 from quire.engine.chat_template import Message
 from quire.engine.delivery import Delivery
 from quire.engine.engine import Engine
 from quire.engine.handover import Handover
-from quire.engine.input_processor import PreparedRequest
 from quire.engine.output_collector import OutputCollector
 from quire.engine.outputs import Delta
 from quire.engine.preparation import LONG, PreparationThreads
+from quire.engine.prepared import PreparedRequest
 from quire.engine.prompt_form import PromptForm
 from quire.engine.prompts import Prompt
 from quire.engine.thread import EngineThread
@@ -195,14 +196,16 @@ class AsyncEngine:
         prepare = partial(self.engine.input_processor.text_prompt, given, form)
         return await self._preparation.run(len(given) + len(form.suffix or ""), prepare)
 
-    async def chat_prompt(
+    async def begin_chat(
         self,
         messages: Sequence[Message],
         variables: Mapping[str, Any],
         form: PromptForm = PromptForm(),  # noqa: B008  # frozen
-    ) -> list[int]:
-        """Token ids of a conversation: a prompt for ``generate``."""
-        prepare = partial(self.engine.input_processor.chat_prompt, messages, variables, form)
+        marks: Sequence[str] | None = None,
+    ) -> ChatPrompt:
+        """A conversation as a prompt for ``generate``: see ``InputProcessor.begin_chat``."""
+        begin = self.engine.input_processor.begin_chat
+        prepare = partial(begin, messages, variables, form, marks)
         return await self._preparation.run(weight([messages, variables], LONG), prepare)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> list[int]:

@@ -11,7 +11,8 @@ from typing import Any
 from jinja2 import TemplateError
 from jinja2.meta import find_undeclared_variables
 
-from quire.engine.final_message import cut_at_mark, marked
+from quire.engine.added_tokens import content_of
+from quire.engine.final_message import FIELD, FinalMessage
 from quire.engine.sandbox import MOST_SECONDS, Generation, Sandbox, TooMuch
 from quire.engine.template_costs import MOST_CHARACTERS
 from quire.errors import ModelError, RequestError
@@ -100,12 +101,12 @@ class ChatTemplate:
             raise RequestError("the model's chat template takes no documents", "documents")
         if "developer" not in self.source:
             messages = [_as_system(message) for message in messages]
-        going_on = variables.get("continue_final_message", False)
+        final = FinalMessage(messages) if variables.get(FIELD) else None
         given = {
             "add_generation_prompt": True,
             **self._special_tokens,
             **variables,
-            "messages": marked(messages) if going_on else messages,
+            "messages": messages if final is None else final.marked,
         }
         template = self._with_tools if variables.get("tools") else self._template
         pieces, length = [], 0
@@ -134,7 +135,7 @@ class ChatTemplate:
                 "messages",
             )
         text = "".join(pieces)
-        return cut_at_mark(text) if going_on else text
+        return text if final is None else final.cut(text)
 
 
 def render(
@@ -172,11 +173,7 @@ def _as_system(message: Message) -> Message:
 def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     """Those that a tokenizer's config names, by what they are for."""
     names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
-    return {name: _content(config[name]) for name in names if config.get(name)}
-
-
-def _content(token: Any) -> str:
-    return str(token.get("content", "") if isinstance(token, dict) else token)
+    return {name: content_of(config[name]) for name in names if config.get(name)}
 
 
 def _to_json(

@@ -12,10 +12,10 @@ from functools import partial
 from typing import TypeVar
 
 from quire.engine.engine import Engine
-from quire.engine.input_processor import PreparedRequest
 from quire.engine.interrupts import Interrupts, within
 from quire.engine.many import naming
 from quire.engine.outputs import Delta
+from quire.engine.prepared import PreparedRequest
 from quire.errors import EngineError, QuireError
 
 _T = TypeVar("_T")

@@ -8,13 +8,14 @@ from quire.engine.chat_template import Message
 from quire.engine.pairs import Pair
 from quire.engine.tokenizer import Tokenizer
 from quire.engine.weight import weight
-from quire.errors import RequestError
+from quire.errors import ContextLengthError, RequestError
 from quire.protocol.checks import check_unicode
 
 MAX_TOKENS = 2**20  # of one input where there is no longest sequence
 MAX_CHARACTERS = 2**22  # of one input, where max_model_len does not allow for more
 _CHARACTERS_A_TOKEN = 16  # more of them than any text has on average, over a long one
 _PIECE = 2**17  # characters
+_OF_PROMPTS = ("prompt", "messages", "tools", "input", "suffix")
 _SLACK = 2  # by which pieces may have more tokens than their whole
 
 
@@ -69,21 +70,28 @@ class Encoder:
 
     def check_characters(self, field: str, length: int) -> None:
         if length > self.max_characters:
-            raise self._too_long(field, f"{length} characters", self.max_characters)
+            at_least = self.max_tokens + 1
+            raise self._too_long(field, f"{length} characters", self.max_characters, at_least)
 
     def check_count(self, field: str, count: int, output: int = 1) -> None:
         """Of token ids; with a longest sequence, ``output`` must be left to generate."""
         most = self.max_tokens - (output if self._max_model_len is not None else 0)
         if count > most:
-            raise self._too_long(field, f"{count} tokens", most)
+            raise self._too_long(field, f"{count} tokens", most, count)
 
     def _check_pieces(self, field: str, text: str) -> None:
         count = 0
         for start in range(0, len(text), _PIECE):
             count += self.tokenizer.count(text[start : start + _PIECE])
             if count > _SLACK * self.max_tokens:
-                raise self._too_long(field, f"more than {count // _SLACK} tokens", self.max_tokens)
+                at_least = count // _SLACK
+                told = f"more than {at_least} tokens"
+                raise self._too_long(field, told, self.max_tokens, at_least)
 
-    def _too_long(self, field: str, length: str, most: int) -> RequestError:
+    def _too_long(self, field: str, length: str, most: int, tokens: int) -> RequestError:
         limit = "" if self._max_model_len is None else f"with max_model_len {self._max_model_len} "
-        return RequestError(f"{field} has {length}; {limit}it may have at most {most}", field)
+        text = f"{field} has {length}; {limit}it may have at most {most}"
+        if field not in _OF_PROMPTS:
+            return RequestError(text, field)
+        longest = self.max_tokens
+        return ContextLengthError(text, field, tokens, min(most, longest), longest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 
 from quire.drafting import Speculation
 from quire.engine.adapters import AdapterShelf
@@ -14,10 +14,11 @@ from quire.engine.books import count_faults
 from quire.engine.decision_log import DecisionLog, tell
 from quire.engine.drafted import count_drafts
 from quire.engine.early_ends import EarlyEnds
-from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest
+from quire.engine.input_processor import InputProcessor
 from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
 from quire.engine.part_times import PartTimes
+from quire.engine.prepared import PreparedParams, PreparedRequest
 from quire.engine.progress import RequestProgress
 from quire.engine.prompts import Prompt
 from quire.engine.recent import Recent
@@ -48,7 +49,6 @@ from quire.transfer import BlockFetcher, BlockServer
 
 logger = logging.getLogger(__name__)
 
-_TOKEN_TEXTS_KEPT = 2**18
 _TORN = "a step was interrupted half way, so that nothing of the engine can be relied on"
 _STEP_FAILED = "the step that computed this request failed; the log tells why"
 
@@ -100,9 +100,6 @@ class Engine:
         self.events, self.store, self.transfer = events, store, transfer
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end, self._block_bytes = 0.0, block_bytes  # of a step; of all layers
-        # Each of a prompt's tokens may ask for a hundred of them.
-        alone = partial(input_processor.tokenizer.decode, skip_special_tokens=False)
-        self._text_of = lru_cache(_TOKEN_TEXTS_KEPT)(lambda token_id: alone([token_id]))
         self._requests: dict[str, RequestProgress] = {}
         self.recorder, self.parts = recorder, parts or Parts()
         self.part_times = PartTimes(self.parts)
@@ -159,7 +156,7 @@ class Engine:
                 self.adapters.end(adapter)
             raise
         self._requests[request_id] = RequestProgress(
-            prepared, group, self.input_processor.tokenizer, self._text_of, self._block_bytes
+            prepared, group, self.input_processor.tokenizer, self._block_bytes
         )
         self.watchers.began(prepared.request)
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from quire.engine.input_processor import PreparedRequest
 from quire.engine.preparation import PreparationThreads
+from quire.engine.prepared import PreparedRequest
 from quire.engine.prompts import Prompt
 from quire.memory import BlockHash, KVAllocator, hash_blocks
 from quire.protocol import Request

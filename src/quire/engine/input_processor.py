@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from quire.engine.adapters import AdapterShelf
+from quire.engine.bad_words import bad_word_ids
+from quire.engine.begun import Begun, ChatPrompt, begun_in
 from quire.engine.chat_template import Message
 from quire.engine.encoder import Encoder
+from quire.engine.prepared import PreparedParams, PreparedRequest
 from quire.engine.prompt_form import PromptForm, around_the_gap, infilling_marks, special_around
 from quire.engine.prompts import Prompt, check_client, given_of
 from quire.engine.stop_strings import StopAutomaton
 from quire.engine.tokenizer import Tokenizer
-from quire.errors import RequestError, UnknownAdapterError, shown
+from quire.errors import ContextLengthError, RequestError, UnknownAdapterError, shown
 from quire.grammar import GrammarCompiler
-from quire.protocol import Adapter, Pooler, PoolingParams, Request, Rules, SamplingParams
+from quire.protocol import Adapter, Pooler, PoolingParams, Request, SamplingParams
 from quire.protocol.checks import check_integer, check_token_ids
 
 MAX_PRIORITY = 1_000  # up or down
@@ -25,42 +28,6 @@ MAX_PROMPT_LOGPROBS = 2**21  # times tokens of the prompt
 
 _EMBEDDINGS = "embeddings (/v1/embeddings, LLM.embed)"
 _MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
-
-
-@dataclass(frozen=True)
-class PreparedParams:
-    """SamplingParams that this model can serve, and what their texts come to."""
-
-    params: SamplingParams
-    bad_word_ids: tuple[tuple[int, ...], ...] = ()
-    stops: StopAutomaton | None = None
-    rules: Rules | None = None
-    prediction: tuple[int, ...] = ()
-    pooling: PoolingParams | None = None  # all of it filled in
-
-    @property
-    def max_tokens(self) -> int | None:
-        """See ``SamplingParams``; 0: only the prompt counts."""
-        return self.params.max_tokens if self.pooling is None else 0
-
-    @property
-    def least_output(self) -> int:
-        """Tokens for which there must be room after a prompt."""
-        return 0 if self.max_tokens == 0 else 1
-
-
-@dataclass(frozen=True)
-class PreparedRequest:
-    """A Request and the text it was made from, if it was.
-
-    context: the tokens that its output goes on from, or the last of them.
-    stops: its stop strings, for all of its outputs; None without any.
-    """
-
-    request: Request
-    prompt: str | None
-    context: Sequence[int]
-    stops: StopAutomaton | None
 
 
 class InputProcessor:
@@ -88,7 +55,8 @@ class InputProcessor:
         self._default_max_tokens = default_max_tokens  # what None means if there is none
         self.sampling_defaults = sampling_defaults or {}  # the model's, for SamplingParams.over
         # What is not in the vocabulary cannot end a text.
-        self._eos_token_ids = frozenset(id for id in eos_token_ids if 0 <= id < vocab_size)
+        ends = {*eos_token_ids, *tokenizer.end_ids}
+        self._eos_token_ids = frozenset(id for id in ends if 0 <= id < vocab_size)
         self.pooler = pooler
         self.generates = generates
         self._random = random.Random(seed)
@@ -236,29 +204,37 @@ class InputProcessor:
         form: PromptForm = PromptForm(),  # noqa: B008  # frozen
     ) -> list[int]:
         """Token ids of a conversation, by the model's chat template and its own variables."""
-        text = self._encoder.render(messages, variables or {})
-        return form.cut(
-            self._encoder.encode(
-                "messages",
-                text,
-                add_special_tokens=form.add_special_tokens is True,
-                to_be_cut=form.most is not None,
-            )
-        )
+        return self.begin_chat(messages, variables, form).token_ids
+
+    def begin_chat(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any] | None = None,
+        form: PromptForm = PromptForm(),  # noqa: B008  # frozen
+        marks: Sequence[str] | None = None,
+    ) -> ChatPrompt:
+        """The same, with what of the answer it has begun.
+
+        marks: what may open or close something in an answer; None where nobody asks.
+        """
+        variables = variables or {}
+        text = self._encoder.render(messages, variables)
+        special = form.add_special_tokens is True
+        token_ids, is_cut = self._formed("messages", text, form, special=special)
+        begun = Begun()
+        if marks is not None and not (form.keep_first and is_cut):
+            render = self.tokenizer.apply_chat_template
+            begun = begun_in(text, render, messages, variables, marks)
+        return ChatPrompt(token_ids, begun)
 
     def text_prompt(self, given: str | Sequence[int], form: PromptForm) -> list[int]:
         """Token ids of a prompt in the form that its caller asks for."""
         special = form.add_special_tokens is not False
-        encode = partial(self._encoder.encode, to_be_cut=form.most is not None)
         if form.suffix is None:
             if not isinstance(given, str):
                 return form.cut(list(given))
-            if special and form.keep_special:
-                before, after = special_around(self.tokenizer.encode)
-                after += () if self.pooler is None else self.pooler.ending
-                text = encode("prompt", given, add_special_tokens=False)
-                return form.cut_between(before, text, after)
-            return form.cut(encode("prompt", given, add_special_tokens=special))
+            return self._formed("prompt", given, form, special=special)[0]
+        encode = partial(self._encoder.encode, to_be_cut=form.most is not None)
         marks = infilling_marks(self.tokenizer, self.vocab_size)
         if marks is None:
             raise RequestError(
@@ -271,6 +247,23 @@ class InputProcessor:
             prefix = encode("prompt", prefix, add_special_tokens=False)
         suffix = encode("suffix", form.suffix, add_special_tokens=False)
         return form.cut(around_the_gap(marks, begin, prefix, suffix))
+
+    def _formed(
+        self, field: str, text: str, form: PromptForm, *, special: bool
+    ) -> tuple[list[int], bool]:
+        """Token ids of a text in the form that its caller asks for, and whether some were cut.
+
+        special: add the tokenizer's own around it.
+        """
+        stay = special and (form.keep_special or form.keep_begin)
+        before, after = special_around(self.tokenizer.encode) if stay else ([], [])
+        if form.keep_special and stay and self.pooler is not None:
+            after += self.pooler.ending
+        inner = self._encoder.encode(
+            field, text, add_special_tokens=special and not stay, to_be_cut=form.most is not None
+        )
+        token_ids = form.cut_between(before, inner, after)
+        return token_ids, len(token_ids) < len(before) + len(inner) + len(after)
 
     def _request(
         self,
@@ -360,10 +353,14 @@ class InputProcessor:
             return max(self._default_max_tokens, least) if asked is None else asked
         room = self.max_model_len - known
         if room < prepared.least_output:
-            raise RequestError(
+            most = self.max_model_len - prepared.least_output
+            raise ContextLengthError(
                 f"{what} has {known} tokens; with max_model_len {self.max_model_len} "
-                f"it may have at most {self.max_model_len - prepared.least_output}",
+                f"it may have at most {most}",
                 field,
+                known,
+                most,
+                self.max_model_len,
             )
         if asked is not None and asked > room and not cut:
             raise RequestError(
@@ -376,9 +373,9 @@ class InputProcessor:
         return room if asked is None else min(room, asked)
 
     def _bad_word_ids(self, words: Iterable[str]) -> Iterator[tuple[int, ...]]:
+        encode = partial(self._encoder.encode, "bad_words", add_special_tokens=False)
         for word in words:
-            for text in (word, " " + word.lstrip()):  # it may begin a text or follow a space
-                ids = tuple(self._encoder.encode("bad_words", text, add_special_tokens=False))
+            for ids in bad_word_ids(word, encode, self.tokenizer.own_texts):
                 # The tokenizer may know tokens that the model does not, and so never writes.
-                if max(ids, default=0) < self.vocab_size:
+                if max(ids) < self.vocab_size:
                     yield ids

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
-from quire.engine.input_processor import PreparedRequest
+from quire.engine.prepared import PreparedRequest
 from quire.engine.prompts import Prompt, as_dict
 from quire.errors import ConfigError, RequestError
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
+from quire.engine.places import Place
 from quire.errors import QuireError
 from quire.metrics import RequestMetrics
 from quire.protocol import TokenLogprobs
@@ -27,27 +28,32 @@ class TokenLogprobTable(Mapping[int, Logprob]):
     A Logprob is made when somebody looks at it: most are written to an answer, and forgotten.
     """
 
-    __slots__ = ("_found", "_text_of", "_token_id")
+    __slots__ = ("_found", "place")
 
-    def __init__(self, token_id: int, found: TokenLogprobs, text_of: Callable[[int], str]) -> None:
-        self._token_id = token_id
+    def __init__(self, found: TokenLogprobs, place: Place) -> None:
         self._found = found
-        self._text_of = text_of
+        self.place = place
 
     @property
     def token_id(self) -> int:
         """Of the chosen token."""
-        return self._token_id
+        return self.place.token_id
 
     @property
     def chosen(self) -> Logprob:
-        return Logprob(self._found.logprob, self._found.rank, self._text_of(self._token_id))
+        return Logprob(self._found.logprob, self._found.rank, self.place.text(self.token_id))
+
+    def at(self, place: Place) -> TokenLogprobTable:
+        """The same, read in another place."""
+        return TokenLogprobTable(self._found, place)
 
     def as_dict(self) -> dict[int, Logprob]:
-        table = {self._token_id: self.chosen}
+        own, chosen, *_, begun = self.place  # whose texts there may be a hundred of: without calls
+        table = {chosen: self.chosen}
         for rank, (token_id, logprob) in enumerate(self._found.top, 1):
-            if token_id != self._token_id:
-                table[token_id] = Logprob(logprob, rank, self._text_of(token_id))
+            if token_id != chosen:
+                text = (not begun and own[token_id]) or own.named(token_id, begun)
+                table[token_id] = Logprob(logprob, rank, text)
         return table
 
     def __getitem__(self, token_id: int) -> Logprob:
@@ -57,7 +63,7 @@ class TokenLogprobTable(Mapping[int, Logprob]):
         return iter(self.as_dict())
 
     def __len__(self) -> int:
-        return 1 + sum(token_id != self._token_id for token_id, _ in self._found.top)
+        return 1 + sum(token_id != self.token_id for token_id, _ in self._found.top)
 
     def items(self) -> ItemsView[int, Logprob]:
         return self.as_dict().items()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from quire.engine.detokenizer import Detokenizer
-from quire.engine.input_processor import PreparedRequest
 from quire.engine.outputs import (
     CompletionOutput,
     Delta,
     RequestOutput,
     TokenLogprobTable,
 )
+from quire.engine.places import Place, places_of
+from quire.engine.prepared import PreparedRequest
 from quire.engine.stop_strings import StopStrings
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import EngineError, QuireError, RequestAbortedError
@@ -32,6 +33,8 @@ class BranchProgress:
         if params.sample_logprobs is not None:
             self.output.logprobs, self.output.cumulative_logprob = [], 0.0
         self.last_time = request.arrival
+        self.added = ""  # by the last token, to the text before stop strings end it
+        self._own = tokenizer.own_texts
         self._params = params
         self._detokenizer = Detokenizer(
             tokenizer, prepared.context, params.skip_special_tokens, params.kept_special_tokens
@@ -45,12 +48,12 @@ class BranchProgress:
         stopped_by_token = reason is FinishReason.STOP
         text = ""
         if params.detokenize:
-            if not stopped_by_token or params.include_stop_str_in_output:
+            if self._reads(reason):
                 text = self._detokenizer.push(token_id)
             if reason is not None:
                 text += self._detokenizer.flush()
-            if len(output.token_ids) >= params.min_tokens:
-                text = self._stop.push(text)
+            self.added = text
+            text = self._stop.push(text, may_end=len(output.token_ids) >= params.min_tokens)
         if self._stop.matched is not None:
             reason, output.stop_reason = FinishReason.STOP, self._stop.matched
         elif reason is not None:
@@ -61,6 +64,21 @@ class BranchProgress:
         output.finish_reason = None if reason is None else reason.value
         return text
 
+    @property
+    def begun(self) -> bytes:
+        """Of a character that the tokens so far have not completed."""
+        return self._detokenizer.begun
+
+    def place(self, token_id: int, reason: FinishReason | None, begun: bytes) -> Place:
+        """Of the token that came last, before which a character had been ``begun``."""
+        shown = self._params.detokenize and self._reads(reason)
+        shown = shown and self._detokenizer.shows(token_id)
+        return Place(self._own, token_id, self.added, shown, begun)
+
+    def _reads(self, reason: FinishReason | None) -> bool:
+        """Whether a token counts for the text: one that ends it does so only where asked for."""
+        return reason is not FinishReason.STOP or self._params.include_stop_str_in_output
+
 
 class RequestProgress:
     """A request and its outputs while they grow."""
@@ -70,15 +88,13 @@ class RequestProgress:
         prepared: PreparedRequest,
         group: SequenceGroup,
         tokenizer: Tokenizer,
-        text_of: Callable[[int], str],
         block_bytes: int,
     ) -> None:
-        """text_of: a token by itself, special ones too."""
         self._block_bytes = block_bytes
         self.request = prepared.request
         self.prompt = prepared.prompt
         self._memory, self._scores = group.memory, group.scores
-        self._text_of = text_of
+        self._tokenizer = tokenizer
         params = prepared.request.params
         count = params.num_outputs if params.use_beam_search else params.width
         self.branches = [BranchProgress(i, prepared, tokenizer) for i in range(count)]
@@ -94,12 +110,12 @@ class RequestProgress:
             assert progress.finish_reason is not None
             output.finish_reason = progress.finish_reason.value
             return self._end(output, now - branch.last_time)
-        token_id = sample.token_id
-        text = branch.advance(token_id, progress.finish_reason)
+        token_id, found, reason = sample.token_id, sample.logprobs, progress.finish_reason
+        begun = b"" if found is None else branch.begun
+        text = branch.advance(token_id, reason)
         tables = None
-        found = sample.logprobs
         if found is not None and output.logprobs is not None:
-            table = TokenLogprobTable(token_id, found, self._text_of)
+            table = TokenLogprobTable(found, branch.place(token_id, reason, begun))
             output.logprobs.append(table)
             output.cumulative_logprob = (output.cumulative_logprob or 0.0) + found.logprob
             tables = (table,)
@@ -213,10 +229,10 @@ class RequestProgress:
     def _prompt_logprobs(self) -> list[TokenLogprobTable | None] | None:
         if self._scores is None:
             return None
-        token_ids = self.request.prompt_token_ids
+        places = places_of(self._tokenizer, self.request.prompt_token_ids)
         return [
-            None if entry is None else TokenLogprobTable(token_id, entry, self._text_of)
-            for token_id, entry in zip(token_ids, self._scores, strict=True)
+            None if entry is None else TokenLogprobTable(entry, place)
+            for entry, place in zip(self._scores, places, strict=True)
         ]
 
     def _best(self, outputs: list[CompletionOutput]) -> list[CompletionOutput]:

@@ -14,7 +14,9 @@ class PromptForm:
     add_special_tokens: None: around a text they are added; a conversation has its template's.
     most: tokens that are kept, the last ones, or the first where ``keep_first``; None: all.
     suffix: what comes after the text that the model is to write between the two.
-    keep_special: what is cut is the text; the special tokens around it stay, and are counted.
+    keep_special: what is cut is the text; the special tokens around it stay, and are counted. So
+    it is for a vector or a score.
+    keep_begin: the same of a text that is gone on with, which ends as its tokenizer ends it.
     """
 
     add_special_tokens: bool | None = None
@@ -22,6 +24,7 @@ class PromptForm:
     keep_first: bool = False
     suffix: str | None = None
     keep_special: bool = False
+    keep_begin: bool = False
 
     def cut(self, token_ids: list[int]) -> list[int]:
         if self.most is None or len(token_ids) <= self.most:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest
+from quire.engine.input_processor import InputProcessor
+from quire.engine.prepared import PreparedParams, PreparedRequest
 from quire.errors import RequestError, UnknownSessionError
 from quire.protocol import Adapter, Origin
 from quire.scheduling import Scheduler, Session

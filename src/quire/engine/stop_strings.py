@@ -69,8 +69,12 @@ class StopStrings:
         self._held = ""  # what the node stands for
         self.matched: str | None = None  # the stop string that ended the text
 
-    def push(self, text: str) -> str:
-        """The text that may be shown now. Once ``matched`` is set, nothing follows."""
+    def push(self, text: str, *, may_end: bool = True) -> str:
+        """The text that may be shown now. Once ``matched`` is set, nothing follows.
+
+        may_end: whether a stop string that is complete now ends the text. One that only begins
+        here may end it later.
+        """
         automaton = self._automaton
         if automaton is None:
             return text
@@ -78,9 +82,9 @@ class StopStrings:
         self._held += text
         for end, char in enumerate(text, known + 1):
             node = automaton.step(node, char)
-            self.matched = automaton.complete[node]
-            if self.matched is not None:
-                return self._release(end if self._include else end - len(self.matched))
+            if may_end and (matched := automaton.complete[node]) is not None:
+                self.matched = matched
+                return self._release(end if self._include else end - len(matched))
         self._node = node
         return self._release(len(self._held) - automaton.lengths[node])
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 import tokenizers
 
+from quire.engine.added_tokens import end_names, join_tokens, read_settings
 from quire.engine.chat_template import ChatTemplate, Message, render
 from quire.engine.gguf_tokenizer import read_tokenizer
 from quire.engine.longest_token import longest_token
 from quire.engine.pairs import Pair, longest_first, room_between
-from quire.engine.token_texts import OwnTexts, bound_words
+from quire.engine.token_texts import OwnTexts, bound_words, own_texts, texts_in_place
 from quire.errors import ModelError
-from quire.files import check_plain, one_line, read_object
+from quire.files import check_plain, one_line
 from quire.gguf import is_gguf, open_gguf
 
+# What reads SentencePiece's files, and what it is imported as.
+_SENTENCEPIECE = {"sentencepiece": "sentencepiece", "protobuf": "google.protobuf"}
+# Older versions of transformers, which do not know it, tidy the texts of BPEs as others'.
+_FOR_BPE_TOO = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 _MOST_BYTES = 256 << 20  # of a tokenizer.json; the largest have some tens of millions
 
 
@@ -36,7 +42,12 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def own_texts(self) -> Mapping[int, str]:
+    def end_ids(self) -> frozenset[int]:
+        """The tokens that end a text by what is said of the tokenizer, whatever the model says."""
+        ...
+
+    @property
+    def own_texts(self) -> OwnTexts:
         """What a token adds to a text wherever it stands, by its id; "" where that depends."""
         ...
 
@@ -96,10 +107,10 @@ def load_tokenizer(directory: Path, chat_template: str | None = None) -> Tokeniz
     """
     if is_gguf(directory):
         backend, config = read_tokenizer(open_gguf(directory))
-        return JsonTokenizer(backend, ChatTemplate.load(directory, config, chat_template))
-    settings = directory / "tokenizer_config.json"
-    config = read_object(settings) if settings.exists() else {}
-    template = ChatTemplate.load(directory, config, chat_template)
+        template = ChatTemplate.load(directory, config, chat_template)
+        return JsonTokenizer(backend, template, filter(None, [config["eos_token"]]))
+    settings = read_settings(directory)
+    template = ChatTemplate.load(directory, settings, chat_template)
     path = directory / "tokenizer.json"
     if not path.exists():
         return _load_with_transformers(directory, template)
@@ -108,7 +119,8 @@ def load_tokenizer(directory: Path, chat_template: str | None = None) -> Tokeniz
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
         raise ModelError(f"{path} is not a tokenizer: {one_line(error)}") from error
-    return JsonTokenizer(backend, template)
+    join_tokens(backend, directory, settings)
+    return JsonTokenizer(backend, template, end_names(directory))
 
 
 def tells_types(directory: Path) -> bool:
@@ -123,7 +135,13 @@ def tells_types(directory: Path) -> bool:
 class JsonTokenizer:
     """A ``tokenizer.json``."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, template: ChatTemplate | None) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        template: ChatTemplate | None,
+        ends: Iterable[str] = (),
+    ) -> None:
+        """ends: tokens that end a text; those that are none are left out."""
         backend.no_padding()
         backend.no_truncation()
         bound_words(backend)
@@ -132,7 +150,9 @@ class JsonTokenizer:
         self.longest_token = longest_token(backend)
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(id for id, token in added.items() if token.special)
-        self.own_texts: Mapping[int, str] = OwnTexts(backend, self.special_ids)
+        self.own_texts = own_texts(backend, self.special_ids)
+        ids = map(backend.token_to_id, ends)
+        self.end_ids = frozenset(id for id in ids if id is not None)
         self.chat_template = "" if template is None else template.source
         self.response_template = None if template is None else template.declared
 
@@ -156,7 +176,10 @@ class JsonTokenizer:
         return len(encoding)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        if self.own_texts.strips is None:
+            return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        dropped = self.special_ids if skip_special_tokens else ()
+        return self.own_texts.join(id for id in token_ids if id not in dropped)
 
     def token_id(self, token: str) -> int | None:
         return self._backend.token_to_id(token)
@@ -174,15 +197,25 @@ class JsonTokenizer:
 
 
 class ConvertedTokenizer(JsonTokenizer):
-    """One that transformers has made of other files, and whose texts it tidies."""
+    """One that transformers has made of other files, and whose texts it may tidy."""
 
     def __init__(self, owner: Any, template: ChatTemplate | None) -> None:
-        super().__init__(owner.backend_tokenizer, template)
+        super().__init__(owner.backend_tokenizer, template, filter(None, [owner.eos_token]))
         self._backend.encode_special_tokens = owner.split_special_tokens
         self._owner = owner
-        self.own_texts = defaultdict(str)  # what is tidied depends on what is around it
+        self._tidies = _tidies(owner)
+        if self._tidies:  # what is tidied depends on what is around it
+            before = self.encode("a", add_special_tokens=False)
+            self.own_texts = texts_in_place(
+                partial(self.decode, skip_special_tokens=False),
+                before,
+                self.special_ids,
+                self._backend.id_to_token,
+            )
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        if not self._tidies:
+            return super().decode(token_ids, skip_special_tokens=skip_special_tokens)
         return str(self._owner.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
 
@@ -194,8 +227,14 @@ class PythonTokenizer:
     def __init__(self, backend: Any, template: ChatTemplate | None) -> None:
         self._backend = backend
         self._template = template
-        self.own_texts = defaultdict[int, str](str)
         self.special_ids = frozenset(backend.all_special_ids)
+        self.own_texts = texts_in_place(
+            partial(self.decode, skip_special_tokens=False),
+            self.encode("a", add_special_tokens=False),
+            self.special_ids,
+            backend.convert_ids_to_tokens,
+        )
+        self.end_ids = frozenset(id for id in [backend.eos_token_id] if id is not None)
         self.chat_template = "" if template is None else template.source
         self.response_template = None if template is None else template.declared
 
@@ -239,6 +278,17 @@ def _load_with_transformers(directory: Path, template: ChatTemplate | None) -> T
     return kind(loaded, template)
 
 
+def _tidies(owner: Any) -> bool:
+    """Whether it does more to a text than its tokenizer in Rust."""
+    from transformers import PreTrainedTokenizerFast
+
+    if type(owner)._decode is not PreTrainedTokenizerFast._decode:
+        return True
+    spares = getattr(owner, _FOR_BPE_TOO, True) is False
+    is_spared = spares and type(owner.backend_tokenizer.model).__name__ == "BPE"
+    return bool(owner.clean_up_tokenization_spaces) and not is_spared
+
+
 def transformers_tokenizer(directory: Path) -> Any:
     """What transformers makes of a directory. ModelError: nothing."""
     from transformers import AutoTokenizer
@@ -248,5 +298,23 @@ def transformers_tokenizer(directory: Path) -> Any:
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # whatever an unknown tokenizer's code raises
-        reason = one_line(error)
+        reason = _what_is_lacking(directory) or one_line(error)
         raise ModelError(f"{directory} holds no tokenizer that can be read: {reason}") from error
+
+
+def _what_is_lacking(directory: Path) -> str | None:
+    """Of the packages that read SentencePiece's files, which are all that there is."""
+    files = sorted(path.name for path in directory.glob("*.model"))
+    if not files or all(map(_is_installed, _SENTENCEPIECE.values())):
+        return None
+    return (
+        f"of {files[0]} alone it is made with the packages {' and '.join(_SENTENCEPIECE)}; install "
+        f"them (pip install {' '.join(_SENTENCEPIECE)}), or save it with a tokenizer.json"
+    )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # nor is what it is part of
+        return False

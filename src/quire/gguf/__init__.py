@@ -1,18 +1,26 @@
 """GGUF files: what is in them, read without trust, and what that would be in a config.json."""
 
 from quire.gguf.config import config_of, kept_bytes
-from quire.gguf.header import GGUFFile, TensorInfo, is_gguf
+from quire.gguf.ends import CONTROL, end_tokens
+from quire.gguf.header import GGUFFile, TensorInfo, is_gguf, is_list
 from quire.gguf.parts import open_gguf, parts_of
 from quire.gguf.types import BLOCKS, ROUNDED_BYTES, TensorType
+from quire.gguf.words import UNNAMED, WORDS, Words
 
 __all__ = [
     "BLOCKS",
+    "CONTROL",
     "ROUNDED_BYTES",
+    "UNNAMED",
+    "WORDS",
     "GGUFFile",
     "TensorInfo",
     "TensorType",
+    "Words",
     "config_of",
+    "end_tokens",
     "is_gguf",
+    "is_list",
     "kept_bytes",
     "open_gguf",
     "parts_of",

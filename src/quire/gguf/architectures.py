@@ -71,6 +71,7 @@ _MIXTRAL = {
     "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
 }
 _LOGITS = {"logit_scale": "logit_scale"}
+_WINDOW = {"attention.sliding_window": "sliding_window"}
 _GPT_OSS = {
     "attn_sinks": "self_attn.sinks",
     "post_attention_norm": "post_attention_layernorm",
@@ -89,25 +90,29 @@ ARCHITECTURES = (
         "qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", EXPERTS, fields=_QWEN_EXPERTS,
         fixed={"norm_topk_prob": True},
     ),
-    Architecture("phi3", "phi3", "Phi3ForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}),
+    Architecture(
+        "phi3", "phi3", "Phi3ForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, fields=_WINDOW,
+    ),
     Architecture("gemma", "gemma", "GemmaForCausalLM", norms_with_one=True),
     Architecture(
-        "gemma2", "gemma2", "Gemma2ForCausalLM", norms_with_one=True, names=_AROUND, fields=_CAPS,
+        "gemma2", "gemma2", "Gemma2ForCausalLM", norms_with_one=True, names=_AROUND,
+        fields={**_CAPS, **_WINDOW},
         fixed={"sliding_window": 4096}, scaled_by_share=46,
     ),
     Architecture(
         "gemma3", "gemma3_text", "Gemma3ForCausalLM", norms_with_one=True, names=_AROUND,
-        fields={"final_logit_softcapping": "final_logit_softcapping"}, scaled_by_share=62,
-        local_theta=10_000.0,
+        fields={"final_logit_softcapping": "final_logit_softcapping", **_WINDOW},
+        scaled_by_share=62, local_theta=10_000.0,
     ),
     Architecture("olmo2", "olmo2", "Olmo2ForCausalLM", names=_AROUND),
     Architecture(
         "olmo2", "olmo3", "Olmo3ForCausalLM", "attention.sliding_window", names=_AROUND,
-        alike_theta=True,
+        fields=_WINDOW, alike_theta=True,
     ),
     Architecture("olmoe", "olmoe", "OlmoeForCausalLM", EXPERTS),
     Architecture(
-        "gpt-oss", "gpt_oss", "GptOssForCausalLM", EXPERTS, names=_GPT_OSS, whole_yarn=False,
+        "gpt-oss", "gpt_oss", "GptOssForCausalLM", EXPERTS, names=_GPT_OSS, fields=_WINDOW,
+        whole_yarn=False,
     ),
     Architecture("granite", "granite", "GraniteForCausalLM", interleaved=True, fields=_GRANITE),
     Architecture(
@@ -124,5 +129,7 @@ ARCHITECTURES = (
         fields={"use_parallel_residual": "use_parallel_residual"},
     ),
     Architecture("command-r", "cohere", "CohereForCausalLM", eps=_LAYER_NORM, fields=_LOGITS),
-    Architecture("cohere2", "cohere2", "Cohere2ForCausalLM", eps=_LAYER_NORM, fields=_LOGITS),
+    Architecture(
+        "cohere2", "cohere2", "Cohere2ForCausalLM", eps=_LAYER_NORM, fields={**_LOGITS, **_WINDOW},
+    ),
 )  # fmt: skip

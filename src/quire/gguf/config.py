@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from reprlib import repr as short
 from typing import Any
 
 from quire.errors import ModelError
 from quire.gguf.architectures import ARCHITECTURES, EXPERTS, Architecture
+from quire.gguf.ends import end_tokens
 from quire.gguf.header import GGUFFile
+from quire.gguf.understood import check_understood
 
 # By the names after the architecture's; all are needed.
 _NEEDED = {
@@ -22,21 +24,11 @@ _NEEDED = {
 _OPTIONAL = {
     "attention.head_count_kv": "num_key_value_heads",
     "attention.key_length": "head_dim",
-    "attention.sliding_window": "sliding_window",
     "rope.freq_base": "rope_theta",
 }
 _OF_EXPERTS = {EXPERTS: "num_experts", "expert_used_count": "num_experts_per_tok"}
 _MOST_EXPERTS = 1 << 12  # of a layer; published models have some hundreds
 _ROUTER = "ffn_gate_inp"  # stored in F32 in all files
-# What is computed here, where files of these architectures may say otherwise.
-_ALLOWED: Mapping[str, tuple[object, ...]] = {
-    "expert_gating_func": (0, 1),  # softmax
-    "expert_weights_scale": (0, 1),
-    "expert_group_count": (0, 1),
-    "attention.clamp_kqv": (0,),
-}
-_OF_GRANITE = {"rope.scaling.finetuned": (True,)}  # False: no positions are told
-_END_TOKENS = ("eos", "eot", "eom")
 _BIASED = {
     "attn_q": ("qkv_bias", "use_qkv_bias"),
     "attn_output": ("attention_bias",),
@@ -79,20 +71,21 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in file.tensors,
         **{field: biases[part] for part, names in _BIASED.items() for field in names},
         "dtype": _dtype(file),
-        "eos_token_id": _end_tokens(file),
+        "eos_token_id": end_tokens(file.metadata),
         **known.fixed,
     }
     if any(info.type.is_rounded for info in file.tensors.values()):
         fields["quantization_config"] = {"quant_method": "gguf"}
     needed = {**_NEEDED, known.eps[0]: known.eps[1], **(_OF_EXPERTS if known.has_experts else {})}
-    for name, field in {**needed, **_OPTIONAL, **known.fields}.items():
+    told = {**needed, **_OPTIONAL, **known.fields}
+    for name, field in told.items():
         value = file.metadata.get(f"{known.name}.{name}")
         if value is not None:
             fields[field] = _of_all_layers(file, f"{known.name}.{name}", value)
         elif name in needed:
             raise ModelError(f"{file.path}: {known.name}.{name} is missing")
-    _check_allowed(file, known)
     _check_counts(file, known, fields)
+    check_understood(file, known, {*told, *_read_beside(file, known)})
     _check_heads(file, known)
     fields |= _windows(file, known, fields)
     return {**fields, **_rotation(file, known, fields)}
@@ -110,18 +103,6 @@ def kept_bytes(file: GGUFFile, float_bytes: int) -> int:
             size = 4  # 1 + w has more digits than w
         total += int(size * math.prod(info.shape))
     return total
-
-
-def _check_allowed(file: GGUFFile, known: Architecture) -> None:
-    """That files say nothing of which their families know nothing."""
-    more = _OF_GRANITE if known.model_type.startswith("granite") else {}
-    for name, allowed in {**_ALLOWED, **more}.items():
-        value = file.metadata.get(f"{known.name}.{name}")
-        if value is not None and value not in allowed:
-            names = ", ".join(map(str, allowed))
-            raise ModelError(
-                f"{file.path}: {known.name}.{name} is {short(value)}; supported: {names}"
-            )
 
 
 def _check_counts(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> None:
@@ -164,11 +145,6 @@ def _dtype(file: GGUFFile) -> str:
     return _STORED.get(stored.pop(), "bfloat16") if len(stored) == 1 else "bfloat16"
 
 
-def _end_tokens(file: GGUFFile) -> list[int]:
-    names = (f"tokenizer.ggml.{token}_token_id" for token in _END_TOKENS)
-    return [file.metadata[name] for name in names if name in file.metadata]
-
-
 def _check_heads(file: GGUFFile, known: Architecture) -> None:
     """That values are as long as keys."""
     key, value = (
@@ -179,6 +155,16 @@ def _check_heads(file: GGUFFile, known: Architecture) -> None:
             f"{file.path}: {known.name}.attention.value_length ({value}) is not "
             f"{known.name}.attention.key_length ({key})"
         )
+
+
+def _read_beside(file: GGUFFile, known: Architecture) -> Iterator[str]:
+    """What becomes no field of its own, by the names after the architecture's."""
+    yield "attention.value_length"
+    if "attention.sliding_window" in known.fields:
+        yield "attention.sliding_window_pattern"
+    if known.local_theta is not None or known.alike_theta:
+        yield "rope.freq_base_swa"
+    yield from (f"rope.scaling.{name}" for name in _scaling_fields(file, known))
 
 
 def _windows(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dict[str, Any]:
@@ -202,13 +188,16 @@ def _rotation(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> di
         return {}  # refused by who reads them
     head_dim = fields.get("head_dim", hidden // heads)
     found: dict[str, Any] = {}
-    rotated = file.metadata.get(f"{known.name}.rope.dimension_count", head_dim)
-    if rotated != head_dim and isinstance(rotated, int) and head_dim:
+    name = f"{known.name}.rope.dimension_count"
+    rotated = file.metadata.get(name, head_dim)
+    if type(rotated) is not int:
+        raise ModelError(f"{file.path}: {name} must be a whole number, but is {short(rotated)}")
+    if rotated != head_dim and head_dim:
         found["partial_rotary_factor"] = rotated / head_dim
     if known.scaled_by_share is not None:
         shares = fields["num_hidden_layers"] == known.scaled_by_share
         found["query_pre_attn_scalar"] = hidden // heads if shares else head_dim
-    scaling = _scaling(file, f"{known.name}.rope.scaling", fields)
+    scaling = _scaling(file, known, fields)
     if not known.whole_yarn:
         scaling["truncate"] = False
     local = fields.get("rope_theta") if known.alike_theta else known.local_theta
@@ -223,27 +212,52 @@ def _rotation(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> di
     return found
 
 
-def _scaling(file: GGUFFile, prefix: str, fields: dict[str, Any]) -> dict[str, Any]:
+_YARN = {
+    "factor": "factor",
+    "yarn_attn_factor": "attention_factor",
+    "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
+}
+_SCALINGS = {"linear": {"factor": "factor"}, "none": {"factor": ""}, "yarn": _YARN}
+_LONG, _SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+
+
+def _scaling_fields(file: GGUFFile, known: Architecture) -> dict[str, str]:
+    """What is read after ``rope.scaling.``, and what it is called in a config.json."""
+    if "rope_freqs.weight" in file.tensors:
+        return {}
+    if _LONG in file.tensors and _SHORT in file.tensors:
+        return {"factor": "factor", "attn_factor": "attention_factor"}
+    kind = file.metadata.get(f"{known.name}.rope.scaling.type")
+    return _SCALINGS.get(kind, {}) if isinstance(kind, str) else {}
+
+
+def _scaling(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dict[str, Any]:
+    prefix = f"{known.name}.rope.scaling"
     kind = file.metadata.get(f"{prefix}.type", "none")
+    original = file.metadata.get(f"{prefix}.original_context_length")
     given = {
-        "factor": file.metadata.get(f"{prefix}.factor"),
-        "original_max_position_embeddings": file.metadata.get(f"{prefix}.original_context_length"),
-        "attention_factor": file.metadata.get(f"{prefix}.attn_factor"),
+        field: file.metadata[f"{prefix}.{name}"]
+        for name, field in _scaling_fields(file, known).items()
+        if file.metadata.get(f"{prefix}.{name}")  # 0: not given
     }
-    given = {name: value for name, value in given.items() if value is not None}
+    if original is not None:
+        given["original_max_position_embeddings"] = original
     if "rope_freqs.weight" in file.tensors:
         return {"rope_type": "divided", "divisors": file.floats("rope_freqs.weight")}
-    if "rope_factors_long.weight" in file.tensors and "rope_factors_short.weight" in file.tensors:
-        longest = given.get("original_max_position_embeddings", fields["max_position_embeddings"])
+    if _LONG in file.tensors and _SHORT in file.tensors:
         return {
             "rope_type": "longrope",
-            "long_factor": file.floats("rope_factors_long.weight"),
-            "short_factor": file.floats("rope_factors_short.weight"),
+            "long_factor": file.floats(_LONG),
+            "short_factor": file.floats(_SHORT),
             **given,
-            "original_max_position_embeddings": longest,
+            "original_max_position_embeddings": original or fields["max_position_embeddings"],
         }
+    if _LONG in file.tensors or _SHORT in file.tensors:
+        raise ModelError(f"{file.path}: there is one of {_LONG} and {_SHORT} without the other")
     if kind == "none" or (kind == "linear" and given.get("factor", 1.0) == 1.0):
         return {}
-    if kind not in ("linear", "yarn"):
-        raise ModelError(f"{file.path}: {prefix}.type is {kind!r}; supported: none, linear, yarn")
+    if not isinstance(kind, str) or kind not in _SCALINGS:
+        names = ", ".join(sorted(_SCALINGS))
+        raise ModelError(f"{file.path}: {prefix}.type is {short(kind)}; supported: {names}")
     return {"rope_type": kind, **given}

@@ -9,10 +9,10 @@ import math
 import mmap
 import struct
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from quire.errors import ModelError
 from quire.files import check_plain
@@ -77,6 +77,11 @@ class GGUFFile(NamedTuple):
         with info.path.open("rb") as file:
             file.seek(info.start)
             return array("f", file.read(info.num_bytes)).tolist()
+
+
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether a field of the metadata holds several values."""
+    return isinstance(value, (list, array))
 
 
 def is_gguf(path: Path) -> bool:

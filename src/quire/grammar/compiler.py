@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits
 
 from quire.errors import RequestError
 from quire.grammar.guide import Rules, Thinking
 from quire.grammar.source import grammar_source
+from quire.grammar.vocabulary import Tokenizer, Vocabulary
 from quire.protocol import Reasoning, SamplingParams, StructuredOutputs
 
 _FIELD = "structured_outputs"
@@ -23,16 +23,6 @@ _BYTES_A_FUEL = 200  # what is counted in a short expression can take as much as
 _FUELS = (10_000, 30_000, 100_000)  # each is tried if the one before was too little
 _LONGEST_ANEW = 8_192  # characters
 _LONGEST_REASON = 400  # characters, of the library's own
-
-
-class Tokenizer(Protocol):
-    """What is asked of a model's tokenizer."""
-
-    def to_json(self) -> str | None:
-        """The text of a tokenizer.json for it; None where there is none."""
-        ...
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> Sequence[int]: ...
 
 
 class _Kept(NamedTuple):
@@ -54,7 +44,7 @@ class GrammarCompiler:
         self._tokenizer = tokenizer
         self._vocab_size, self._ends = vocab_size, ends
         self._lock = threading.Lock()  # of the vocabulary
-        self._vocabulary: LLTokenizer | None = None
+        self._vocabulary: Vocabulary | None = None
         self._kept_lock = threading.Lock()
         self._kept: OrderedDict[StructuredOutputs, _Kept] = OrderedDict()
         self._num_bytes = 0
@@ -86,7 +76,8 @@ class GrammarCompiler:
             thinking = self._thinking(params.reasoning, budget, single=text is not None)
         if text is None:
             return Rules(text, thinking, self._ends)
-        return Rules(text, thinking, self._ends, cache(partial(self._anew, params)))
+        anew = cache(partial(self._anew, params))
+        return Rules(text, thinking, self._ends, anew, self._words())
 
     def _anew(self, params: SamplingParams) -> LLMatcher | None:
         """Between two steps, so that it may not take long."""
@@ -123,9 +114,10 @@ class GrammarCompiler:
         return new.matcher
 
     def _compile(self, asked: StructuredOutputs) -> _Kept:
-        source, words = grammar_source(asked), self._words()
+        vocabulary, limits = self._words(), _limits(_FUELS[-1])
+        source = grammar_source(asked, vocabulary.token_id, limits)
         for fuel in _FUELS:
-            matcher = LLMatcher(words, source, log_level=0, limits=_limits(fuel))
+            matcher = LLMatcher(vocabulary.words, source, log_level=0, limits=_limits(fuel))
             if not matcher.is_error():
                 matcher.compute_bitmask()  # what it finds out is kept for all copies
             if not matcher.is_error():
@@ -135,16 +127,10 @@ class GrammarCompiler:
             why = "there is no text that it allows"
         raise RequestError(f"{_FIELD}: {why[:_LONGEST_REASON]}", _FIELD)
 
-    def _words(self) -> LLTokenizer:
+    def _words(self) -> Vocabulary:
         with self._lock:
             if self._vocabulary is None:
-                text = self._tokenizer.to_json()
-                if text is None or not self._ends:
-                    why = "whose text can be read token by token" if text is None else "with an end"
-                    raise RequestError(f"{_FIELD} needs a tokenizer {why}", _FIELD)
-                self._vocabulary = LLTokenizer(
-                    text, n_vocab=self._vocab_size, eos_token=sorted(self._ends)
-                )
+                self._vocabulary = Vocabulary(self._tokenizer, self._vocab_size, self._ends)
             return self._vocabulary
 
 

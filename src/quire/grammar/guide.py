@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from llguidance import LLMatcher
 
+from quire.grammar.vocabulary import Vocabulary
+
 
 class Thinking(NamedTuple):
     """How an output may reason before its text begins, in tokens."""
@@ -30,11 +32,13 @@ class Rules(NamedTuple):
     thinking: Thinking | None
     ends: frozenset[int]  # tokens that end an output
     anew: Callable[[], LLMatcher | None] = lambda: None  # the text's, which no other request has
+    vocabulary: Vocabulary | None = None  # where there is a text
 
 
 class May(Enum):
     """What may come next, where it is no single token."""
 
+    NOTHING = "nothing"
     ANYTHING = "anything"
     GO_ON = "anything but an end"
     MATCH = "what the grammar allows"
@@ -91,7 +95,7 @@ class Guide:
         """The token that must come next, or what may."""
         thinking = self.rules.thinking
         if self._stuck is not None:
-            return May.ANYTHING  # a draft that turns out wrong: nobody asks
+            return May.NOTHING  # after a draft that is wrong, nobody asks; else it has failed
         if self._begun is not None:
             return May.ANYTHING if self.rules.text is None else May.MATCH
         assert thinking is not None
@@ -103,27 +107,33 @@ class Guide:
                 return thinking.end[beyond]
         return May.GO_ON
 
-    def forced(self) -> list[int]:
+    def forced(self, output: Sequence[int]) -> list[int]:
         """The tokens that come next, if there is one way to go on; as they are mostly written."""
         then, thinking = self.next(), self.rules.thinking
         if isinstance(then, int):
             assert thinking is not None and thinking.budget is not None
             return list(thinking.end[self._length - thinking.num_opening - thinking.budget :])
-        return self.text().compute_ff_tokens() if then is May.MATCH else []
+        if then is not May.MATCH or self.rules.vocabulary is None:
+            return []
+        text = self.text().compute_ff_bytes()
+        after = output[self._length - 1] if self._matched else None
+        return self.rules.vocabulary.tokens(text, after) if text else []
 
     @property
     def failure(self) -> str | None:
         """Why nothing can follow, if so."""
-        if self.matcher is None or not self.matcher.is_error():
-            return None
-        return f"the grammar has become too complex: {self.matcher.get_error()[:200]}"
+        if self.matcher is not None and self.matcher.is_error():
+            return f"the grammar has become too complex: {self.matcher.get_error()[:200]}"
+        return None if self._stuck is None else "the text does not follow its grammar"
 
     def renewed(self, output: Sequence[int]) -> bool:
         """Whether another matcher goes on, because the states that others made were too many.
 
         Copies share them. What other requests have written may not decide what this one can.
         """
-        if self._alone or self.failure is None or (new := self.rules.anew()) is None:
+        if self._alone or self.matcher is None or not self.matcher.is_error():
+            return False
+        if (new := self.rules.anew()) is None:
             return False
         self.matcher, self._alone = new.deep_copy(), True
         assert self._begun is not None
@@ -180,6 +190,22 @@ class Guide:
         first = length - len(thinking.end)
         if first >= known and tuple(output[first:length]) == thinking.end:
             self._begun = length
+        elif self.rules.vocabulary is not None:
+            mark = self.rules.vocabulary.text(thinking.end)
+            last = output[max(known, length - len(mark)) : length]
+            self._look_for(mark, self.rules.vocabulary.text(last))
+
+    def _look_for(self, mark: bytes, text: bytes) -> None:
+        """See whether a text has just come to the reasoning's end, with whatever tokens.
+
+        Who reads it takes that for the end. What the last token has beyond the mark is lost to the
+        grammar, and so must be white space.
+        """
+        _, found, beyond = text.partition(mark)
+        if found and not beyond.strip():
+            self._begun = self._length
+        elif found:
+            self._stuck = self._length
 
     def _undecided_at(self, length: int) -> bool:
         thinking = self.rules.thinking

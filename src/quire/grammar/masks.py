@@ -37,7 +37,7 @@ def fill_masks(places: Sequence[Place], vocab_size: int) -> Bits:
         for row in round_:
             guide, output, length = places[row]
             guide.follow(output, length)
-            if _fill_without_grammar(bits[row], guide):
+            if _fill_without_grammar(bits[row], guide, output):
                 matchers.append((guide.text(), row))
         _compute(matchers, bits)
         for row in round_:
@@ -65,9 +65,11 @@ def _rounds(places: Sequence[Place]) -> list[list[int]]:
     return rounds
 
 
-def _fill_without_grammar(row: Bits, guide: Guide) -> bool:
-    """Fill a row by what needs no grammar; whether it takes one."""
+def _fill_without_grammar(row: Bits, guide: Guide, output: Sequence[int]) -> bool:
+    """Fill a row by what needs no grammar, or only its next word; whether it takes more."""
     match guide.next():
+        case May.NOTHING:
+            row[:] = 0
         case int(token):
             row[:] = 0
             _allow(row, (token,))
@@ -77,6 +79,9 @@ def _fill_without_grammar(row: Bits, guide: Guide) -> bool:
             row[:] = 0xFFFFFFFF
             for token in guide.rules.ends:
                 row[token // 32] &= ~np.uint32(1 << token % 32)
+        case May.MATCH if forced := guide.forced(output):
+            row[:] = 0
+            _allow(row, forced[:1])
         case _:
             return True
     return False

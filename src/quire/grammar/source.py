@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from llguidance import LLMatcher, StructTag
+from llguidance import LLMatcher, LLParserLimits, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
+from quire import exact_json
 from quire.errors import RequestError
+from quire.exact_json import write
+from quire.grammar.foreign import Foreign
+from quire.grammar.lark import prepared
+from quire.grammar.schema import schema_grammar
+from quire.grammar.spelling import either, literal
+from quire.grammar.subschemas import check_depth, edited
 from quire.grammar.tags import TagGrammar
 from quire.protocol import StructuredOutputs
 
@@ -21,60 +27,52 @@ _FORMATS = {
     *("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"),
     "unknown",
 }
-_SCHEMAS_BY_NAME = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
-_VALUES = {"const", "enum", "default", "example", "examples"}  # which are no schemas
 
 Json = dict[str, Any]
 
 
-def grammar_source(asked: StructuredOutputs) -> str:
-    """llguidance's own text of it; RequestError where there cannot be one."""
+def grammar_source(
+    asked: StructuredOutputs, token_id: Callable[[str], int | None], limits: LLParserLimits
+) -> str:
+    """llguidance's own text of it; RequestError where there cannot be one.
+
+    token_id: of a token by its name. limits: within which schemas are to be understood.
+    """
+
+    def of_schema(schema: Any) -> str:
+        check_depth(schema)
+        foreign = Foreign(schema, limits)
+        foreign.check()
+        return schema_grammar(schema, foreign)
+
+    return prepared(_source(asked), token_id, of_schema)
+
+
+def _source(asked: StructuredOutputs) -> str:
     if asked.json is not None or asked.json_object:
-        schema = '{"type": "object"}' if asked.json is None else asked.json
-        return _of_schema(schema, asked)
+        schema = '{"type": "object"}' if asked.json is None else str(asked.json)
+        return f"start: %json {write(_laid_out(exact_json.read(schema), asked))}"
     if asked.regex is not None:
-        return LLMatcher.grammar_from_regex(asked.regex)
+        return str(LLMatcher.grammar_from_regex(asked.regex))
     if asked.choice is not None:
-        return "start: " + " | ".join(map(_literal, dict.fromkeys(asked.choice)))
+        return f"start: {either(map(literal, dict.fromkeys(asked.choice)))}"
     if asked.grammar is not None:
         return _of_grammar(asked.grammar)
     assert asked.structural_tag is not None
-    return _of_tags(json.loads(str(asked.structural_tag)))
+    return _of_tags(exact_json.read(str(asked.structural_tag)))
 
 
-def _of_schema(schema: Any, asked: StructuredOutputs) -> str:
+def _laid_out(schema: Any, asked: StructuredOutputs) -> Json:
+    """A schema that says where white space may be."""
     edits = [_without_unknown_format]
     if asked.disable_additional_properties:
         edits.append(_closed)
-    if '"format"' in schema or asked.disable_additional_properties:
-        schema = json.dumps(_edited(json.loads(schema), edits))
+    layout: Json = {"whitespace_pattern": asked.whitespace_pattern or _WHITESPACE}
     if asked.disable_any_whitespace:
-        layout: dict[str, Any] = {"whitespace_flexible": False}
-    else:
-        layout = {"whitespace_pattern": asked.whitespace_pattern or _WHITESPACE}
-    # It takes "true", which allows anything, for no object.
-    schema = '{"anyOf": [true]}' if schema == "true" else schema
-    try:
-        return LLMatcher.grammar_from_json_schema(schema, overrides=layout)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise RequestError(f"{_FIELD}.json: {error}", _FIELD) from error
-
-
-def _edited(schema: Any, edits: Sequence[Callable[[Json], Json]]) -> Any:
-    """A schema with all schemas in it."""
-    if isinstance(schema, list):
-        return [_edited(item, edits) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    edited: Json = {}
-    for key, value in schema.items():
-        if key in _SCHEMAS_BY_NAME and isinstance(value, dict):
-            edited[key] = {name: _edited(item, edits) for name, item in value.items()}
-        else:
-            edited[key] = value if key in _VALUES else _edited(value, edits)
-    for edit in edits:
-        edited = edit(edited)
-    return edited
+        layout = {"whitespace_flexible": False}
+    schema = edited(schema, edits) if isinstance(schema, dict) else {"anyOf": [schema]}
+    own = schema.get("x-guidance")
+    return {**schema, "x-guidance": {**(own if isinstance(own, dict) else {}), **layout}}
 
 
 def _without_unknown_format(schema: Json) -> Json:
@@ -138,7 +136,8 @@ def _tag(name: str, structure: Any, triggers: list[Any]) -> StructTag:
     if not heads:
         raise RequestError(f"{name}: a structure's begin must start with a trigger", _FIELD)
     layout = {"x-guidance": {"whitespace_pattern": _WHITESPACE}}
-    return StructTag(trigger=heads[0], begin=begin, grammar={**layout, **schema}, end=end)
+    schema = edited(schema, [_without_unknown_format])
+    return StructTag(trigger=heads[0], begin=begin, grammar=write({**layout, **schema}), end=end)
 
 
 def _tag_schema(schema: Any, most: int | None) -> Json:
@@ -152,8 +151,4 @@ def _tag_schema(schema: Any, most: int | None) -> Json:
         schema = {"anyOf": [True]}
     elif schema is False:
         schema = {"anyOf": [False]}
-    return {"x-guidance": layout, **_edited(schema, [_without_unknown_format])}
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return {"x-guidance": layout, **edited(schema, [_without_unknown_format])}

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quire.errors import RequestError, shown
+from quire.exact_json import write
+from quire.grammar.spelling import literal
 
 Json = Mapping[str, Any]
 Ends = Sequence[Any]
@@ -79,9 +81,9 @@ class TagGrammar:
         match kind:
             case "const_string":
                 _only(given, path, {"value"})
-                return _literal(_text(given, path, "value"))
+                return literal(_text(given, path, "value"))
             case "json_schema":
-                return self._rule(f"%json {json.dumps(self._read_schema(given, path))}")
+                return self._rule(f"%json {write(self._read_schema(given, path))}")
             case "grammar":
                 _only(given, path, {"grammar"})
                 self._others.append(
@@ -168,7 +170,7 @@ class TagGrammar:
         excluded = _texts(given, path, "excludes") if given.get("excludes") else []
         if not excluded:
             return self._terminal(text)
-        holding = self._terminal(f"/(?s:.*)/ ({' | '.join(map(_literal, excluded))}) /(?s:.*)/")
+        holding = self._terminal(f"/(?s:.*)/ ({' | '.join(map(literal, excluded))}) /(?s:.*)/")
         return self._terminal(f"{text} & ~{holding}")
 
     def _up_to(self, text: str, ends: Ends) -> str:
@@ -176,14 +178,14 @@ class TagGrammar:
         words = [end for end in ends if isinstance(end, str)]
         each = []
         if words:
-            each.append(self._rule(f"{text} ({' | '.join(map(_literal, words))})", "[lazy]"))
+            each.append(self._rule(f"{text} ({' | '.join(map(literal, words))})", "[lazy]"))
         each += [f"{text} {self._end([end])}" for end in ends if not isinstance(end, str)]
         return self._either(each) if each else text
 
     def _bounded(self, text: str, ends: Ends) -> str:
         """The same for a text that an expression describes: it may go on past what could end it."""
         if ends and all(isinstance(end, str) for end in ends):
-            return self._terminal(f"{text} ({' | '.join(map(_literal, ends))})")
+            return self._terminal(f"{text} ({' | '.join(map(literal, ends))})")
         return f"{self._terminal(text)} {self._end(ends)}"
 
     # -- others ----------------------------------------------------------------------------------
@@ -196,7 +198,7 @@ class TagGrammar:
         if isinstance(begin, dict):
             begin = _token(begin.get("token"), f"{path}.begin")
         else:
-            begin = _literal(_text(given, path, "begin", empty=True))
+            begin = literal(_text(given, path, "begin", empty=True))
         ends = end if isinstance(end, list) else [end]
         for one in ends:
             if not isinstance(one, str) and not (isinstance(one, dict) and len(ends) == 1):
@@ -209,7 +211,7 @@ class TagGrammar:
         _only(given, path, {"tags", "separator", "at_least_one", "stop_after_first"})
         tags = self._list(given, path, "tags", None)
         one = self._rule(self._either(self._tag(tag, at) for tag, at in tags))
-        separator = _literal(_text(given, path, "separator", empty=True))
+        separator = literal(_text(given, path, "separator", empty=True))
         more = "" if given.get("stop_after_first") else f"({separator} {one})*"
         return f"{one} {more}" if given.get("at_least_one") else f"({one} {more})?"
 
@@ -243,7 +245,7 @@ class TagGrammar:
 
     def _end(self, ends: Ends) -> str:
         return self._either(
-            _literal(end) if isinstance(end, str) else _token(end.get("token"), "end")
+            literal(end) if isinstance(end, str) else _token(end.get("token"), "end")
             for end in ends
         )
 
@@ -315,7 +317,3 @@ def _token(token: Any, path: str) -> str:
 
 def _wrong(path: str, why: str) -> RequestError:
     return RequestError(f"{path}: {why}", _FIELD)
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if text else ""

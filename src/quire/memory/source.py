@@ -19,8 +19,12 @@ class BlockSource(Protocol):
         """Whether the block of that name can be fetched, as far as is known now."""
         ...
 
-    def found(self, names: Iterable[BlockHash]) -> None:
-        """The pool has these blocks, and a request goes on from them: they are in use still."""
+    def used(self, names: Iterable[BlockHash]) -> None:
+        """These blocks are in use, in the pool or by who reads or writes them now.
+
+        The last one is needed longest: of a text, the beginning. Those that are not here are about
+        to be written, each of them into its place in this order.
+        """
         ...
 
     def room(self) -> int:

@@ -25,7 +25,7 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
     names = plan.names
     weights.leave(names.beside)
     roots = [f"{root}." if root else "" for root in names.roots]
-    root = next((r for r in roots if f"{r}{names.embedding}.weight" in weights), roots[0])
+    root = next((r for r in roots if _has_layers(weights, f"{r}{names.layers}.")), roots[0])
     head = next((name for name in names.heads if f"{name}.weight" in weights), names.heads[0])
     embed, logits = linears.embedding_and_head(
         f"{root}{names.embedding}.weight",
@@ -53,6 +53,10 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
         logits_scale=plan.logits_scale,
         logits_softcap=plan.logits_softcap,
     )
+
+
+def _has_layers(weights: Weights, beginning: str) -> bool:
+    return any(name.startswith(beginning) for name in weights)
 
 
 @dataclass(frozen=True)

@@ -83,17 +83,16 @@ class EncoderModel:
         cls,
         config: ModelConfig,
         weights: Weights,
-        dtype: torch.dtype | None,
         max_model_len: int | None,
         usual: int | None,
         admit: Callable[[int], None],
     ) -> EncoderModel:
-        """Load the checkpoint of ``weights``; ``dtype`` None is the dtype of its tensors.
+        """Load the checkpoint of ``weights``, in its dtype.
 
         admit: told the bytes that will be taken, to refuse them. ModelError: see ``__init__``.
         """
         module = load_encoder_module(
-            config, weights, dtype, admit, classifies=config.architecture.endswith(_JUDGE)
+            config, weights, admit, classifies=config.architecture.endswith(_JUDGE)
         )
         return cls(config, module, max_model_len, usual)
 

@@ -63,7 +63,7 @@ def read(config: ModelConfig) -> Blueprint:
 
 def _text_fields(fields: Fields) -> Fields:
     """Those of the decoder, where other parts are beside it."""
-    return Fields({**fields.values, **fields.section("text_config").values}, fields.source)
+    return fields.holding({**fields.values, **fields.section("text_config").values})
 
 
 def _read_rope(fields: Fields, traits: Traits, head_dim: int, architecture: str) -> RopeConfig:

@@ -22,7 +22,8 @@ from quire.kernels.ranks import Ranks
 from quire.model import gpt, llama, opt
 from quire.model.admission import Admission
 from quire.model.base import Model, checked_max_positions
-from quire.model.config import DTYPES, Fields, ModelConfig, read_config
+from quire.model.checkpoint_files import find_files
+from quire.model.config import DTYPES, ModelConfig, read_config
 from quire.model.decoder import DecoderModel
 from quire.model.encoder import EncoderModel
 from quire.model.family import Family, FamilyConfig
@@ -31,7 +32,7 @@ from quire.model.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
 from quire.model.shard import Shard
 from quire.model.streaming import Streaming
 from quire.model.transformers_loading import check_decoder, encoder_base, sees_both_ways
-from quire.model.weights import Weights, checkpoint_files
+from quire.model.weights import Weights
 from quire.shape import read_stored
 
 # Architectures with code of their own; any other decoder runs through transformers.
@@ -85,7 +86,7 @@ def check_servable(directory: Path) -> str:
         ModelError: nothing would.
     """
     config = _with_head(read_config(directory))
-    checkpoint_files(directory)
+    find_files(directory)
     if _family_of(config) is not None:
         if _is_rounded(config) and not is_gguf(directory):
             read_stored(config.fields.section("quantization_config"))
@@ -122,7 +123,7 @@ def load_encoder(
         raise ModelError(f"{config.architecture}: encoders whose weights are rounded are not read")
     weights = Weights(directory, wanted)
     _check_layers(config, weights)
-    return EncoderModel.load(config, weights, wanted, max_model_len, usual, admit)
+    return EncoderModel.load(config, weights, max_model_len, usual, admit)
 
 
 def load_model(
@@ -169,11 +170,11 @@ def load_model(
         _check_foreign(config, streaming, rounded=rounded, in_file=experts_path is not None)
         weights = Weights(directory, wanted)
         _check_layers(config, weights)
-        return _load_foreign(config, weights, wanted, max_model_len, admit, instruction_set, device)
+        return _load_foreign(config, weights, max_model_len, admit, instruction_set, device)
     if rounded and device.type != "cpu":
         raise ModelError(f"quantised weights are for --device cpu, and this is {device.type}")
     products = choose_products(instruction_set) if device.type == "cpu" else None
-    weights = Weights(directory, wanted, copies=products is not None, device=device)
+    weights = Weights(directory, wanted, device)
     _check_layers(config, weights)
     of_experts = _products_of_experts(experts_path, products, instruction_set)
     linears = _read_linears(config, weights, products, quantization, shard, of_experts)
@@ -241,7 +242,7 @@ def _with_head(config: ModelConfig) -> ModelConfig:
     whole = name.removesuffix(_ALONE) + _DECODER
     if not name.endswith(_ALONE) or whole not in _NATIVE:
         return config
-    tied = Fields({**fields.values, "tie_word_embeddings": True}, fields.source)
+    tied = fields.holding({**fields.values, "tie_word_embeddings": True})
     return replace(config, architecture=whole, fields=tied, has_head=False)
 
 
@@ -271,7 +272,6 @@ def _check_foreign(
 def _load_foreign(
     config: ModelConfig,
     weights: Weights,
-    dtype: torch.dtype | None,
     max_model_len: int | None,
     admit: Callable[[int], None],
     instruction_set: str,
@@ -281,7 +281,7 @@ def _load_foreign(
     from quire.model.transformers_model import TransformersModel
 
     load = TransformersModel.load
-    return load(config, weights, dtype, max_model_len, admit, instruction_set).to(device)
+    return load(config, weights, max_model_len, admit, instruction_set).to(device)
 
 
 def _build(
@@ -299,7 +299,10 @@ def _build(
     if streaming is not None:
         streaming.check(described.ropes, described.windows, limit)
     max_positions = checked_max_positions(max_model_len, longest, limit)
-    decoder = replace(family.build(described, weights, linears), ranks=ranks)
+    decoder = family.build(described, weights, linears)
+    told_apart = max_positions if streaming is None else streaming.reach
+    ropes = tuple(rope.serving(told_apart) for rope in decoder.ropes)
+    decoder = replace(decoder, ropes=ropes, ranks=ranks)
     weights.finish()
     if streaming is not None:
         decoder = streaming.applied(decoder)

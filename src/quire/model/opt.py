@@ -90,7 +90,7 @@ class OPTConfig:
 
 def _build(config: OPTConfig, weights: Weights, linears: LinearReader) -> Decoder:
     # Some published checkpoints leave out the outer name.
-    plain = "decoder.embed_tokens.weight" in weights
+    plain = any(name.startswith("decoder.layers.") for name in weights)
     prefix = "decoder" if plain else "model.decoder"
     narrow, wide = config.embedding_size, config.hidden_size
     embed, head = linears.embedding_and_head(

@@ -3,17 +3,22 @@
 Pairs of dimensions (i, i + rotated / 2) of queries and keys are turned by position * frequency_i.
 The frequencies follow ``transformers.modeling_rope_utils``, checkpoint for checkpoint.
 
-Two types, "dynamic" and "longrope", have frequencies that depend on how long the sequence is. A
-token at position p of a sequence whose prompt has P tokens is turned as in a sequence of length
-max(P, p + 1): what a prompt in one pass and then one token at a time gives, however the steps were
-in fact batched, chunked, or repeated after a preemption.
+Type "dynamic" has frequencies that depend on how long the sequence is. A token at position p of a
+sequence whose prompt has P tokens is turned as in a sequence of length max(P, p + 1): what a prompt
+in one pass and then one token at a time gives, however the steps were in fact batched, chunked, or
+repeated after a preemption.
+
+Type "longrope" has two sets of frequencies, and one of them is chosen for all sequences when the
+model is loaded, by the longest that is served, as vLLM and llama.cpp do it. transformers changes
+over in the middle of a sequence, whose keys are then of either set.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from reprlib import repr as short
 
 import torch
@@ -23,6 +28,7 @@ from quire.errors import ModelError
 from quire.kernels.ops import AttentionBatch, Rotation
 from quire.model.config import Fields
 
+_LOG = logging.getLogger(__name__)
 _CPU = torch.device("cpu")
 _WIDEST = 2**16  # dimensions of a head; published ones have at most some hundreds
 _LARGEST_DIVISOR = 1e30
@@ -42,7 +48,23 @@ class Rope:
     frequencies: _Frequencies
     attention_factor: float  # scales cosines and sines
     stable_length: int | None  # frequencies change in longer sequences; None: they never do
+    # Where sequences longer than the first are served, all of them have the frequencies instead.
+    longer: tuple[int, Tensor] | None = None
     reach: int | None = None  # attention sinks seem less far away than this; None: no sinks
+
+    def serving(self, longest: int) -> Rope:
+        """The same where no sequence is longer, or none in which more positions are told apart."""
+        if self.longer is None:
+            return self
+        original, frequencies = self.longer
+        beyond = longest > original
+        _LOG.info(
+            "longrope: the %s factors turn all texts, since up to %s tokens are served and the "
+            "model's original length is %s; max_model_len decides that",
+            *("long" if beyond else "short", f"{longest:,}", f"{original:,}"),
+        )
+        chosen = frequencies if beyond else self.frequencies
+        return replace(self, frequencies=chosen, longer=None)
 
     def rotation(self, batch: AttentionBatch) -> Rotation:
         """The rotation of each new token."""
@@ -220,7 +242,7 @@ def _yarn_attention_factor(fields: Fields, factor: float) -> float:
 
 
 def _longrope(config: RopeConfig, device: torch.device) -> Rope:
-    """Ding et al., 2024 (Phi-3): one set of divisors up to the original length, one beyond it."""
+    """Ding et al., 2024 (Phi-3): divisors for texts up to the original length, or for longer."""
     fields, original = config.fields, config.original_positions
     base = config.theta ** _exponents(config.rotated)
     short, long = (
@@ -234,11 +256,7 @@ def _longrope(config: RopeConfig, device: torch.device) -> Rope:
         math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0,
     )
 
-    def frequencies(lengths: Tensor) -> Tensor:
-        beyond = (lengths > original)[:, None]
-        return torch.where(beyond, long, short)
-
-    return Rope(frequencies, attention_factor, original)
+    return Rope(short, attention_factor, None, longer=(original, long))
 
 
 def _divided(config: RopeConfig, device: torch.device) -> Rope:

@@ -1,18 +1,22 @@
-"""A checkpoint into the module that ``transformers`` has for it."""
+"""A checkpoint into the module that ``transformers`` has for it.
+
+It is given the tensors, not the files: those it would map, and a file that is cut or written over
+while its model is served would end the process, or change the model in silence.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from quire.errors import ModelError
 from quire.files import one_line
 from quire.model.config import ModelConfig
-from quire.model.weights import Weights
+from quire.model.weights import Weights, adds_nothing
 
 # Fields that say what vectors a model gives, of which transformers knows nothing.
 _OF_VECTORS = ("is_matryoshka", "matryoshka_dimensions", "classifier_from_token")
@@ -76,7 +80,6 @@ def sees_both_ways(values: Mapping[str, Any]) -> bool:
 def load_causal_lm(
     config: ModelConfig,
     weights: Weights,
-    dtype: torch.dtype | None,
     admit: Callable[[int], None],
 ) -> Any:
     """A decoder with its own, eager, attention, and its weights. Raises as ``_load`` does.
@@ -87,13 +90,12 @@ def load_causal_lm(
 
     check_decoder(config.architecture)
     given = {"attn_implementation": "eager"}
-    return _load(AutoModelForCausalLM, given, config, weights, dtype, admit, lambda name: False)
+    return _load(AutoModelForCausalLM, given, config, weights, admit, lambda name: False)
 
 
 def load_encoder_module(
     config: ModelConfig,
     weights: Weights,
-    dtype: torch.dtype | None,
     admit: Callable[[int], None],
     *,
     classifies: bool,
@@ -107,7 +109,27 @@ def load_encoder_module(
         """What is made of the first state, and heads for words, are not asked for anything."""
         return not classifies and name.startswith(_ASIDE)
 
-    return _load(auto, {}, config, weights, dtype, admit, may_differ)
+    return _load(auto, {}, config, weights, admit, may_differ)
+
+
+class _Unread(NamedTuple):
+    """A tensor that is read when ``transformers`` takes it, as from safetensors' own slices."""
+
+    weights: Weights
+    name: str
+
+    def __getitem__(self, all_of_it: Any) -> Tensor:  # type: ignore[override]
+        return self.weights.as_stored(self.name)
+
+    def get_shape(self) -> list[int]:
+        return list(self.weights.shape(self.name) or ())
+
+    def get_dtype(self) -> str:
+        return self.weights.stored(self.name)
+
+
+def _by_own_names(weights: Weights) -> dict[str, _Unread]:
+    return {name.removeprefix(weights.prefix): _Unread(weights, name) for name in weights}
 
 
 def _load(
@@ -115,7 +137,6 @@ def _load(
     options: Mapping[str, str],
     config: ModelConfig,
     weights: Weights,
-    dtype: torch.dtype | None,
     admit: Callable[[int], None],
     may_differ: Callable[[str], bool],
 ) -> Any:
@@ -131,7 +152,7 @@ def _load(
     from transformers import AutoConfig
 
     directory = weights.directory
-    given = {"dtype": dtype or "auto", "trust_remote_code": False, **options}
+    given = {"dtype": weights.dtype, **options}
     try:
         known, unused = AutoConfig.from_pretrained(
             directory,
@@ -145,15 +166,14 @@ def _load(
             names = ", ".join(unknown)
             raise ModelError(f"hf_overrides: {config.architecture} has no field {names}")
         with torch.device("meta"):
-            outline = auto.from_config(known, **given)
+            outline = auto.from_config(known, trust_remote_code=False, **given)
         _check_sizes(outline, config, weights)
         admit(sum(t.nbytes for t in (*outline.parameters(), *outline.buffers())))
         with _quietly():  # what it has to say of tensors is in the report
-            module, report = auto.from_pretrained(
-                directory,
+            module, report = type(outline).from_pretrained(
+                None,
                 config=known,
-                use_safetensors=True,
-                local_files_only=True,
+                state_dict=_by_own_names(weights),
                 output_loading_info=True,
                 **given,
             )
@@ -162,7 +182,11 @@ def _load(
     except Exception as error:  # whatever an architecture's code raises, it cannot be used
         raise ModelError(f"{directory}: transformers cannot load it: {one_line(error)}") from error
     for fault in ("missing_keys", "mismatched_keys", "unexpected_keys"):
-        found = [name for name in map(str, report[fault]) if not may_differ(name)]
+        found = [
+            name
+            for name in map(str, report[fault])
+            if not (may_differ(name) or (name in weights and adds_nothing(weights, name)))
+        ]
         if found:
             names = ", ".join(sorted(found)[:5])
             raise ModelError(f"{directory}: {fault.replace('_keys', ' tensors')}: {names}")

@@ -87,12 +87,11 @@ class TransformersModel:
         cls,
         config: ModelConfig,
         weights: Weights,
-        dtype: torch.dtype | None,
         max_model_len: int | None,
         admit: Callable[[int], None],
         instruction_set: str = "",
     ) -> TransformersModel:
-        """Load the checkpoint of ``weights``; ``dtype`` None is the dtype of its tensors.
+        """Load the checkpoint of ``weights``, in its dtype.
 
         admit: told the bytes that will be taken, to refuse them.
         instruction_set: of the kernels that check it.
@@ -102,7 +101,7 @@ class TransformersModel:
                 over, or the architecture needs more than paged attention gives it.
         """
         _register()
-        causal_lm = load_causal_lm(config, weights, dtype, admit)
+        causal_lm = load_causal_lm(config, weights, admit)
         return cls(config, causal_lm, max_model_len, instruction_set)
 
     def to(self, device: torch.device) -> TransformersModel:

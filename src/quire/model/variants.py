@@ -101,7 +101,7 @@ def _two_rotations(fields: Fields, plan: Blueprint, theta: float, local: float) 
     _check_window(fields)
     # What stands beside ``rope_parameters``, in the older spelling, is the first one's.
     own = ("rope_theta", "rope_scaling")
-    near = Fields({k: v for k, v in fields.values.items() if k not in own}, fields.source)
+    near = fields.holding({k: v for k, v in fields.values.items() if k not in own})
     ropes = (
         RopeConfig.read(fields, plan.heads.dim, theta, layers="full_attention"),
         RopeConfig.read(near, plan.heads.dim, local, layers="sliding_attention"),

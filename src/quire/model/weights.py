@@ -1,29 +1,27 @@
 """Tensors of a checkpoint in safetensors files, or a GGUF file, by name.
 
-Files are memory-mapped. A tensor whose dtype is already the wanted one stays a view of its file:
-the operating system pages it in and can drop it again. Others are converted one at a time.
+Each is read into memory of its own, one at a time: what is served outlives its files.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from pathlib import Path, PurePath
-from reprlib import repr as short
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from quire.errors import ModelError
-from quire.files import check_plain, one_line, read_object
+from quire.files import one_line
 from quire.gguf import BLOCKS, ROUNDED_BYTES, is_gguf
+from quire.model.checkpoint_files import find_files
 from quire.model.gguf.tensors import GGUFTensors
 from quire.model.parts import WHOLE, Part
+from quire.model.safetensors_file import SafetensorsFile
 from quire.model.stored import ByGroups
-
-INDEX = "model.safetensors.index.json"
 
 # Tables that old checkpoints carry and that are computed from the config: angles, and causal masks.
 _COMPUTED = (
@@ -34,8 +32,8 @@ _COMPUTED = (
     ".attn.masked_bias",
 )
 
-# Of a decoder that was saved by itself, as embedding models are.
-_BARE = "embed_tokens.weight"
+# Of a decoder that was saved by itself, as embedding models are; and what stands beside one.
+_BARE, _BESIDE = "embed_tokens.", "lm_head."
 
 # In the names of what belongs to one of a mixture's; what belongs to all of them has a dimension.
 _EXPERTS = ".experts."
@@ -45,47 +43,47 @@ _CPU = torch.device("cpu")
 # What weights may be kept in, by safetensors' names.
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
-_MOST_MAPPED = 64 << 20  # bytes, where tensors are copied
-_MOST_INDEX = 64 << 20  # bytes; that of a model of 10^12 parameters has ten millions
-
 
 class Weights:
     """The checkpoint in a directory: each tensor is read once, with the shape it must have.
 
-    Names are those of a decoder with its head, "model.layers.0.…", even where it was saved alone.
+    Names are those of a decoder with its head, "model.layers.0.…", even where it was saved alone:
+    then files leave the ``prefix`` out.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        dtype: torch.dtype | None,
-        copies: bool = False,
-        device: torch.device = _CPU,
+        self, directory: Path, dtype: torch.dtype | None, device: torch.device = _CPU
     ) -> None:
         """Open the files of ``directory``, or a GGUF file.
 
-        dtype: None keeps the dtype of the first tensor.
-        copies: what is taken is no view, so that the files can be closed.
+        dtype: None keeps the one in which most of the floats are stored.
         device: where tensors are taken to.
 
         Raises:
             ModelError: there are no safetensors files, or one is missing or damaged.
         """
-        self._files: dict[str, Path] = {}  # by tensor name
-        self._open: dict[Path, Any] = {}
-        for path in checkpoint_files(directory):
-            self._open[path] = _open(path)
-            self._files.update(dict.fromkeys(self._open[path].keys(), path))
-        self._prefix = "model." if _BARE in self._files else ""  # that the files leave out
-        self._files = {self._prefix + name: path for name, path in self._files.items()}
+        found = find_files(directory)
+        self._open: dict[Path, SafetensorsFile | GGUFTensors] = {}
+        stored: dict[str, Path] = {}  # by the names that the files have
+        for path in found.paths:
+            self._open[path] = file = GGUFTensors(path) if is_gguf(path) else SafetensorsFile(path)
+            for name in file.keys():  # noqa: SIM118
+                if name in stored and found.places.get(name) not in (stored[name], path):
+                    raise ModelError(f"{path}: {name} is in {stored[name].name} as well")
+                stored[name] = found.places.get(name, path) if name in stored else path
+        self.prefix = "model." if any(name.startswith(_BARE) for name in stored) else ""
+        self._files = {
+            name if name.startswith(_BESIDE) else self.prefix + name: path
+            for name, path in stored.items()
+        }
         self.directory = directory
-        self.dtype = dtype or self._first_dtype()
+        self.dtype = dtype or self._most_common_dtype()
         self.device = device
         self.bytes_taken = 0
-        self._bytes_read = 0
-        self._bytes_mapped = 0
-        self._copies = copies
         self._taken: set[str] = set()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
@@ -100,7 +98,7 @@ class Weights:
         """
         tensor = self.read(name, *shape, part=part)
         self.bytes_taken += tensor.nbytes
-        return tensor.clone() if self._copies else tensor
+        return tensor
 
     def take_floats(self, name: str, *shape: int, part: Part = WHOLE) -> Tensor:
         """As ``take``, of the model's dtype but widened to float32."""
@@ -116,6 +114,10 @@ class Weights:
         if found != shape:
             path = self._files[name]
             raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
+
+    def as_stored(self, name: str) -> Tensor:
+        """A tensor as it is stored, of whatever type and shape. ModelError: it cannot be read."""
+        return self._read(name, tuple(self._slice(name).get_shape()), WHOLE)
 
     def leave(self, beginnings: tuple[str, ...]) -> None:
         """Say that tensors whose names begin so are rightly not taken."""
@@ -174,7 +176,7 @@ class Weights:
         """As it is stored; None where there is no such tensor."""
         if name not in self._files:
             return None
-        return tuple(self._open[self._files[name]].get_slice(name).get_shape())
+        return tuple(self._slice(name).get_shape())
 
     def _floats(self, name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
         if not tensor.is_floating_point():
@@ -183,15 +185,7 @@ class Weights:
         return tensor.to(self.device, dtype or self.dtype)
 
     def _read(self, name: str, shape: tuple[int, ...], part: Part) -> Tensor:
-        return self._mapped(self._load(name, shape, "get_tensor", part))
-
-    def _mapped(self, tensor: Tensor) -> Tensor:
-        """The same, whose pages are counted."""
-        self._bytes_mapped += tensor.nbytes
-        if self._copies and self._bytes_mapped > _MOST_MAPPED:
-            # Pages that were read count as ours until the mapping goes, with its last tensor.
-            self._bytes_mapped = 0
-            self._open = {path: _reopened(path, file) for path, file in self._open.items()}
+        tensor: Tensor = self._load(name, shape, "get_tensor", part)
         return tensor
 
     def _load(self, name: str, shape: tuple[int, ...], how: str, part: Part) -> Any:
@@ -200,20 +194,14 @@ class Weights:
         path = self._files[name]
         self._taken.add(name)
         try:
-            file, own_name = self._open[path], name.removeprefix(self._prefix)
-            if isinstance(file, GGUFTensors):
-                return getattr(file, how)(own_name, part)
-            tensor = part.of(getattr(file, how)(own_name))  # of a view: no page had been read
-            self._bytes_read += tensor.nbytes
-            return tensor
-        except (SafetensorError, OSError, RuntimeError) as error:
+            return getattr(self._open[path], how)(name.removeprefix(self.prefix), part)
+        except (OSError, RuntimeError) as error:
             raise ModelError(f"{path}: {name} cannot be read: {one_line(error)}") from error
 
     @property
     def bytes_read(self) -> int:
         """Of the files so far, but for their headers."""
-        files = [file for file in self._open.values() if isinstance(file, GGUFTensors)]
-        return self._bytes_read + sum(file.bytes_read for file in files)
+        return sum(file.bytes_read for file in self._open.values())
 
     @property
     def num_elements(self) -> int:
@@ -231,7 +219,6 @@ class Weights:
         """What tensors take where they are taken to, before any is read, and the largest of all.
 
         Of a tensor of three dimensions or more, which is many, the largest is a part.
-        Those that stay views of their files take nothing: the system pages them in and out.
         code_bytes: of an element that is no float, by its type as safetensors calls it.
         experts: whether those of mixtures count.
         """
@@ -248,10 +235,7 @@ class Weights:
         return max(1, shape[0]) if len(shape) > 2 else 1
 
     def _bytes(self, name: str, code_bytes: Mapping[str, float]) -> int:
-        stored = self.stored(name)
-        if not self._copies and self.device.type == "cpu" and _DTYPES.get(stored) is self.dtype:
-            return 0
-        size = code_bytes.get(stored, self.dtype.itemsize)
+        size = code_bytes.get(self.stored(name), self.dtype.itemsize)
         return int(size * self._elements(name))
 
     def _elements(self, name: str) -> int:
@@ -264,81 +248,29 @@ class Weights:
             ModelError: the checkpoint has tensors that the architecture has no place for.
         """
         left = [name for name in self._files if name not in self._taken]
-        left = sorted(name for name in left if not name.endswith(_COMPUTED))
+        left = [name for name in left if not name.endswith(_COMPUTED)]
+        left = sorted(name for name in left if not adds_nothing(self, name))
         if left:
             shown = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
             raise ModelError(
                 f"{self.directory}: {len(left)} tensors are not part of this architecture: {shown}"
             )
 
-    def _first_dtype(self) -> torch.dtype:
+    def _most_common_dtype(self) -> torch.dtype:
+        counts = Counter[torch.dtype]()
         for name in self._files:
             dtype = _DTYPES.get(self.stored(name))
             if dtype is not None:
-                return dtype
-        return torch.float32
+                counts[dtype] += self._elements(name)
+        return counts.most_common(1)[0][0] if counts else torch.float32
 
     def _slice(self, name: str) -> Any:
         """What a file says of a tensor before it is read."""
-        return self._open[self._files[name]].get_slice(name.removeprefix(self._prefix))
+        return self._open[self._files[name]].get_slice(name.removeprefix(self.prefix))
 
 
-def checkpoint_files(directory: Path) -> list[Path]:
-    """The safetensors files of a checkpoint, or the GGUF file that it is.
-
-    ModelError: there are none, or one is missing.
-    """
-    if is_gguf(directory):
-        return [directory]
-    index = directory / INDEX
-    if index.exists():
-        files = [directory / name for name in _indexed(index)]
-    else:
-        files = [directory / "model.safetensors"]
-        if not files[0].exists():
-            raise ModelError(_no_weights(directory))
-    missing = ", ".join(path.name for path in files if not path.exists())
-    if missing:
-        raise ModelError(f"{directory}: {INDEX} names files that are not there: {missing}")
-    return files
-
-
-def _indexed(index: Path) -> list[str]:
-    """The files that an index names, all of them below its directory.
-
-    They may be links to anywhere, as in Hugging Face's cache: those are of whoever made the
-    directory, while the index may come from anybody.
-    """
-    names = read_object(index, _MOST_INDEX).get("weight_map")
-    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise ModelError(f"{index} is not a safetensors index: weight_map must name files")
-    files = sorted(set(names.values()))
-    for name in files:
-        path = PurePath(name)
-        if path.is_absolute() or ".." in path.parts or path.suffix != ".safetensors":
-            raise ModelError(f"{index} names {short(name)}, no .safetensors file beside it")
-    return files
-
-
-def _no_weights(directory: Path) -> str:
-    message = f"{directory} has neither model.safetensors nor {INDEX}"
-    if any(directory.glob("*.bin")) or any(directory.glob("*.pt")):
-        message += (
-            "; its pickled weights (.bin, .pt) are not read, since loading them runs code. Convert "
-            "them: transformers.AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)"
-        )
-    return message
-
-
-def _open(path: Path) -> Any:
-    if is_gguf(path):
-        return GGUFTensors(path)
-    check_plain(path)
-    try:
-        return safe_open(path, framework="pt", device="cpu")
-    except (SafetensorError, OSError, RuntimeError) as error:  # too large to be mapped, too
-        raise ModelError(f"{path} is not a whole safetensors file: {one_line(error)}") from error
-
-
-def _reopened(path: Path, file: Any) -> Any:
-    return file if isinstance(file, GGUFTensors) else _open(path)
+def adds_nothing(weights: Weights, name: str) -> bool:
+    """Whether it is a bias of zeros, which some savers write for every projection."""
+    if not (name.endswith(".bias") and weights.has_floats(name)):
+        return False
+    return len(weights.shape(name) or ()) == 1 and not weights.as_stored(name).any()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol
 
+from quire import exact_json
 from quire.errors import RequestError, shown
 from quire.protocol.checks import check_unicode
 
@@ -70,7 +70,7 @@ class StructuredOutputs:
             return given
         if isinstance(given, str):
             try:
-                given = json.loads(given)
+                given = exact_json.read(given)
             except (ValueError, RecursionError) as error:
                 raise RequestError(f"{_FIELD} must be JSON, got {shown(given)}", _FIELD) from error
         if not isinstance(given, Mapping):
@@ -110,16 +110,16 @@ def _object(name: str, given: object) -> str:
     if isinstance(given, str):
         _check_text(name, given, LONGEST_GRAMMAR)
         try:
-            given = json.loads(given)
+            given = exact_json.read(given)
         except (ValueError, RecursionError) as error:
             raise _wrong(name, "JSON", given) from error
     if not (isinstance(given, Mapping) or (name == "json" and isinstance(given, bool))):
         raise _wrong(name, "a JSON object", given)
     _check_depth(name, given)
     try:
-        text = json.dumps(given)
+        text = exact_json.write(exact_json.exact(given))
     except (TypeError, ValueError) as error:
-        raise _wrong(name, "a JSON object", given) from error
+        raise _wrong(name, f"a JSON object ({error})", given) from error
     _check_text(name, text, LONGEST_GRAMMAR)
     return text
 

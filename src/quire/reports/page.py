@@ -153,7 +153,7 @@ class Page:
             directory.mkdir(parents=True, exist_ok=True)
             for picture in self._pictures:
                 (directory / f"{picture.name}.png").write_bytes(picture.png)
-            path.write_text(self.html(), encoding="utf-8")
+            path.write_text(self.html(), encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error}") from error
         return path

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import NamedTuple
 
 TOKENS_PER_PIECE = 32
@@ -12,6 +14,8 @@ MOST_PIECES = 1024  # of a prompt that are looked at; what is behind them still 
 
 _RUNNING = 32  # tokens: what each request that runs already costs another beside it
 _FEWEST_PIECES = 1024  # remembered of a replica that has not reported yet
+_LEAST_USE = 256  # tokens: a request uses a replica, and may stay there, however short it is
+_HALF_LIFE = 16  # choices after which a use counts half
 
 
 class Prefix(NamedTuple):
@@ -46,12 +50,18 @@ class _Known:
     pieces: of prompts that it was sent, the one that was met last at the end.
     sent: tokens that each request gave it to compute since its last report, if it runs still;
     num_sent: of all of them.
+    use: tokens that it was given to compute, decayed, as of the choice number ``used_at``.
     """
 
     pieces: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
     report: int = 0
     sent: dict[str, int] = field(default_factory=dict)
     num_sent: int = 0
+    use: float = 0.0
+    used_at: int = 0
+
+    def use_at(self, choice: int) -> float:
+        return self.use * math.pow(2.0, (self.used_at - choice) / _HALF_LIFE)
 
 
 class Affinity:
@@ -63,6 +73,7 @@ class Affinity:
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
+        self._choices = 0
 
     @property
     def num_remembered(self) -> int:
@@ -73,7 +84,8 @@ class Affinity:
         """The replicas, whoever costs least first; the request counts as sent to that one."""
         for gone in self._known.keys() - loads.keys():
             del self._known[gone]
-        costs = {name: self._cost(name, prefix, load) for name, load in loads.items()}
+        self._choices += 1
+        costs = {name: self._cost(request, name, prefix, load) for name, load in loads.items()}
         ranked = sorted(loads, key=lambda name: costs[name])
         if ranked:
             self._send(request, prefix, ranked[0], loads[ranked[0]].report)
@@ -85,15 +97,23 @@ class Affinity:
         if known is not None:
             known.num_sent -= known.sent.pop(request, 0)
 
-    def _cost(self, name: str, prefix: Prefix, load: Load) -> tuple[float, int, str]:
-        """Among equals, who has met least; so prefixes that are new spread."""
+    def _cost(
+        self, request: str, name: str, prefix: Prefix, load: Load
+    ) -> tuple[float, float, bytes]:
+        """Among equals who was used least of late, and then chance: so what is new spreads.
+
+        How much a replica has met says nothing of that, since it does not grow beyond its pool.
+        Chance is the request's, so that several routers do not all begin with the same replica.
+        """
         known, report = self._known.setdefault(name, _Known()), load.report
         if known.report != report.number:
             known.report, known.sent, known.num_sent = report.number, {}, 0
         new = self._new_tokens(known, prefix)
         before = max(report.backlog, report.wait * report.rate) + known.num_sent
         short = max(0, prefix.num_tokens - report.free) if report.number else 0
-        return new + before + short + _RUNNING * load.running, len(known.pieces), name
+        chance = blake2b(name.encode(), key=request.encode()[:64], digest_size=8).digest()
+        cost = new + before + short + _RUNNING * load.running
+        return cost, known.use_at(self._choices), chance
 
     def _new_tokens(self, known: _Known, prefix: Prefix) -> int:
         """Of the prompt, those that the replica has not met."""
@@ -109,6 +129,8 @@ class Affinity:
         new = self._new_tokens(known, prefix)
         known.num_sent += new - known.sent.get(request, 0)
         known.sent[request] = new
+        known.use = known.use_at(self._choices) + max(new, _LEAST_USE)
+        known.used_at = self._choices
         for piece in reversed(prefix.pieces):  # beginnings are needed longest
             known.pieces[piece] = None
             known.pieces.move_to_end(piece)

@@ -37,6 +37,7 @@ class Beyond:
         self._fetches = (costs or RecoveryCosts()).fetching_pays(allocator.block_size)
         self._most = allocator.usage().capacity // allocator.block_size
         self._filled: dict[BlockHash, tuple[int, ...]] = {}  # the tokens of blocks to be stored
+        self._in_use: dict[BlockHash, int] = {}  # since the last step: where each is in its text
 
     @property
     def has_work(self) -> bool:
@@ -60,11 +61,12 @@ class Beyond:
     def find(self, branch: Sequence, num_tokens: int) -> None:
         """So many tokens of the branch have been found in the pool, or fetched."""
         if self._source is not None:
-            self._source.found(branch.block_hashes[: num_tokens // self._allocator.block_size])
+            self._note_use(branch.block_hashes, num_tokens // self._allocator.block_size)
 
     def fill(self, branch: Sequence, first: int, end: int) -> None:
         """A step fills these blocks of the branch, which have their names already."""
         if self._source is not None:
+            self._note_use(branch.block_hashes, end if first < end else 0)
             for number in range(first, end):
                 content = self._content(branch, number)
                 self._filled[content.name] = content.token_ids
@@ -74,9 +76,13 @@ class Beyond:
     def store(self) -> list[BlockMove]:
         """No step is under way: moves for what has been filled, as far as there is room for it.
 
-        What failed has lost its name, and what has been taken since is past.
+        What failed has lost its name, and what has been taken since is past. The source hears
+        first what has been used, so that it knows what must make room.
         """
         source, filled, moves = self._source, self._filled, list[BlockMove]()
+        if source is not None and self._in_use:
+            source.used(sorted(self._in_use, key=self._in_use.__getitem__, reverse=True))
+            self._in_use.clear()
         room = source.room() if filled and source is not None else 0
         while filled and room and source is not None:
             name = next(iter(filled))
@@ -90,6 +96,10 @@ class Beyond:
             ]
             room -= 1
         return moves
+
+    def _note_use(self, names: list[BlockHash], count: int) -> None:
+        for number in range(count):
+            self._in_use[names[number]] = number
 
     def _content(self, branch: Sequence, number: int) -> Content:
         size = self._allocator.block_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.errors import RequestError
+from quire.errors import ContextLengthError, RequestError
 from quire.memory import Demand, KVAllocator, When
 from quire.protocol.request import Request
 from quire.scheduling.sessions.session import Session
@@ -63,11 +63,14 @@ def _refuse_too_long(request: Request, known: int, allocator: KVAllocator) -> No
     ):
         fit = allocator.fit(demand)
         if fit.when is When.NEVER:
-            raise RequestError(
+            text = (
                 f"{what} can never fit: {fit.needed} KV blocks of "
-                f"{allocator.block_size} tokens needed, the pool has {fit.capacity}",
-                field,
+                f"{allocator.block_size} tokens needed, the pool has {fit.capacity}"
             )
+            if field == "prompt":
+                room = fit.capacity * allocator.block_size
+                raise ContextLengthError(text, field, known, room, room)
+            raise RequestError(text, field)
 
 
 def refuse_as_turn(request: Request, session: Session) -> None:

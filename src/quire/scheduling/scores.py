@@ -47,6 +47,8 @@ class PromptScores:
 class ScoredBlocks:
     """Blocks of scores by the names of the blocks of keys, the least recently used given up first.
 
+    Of a prompt the end goes first, as wherever blocks make room.
+
     A block is *promised* when the step that completes it is planned, as keys are: who finds it in
     that step has its entries when the step is done, even if the request that computes them has
     been aborted meanwhile. Nobody promises after a swap: if that failed, what came of it would be
@@ -70,10 +72,10 @@ class ScoredBlocks:
 
     def reuse(self, scores: PromptScores, hashes: Sequence[BlockHash], cached: int) -> None:
         """The first ``cached`` tokens are not computed again, of a prompt that was found here."""
-        for number in range(cached // self._size + 1 if cached else 0):
-            key = hashes[number], scores.num_top
-            scores.blocks[number] = self._kept[key]
-            self._kept.move_to_end(key)
+        count = cached // self._size + 1 if cached else 0
+        for number in range(count):
+            scores.blocks[number] = self._kept[hashes[number], scores.num_top]
+        self._use(hashes[:count], scores.num_top)
 
     def __bool__(self) -> bool:
         """Whether entries are being computed."""
@@ -92,6 +94,7 @@ class ScoredBlocks:
             if key not in self._kept:
                 self._kept[key] = scores.blocks[number]
                 self._bytes += self._cost(scores.num_top)
+        self._use(hashes[: end // self._size], scores.num_top)
         while self._bytes > self._most_bytes:
             (_, num_top), _ = self._kept.popitem(last=False)
             self._bytes -= self._cost(num_top)
@@ -123,6 +126,12 @@ class ScoredBlocks:
         for key in [key for key, block in self._kept.items() if id(block) in own]:
             del self._kept[key]
             self._bytes -= self._cost(key[1])
+
+    def _use(self, hashes: Sequence[BlockHash], num_top: int) -> None:
+        """The beginning of a prompt is needed longest."""
+        for name in reversed(hashes):
+            if (name, num_top) in self._kept:
+                self._kept.move_to_end((name, num_top))
 
     def _cost(self, num_top: int) -> int:
         return self._size * (_ENTRY_BYTES + _TOP_BYTES * num_top)

@@ -9,7 +9,13 @@ from starlette.types import Scope
 
 Json = dict[str, Any]
 ErrorShape = Callable[[int, Json], Json]
-"""From the status, and the body in OpenAI's shape, to the body as it is sent."""
+"""From the status, and the body in OpenAI's shape, to the body as it is sent.
+
+Where the prompt was too long, "context" stands beside the error: the tokens that it has, that it
+may have, and that it may have together with the output.
+"""
+
+CONTEXT_LENGTH = "context_length_exceeded"
 
 _ANTHROPIC_S_TYPES = {
     400: "invalid_request_error",
@@ -28,23 +34,35 @@ _LLAMA_CPP_S_TYPES = {
 
 
 def in_openai_s_shape(status: int, body: Json) -> Json:
-    return body
+    return {"error": body["error"]}
 
 
 def in_anthropic_s_shape(status: int, body: Json) -> Json:
     kind = "invalid_request_error" if status < 500 else "api_error"
-    error = {"type": _ANTHROPIC_S_TYPES.get(status, kind), "message": body["error"]["message"]}
+    message = body["error"]["message"]
+    if "context" in body:
+        tokens, most, _ = body["context"]
+        message = f"prompt is too long: {tokens} tokens > {most} maximum; {message}"
+    error = {"type": _ANTHROPIC_S_TYPES.get(status, kind), "message": message}
     return {"type": "error", "error": error}
 
 
 def in_ollama_s_shape(status: int, body: Json) -> Json:
-    return {"error": body["error"]["message"]}
+    message = body["error"]["message"]
+    if "context" in body:
+        message = f"the input length exceeds the context length; {message}"
+    return {"error": message}
 
 
 def in_llama_cpp_s_shape(status: int, body: Json) -> Json:
     kind = "invalid_request_error" if status < 500 else "server_error"
-    kind = _LLAMA_CPP_S_TYPES.get(status, kind)
-    return {"error": {"code": status, "message": body["error"]["message"], "type": kind}}
+    kind, message = _LLAMA_CPP_S_TYPES.get(status, kind), body["error"]["message"]
+    if "context" not in body:
+        return {"error": {"code": status, "message": message, "type": kind}}
+    tokens, _, length = body["context"]
+    told = f"request ({tokens} tokens) exceeds the available context size ({length} tokens)"
+    error = {"code": status, "message": f"{told}; {message}", "type": "exceed_context_size_error"}
+    return {"error": {**error, "n_prompt_tokens": tokens, "n_ctx": length}}
 
 
 _BY_PATH: Mapping[str, ErrorShape] = {

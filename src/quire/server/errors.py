@@ -23,6 +23,7 @@ from starlette.types import Scope
 
 from quire.errors import (
     BusyError,
+    ContextLengthError,
     EngineError,
     OverloadedError,
     QueueFullError,
@@ -36,7 +37,7 @@ from quire.errors import (
     UnknownSessionError,
     shown,
 )
-from quire.server.error_shapes import shape_for
+from quire.server.error_shapes import CONTEXT_LENGTH, shape_for
 from quire.server.fields.others import why_not
 
 REQUEST_ID = "request_id"
@@ -75,6 +76,10 @@ class EngineUnavailableError(EngineError):
     """The engine has died or been stopped: no request can be served any more."""
 
 
+class BrokenCallError(EngineError):
+    """The model has begun a call of a tool that goes on as no call can."""
+
+
 def error_body(
     message: str, kind: str = _CLIENT, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
@@ -82,7 +87,10 @@ def error_body(
 
 
 def explain(error: Exception, request_id: str = "") -> tuple[int, dict[str, Any]]:
-    """The HTTP status and the body that tell a client of this error."""
+    """The HTTP status and the body that tell a client of this error.
+
+    Beside the error there may be what other APIs than OpenAI's tell too: see ``ErrorShape``.
+    """
     match error:
         case UnknownModelError() | UnknownAdapterError():
             return 404, error_body(str(error), param=error.field, code="model_not_found")
@@ -106,10 +114,15 @@ def explain(error: Exception, request_id: str = "") -> tuple[int, dict[str, Any]
             return 429, error_body(str(error), "rate_limit_error", code="too_many_watchers")
         case QueueTimeoutError():
             return 503, error_body(str(error), _SERVER, code="queue_timeout")
+        case ContextLengthError():
+            body = error_body(str(error), param=error.field, code=CONTEXT_LENGTH)
+            return 400, {**body, "context": (error.tokens, error.most, error.length)}
         case RequestError():
             return 400, error_body(str(error), param=error.field)
         case EngineUnavailableError():
             return 503, error_body(str(error), _SERVER, code="engine_unavailable")
+        case BrokenCallError():
+            return 500, error_body(str(error), _SERVER, code="broken_call")
         case EngineError():
             return 500, error_body(str(error), _SERVER)
         case HTTPException():

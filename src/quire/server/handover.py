@@ -10,15 +10,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from quire.errors import RequestError
+from quire.server.errors import brief
+from quire.server.fields.others import why_not
 from quire.server.service import Service
 from quire.transfer import BlockFetcher, BlockServer
 
 _FIELD = "kv_transfer_params"
+_KNOWN = {  # what an answer tells, and so what a proxy hands on
+    "do_remote_prefill": (bool, "true or false"),
+    "do_remote_decode": (bool, "true or false"),
+    "remote_engine_id": (str, "a text"),
+    "remote_block_ids": (list, "a list"),
+    "remote_host": (str, "a name or an address"),
+    "remote_port": (int, "a number"),
+    "tp_size": (int, "a number"),
+}
 
 
 def remote_prefill(service: Service, given: Mapping[str, Any] | None) -> dict[str, Any]:
     """What a prompt says of where its blocks are; RequestError where they cannot be handed over."""
-    if given is None or not (_asks(given, "do_remote_decode") | _asks(given, "do_remote_prefill")):
+    if given is None:
+        return {}
+    _check(given)
+    if not (_asks(given, "do_remote_decode") or _asks(given, "do_remote_prefill")):
         return {}
     transfer = service.engine.engine.transfer
     if _asks(given, "do_remote_decode"):
@@ -30,7 +44,7 @@ def remote_prefill(service: Service, given: Mapping[str, Any] | None) -> dict[st
     host, port = given.get("remote_host"), given.get("remote_port")
     if not isinstance(host, str) or not 0 < len(host) < 256:
         raise RequestError("do_remote_prefill needs remote_host, a name or an address", _FIELD)
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536:
+    if not isinstance(port, int) or not 0 < port < 65536:
         raise RequestError("do_remote_prefill needs remote_port, from 1 to 65535", _FIELD)
     return {"remote_prefill": (host, port)}
 
@@ -56,8 +70,20 @@ async def handed_over(service: Service, given: Mapping[str, Any] | None) -> dict
     return {_FIELD: told}
 
 
+def _check(given: Mapping[str, Any]) -> None:
+    """RequestError for what is not understood: whoever sends it counts on it."""
+    for name, value in given.items():
+        if name not in _KNOWN:
+            path = f"{_FIELD}.{brief(name)}"
+            raise RequestError(why_not(path), path)
+        kind, words = _KNOWN[name]
+        if value is not None and (
+            not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool)
+        ):
+            raise RequestError(f"{name} must be {words}", _FIELD)
+    if _asks(given, "do_remote_decode") and _asks(given, "do_remote_prefill"):
+        raise RequestError("do_remote_decode and do_remote_prefill exclude each other", _FIELD)
+
+
 def _asks(given: Mapping[str, Any], name: str) -> bool:
-    asked = given.get(name)
-    if not isinstance(asked, bool | None):
-        raise RequestError(f"{name} must be true or false", _FIELD)
-    return asked is True
+    return given.get(name) is True

@@ -247,6 +247,10 @@ class _EngineCollector:
             yield self._counter("kv_transfer_fetched_blocks", told, transfer.num_fetched)
             told = "Transfers that ended early; what was missing was computed."
             yield self._counter("kv_transfer_failures", told, transfer.num_failed)
+            told = "KV blocks that prefill engines were asked for and did not have."
+            yield self._counter("kv_transfer_missing_blocks", told, transfer.num_missing)
+            told = "KV blocks that have come, and made room before anybody went on from them."
+            yield self._counter("kv_transfer_unused_blocks", told, transfer.num_unused)
 
     def _speculation(self) -> Iterator[Metric]:
         """Nothing where nobody drafts."""

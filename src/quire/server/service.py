@@ -81,6 +81,11 @@ class Service:
     def input_processor(self) -> InputProcessor:
         return self.engine.engine.input_processor
 
+    @property
+    def silence(self) -> float:
+        """Seconds without a token after which a stream gives a sign of life; 0: it never does."""
+        return self.config.sse_keep_alive_interval
+
     def caller(self, http: HTTPConnection) -> Caller:
         return Caller.of(http.scope, salt_by_key=self.config.salts_by_key)
 

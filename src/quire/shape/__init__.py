@@ -6,6 +6,7 @@ from quire.shape.checkpoint import (
     read_checkpoint,
     sampling_defaults,
 )
+from quire.shape.config_file import config_files
 from quire.shape.experts import ExpertShape, experts_of
 from quire.shape.families import FAMILIES, Family, find_family
 from quire.shape.fields import Fields, read_fields
@@ -33,6 +34,7 @@ __all__ = [
     "Scheme",
     "StoredWeights",
     "WeightForm",
+    "config_files",
     "experts_of",
     "find_family",
     "plain_form",

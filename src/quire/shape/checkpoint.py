@@ -9,6 +9,7 @@ from typing import Any
 
 from quire.errors import ModelError
 from quire.gguf import config_of, is_gguf, open_gguf
+from quire.shape.config_file import CONFIG, read_config_file
 from quire.shape.fields import Fields, read_fields
 
 SAMPLING_DEFAULTS = ("temperature", "top_p", "min_p", "repetition_penalty", "top_k")
@@ -40,7 +41,7 @@ def read_checkpoint(directory: Path, overrides: Mapping[str, Any] | None = None)
     if is_gguf(directory):
         fields = Fields({**config_of(open_gguf(directory)), **(overrides or {})}, str(directory))
     elif directory.is_dir():
-        fields = read_fields(directory / "config.json", overrides)
+        fields = read_config_file(directory / CONFIG, overrides)
     else:
         raise ModelError(f"{directory} is not a directory")
     architectures = fields.get("architectures", list, [])
@@ -81,9 +82,10 @@ def sampling_defaults(directory: Path) -> dict[str, float | int]:
 
 
 def _stored_dtype(fields: Fields) -> str | None:
-    for name in ("dtype", "torch_dtype"):  # transformers 5, and before
-        if name in fields:
-            return fields.choice(name, _DTYPES)
+    for one in (fields, fields.section("text_config")):
+        for name in ("dtype", "torch_dtype"):  # transformers 5, and before
+            if name in one and one.values[name] != "auto":
+                return one.choice(name, _DTYPES)
     return None
 
 

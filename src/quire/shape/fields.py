@@ -19,9 +19,13 @@ _MOST = 2**31 - 1  # of anything that is counted; no tensor has more rows, no te
 class Fields:
     """A JSON object whose fields are asked for by type, with errors that name file and field."""
 
-    def __init__(self, values: Mapping[str, Any], source: str) -> None:
+    def __init__(
+        self, values: Mapping[str, Any], source: str, sections: Mapping[str, str] | None = None
+    ) -> None:
+        """``sections``: where those come from that are of another file, by their names."""
         self.values = values
         self.source = source
+        self._sections = sections or {}
 
     def __contains__(self, name: str) -> bool:
         return self.values.get(name) is not None
@@ -69,7 +73,12 @@ class Fields:
 
     def section(self, name: str) -> Fields:
         """A nested object; empty where it is absent or null."""
-        return Fields(self.get(name, dict, {}), f"{self.source}: {name}")
+        source = self._sections.get(name, f"{self.source}: {name}")
+        return Fields(self.get(name, dict, {}), source)
+
+    def holding(self, values: Mapping[str, Any]) -> Fields:
+        """The same object with other ``values``."""
+        return Fields(values, self.source, self._sections)
 
 
 def read_fields(path: Path, overrides: Mapping[str, Any] | None = None) -> Fields:

@@ -61,11 +61,8 @@ def stored_form(section: Fields, plain: WeightForm) -> WeightForm:
     method = section.values.get("quant_method")
     if method == "mxfp4":  # gpt-oss: experts alone
         return replace(plain, name="mxfp4", experts=_MXFP4, as_stored=True)
-    if method == "modelopt" and section.values.get("quant_algo") in ("FP8", "NVFP4"):
-        four = section.values["quant_algo"] == "NVFP4"
-        size = _NVFP4 if four else 1
-        name = "nvfp4" if four else "fp8"
-        return WeightForm(name, size, size, size, plain.head, "" if four else "fp8", True)
+    if method == "modelopt" and section.values.get("quant_algo") == "NVFP4":
+        return WeightForm("nvfp4", _NVFP4, _NVFP4, _NVFP4, plain.head, as_stored=True)
     stored = read_stored(section)
     size = stored.scheme.bytes_kept(int(plain.head))
     products = "int8" if stored.scheme.rounds_rows else ""

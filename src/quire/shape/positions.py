@@ -32,14 +32,14 @@ def positions_of(fields: Fields, family: Family) -> Positions:
     factor = rope.get("factor", float, 1.0)
     if factor <= 0:
         raise ModelError(f"{rope.source}: factor must be above 0, but is {factor}")
-    original = rope.positive("original_max_position_embeddings", default)
-    original = fields.positive("original_max_position_embeddings", original)  # Phi-3's
     if kind in ("linear", "dynamic"):
         limit = int(min(default * factor, _LONGEST))
         return Positions(default, limit, default if kind == "dynamic" else None)
     if kind == "yarn":
+        original = rope.positive("original_max_position_embeddings", default)
+        original = fields.positive("original_max_position_embeddings", original)
         return Positions(default, max(default, int(min(original * factor, _LONGEST))))
-    return Positions(default, default, original if kind in ("longrope", "su") else None)
+    return Positions(default, default)
 
 
 def _default(fields: Fields) -> int:

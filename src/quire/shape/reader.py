@@ -14,9 +14,10 @@ from typing import Any
 
 from quire.errors import ModelError
 from quire.gguf import GGUFFile, config_of, is_gguf, kept_bytes, open_gguf
+from quire.shape.config_file import read_config_file
 from quire.shape.experts import experts_of
 from quire.shape.families import Family, find_family
-from quire.shape.fields import Fields, read_fields
+from quire.shape.fields import Fields
 from quire.shape.forms import WeightForm, plain_form, stored_form
 from quire.shape.latent import latent_of
 from quire.shape.model_shape import BYTES, ModelShape
@@ -58,7 +59,7 @@ def shape_of(name: str, fields: Fields) -> ModelShape:
     """The shape that the fields of a config.json describe. ModelError: see ``read_shape``."""
     fields = _with_text(fields)
     family = _known_family(fields)
-    fields = Fields({**dict(family.defaults), **fields.values}, fields.source)
+    fields = fields.holding({**dict(family.defaults), **fields.values})
     num_layers = _size(fields, "num_hidden_layers", "n_layer")
     if num_layers > _MOST_LAYERS:
         raise ModelError(
@@ -136,7 +137,7 @@ def _notes(fields: Fields, family: Family) -> tuple[str, ...]:
 
 def _text_fields(path: Path, file: GGUFFile | None, overrides: Mapping[str, Any] | None) -> Fields:
     if file is None:
-        return read_fields(path, overrides)
+        return read_config_file(path, overrides)
     told = {**config_of(file), **(overrides or {})}
     told.pop("quantization_config", None)  # the tensors tell their bytes
     return Fields(told, str(path))
@@ -145,7 +146,7 @@ def _text_fields(path: Path, file: GGUFFile | None, overrides: Mapping[str, Any]
 def _with_text(fields: Fields) -> Fields:
     """The fields of the decoder, where those of other parts are beside it."""
     inner = fields.values.get("text_config")
-    return Fields({**fields.values, **(inner if isinstance(inner, dict) else {})}, fields.source)
+    return fields.holding({**fields.values, **(inner if isinstance(inner, dict) else {})})
 
 
 def _size(fields: Fields, *names: str, default: int | None = None) -> int:
@@ -235,7 +236,7 @@ def _unknown_window(fields: Fields, family: Family | None) -> str | None:
     if others := types - ATTENTION_KINDS:
         return f"layer_types: {', '.join(sorted(others))}"
     window = fields.values.get("sliding_window")
-    if window is None or types == {"full_attention"}:
+    if window in (None, 0) or types == {"full_attention"}:
         return None
     if family is not None and family.window != "never":
         return None

@@ -7,7 +7,8 @@ the loader (``model/linear/checkpoints``).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
 from quire.errors import ModelError
@@ -15,13 +16,13 @@ from quire.shape.fields import Fields
 
 Method = Literal["gptq", "awq", "compressed-tensors", "fp8", "bitsandbytes", "mxfp4"]
 
+_LINEAR = "Linear"  # the class of projections
 _SCALE_BYTES = 2
 _MOST_REPEATS = 6  # in a regular expression
 
 # What cannot be read, and what its model is better converted to.
 _OTHERS = {
     "aqlm": "its codebooks are not read",
-    "auto-round": "export it with format auto_gptq or auto_awq",
     "bitnet": "its ternary weights are not read",
     "eetq": "take the model it was made of, with --quantization int8",
     "exl2": "take the model it was made of, with --quantization int4",
@@ -35,7 +36,14 @@ _OTHERS = {
     "torchao": "take the model it was made of, with --quantization int8 or int4",
     "vptq": "its codebooks are not read",
 }
-_SUPPORTED = "awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq, mxfp4"
+_SUPPORTED = (
+    "auto-round, awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq, modelopt, mxfp4"
+)
+_SPELLINGS = {
+    "compressed_tensors": "compressed-tensors",
+    "auto_round": "auto-round",
+    "intel/auto-round": "auto-round",
+}
 _DENSE = "save the model it was made of without them, and use --quantization"
 
 
@@ -69,26 +77,40 @@ class StoredWeights:
     schemes: tuple[tuple[tuple[str, ...], Scheme], ...]  # and which projections have each
     ignored: tuple[str, ...] = ()
     zero_offset: int = 0  # that was taken off zeros before they were stored
+    ordered: bool = False  # inputs are in groups by their activations, and tensors tell which
 
     @property
     def scheme(self) -> Scheme:
-        """The first, which most projections have."""
-        return self.schemes[0][1]
+        """The one that most projections have: that of their class, or else the first."""
+        of_class = (scheme for targets, scheme in self.schemes if _LINEAR in targets)
+        return next(of_class, self.schemes[0][1])
 
-    def scheme_of(self, name: str) -> Scheme | None:
-        """By names, classes of modules and regular expressions; None: floats."""
-        if any(_matches(target, name) for target in self.ignored):
+    def scheme_of(self, *names: str, kind: str = _LINEAR) -> Scheme | None:
+        """Of a module that is called by any of these names; None: floats.
+
+        Where several targets mean it, its name is before patterns, and those are before its class;
+        of patterns the first by the alphabet, as compressed-tensors itself chooses when it writes.
+
+        kind: the module's class.
+        """
+        if any(_nearness(target, names, kind) is not None for target in self.ignored):
             return None
+        found: dict[tuple[int, str], Scheme] = {}
         for targets, scheme in self.schemes:
-            if any(_matches(target, name) for target in targets):
-                return scheme
-        return None
+            for target in targets:
+                nearness = _nearness(target, names, kind)
+                if nearness is not None:
+                    found[nearness, target] = scheme
+        return found[min(found)] if found else None
 
 
-def _matches(target: str, name: str) -> bool:
+def _nearness(target: str, names: Collection[str], kind: str) -> int | None:
+    """How exactly a target means a module, 0 most; None: it means others."""
+    if target in names:
+        return 0
     if target.startswith("re:"):
-        return re.match(target[3:], name) is not None
-    return target in ("Linear", name)
+        return 1 if any(re.match(target[3:], name) for name in names) else None
+    return 2 if target == kind else None
 
 
 def read_stored(section: Fields) -> StoredWeights:
@@ -98,20 +120,10 @@ def read_stored(section: Fields) -> StoredWeights:
         ModelError: the method, or a variant of it, is not supported; what is instead is said.
     """
     method = section.get("quant_method", str, _unnamed(section))
-    if method == "gptq":
-        return _gptq(section)
-    if method == "awq":
-        return _awq(section)
-    if method == "compressed-tensors":
-        return _compressed_tensors(section)
-    if method in ("fp8", "fbgemm_fp8"):
-        scheme = Scheme("float", 8, block=_block(section, "weight_block_size"))
-        return StoredWeights("fp8", ((("Linear",), scheme),))
-    if method == "bitsandbytes":
-        return _bitsandbytes(section)
-    if method == "mxfp4":  # of experts, whatever it is said not to be of
-        return StoredWeights("mxfp4", ((("Linear",), Scheme("packed", 4, 32)),))
-    _refuse(section, f"quant_method {method}; supported: {_SUPPORTED}", _OTHERS.get(method))
+    method = _SPELLINGS.get(method, method)
+    if method not in _READERS:
+        _refuse(section, f"quant_method {method}; supported: {_SUPPORTED}", _OTHERS.get(method))
+    return _READERS[method](section)
 
 
 def _unnamed(section: Fields) -> str:
@@ -145,9 +157,53 @@ def _block(section: Fields, name: str) -> tuple[int, int] | None:
     return sizes[0], sizes[1]
 
 
+def _fp8(section: Fields) -> StoredWeights:
+    scheme = Scheme("float", 8, block=_block(section, "weight_block_size"))
+    return StoredWeights("fp8", (((_LINEAR,), scheme),))
+
+
+def _mxfp4(section: Fields) -> StoredWeights:
+    """Of experts, whatever it is said not to be of."""
+    return StoredWeights("mxfp4", (((_LINEAR,), Scheme("packed", 4, 32)),))
+
+
+def _modelopt(section: Fields) -> StoredWeights:
+    """What NVIDIA's ModelOpt writes: FP8 as others do, a scale to a tensor or to an output."""
+    found = section.get("quant_algo", str, "none")
+    if found not in _MODELOPT:
+        _refuse(section, f"quant_algo {found}; supported: {', '.join(_MODELOPT)}", _DENSE)
+    return StoredWeights("fp8", (((_LINEAR,), Scheme("float", 8)),))
+
+
+def _auto_round(section: Fields) -> StoredWeights:
+    """Intel's AutoRound, which packs as AutoGPTQ, as GPTQModel or as AutoAWQ."""
+    form = section.get("packing_format", str, section.get("backend", str, "auto_round:auto_gptq"))
+    if form not in _AUTO_ROUND:
+        _refuse(section, f"packing_format {form}; supported: {', '.join(_AUTO_ROUND)}")
+    if section.get("act_bits", int, 16) < 16:
+        _refuse(section, "act_bits below 16: activations that are rounded so are not computed")
+    kind, bits = section.get("data_type", str, "int"), section.get("bits", int, 4)
+    if kind != "int":
+        _refuse(section, f"data_type {kind}; supported: int")
+    if "rotation_config" in section:
+        _refuse(section, "rotation_config", _DENSE)
+    given = {"bits": bits, "group_size": section.get("group_size", int, 128), "data_type": kind}
+    for name in section.section("extra_config").values:
+        own = {**given, **section.section("extra_config").section(name).values}
+        floats = type(own["bits"]) is int and own["bits"] >= 16  # those have no codes
+        if not floats and any(own[field] != value for field, value in given.items()):
+            _refuse(section, f"extra_config ({name}): projections that differ are not read")
+    more = Fields({"bits": bits, "group_size": given["group_size"]}, section.source)
+    if form == "auto_round:auto_awq":
+        return _awq(more)
+    return replace(_gptq(more), zero_offset=_AUTO_ROUND[form])
+
+
 def _gptq(section: Fields) -> StoredWeights:
     bits = section.get("bits", int, 4)
-    form = section.get("checkpoint_format", str, "gptq")
+    form = section.get("checkpoint_format", str, section.get("format", str, "gptq"))
+    if section.get("is_marlin_format", bool, False):
+        form = "marlin"
     if bits not in (2, 4, 8):
         _refuse(section, f"{bits} bits; supported: 2, 4, 8")
     if form not in ("gptq", "gptq_v2"):
@@ -158,7 +214,12 @@ def _gptq(section: Fields) -> StoredWeights:
     if changed:
         _refuse(section, f"dynamic ({changed[0]}): projections that differ are not read")
     scheme = Scheme("packed", bits, _group(section, "group_size"), symmetric=False)
-    return StoredWeights("gptq", ((("Linear",), scheme),), zero_offset=int(form == "gptq"))
+    return StoredWeights(
+        "gptq",
+        (((_LINEAR,), scheme),),
+        zero_offset=int(form == "gptq"),
+        ordered=section.get("desc_act", bool, False) and scheme.group is not None,
+    )
 
 
 def _awq(section: Fields) -> StoredWeights:
@@ -169,7 +230,7 @@ def _awq(section: Fields) -> StoredWeights:
     if version != "gemm":
         _refuse(section, f"version {version}; supported: gemm")
     group = _group(section, "group_size", "q_group_size")
-    return StoredWeights("awq", ((("Linear",), Scheme("packed", 4, group, symmetric=False)),))
+    return StoredWeights("awq", (((_LINEAR,), Scheme("packed", 4, group, symmetric=False)),))
 
 
 def _bitsandbytes(section: Fields) -> StoredWeights:
@@ -179,7 +240,7 @@ def _bitsandbytes(section: Fields) -> StoredWeights:
         scheme = Scheme("int", 8)
     else:
         _refuse(section, "neither load_in_4bit nor load_in_8bit")
-    return StoredWeights("bitsandbytes", ((("Linear",), scheme),))
+    return StoredWeights("bitsandbytes", (((_LINEAR,), scheme),))
 
 
 def _compressed_tensors(section: Fields) -> StoredWeights:
@@ -224,6 +285,15 @@ def _is_quick(pattern: str) -> bool:
     return True
 
 
+_MODELOPT = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN")
+# And what is taken off zeros before they are stored.
+_AUTO_ROUND = {
+    "auto_round:auto_gptq": 1,
+    "auto_round:gptq:exllamav2": 1,
+    "auto_round:gptqmodel": 0,
+    "auto_round": 0,
+    "auto_round:auto_awq": 0,
+}
 _FORMATS = ("int-quantized", "naive-quantized", "pack-quantized", "float-quantized")
 
 
@@ -258,3 +328,16 @@ def _by_token(rows: Fields) -> bool:
         and rows.values.get("dynamic") is True
         and rows.get("symmetric", bool, True)
     )
+
+
+_READERS: Mapping[str, Callable[[Fields], StoredWeights]] = {
+    "auto-round": _auto_round,
+    "awq": _awq,
+    "bitsandbytes": _bitsandbytes,
+    "compressed-tensors": _compressed_tensors,
+    "fbgemm_fp8": _fp8,
+    "fp8": _fp8,
+    "gptq": _gptq,
+    "modelopt": _modelopt,
+    "mxfp4": _mxfp4,
+}

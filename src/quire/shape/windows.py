@@ -26,8 +26,8 @@ def windows_of(fields: Fields, family: Family) -> tuple[int | None, ...]:
     if family.window == "chunked":
         return _chunks(fields, family, num_layers)
     none = (None,) * num_layers
-    if family.window == "never" or "sliding_window" not in fields:
-        return none
+    if family.window == "never" or fields.values.get("sliding_window") in (None, 0):
+        return none  # 0 means none, as to transformers' converters and llama.cpp
     asked = family.window in ("always", "alternating")
     if not asked and not fields.get("use_sliding_window", bool, False):
         return none
@@ -56,7 +56,7 @@ def windows_of(fields: Fields, family: Family) -> tuple[int | None, ...]:
 def _chunks(fields: Fields, family: Family, num_layers: int) -> tuple[int | None, ...]:
     """Chunks of a text that see nothing before themselves, taken for windows: what is seen and held
     is no more than that."""
-    if "attention_chunk_size" not in fields:
+    if fields.values.get("attention_chunk_size") in (None, 0):
         return (None,) * num_layers
     chunk = fields.positive("attention_chunk_size")
     kinds = fields.get("layer_types", list, [])

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _DAMAGED = (None, errno.EIO)  # of an OSError; others may pass
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of an OSError: there is no room on the disk
 _MOST_RECORDS, _MOST_BYTES = 16, 8 << 20  # of a segment
+
+_NONE: Mapping[BlockHash, int] = {}
 
 Record = tuple[Content, Sequence[bytes]]
 """A block and its parts, one for each KV group."""
@@ -58,7 +60,8 @@ class RecordDirectory:
     whenever a process ends. What a machine that lost power has left of it, its sums tell. Whoever
     reads a file that is being given up keeps it until it is closed. All files together, of
     whatever model, take at most ``size`` bytes; those that have not been used for longest go
-    first, by their times of modification, which are set when they are read. What else lies in the
+    first, by their times of modification, which are set when they are read, and when their blocks
+    are used in a pool. Of a text, the end goes first. What else lies in the
     directory is left alone.
     """
 
@@ -96,9 +99,10 @@ class RecordDirectory:
         self.counts.read_blocks += 1
         self.counts.read_bytes += self._form.part_bytes[kv_group]
 
-    def write(self, records: Sequence[Record]) -> None:
+    def write(self, records: Sequence[Record], used: Mapping[BlockHash, int] = _NONE) -> None:
         """Keep up to ``most`` records, in place of what has not been used for longest.
 
+        used: when blocks were used, in nanoseconds; what is not there is used now.
         The lock is held meanwhile: who is waiting for it has nothing better to do. OSError if the
         disk fails. One that is full before the bound is reached is a smaller bound.
         """
@@ -110,14 +114,25 @@ class RecordDirectory:
             total = self._ledger.total
             if total + taken > self._size:
                 total = self._evict(self._size)
+            when = max(used.get(content.name) or time.time_ns() for content, _ in fresh)
             try:
-                self._add(fresh, total, taken)
+                self._add(fresh, total, taken, when)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
-                self._add(fresh, self._evict(total), taken)
+                self._add(fresh, self._evict(total), taken, when)
         self.counts.written_blocks += len(fresh)
         self.counts.written_bytes += len(fresh) * self._form.num_bytes
+
+    def note_use(self, used: Mapping[BlockHash, int]) -> None:
+        """Note with files when blocks in them were used last, in nanoseconds."""
+        files: dict[str, int] = {}
+        for name, when in used.items():
+            if (place := self._index.last_known(name)) is not None:
+                files[place.file] = max(when, files.get(place.file, 0))
+        for file, when in files.items():
+            with suppress(OSError):  # it is gone, or another user's
+                os.utime(f"{self._own}/{file}", ns=(when, when))
 
     def drop(self, name: BlockHash) -> None:
         """With its file, without waiting for the lock; its bytes come back with the next count."""
@@ -154,21 +169,22 @@ class RecordDirectory:
         try:
             start = header_bytes(place.records) + place.number * self._form.num_bytes
             self._form.read(content, kv_group, buffers, reader_of(file, start))
+            now = time.time_ns()  # by a finer clock than the file system's own
             with suppress(OSError):  # it may be another user's
-                _note_use(file)
+                os.utime(file, ns=(now, now))
         finally:
             os.close(file)
 
-    def _add(self, records: Sequence[Record], total: int, taken: int) -> None:
+    def _add(self, records: Sequence[Record], total: int, taken: int, used: int) -> None:
         """To files that take ``total`` bytes."""
         self._ledger.total = total + taken
         try:
-            self._create(records)
+            self._create(records, used)
         except OSError:
             self._ledger.total = total
             raise
 
-    def _create(self, records: Sequence[Record]) -> None:
+    def _create(self, records: Sequence[Record], used: int) -> None:
         names = [content.name for content, _ in records]
         segment = f"{os.urandom(16).hex()}.blocks"
         path = f"{self._own}/{segment}"
@@ -182,7 +198,7 @@ class RecordDirectory:
             _write_all(file, [header(names)])
             for content, parts in records:  # megabytes at once cost several times as much
                 _write_all(file, [self._form.head(content, parts), *parts])
-            _note_use(file)
+            os.utime(file, ns=(used, used))
             os.rename(unfinished, path)  # noqa: PTH104  # a Path costs more than that
         except OSError:
             with suppress(OSError):
@@ -238,12 +254,6 @@ def has_records(path: Path) -> bool:
 def _write_all(file: int, pieces: Sequence[bytes]) -> None:
     if os.writev(file, pieces) != sum(map(len, pieces)):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _note_use(file: int) -> None:
-    """By a finer clock than the file system's own."""
-    now = time.time_ns()
-    os.utime(file, ns=(now, now))
 
 
 def _pages(size: int) -> int:

@@ -36,7 +36,10 @@ class DiskStore:
         self._directory = RecordDirectory(path, size, form)
         most = max(_FEWEST, _STAGED_BYTES // form.num_bytes)
         directory = self._directory
-        self._writer = WriteBehind(directory.count, directory.write, most, directory.most)
+        most_used = max(_FEWEST, size // form.num_bytes)
+        self._writer = WriteBehind(
+            directory.count, directory.write, directory.note_use, most, directory.most, most_used
+        )
         weakref.finalize(self, self._writer.close, _LAST_SECONDS)  # at the process's end, at last
 
     @property
@@ -57,8 +60,9 @@ class DiskStore:
         """See ``BlockSource.has``."""
         return self._writer.find(name) is not None or self._directory.has(name)
 
-    def found(self, names: Iterable[BlockHash]) -> None:
-        """See ``BlockSource.found``. A disk does not note it, which would take a call for each."""
+    def used(self, names: Iterable[BlockHash]) -> None:
+        """See ``BlockSource.used``. Files are told of it by the thread that writes them."""
+        self._writer.used(names)
 
     def forget(self, name: BlockHash) -> None:
         """What there is of that block is of no use: another rank lacks its part of it."""

@@ -14,49 +14,61 @@ from quire.store.timing import seconds_to_read, zeros
 class RecordShelf:
     """At most ``size`` bytes of records, the least recently used given up first.
 
-    See ``BlockSource``. Others than the engine's thread may ``put`` records.
+    See ``BlockSource``. Others than the engine's thread may ``put`` records. A text that is longer
+    than the shelf keeps its beginning there: each block that does not fit gives itself up.
     """
 
     def __init__(self, form: RecordForm, size: int) -> None:
         self._form = form
         self.size = size
         self.most = size // form.num_bytes  # records
-        self._records: OrderedDict[BlockHash, bytes] = OrderedDict()
+        self._records: OrderedDict[BlockHash, bytes | None] = OrderedDict()  # None: no more than
+        self._places: set[BlockHash] = set()  # the place of one that is about to be written
         self._lock = threading.Lock()
 
     @property
     def num_bytes(self) -> int:
-        return len(self._records) * self._form.num_bytes
+        return (len(self._records) - len(self._places)) * self._form.num_bytes
 
     def put(self, name: BlockHash, record: bytes) -> None:
         """Keep a record that claims to be the block of this name: ``read`` will find out."""
         with self._lock:
-            self._records[name] = record
-            self._records.move_to_end(name)
-            while len(self._records) > self.most:
-                self._records.popitem(last=False)
+            if name in self._places:
+                self._places.remove(name)
+                self._records[name] = record
+            else:
+                self._records[name] = record
+                self._records.move_to_end(name)
+            while len(self._records) - len(self._places) > self.most:
+                self._give_up(next(name for name, kept in self._records.items() if kept))
 
     def find(self, name: BlockHash) -> bytes | None:
         """The record that claims to be this block."""
-        self.found([name])
         with self._lock:
             return self._records.get(name)
 
     def has(self, name: BlockHash) -> bool:
         """See ``BlockSource.has``."""
-        return name in self._records
+        return self._records.get(name) is not None
 
-    def found(self, names: Iterable[BlockHash]) -> None:
-        """See ``BlockSource.found``."""
+    def used(self, names: Iterable[BlockHash]) -> None:
+        """See ``BlockSource.used``."""
         with self._lock:
+            for name in self._places:
+                del self._records[name]
+            self._places.clear()
             for name in names:
                 if name in self._records:
                     self._records.move_to_end(name)
+                else:
+                    self._records[name] = None
+                    self._places.add(name)
 
     def forget(self, name: BlockHash) -> None:
         """What there is of that block is of no use: another rank lacks its part of it."""
         with self._lock:
             self._records.pop(name, None)
+            self._places.discard(name)
 
     def room(self) -> int:
         """See ``BlockSource.room``: what is old makes room."""
@@ -78,6 +90,10 @@ class RecordShelf:
     def write(self, content: Content, parts: Sequence[bytes]) -> None:
         """See ``BlockSource.write``."""
         self.put(content.name, b"".join([self._form.head(content, parts), *parts]))
+
+    def _give_up(self, name: BlockHash) -> None:
+        """To make room. The lock is held."""
+        del self._records[name]
 
     def seconds_to_fetch(self) -> float:
         """What a block costs that lies here: measured, on one of zeros."""

@@ -23,9 +23,12 @@ class Tiers:
         """See ``BlockSource.has``."""
         return self.shelf.has(name) or (self.disk is not None and self.disk.has(name))
 
-    def found(self, names: Iterable[BlockHash]) -> None:
-        """See ``BlockSource.found``."""
-        self.shelf.found(names)
+    def used(self, names: Iterable[BlockHash]) -> None:
+        """See ``BlockSource.used``."""
+        ordered = list(names)
+        self.shelf.used(ordered)
+        if self.disk is not None:
+            self.disk.used(ordered)
 
     def forget(self, name: BlockHash) -> None:
         """What there is of that block is of no use: another rank lacks its part of it."""

@@ -42,9 +42,10 @@ class LocalModel:
     def answer(self, messages: Sequence[Message], params: Mapping[str, Any]) -> Answer:
         """See ``ChatModel.answer``."""
         chosen = self._llm.default_sampling_params(**params, kept_special_tokens=self._kept())
-        prompt = self._llm.engine.input_processor.chat_prompt(messages)
-        parser = self._parser(messages)
-        with closing(self._llm.stream(prompt, chosen)) as deltas:
+        marks = None if self._marks is None else (self._marks.start, self._marks.end)
+        prompt = self._llm.engine.input_processor.begin_chat(messages, marks=marks)
+        parser = self._parser(*prompt.begun)
+        with closing(self._llm.stream(prompt.token_ids, chosen)) as deltas:
             for delta in deltas:
                 yield _piece(parser.push(delta.text))
                 if delta.final is not None:
@@ -56,15 +57,13 @@ class LocalModel:
     def _prompt(self, messages: Sequence[Message]) -> str:
         return self._tokenizer.apply_chat_template(messages, {})
 
-    def _parser(self, messages: Sequence[Message]) -> Parser:
-        """Tells reasoning from the answer; the prompt may have opened it."""
+    def _parser(self, opening: str, said: str) -> Parser:
+        """Tells reasoning from the answer, which the prompt may have begun."""
         if self._dialect is not None and self._dialect.parser is not None:
-            return self._dialect.parser(None)
-        marks, opened = self._marks, False
-        if marks is not None:
-            prompt = self._prompt(messages)
-            opened = prompt.rfind(marks.start) > prompt.rfind(marks.end)
-        return OutputParser(marks=marks, reasons=opened)
+            return self._dialect.parser(None, opening + said)
+        if self._marks is None:
+            return OutputParser()
+        return OutputParser(marks=self._marks, standing=self._marks.standing(opening, said))
 
     def _kept(self) -> tuple[int, ...]:
         """Special tokens whose text the parser must see."""

@@ -6,7 +6,7 @@ import socket
 import time
 from types import TracebackType
 
-from quire.transfer.identity import HEAD_BYTES, Identity, TransferError, hello_bytes
+from quire.transfer.identity import HEAD_BYTES, Identity, TooSlow, TransferError, hello_bytes
 
 _PIECE = 1 << 20
 
@@ -23,6 +23,8 @@ class Connection:
         deadline = time.monotonic() + seconds
         try:
             wire = socket.create_connection((host, port), timeout=seconds)
+        except TimeoutError as error:
+            raise TooSlow("no connection in time") from error
         except (OSError, ValueError, OverflowError) as error:
             raise TransferError(f"no connection: {error}") from error
         return cls(wire, deadline - time.monotonic())
@@ -48,6 +50,8 @@ class Connection:
             try:
                 self._limit()
                 self._wire.sendall(message)
+            except TimeoutError as error:
+                raise TooSlow("it does not take what is sent in time") from error
             except OSError as error:
                 raise TransferError(f"it does not take what is sent: {error}") from error
 
@@ -58,6 +62,8 @@ class Connection:
             try:
                 self._limit()
                 piece = self._wire.recv(min(count - len(pieces), _PIECE))
+            except TimeoutError as error:
+                raise TooSlow("nothing comes in time") from error
             except OSError as error:
                 raise TransferError(f"nothing comes: {error}") from error
             if not piece:
@@ -68,5 +74,5 @@ class Connection:
     def _limit(self) -> None:
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise TransferError("it is too slow")
+            raise TooSlow("it is too slow")
         self._wire.settimeout(left)

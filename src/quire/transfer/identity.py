@@ -23,6 +23,10 @@ class TransferError(Exception):
     """Blocks cannot be had from a peer, who may be anybody; says why."""
 
 
+class TooSlow(TransferError):
+    """It has taken all the time that it had."""
+
+
 @dataclass(frozen=True)
 class Identity:
     """Digests of all that decides the bits of a block beside its text, by what each is of."""

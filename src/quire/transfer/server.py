@@ -16,6 +16,7 @@ import logging
 import socket
 import struct
 import threading
+import time
 
 from quire.errors import ConfigError
 from quire.store import RecordShelf
@@ -29,10 +30,28 @@ NAME_BYTES = 16
 MOST_NAMES = 4096
 _MOST_CONNECTIONS = 64
 _MOST_SECONDS = 60.0  # of a connection
+_SLOWEST_SECONDS = 5.0  # that an answer takes while others wait: by then its peer has given up
+_PARTING_SECONDS = 1.0  # for the thread of who is let go
+
+
+class _Peer:
+    """Somebody who is connected. since: when it began to ask, or to be answered."""
+
+    def __init__(self, wire: socket.socket, host: str) -> None:
+        self.wire = wire
+        self.host = host
+        self.asks = True
+        self.since = time.monotonic()
+
+    def turn(self, *, asks: bool) -> None:
+        self.asks, self.since = asks, time.monotonic()
 
 
 class BlockServer:
-    """Answers from a shelf, each peer in a thread. Listens from the beginning; to be closed."""
+    """Answers from a shelf, each peer in a thread. Listens from the beginning; to be closed.
+
+    Where all threads are taken, who has been silent for longest makes room for who comes.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         try:
@@ -43,6 +62,7 @@ class BlockServer:
             ) from error
         self.host, self.port = host, int(self._listener.getsockname()[1])
         self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._peers: set[_Peer] = set()  # changed by whole operations, in any thread
         self.num_sent = 0  # records
 
     def start(self, shelf: RecordShelf, identity: Identity) -> None:
@@ -64,32 +84,45 @@ class BlockServer:
                 wire, address = self._listener.accept()
             except OSError:  # closed
                 return
-            if not self._free.acquire(blocking=False):
+            if not self._free.acquire(blocking=False) and not self._make_room():
                 wire.close()
                 continue
-            arguments = (wire, str(address[0]), shelf, identity)
-            threading.Thread(target=self._serve, args=arguments, daemon=True).start()
+            peer = _Peer(wire, str(address[0]))
+            self._peers.add(peer)
+            threading.Thread(target=self._serve, args=(peer, shelf, identity), daemon=True).start()
 
-    def _serve(
-        self, wire: socket.socket, peer: str, shelf: RecordShelf, identity: Identity
-    ) -> None:
+    def _make_room(self) -> bool:
+        """Let go who keeps a thread for nothing; whether there is one for another now."""
+        late = time.monotonic() - _SLOWEST_SECONDS
+        idle = [peer for peer in list(self._peers) if peer.asks or peer.since < late]
+        if not idle:
+            return False
+        victim = min(idle, key=lambda peer: peer.since)
+        with contextlib.suppress(OSError):  # it has gone
+            victim.wire.shutdown(socket.SHUT_RDWR)
+        return self._free.acquire(timeout=_PARTING_SECONDS)
+
+    def _serve(self, peer: _Peer, shelf: RecordShelf, identity: Identity) -> None:
         try:
-            with Connection(wire, _MOST_SECONDS) as connection:
+            with Connection(peer.wire, _MOST_SECONDS) as connection:
                 connection.greet(identity)
                 while True:
-                    self._answer(connection, shelf)
+                    self._answer(peer, connection, shelf)
         except TransferError as error:
-            logger.debug("blocks for %s: %s", peer, error)
+            logger.debug("blocks for %s: %s", peer.host, error)
         except Exception:  # nobody's blocks are worth the thread's silence
-            logger.exception("blocks for %s", peer)
+            logger.exception("blocks for %s", peer.host)
         finally:
+            self._peers.discard(peer)
             self._free.release()
 
-    def _answer(self, connection: Connection, shelf: RecordShelf) -> None:
+    def _answer(self, peer: _Peer, connection: Connection, shelf: RecordShelf) -> None:
+        peer.turn(asks=True)
         (count,) = QUESTION.unpack(connection.receive(QUESTION.size))
         if count > MOST_NAMES:
             raise TransferError(f"it asks for {count} blocks at once")
         asked = connection.receive(count * NAME_BYTES)
+        peer.turn(asks=False)
         names = [asked[at : at + NAME_BYTES] for at in range(0, len(asked), NAME_BYTES)]
         for name in names:
             record = shelf.find(name)

@@ -4,16 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.memory import Content
-from quire.store import RecordShelf
+from quire.memory import BlockHash, Content
+from quire.store import RecordForm, RecordShelf
 
 
 class FetchedBlocks(RecordShelf):
-    """Records to read. What is computed here is not kept beside the pool."""
+    """Records to read. What is computed here is not kept beside the pool.
+
+    num_unused: records that were given up before anybody read them.
+    """
+
+    def __init__(self, form: RecordForm, size: int) -> None:
+        super().__init__(form, size)
+        self.num_unused = 0
+        self._unread: set[BlockHash] = set()
+
+    def put(self, name: BlockHash, record: bytes) -> None:
+        """See ``RecordShelf.put``."""
+        self._unread.add(name)
+        super().put(name, record)
+
+    def read(self, content: Content, kv_group: int, buffers: Sequence[memoryview]) -> None:
+        """See ``BlockSource.read``."""
+        super().read(content, kv_group, buffers)
+        self._unread.discard(content.name)
+
+    def forget(self, name: BlockHash) -> None:
+        """See ``RecordShelf.forget``."""
+        super().forget(name)
+        self._count_unread(name)
 
     def room(self) -> int:
         """None, for ever."""
         return 0
+
+    def _give_up(self, name: BlockHash) -> None:
+        super()._give_up(name)
+        self._count_unread(name)
+
+    def _count_unread(self, name: BlockHash) -> None:
+        if name in self._unread:
+            self._unread.remove(name)
+            self.num_unused += 1
 
     def write(self, content: Content, parts: Sequence[bytes]) -> None:
         """Not called: there is no room."""

@@ -8,12 +8,14 @@ from quire.workload.recording import TraceWriter, read_recording, recorded_engin
 from quire.workload.request import DraftCounts, Seen, Segment, TraceRequest, block_names
 from quire.workload.sharegpt import read_sharegpt
 from quire.workload.synthetic import DATASETS, Lengths, Library, Synthetic, arrival_times
-from quire.workload.traces import FORMATS, Trace, TraceFormat
+from quire.workload.traces import FORMATS, Trace, TraceFacts, TraceFormat
+from quire.workload.units import UNITS
 
 __all__ = [
     "DATASETS",
     "FORMATS",
     "PRESETS",
+    "UNITS",
     "Clipping",
     "Cut",
     "DraftCounts",
@@ -23,6 +25,7 @@ __all__ = [
     "Segment",
     "Synthetic",
     "Trace",
+    "TraceFacts",
     "TraceFormat",
     "TraceRequest",
     "TraceWriter",

@@ -10,6 +10,7 @@ from quire.errors import ConfigError
 from quire.workload.csv_traces import timestamp
 from quire.workload.request import TraceRequest
 from quire.workload.rows import Clock, Row, header_of, reading
+from quire.workload.units import checked_epoch
 
 _KEYS = ("prompt", "output", "time", "time_ms")
 _DELIMITERS = ",;\t"
@@ -49,7 +50,7 @@ def has_times(columns: Mapping[str, str]) -> bool:
     return "time" in columns or "time_ms" in columns
 
 
-def read_columns(path: Path, columns: Mapping[str, str]) -> Iterator[TraceRequest]:
+def read_columns(path: Path, columns: Mapping[str, str]) -> Iterator[TraceRequest | None]:
     """The requests of a CSV file; all arrive at 0 where no column has times.
 
     Columns that are all numbers are counted, in a file without a header.
@@ -61,18 +62,18 @@ def read_columns(path: Path, columns: Mapping[str, str]) -> Iterator[TraceReques
         arrival = 0.0
         if has_times(columns):
             arrival = clock.arrival(row, _time(row, columns))
-        prompt, output = row.tokens(columns["prompt"], 1), row.tokens(columns["output"], 1)
-        yield TraceRequest(arrival, prompt, output)
+        prompt, output = row.tokens(columns["prompt"], 1), row.outputs(columns["output"])
+        yield TraceRequest(arrival, prompt, output) if output else None
 
 
 def _time(row: Row, columns: Mapping[str, str]) -> float:
     if "time_ms" in columns:
-        return row.seconds(columns["time_ms"]) / 1e3
+        return checked_epoch(row, columns["time_ms"], "ms") / 1e3
     try:
         float(row.get(columns["time"]))
     except ValueError:
         return timestamp(row, columns["time"])
-    return row.seconds(columns["time"])
+    return checked_epoch(row, columns["time"], "s")
 
 
 def _rows(path: Path, columns: Mapping[str, str], counted: bool) -> Iterator[Row]:

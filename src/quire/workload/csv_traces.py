@@ -14,23 +14,25 @@ BURSTGPT_COLUMNS = ("Timestamp", "Model", "Request tokens", "Response tokens")
 _BURSTGPT_OTHERS = ("Total tokens", "Log Type", "Session ID", "Elapsed time")
 
 
-def read_azure(path: Path) -> Iterator[TraceRequest]:
-    """The requests of an Azure LLM inference trace (Azure Public Dataset, 2023 and 2024)."""
+def read_azure(path: Path) -> Iterator[TraceRequest | None]:
+    """The requests of an Azure LLM inference trace (Azure Public Dataset, 2023 and 2024).
+
+    None: one that was not answered, as in all readers.
+    """
     clock = Clock()
     for row in csv_rows(path, AZURE_COLUMNS):
         arrival = clock.arrival(row, timestamp(row, "TIMESTAMP"))
-        prompt, output = row.tokens("ContextTokens", 1), row.tokens("GeneratedTokens", 1)
-        yield TraceRequest(arrival, prompt, output)
+        prompt, output = row.tokens("ContextTokens", 1), row.outputs("GeneratedTokens")
+        yield TraceRequest(arrival, prompt, output) if output else None
 
 
-def read_burstgpt(path: Path) -> Iterator[TraceRequest]:
-    """The requests of a BurstGPT trace, without those that failed: they have no response tokens."""
+def read_burstgpt(path: Path) -> Iterator[TraceRequest | None]:
+    """The requests of a BurstGPT trace; those that failed have no response tokens."""
     clock = Clock()
     for row in csv_rows(path, BURSTGPT_COLUMNS, _BURSTGPT_OTHERS):
         arrival = clock.arrival(row, row.seconds("Timestamp"))
-        prompt, output = row.tokens("Request tokens"), row.tokens("Response tokens")
-        if prompt and output:
-            yield TraceRequest(arrival, prompt, output)
+        prompt, output = row.tokens("Request tokens"), row.outputs("Response tokens")
+        yield TraceRequest(arrival, prompt, output) if prompt and output else None
 
 
 def timestamp(row: Row, name: str) -> float:

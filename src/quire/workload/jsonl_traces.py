@@ -7,14 +7,12 @@ from pathlib import Path
 
 from quire.workload.request import Segment, TraceRequest
 from quire.workload.rows import Clock, Row, json_rows
-
-MOONCAKE_BLOCK = 512
-TIMED_TRACE_BLOCK = 16
+from quire.workload.units import MOONCAKE_BLOCK, TIMED_TRACE_BLOCK
 
 
 def read_mooncake(path: Path) -> Iterator[TraceRequest]:
     """The requests of a Mooncake trace (FAST '25): milliseconds, and hashes of 512-token blocks."""
-    return _read(path, MOONCAKE_BLOCK, 1e-3, in_part=True)
+    return read_hashed(path, MOONCAKE_BLOCK, "ms")
 
 
 def read_timed_trace(path: Path) -> Iterator[TraceRequest]:
@@ -22,7 +20,27 @@ def read_timed_trace(path: Path) -> Iterator[TraceRequest]:
 
     The fields are Mooncake's, with the defaults of vLLM: seconds, and hashes of 16-token blocks.
     """
-    return _read(path, TIMED_TRACE_BLOCK, 1.0)
+    return read_hashed(path, TIMED_TRACE_BLOCK, "s")
+
+
+def read_hashed(path: Path, block_size: int, unit: str) -> Iterator[TraceRequest]:
+    """The requests of either, with times in ``unit``: "s" or "ms"."""
+    clock, seconds = Clock(), 1e-3 if unit == "ms" else 1.0
+    in_part = block_size == MOONCAKE_BLOCK  # a last block that is not full has a name as well
+    for row in json_rows(path):
+        arrival = clock.arrival(row, row.seconds("timestamp") * seconds)
+        prompt = row.tokens("input_length", 1)
+        names = row.values.get("hash_ids") or []
+        content = hashed_content(row, names, block_size, prompt)
+        wanted = -(-prompt // block_size) if in_part else prompt // block_size
+        if names and len(names) < wanted:
+            raise row.error(
+                f"{len(names)} hash_ids are too few for {prompt} tokens in blocks of {block_size}: "
+                f"give {wanted}, or none where nothing is known of the prompt"
+            )
+        # A request that gave nothing still computed its prompt, and the token after it.
+        output = max(1, row.outputs("output_length"))
+        yield TraceRequest(arrival, prompt, output, content=content)
 
 
 def hashed_content(
@@ -42,24 +60,3 @@ def hashed_content(
     if beyond > 0:
         content[-1] = Segment(names[-1], block_size - beyond)
     return tuple(content)
-
-
-def _read(
-    path: Path, block_size: int, unit: float, in_part: bool = False
-) -> Iterator[TraceRequest]:
-    """in_part: a last block that is not full has a name as well."""
-    clock = Clock()
-    for row in json_rows(path):
-        arrival = clock.arrival(row, row.seconds("timestamp") * unit)
-        prompt = row.tokens("input_length", 1)
-        names = row.values.get("hash_ids", [])
-        content = hashed_content(row, names, block_size, prompt)
-        wanted = -(-prompt // block_size) if in_part else prompt // block_size
-        if names and len(names) < wanted:
-            raise row.error(
-                f"{len(names)} hash_ids are too few for {prompt} tokens in blocks of {block_size}: "
-                f"give {wanted}, or none where nothing is known of the prompt"
-            )
-        # A request that gave nothing still computed its prompt, and the token after it.
-        output = max(1, row.tokens("output_length"))
-        yield TraceRequest(arrival, prompt, output, content=content)

@@ -53,6 +53,11 @@ class Row:
             raise self.error(f"{name} must be from {least} to {MOST_TOKENS:,} tokens, got {value}")
         return number
 
+    def outputs(self, name: str) -> int:
+        """A number of tokens that were written; an empty field is none."""
+        empty = name in self.values and self.values[name] in (None, "")
+        return 0 if empty else self.tokens(name)
+
     def seconds(self, name: str) -> float:
         value = self.get(name)
         try:

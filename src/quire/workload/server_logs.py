@@ -10,12 +10,12 @@ from pathlib import Path
 
 from quire.workload.csv_traces import timestamp
 from quire.workload.request import TraceRequest
-from quire.workload.rows import Row, json_rows
+from quire.workload.rows import json_rows
 
 VLLM_LISTS = ("input_lens", "output_lens")
 
 
-def read_sglang(path: Path) -> Iterator[TraceRequest]:
+def read_sglang(path: Path) -> Iterator[TraceRequest | None]:
     """The requests of ``--log-requests --log-requests-format json`` that came to an end.
 
     Lines of other events are passed over. Requests are in the order in which they came, so all of
@@ -38,27 +38,38 @@ def read_sglang(path: Path) -> Iterator[TraceRequest]:
         if start is None:  # it came before the log begins
             start = timestamp(row, "timestamp") - info.seconds("e2e_latency")
         prompt, output = info.tokens("prompt_tokens", 1), info.tokens("completion_tokens")
-        if output:  # else it was aborted
-            ended.append((start, prompt, output))
+        ended.append((start, prompt, output))  # without output it was aborted
     yield from _in_order(ended)
 
 
-def read_vllm_bench(path: Path) -> Iterator[TraceRequest]:
-    """The requests of ``vllm bench serve --save-detailed`` that were answered."""
-    row = next(json_rows(path), Row({}, path, 1))
-    lists = [row.get(name) for name in (*VLLM_LISTS, "start_times")]
-    if not all(isinstance(one, list) and len(one) == len(lists[0]) for one in lists):
-        raise row.error("input_lens, output_lens and start_times must be lists of one length")
-    ended = []
-    for prompt, output, start in zip(*lists, strict=True):
-        one = row.within({"input_lens": prompt, "output_lens": output, "start_times": start})
-        lengths = one.tokens("input_lens"), one.tokens("output_lens")
-        if all(lengths):  # else it failed
+def read_vllm_bench(path: Path) -> Iterator[TraceRequest | None]:
+    """The requests of ``vllm bench serve --save-detailed``.
+
+    A file that was appended to (``--append-result``) has a row for each run. Their clocks need not
+    be one, so each run begins where the one before has ended.
+    """
+    begin = 0.0
+    for row in json_rows(path):
+        lists = [row.get(name) for name in (*VLLM_LISTS, "start_times")]
+        if not all(isinstance(one, list) and len(one) == len(lists[0]) for one in lists):
+            raise row.error("input_lens, output_lens and start_times must be lists of one length")
+        ended = []
+        for prompt, output, start in zip(*lists, strict=True):
+            one = row.within({"input_lens": prompt, "output_lens": output, "start_times": start})
+            lengths = one.tokens("input_lens"), one.tokens("output_lens")
             ended.append((one.seconds("start_times"), *lengths))
-    yield from _in_order(ended)
+        end = begin
+        for request in _in_order(ended, begin):
+            end = end if request is None else request.arrival
+            yield request
+        begin = max(end, begin + row.seconds("duration")) if "duration" in row.values else end
 
 
-def _in_order(ended: list[tuple[float, int, int]]) -> Iterator[TraceRequest]:
-    ended.sort()
-    for start, prompt, output in ended:
-        yield TraceRequest(start - ended[0][0], prompt, output)
+def _in_order(
+    ended: list[tuple[float, int, int]], begin: float = 0.0
+) -> Iterator[TraceRequest | None]:
+    """The first one at ``begin``; None for those that failed."""
+    answered = sorted(one for one in ended if one[1] and one[2])
+    for start, prompt, output in answered:
+        yield TraceRequest(begin + start - answered[0][0], prompt, output)
+    yield from [None] * (len(ended) - len(answered))

@@ -41,6 +41,7 @@ def test_a_prefix_stays_where_it_was_computed() -> None:
 )
 def test_load_outweighs_a_prefix(busy: Load) -> None:
     affinity = Affinity()
+    sent(affinity, prompt("p"), a=IDLE)
     assert sent(affinity, prompt("p"), a=IDLE, b=IDLE) == "a"
     assert sent(affinity, prompt("p"), a=IDLE._replace(running=3), b=IDLE) == "a"
     assert affinity.choose("x", prompt("p"), {"a": busy, "b": IDLE}) == ["b", "a"]
@@ -51,11 +52,11 @@ def test_what_was_sent_counts_until_the_replica_tells_of_it_or_has_answered() ->
         return affinity.choose(request, prefix, {"a": a, "b": IDLE})[0]
 
     affinity = Affinity()
-    assert choose("long", prompt("p", 4000)) == "a"
+    affinity.choose("long", prompt("p", 4000), {"a": IDLE})
     assert [choose(f"x{i}", prompt(f"x{i}", 500)) for i in range(3)] == ["b", "b", "b"]
     assert choose("q", prompt("q", 2000), Load(0, Report(2, 100_000, 100_000))) == "a"
     affinity = Affinity()
-    assert choose("long", prompt("p", 4000)) == "a"
+    affinity.choose("long", prompt("p", 4000), {"a": IDLE})
     assert choose("short", prompt("q")) == "b"
     affinity.done("a", "long")
     assert choose("next", prompt("r")) == "a"
@@ -78,6 +79,45 @@ def test_beginnings_are_remembered_longest() -> None:
     sent(affinity, prefix_of({"prompt": "y" * 128 * 700}, ""), a=small)
     beginning = Prefix(long.pieces[:300], 300 * 32)
     assert sent(affinity, beginning, a=small._replace(running=40), b=small) == "a"
+
+
+def test_new_prompts_spread_however_many_were_met_before() -> None:
+    """What a replica remembers saturates: that may not decide."""
+    full = Load(0, Report(1, capacity=32 * 1100, free=32 * 1100))
+    loads = dict.fromkeys(("a", "b", "c", "d"), full)
+    affinity = Affinity()
+    for i in range(1000):  # ten times what all of them remember
+        sent(affinity, prompt(f"old{i}", 3600), **loads)
+    first = [sent(affinity, prompt(f"new{i}"), **loads) for i in range(400)]
+    assert all(80 <= first.count(name) <= 120 for name in loads)
+    turns = [sent(affinity, prompt(f"talk{i}", 500), **loads) for i in range(22)]
+    assert [sent(affinity, prompt(f"talk{i}", 600), **loads) for i in range(22)] == turns
+
+
+@pytest.mark.parametrize("prefix", [Prefix(), prefix_of({"prompt": "Hi!"}, "")])
+def test_what_has_no_pieces_spreads(prefix: Prefix) -> None:
+    """Short prompts, and sessions, which stay where they were opened."""
+    affinity, loads = Affinity(), dict.fromkeys(("a", "b", "c", "d"), IDLE)
+    chosen = [sent(affinity, prefix, **loads) for _ in range(256)]
+    assert {name: chosen.count(name) for name in loads} == dict.fromkeys("abcd", 64)
+    sent(affinity, prompt("long", 10_000), **loads)
+    chosen = [sent(affinity, prefix, **loads) for _ in range(256)]
+    assert all(48 <= chosen.count(name) <= 80 for name in loads)
+
+
+def test_who_joins_is_not_given_all_that_comes() -> None:
+    affinity, loads = Affinity(), dict.fromkeys(("a", "b", "c"), IDLE)
+    for i in range(400):
+        sent(affinity, prompt(f"p{i}"), **loads)
+    chosen = [sent(affinity, prompt(f"q{i}"), **loads, d=IDLE) for i in range(64)]
+    assert 16 <= chosen.count("d") <= 40
+
+
+def test_no_name_decides() -> None:
+    """Routers that have seen nothing yet do not all begin with the same replica."""
+    loads = dict.fromkeys(("a", "b", "c", "d"), IDLE)
+    first = [Affinity().choose(f"r{i}", Prefix(), loads)[0] for i in range(400)]
+    assert all(60 <= first.count(name) <= 140 for name in loads)
 
 
 def test_who_is_gone_is_forgotten() -> None:

@@ -16,6 +16,7 @@ from quire.dialect import (
     ContentPiece,
     OutputParser,
     Reply,
+    Standing,
     dialect_of,
     marks_of,
 )
@@ -37,7 +38,7 @@ THINK = REASONING["qwen3"]
 
 
 def parse(name: str, text: str, *, reasons: bool = False, marks: bool = False) -> Reply:
-    parser = OutputParser(DIALECTS[name].form, TOOLS, THINK if marks else None, reasons=reasons)
+    parser = OutputParser(DIALECTS[name].form, TOOLS, THINK if marks else None, Standing(reasons))
     return Reply.of(parser.parse(text))
 
 

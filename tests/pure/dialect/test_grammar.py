@@ -168,8 +168,12 @@ def test_a_text_in_xml_cannot_hold_what_ends_it() -> None:
     grammar = calls_grammar(DIALECTS["qwen3_xml"].writing, {"f": schema}, spell, several=False)
     call = "<tool_call>\n<function=f>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>"
     assert allows(grammar, call % "\n <b>x</b> ")
-    for end in ("</parameter>", "<parameter=b>", "</function>"):
-        assert not allows(grammar, call % f"x{end}y")
+    assert not allows(grammar, call % "x</parameter>y")
+    for kept in ("<parameter=b>", "</function>", "</function>\n</tool_call>"):
+        text = call % f"x{kept}y"
+        assert allows(grammar, text)
+        (told,) = parsed(DIALECTS["qwen3_xml"], text).calls
+        assert json.loads(told.arguments) == {"a": f"x{kept}y"}
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,21 @@ def test_arguments_that_are_no_object_stay_as_they_were_written() -> None:
     assert rendered(HEAD + "{{ f.arguments }}" + TAIL, "") == "f {}"
 
 
+def test_arguments_that_are_nearly_json_are_an_object_in_a_history_too() -> None:
+    each = "{% for k, v in f.arguments | items %}{{ k }}={{ v }};{% endfor %}"
+    assert rendered(HEAD + each + TAIL, '{"a": "C:\\dir\n"}') == "f a=C:\\dir\n;"
+
+
+def test_calls_without_ids_get_some_that_their_results_have() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    asked = {"role": "assistant", "tool_calls": [call, {**call, "id": "mine"}, call]}
+    results = [{"role": "tool", "content": "x"}] * 2
+    given = {"role": "tool", "content": "x", "tool_call_id": "mine"}
+    first, *answers = for_template([asked, results[0], given, results[1]], None)
+    assert [one["id"] for one in first["tool_calls"]] == ["call_0", "mine", "call_2"]
+    assert [one["tool_call_id"] for one in answers] == ["call_0", "mine", "call_2"]
+
+
 def test_ids_are_shortened_the_same_to_the_same() -> None:
     ids = "{% for m in messages %}{% for c in m.tool_calls %}{{ c.id }}{% endfor %}{% endfor %}"
     short = rendered(ids, "{}", 9)

@@ -16,6 +16,7 @@ from quire.dialect import (
     OutputParser,
     Parser,
     Reply,
+    Standing,
 )
 
 TOOLS = {"f": {"properties": {"n": {"type": "integer"}, "l": {"type": "array"}}}, "g": {}}
@@ -76,7 +77,9 @@ def test_the_pieces_add_up_to_the_whole(
     marks = REASONING["qwen3"] if thinks else None
 
     def parser() -> OutputParser:
-        return OutputParser(DIALECTS[name].form, TOOLS, marks, reasons=thinks and reasons)
+        return OutputParser(
+            DIALECTS[name].form, TOOLS, marks, standing=Standing(thinks and reasons)
+        )
 
     whole = run(parser(), [text])
     pieces = run(parser(), [text[start:end] for start, end in pairwise(cuts)])

@@ -10,7 +10,8 @@ import tokenizers
 
 import quire
 from quire.config import ServerConfig
-from quire.dialect import DIALECTS, REASONING, Reply, literal
+from quire.dialect import DIALECTS, REASONING, Reply, Standing, literal
+from quire.engine import Begun
 from quire.engine.chat_template import ChatTemplate
 from quire.engine.detokenizer import Detokenizer
 from quire.engine.tokenizer import JsonTokenizer
@@ -39,7 +40,7 @@ def test_a_mark_that_is_a_token_is_read() -> None:
     assert shown == text.replace("<|end|>", "")
     every = Detokenizer(made, [], False, tuple(speech.special.values()))
     assert "".join(map(every.push, ids)) + every.flush() == text
-    reply = Reply.of(speech.parser({"f": {}}, reasons=False, tail="").parse(shown))
+    reply = Reply.of(speech.parser({"f": {}}, Begun()).parse(shown))
     assert (reply.reasoning, reply.content, len(reply.calls)) == ("Hm.", "Hi you", 1)
 
 
@@ -55,42 +56,39 @@ def test_marks_that_are_text_need_no_care() -> None:
     assert not Speech.of(tokenizer(), ServerConfig()).special
 
 
-@pytest.mark.parametrize(
-    ("text", "reasons"),
-    [
-        ("<|user|>x<|end|><|assistant|><think>\n", True),
-        ("<|user|><think>x</think><|end|><|assistant|>", False),
-        ("<|assistant|><think>\n\n</think>\n\n", False),
-    ],
-)
-def test_a_prompt_opens_the_reasoning(text: str, reasons: bool) -> None:
-    for made in (tokenizer(), tokenizer(*MARKS)):
-        speech = Speech.of(made, ServerConfig())
-        assert (
-            speech.reasons_after(speech.tail(made.encode(text, add_special_tokens=False)))
-            == reasons
-        )
-
-
 def test_tokens_of_reasoning_are_counted_where_marks_are_tokens() -> None:
     made = tokenizer(*MARKS)
     speech = Speech.of(made, ServerConfig())
     thought = made.encode("Let me see.", add_special_tokens=False)
     start, end = speech.special["<think>"], speech.special["</think>"]
-    for before, reasons in (([start], False), ([], True)):
-        for after in ([end, *thought], []):
+    spaces = made.encode("\n \n" * 9, add_special_tokens=False)
+    assert len(spaces) > 4
+    for before, at in (
+        ([start], Standing()),
+        ([*spaces, start], Standing()),
+        ([], Standing(True)),
+        ([start], Standing(True)),
+        ([], Standing(True, True)),
+    ):
+        for after in ([end, *thought], [end, start, *thought], []):
             ids = [*before, *thought, *after]
-            assert speech.reasoning_tokens(ids, reasons=reasons) == len(thought)
-    assert speech.reasoning_tokens(thought, reasons=False) == 0
-    assert Speech.of(tokenizer(), ServerConfig()).reasoning_tokens([1], reasons=True) is None
+            assert speech.reasoning_tokens(ids, at) == len(thought)
+    assert speech.reasoning_tokens([start, *thought], Standing(True, True)) == len(thought) + 1
+    for ids, at in (
+        (thought, Standing()),
+        ([*thought[:1], start, *thought, end], Standing()),
+        ([start, *thought, end], Standing(False, True)),
+    ):
+        assert speech.reasoning_tokens(ids, at) == 0
+    assert Speech.of(tokenizer(), ServerConfig()).reasoning_tokens([1], Standing(True)) is None
 
 
 def test_settings_come_before_what_the_template_tells() -> None:
     config = ServerConfig(tool_call_parser="mistral", reasoning_parser="deepseek_r1")
     speech = Speech.of(tokenizer(), config)
     assert speech.dialect is DIALECTS["mistral"] and speech.marks is REASONING["deepseek_r1"]
-    assert speech.reasons_after("")
-    assert not speech.reasons_after("<think>\n\n</think>\n\n")
+    assert speech.standing(Begun()).reasons
+    assert not speech.standing(Begun("<think>\n\n</think>\n\n")).reasons
     for name in ("tool_call_parser", "reasoning_parser"):
         with pytest.raises(ConfigError, match=f"{name} must be one of"):
             ServerConfig(**{name: "nonsense"})

@@ -53,7 +53,7 @@ class SlowExecutor(FakeExecutor):
 
 
 async def collect(engine: AsyncEngine, request_id: str, tokens: int) -> list[int]:
-    params = SamplingParams(max_tokens=tokens, seed=1)
+    params = SamplingParams(max_tokens=tokens, seed=1, ignore_eos=True)
     steps = engine.generate({request_id: PROMPT}, params)
     return [token async for deltas in steps for delta in deltas for token in delta.token_ids]
 
@@ -102,7 +102,7 @@ def test_memory_is_given_back_when_nobody_has_come_for_a_while(
 def test_closing_the_iterator_frees_the_blocks() -> None:
     async def main() -> None:
         async with running(SlowExecutor(64, 4)) as engine:
-            steps = engine.generate({"r": PROMPT}, SamplingParams(max_tokens=190))
+            steps = engine.generate({"r": PROMPT}, SamplingParams(max_tokens=190, ignore_eos=True))
             assert (await anext(steps))[0].first
             await steps.aclose()
             await idle(engine)
@@ -170,6 +170,8 @@ class Counting:
     """A tokenizer that keeps the texts that it was given, and can be made to wait."""
 
     longest_token, own_texts = TOKENIZER.longest_token, TOKENIZER.own_texts
+    special_ids = TOKENIZER.special_ids
+    end_ids = TOKENIZER.end_ids
     count, decode = staticmethod(TOKENIZER.count), staticmethod(TOKENIZER.decode)
     apply_chat_template = staticmethod(TOKENIZER.apply_chat_template)
 
@@ -226,7 +228,7 @@ def test_one_prompt_that_is_too_long_keeps_all_from_being_tokenized() -> None:
                 await engine.append_to_session("s", "b" * 10**6)
             chat = [{"role": "user", "content": "b" * 10**6}]
             with pytest.raises(RequestError, match="messages has"):
-                await engine.chat_prompt(chat, {})
+                await engine.begin_chat(chat, {})
             assert tokenizer.given == []
 
     asyncio.run(main())

@@ -12,6 +12,8 @@ from quire.engine import Delta
 from quire.engine.delivery import GATHERED, Delivery
 from quire.engine.output_collector import OutputCollector
 from quire.engine.outputs import TokenLogprobTable
+from quire.engine.places import Place
+from quire.engine.token_texts import OwnTexts
 from quire.errors import EngineError
 from quire.protocol import TokenLogprobs
 
@@ -113,7 +115,8 @@ def test_a_turn_wakes_tasks_for_what_can_be_written_soon(scored: bool, at_once: 
     async def main() -> None:
         names = [str(number) for number in range(2 * at_once + 2)]
         tasks = Tasks(*names)
-        tables = (TokenLogprobTable(5, TokenLogprobs(-1.0, 1, ()), str),) if scored else None
+        place = Place(OwnTexts(lambda token_id: b"5", frozenset()), 5)
+        tables = (TokenLogprobTable(TokenLogprobs(-1.0, 1, ()), place),) if scored else None
         await asyncio.sleep(0)
         tasks.delivery.put([delta(name)._replace(logprobs=tables) for name in names])
         woken = []

@@ -34,7 +34,7 @@ class Watched:
     def __init__(self, inner: JsonTokenizer, rendered: str = "") -> None:
         self.inner = inner
         self.longest_token = inner.longest_token
-        self.own_texts = inner.own_texts
+        self.own_texts, self.end_ids = inner.own_texts, inner.end_ids
         self.given: list[int] = []
         self.rendered = rendered
 
@@ -81,7 +81,8 @@ def test_what_is_longer_than_its_tokens_can_be_is_not_tokenized() -> None:
     here, text = input_processor(tokenizer, 100), "x" * (100 * LONGEST + 1)
     error = refusal(here.size, text)
     assert str(error) == (
-        "prompt has 4401 characters; with max_model_len 100 it may have at most 4400"
+        "prompt has 4401 characters; with max_model_len 100 it may have at most 4400; "
+        "this model's maximum context length is 100 tokens"
     )
     assert error.field == "prompt"
     assert refusal(here.size, {"prompt": text}).field == "prompt"
@@ -108,7 +109,9 @@ def test_token_ids_are_counted_before_they_are_looked_at() -> None:
 
     here = input_processor(watched(), 100)
     error = refusal(here.size, Untouchable([1] * 100))
-    assert str(error) == "prompt has 100 tokens; with max_model_len 100 it may have at most 99"
+    assert str(error).startswith(
+        "prompt has 100 tokens; with max_model_len 100 it may have at most 99"
+    )
     assert refusal(here.session_input, Untouchable([1] * 100), first=True).field == "input"
     assert here.size([1] * 99) == 99
 
@@ -118,7 +121,10 @@ def test_without_a_longest_sequence_there_is_a_limit_too() -> None:
     here = input_processor(tokenizer, None)
     assert here.size("x" * MAX_CHARACTERS) == MAX_CHARACTERS
     error = refusal(here.size, "x" * (MAX_CHARACTERS + 1))
-    assert str(error) == "prompt has 4194305 characters; it may have at most 4194304"
+    assert str(error) == (
+        "prompt has 4194305 characters; it may have at most 4194304; this model's maximum context "
+        "length is 1048576 tokens"
+    )
     assert here.size([1] * MAX_TOKENS) == MAX_TOKENS
     assert refusal(here.size, [1] * (MAX_TOKENS + 1)).field == "prompt"
     assert tokenizer.given == []

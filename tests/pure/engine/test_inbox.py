@@ -10,6 +10,8 @@ import pytest
 from quire.engine import Delta, RequestOutput
 from quire.engine.output_collector import OutputCollector
 from quire.engine.outputs import TokenLogprobTable, joined
+from quire.engine.places import Place
+from quire.engine.token_texts import OwnTexts
 from quire.errors import EngineError
 from quire.protocol import TokenLogprobs
 
@@ -49,11 +51,14 @@ def test_what_came_before_a_failure_is_given_first() -> None:
     asyncio.run(main())
 
 
+NAMES = OwnTexts(lambda token_id: str(token_id).encode(), frozenset())
+
+
 def gained(
     token: int, index: int = 0, *, first: bool = False, end: str | None = None, final: bool = False
 ) -> Delta:
     """One more token of one of two outputs; its text is its number, and so is its probability."""
-    table = TokenLogprobTable(token, TokenLogprobs(-float(token), 1, ()), str)
+    table = TokenLogprobTable(TokenLogprobs(-float(token), 1, ()), Place(NAMES, token))
     output = cast(RequestOutput, "all of it") if final else None
     return Delta("r", index, f"{token} ", (token,), (table,), token / 10, first, end, None, output)
 

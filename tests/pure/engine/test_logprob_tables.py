@@ -6,6 +6,8 @@ import pickle
 
 from quire.engine import Logprob
 from quire.engine.outputs import TokenLogprobTable
+from quire.engine.places import Place
+from quire.engine.token_texts import OwnTexts
 from quire.protocol import TokenLogprobs
 
 FOUND = TokenLogprobs(-2.0, 3, ((7, -0.5), (4, -1.0), (9, -2.0)))
@@ -14,20 +16,22 @@ FOUND = TokenLogprobs(-2.0, 3, ((7, -0.5), (4, -1.0), (9, -2.0)))
 def test_a_table_is_made_when_it_is_looked_at() -> None:
     asked: list[int] = []
 
-    def text_of(token_id: int) -> str:
+    def bytes_of(token_id: int) -> bytes:
         asked.append(token_id)
-        return chr(token_id + 90)
+        return chr(token_id + 90).encode()
 
-    table = TokenLogprobTable(9, FOUND, text_of)
+    own = OwnTexts(bytes_of, frozenset())
+    table = TokenLogprobTable(FOUND, Place(own, 9))
     assert not asked
     assert table.chosen == Logprob(-2.0, 3, "c") and asked == [9]
     whole = {9: table.chosen, 7: Logprob(-0.5, 1, "a"), 4: Logprob(-1.0, 2, "^")}
     assert table == whole and list(table) == [9, 7, 4] and len(table) == 3
     assert list(table.values()) == list(whole.values()) and table[4] == whole[4]
     assert 5 not in table and repr(table) == repr(whole)
-    assert len(TokenLogprobTable(1, FOUND, text_of)) == 4  # it is none of the likeliest
+    assert len(TokenLogprobTable(FOUND, Place(own, 1))) == 4  # it is none of the likeliest
 
 
 def test_a_table_travels_as_a_dict() -> None:
-    table = TokenLogprobTable(9, FOUND, lambda token_id: str(token_id))
+    own = OwnTexts(lambda token_id: str(token_id).encode(), frozenset())
+    table = TokenLogprobTable(FOUND, Place(own, 9))
     assert pickle.loads(pickle.dumps(table)) == dict(table.items())

@@ -17,14 +17,14 @@ DEMO = Path(quire.__file__).parent / "demo" / "tokenizer.json"
 MARKS = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
 
 
-def processor(*marks: str, bos: str = "") -> InputProcessor:
+def processor(*marks: str, bos: str = "", template: str = "") -> InputProcessor:
     backend = tokenizers.Tokenizer.from_file(str(DEMO))
     backend.add_special_tokens([*marks, *([bos] if bos else [])])
     if bos:
         backend.post_processor = tokenizers.processors.TemplateProcessing(
             single=f"{bos} $A", special_tokens=[(bos, backend.token_to_id(bos))]
         )
-    tokenizer = JsonTokenizer(backend, None)
+    tokenizer = JsonTokenizer(backend, ChatTemplate(template, {}) if template else None)
     return InputProcessor(tokenizer, vocab_size=backend.get_vocab_size(), max_model_len=64,
                           eos_token_ids=[], seed=0)  # fmt: skip
 
@@ -47,12 +47,17 @@ def test_a_model_without_marks_fills_no_gap(marks: tuple[str, ...]) -> None:
 
 
 def test_special_tokens_and_cuts() -> None:
-    inputs = processor(bos="<bos>")
+    inputs = processor(bos="<bos>", template="{{ messages[0].content }}")
     whole = inputs.text_prompt("one two three four", PromptForm())
     bare = inputs.text_prompt("one two three four", PromptForm(add_special_tokens=False))
     assert whole[1:] == bare and inputs.tokenizer.decode(whole[:1], skip_special_tokens=False)
     assert inputs.text_prompt("one two three four", PromptForm(most=3)) == whole[-3:]
     assert inputs.text_prompt("one two", PromptForm(most=99, keep_first=True))[0] == whole[0]
+    begun = inputs.text_prompt("one two three four", PromptForm(most=3, keep_begin=True))
+    assert begun == [whole[0], *whole[-2:]], "a text that is gone on with begins as one"
+    told = [{"role": "user", "content": "one two three four"}]
+    chat = inputs.chat_prompt(told, {}, PromptForm(True, 3, keep_begin=True))
+    assert chat[0] == whole[0] and len(chat) == 3
 
 
 GOES_ON = {"continue_final_message": True}

@@ -17,9 +17,12 @@ def strings(*stops: str, include: bool = False) -> StopStrings:
     return StopStrings(StopAutomaton(stops), include)
 
 
-def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """Where the first stop string is complete, and the longest that ends there, by brute force."""
-    for end in range(len(text) + 1):
+def first_stop(text: str, stops: Sequence[str], after: int = -1) -> tuple[int, str] | None:
+    """Where the first stop string is complete, and the longest that ends there, by brute force.
+
+    after: a place where none may be complete yet.
+    """
+    for end in range(after + 1, len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
         if complete:
             return end, max(complete, key=len)
@@ -53,6 +56,30 @@ def test_text_ends_at_the_first_complete_stop_string_however_it_comes(
         end, stop = found
         assert scanner.matched == stop
         assert shown == text[: end if include else end - len(stop)]
+
+
+@settings(max_examples=500)
+@given(st.lists(st.text("ab", max_size=3), max_size=8), STOPS, st.booleans(), st.integers(0, 8))
+@example(["xa", "b"], ["ab"], False, 1)
+@example(["ab", "b"], ["ab", "abb"], False, 1)
+@example(["ab", "ab"], ["ab"], False, 1)
+def test_what_is_complete_too_early_is_text_and_what_only_begins_there_ends_it(
+    pieces: list[str], stops: list[str], include: bool, early: int
+) -> None:
+    """early: pieces that no stop string may end."""
+    scanner, shown = strings(*stops, include=include), ""
+    for number, piece in enumerate(pieces):
+        shown += scanner.push(piece, may_end=number >= early)
+        if scanner.matched is not None:
+            break
+    text, free = "".join(pieces), len("".join(pieces[:early]))
+    found = first_stop(text, stops, after=free)
+    if found is None:
+        assert scanner.matched is None and shown + scanner.flush() == text
+        return
+    end, stop = found
+    assert scanner.matched == stop
+    assert shown == text[: end if include else end - len(stop)]
 
 
 @pytest.mark.parametrize("pieces", [["xabcd"], ["xa", "bcd"], ["xabc", "d"], [*"xabcd"]])

@@ -5,20 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLExecutor
 
-import quire
 import quire.grammar.masks as grammar_masks
 from quire.errors import RequestError
 from quire.grammar import GrammarCompiler, Guide, Place, Rules, fill_masks
 from quire.protocol import Reasoning, SamplingParams, StructuredOutputs
+from support.grammars import Words, backend, compiler
 
 EOS = 0
 PERSON = {
@@ -37,34 +35,8 @@ TEXTS = [
 OPEN, CLOSE = "<|start|>", "the end"
 
 
-@cache
-def backend() -> tokenizers.Tokenizer:
-    file = Path(quire.__file__).parent / "demo" / "tokenizer.json"
-    return tokenizers.Tokenizer.from_file(str(file))
-
-
-class Words:
-    """The demonstration model's tokenizer, or one that is none of the library's."""
-
-    def __init__(self, *, readable: bool = True) -> None:
-        self._readable = readable
-
-    def to_json(self) -> str | None:
-        return str(backend().to_str()) if self._readable else None
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        ids: list[int] = backend().encode(text, add_special_tokens=add_special_tokens).ids
-        return ids
-
-
 def encode(text: str) -> list[int]:
-    return Words().encode(text, add_special_tokens=False)
-
-
-@cache
-def compiler() -> GrammarCompiler:
-    size = backend().get_vocab_size()
-    return GrammarCompiler(Words(), size, frozenset({EOS}))
+    return Words(backend()).encode(text, add_special_tokens=False)
 
 
 @cache
@@ -297,8 +269,8 @@ def test_what_others_write_does_not_decide_what_one_can() -> None:
 
 
 def test_a_tokenizer_without_a_text_is_refused() -> None:
-    without = GrammarCompiler(Words(readable=False), 10, frozenset({EOS}))
-    endless = GrammarCompiler(Words(), 4_096, frozenset())
+    without = GrammarCompiler(Words(backend(), readable=False), 10, frozenset({EOS}))
+    endless = GrammarCompiler(Words(backend()), 4_096, frozenset())
     for each, why in ((without, "token by token"), (endless, "with an end")):
         with pytest.raises(RequestError, match=why):
             each.rules(SamplingParams(structured_outputs=TEXTS[2]))

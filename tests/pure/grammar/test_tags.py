@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 import quire
 from quire.errors import RequestError
@@ -25,10 +25,15 @@ def _tools() -> tuple[tokenizers.Tokenizer, LLTokenizer]:
     return tokenizers.Tokenizer.from_file(str(_FILE)), LLTokenizer(_FILE.read_text("utf-8"))
 
 
+def source_of(tag: Any) -> str:
+    backend, _ = _tools()
+    asked = StructuredOutputs(structural_tag=tag)
+    return grammar_source(asked, backend.token_to_id, LLParserLimits())
+
+
 def allows(format_: Any, text: str) -> bool:
     backend, guide = _tools()
-    tag = {"type": "structural_tag", "format": format_}
-    source = grammar_source(StructuredOutputs(structural_tag=tag))
+    source = source_of({"type": "structural_tag", "format": format_})
     matcher = LLMatcher(guide, source, log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     tokens = backend.encode(text, add_special_tokens=False).ids
@@ -190,4 +195,4 @@ def test_what_is_refused_is_named(format_: Any, words: str) -> None:
 def test_both_forms_at_once_are_refused() -> None:
     both = {"format": ANY, "structures": [{"begin": "a", "end": "b", "schema": {}}]}
     with pytest.raises(RequestError, match="beside format"):
-        grammar_source(StructuredOutputs(structural_tag=json.dumps(both)))
+        source_of(json.dumps(both))

@@ -133,3 +133,23 @@ def test_what_is_kept_is_bounded_and_the_latest_stays() -> None:
         chunk = Chunk(number, range(4), 0, None, 4, None)  # type: ignore[arg-type]
         scored.promise(chunk, PromptScores(4, 5, SIZE), [bytes([number])])
     assert [scored.find([bytes([number])], 5) for number in range(5)] == [0, 0, 1, 1, 1]
+
+
+def test_of_a_prompt_the_end_makes_room() -> None:
+    """Whether it is longer than what is kept, or one whose beginning others go on from."""
+    scored = ScoredBlocks(SIZE, most_bytes=8 * SIZE * 300)
+
+    def promise(prompt: int, blocks: int, step: int) -> list[bytes]:
+        names = [bytes([prompt, number]) for number in range(blocks)]
+        scores = PromptScores(blocks * SIZE, 0, SIZE)
+        for start in range(0, blocks, step):
+            chunk = Chunk(prompt, range(step * SIZE), start * SIZE, None, 0, None)  # type: ignore[arg-type]
+            scored.promise(chunk, scores, names)
+        return names
+
+    long = promise(1, 30, 3)
+    assert scored.find(long, 0) == 8
+    for other in range(2, 5):
+        promise(other, 4, 4)
+        scored.reuse(PromptScores(30 * SIZE, 0, SIZE), long[:4], 3 * SIZE)
+    assert scored.find(long, 0) == 4

@@ -31,7 +31,8 @@ def test_the_least_recently_used_go_first_and_what_comes_back_is_what_was_stored
             tiers.write(content(number), parts(number))
             kept[number] = None
         elif deed == "f":
-            tiers.found([content(number).name])
+            tiers.used([content(number).name])
+            tiers.used([])  # nothing is written that was not here
         elif number in kept:
             assert read(tiers, number) == parts(number)
         else:
@@ -46,6 +47,20 @@ def test_the_least_recently_used_go_first_and_what_comes_back_is_what_was_stored
     assert tiers.room() == MOST
     assert tiers.seconds_to_fetch() > 0
     assert len(kept) == MOST, "measuring leaves nothing behind"
+
+
+def test_a_text_that_is_too_long_keeps_its_beginning() -> None:
+    """Blocks come a few at a time, and each step says before how they follow one another."""
+    shelf = RecordShelf(FORM, MOST * FORM.num_bytes)
+    shelf.write(content(99), parts(99))  # another text, longest unused
+    for end in range(3, 31, 3):
+        shelf.used([content(number).name for number in reversed(range(end))])
+        for number in range(end - 3, end):
+            shelf.write(content(number), parts(number))
+    assert [n for n in range(100) if shelf.has(content(n).name)] == list(range(MOST))
+    shelf.used([])
+    shelf.write(content(50), parts(50))  # another one takes the end's place
+    assert [n for n in range(100) if shelf.has(content(n).name)] == [*range(MOST - 1), 50]
 
 
 def test_a_disk_has_what_main_memory_has_lost(tmp_path: Path) -> None:

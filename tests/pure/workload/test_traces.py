@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def test_azure_rows_become_requests(tmp_path: Path) -> None:
 
 
 def test_failed_requests_of_burstgpt_are_left_out(tmp_path: Path) -> None:
-    requests = list(read_burstgpt(write(tmp_path, BURSTGPT)))
+    requests = list(Trace.open(write(tmp_path, BURSTGPT)))
     assert requests == [TraceRequest(0.0, 472, 18), TraceRequest(113.5, 417, 276)]
 
 
@@ -288,3 +288,107 @@ def test_logs_of_other_servers_are_traces(tmp_path: Path) -> None:
     log.write_text(line("request.finished", "a", 1.0))
     with pytest.raises(ConfigError, match=r"line 1: out\.meta_info is missing"):
         list(Trace.open(log))
+
+
+def rows_of(times: Iterable[float], length: int = 900, **more: object) -> str:
+    row = {"input_length": length, "output_length": 5, **more}
+    return "\n".join(json.dumps({"timestamp": time, **row}) for time in times)
+
+
+BLOCKS = list(range(57))  # of 16 tokens, for 900
+
+
+@pytest.mark.parametrize(
+    ("text", "times", "span"),
+    [
+        (rows_of([0, 3000, 6000], hash_ids=[1, 2]), "milliseconds (hashes of 512 tokens)", 6.0),
+        (rows_of([0, 1, 3], hash_ids=BLOCKS), "seconds (hashes of 16 tokens)", 3.0),
+        (rows_of([0, 0.5, 2.25]), "seconds (fractions)", 2.25),
+        (rows_of([1.7e12, 1.7e12 + 500]), "milliseconds (milliseconds since 1970)", 0.5),
+        (rows_of([1.7e9 + 0.5, 1.7e9 + 8]), "seconds (seconds since 1970)", 7.5),
+        # The first row is too short to tell its blocks apart.
+        (
+            rows_of([0], length=9, hash_ids=[0]) + "\n" + rows_of([4], hash_ids=BLOCKS),
+            "seconds (hashes of 16 tokens)",
+            4.0,
+        ),
+        (
+            rows_of(range(100), length=2000),
+            "seconds (as milliseconds, 2,000,000 tokens would come a second)",
+            99.0,
+        ),
+    ],
+)
+def test_what_a_traces_times_are_counted_in_is_seen_from_its_rows(
+    tmp_path: Path, text: str, times: str, span: float
+) -> None:
+    trace = Trace.open(write(tmp_path, text))
+    assert trace.format.times == times
+    facts = trace.facts()
+    assert facts.span == pytest.approx(span) == list(trace)[-1].arrival
+    assert facts.requests == len(list(trace)) == text.count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (rows_of([0, 3000, 6000]), "nothing in it tells"),
+        (rows_of([0], length=9, hash_ids=[0]), "nothing in it tells"),
+        (
+            rows_of([0, 0.5], hash_ids=[1, 2]),
+            "hashes of 512 tokens: milliseconds, but fractions: seconds",
+        ),
+        (rows_of(range(0, 300, 3), length=20_000, hash_ids=list(range(40))), "but as milliseconds"),
+    ],
+)
+def test_a_trace_whose_times_may_be_either_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError, match=rf"\(.*{why}.*\); say --time-unit s or ms"):
+        Trace.open(path)
+    last = json.loads(text.splitlines()[-1])["timestamp"]
+    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
+        assert Trace.open(path, unit=unit).facts().span == pytest.approx(last * factor)
+    if "hash_ids" not in text:  # who names the form has named the unit
+        assert Trace.open(path, "mooncake").facts().span == pytest.approx(last / 1e3)
+        assert Trace.open(path, "timed-trace").facts().span == pytest.approx(last)
+
+
+def test_a_unit_is_no_other_formats(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"azure traces have their own \(dates\)"):
+        Trace.open(write(tmp_path, AZURE), unit="ms")
+
+
+@pytest.mark.parametrize(
+    ("columns", "time", "said"),
+    [
+        ("prompt=in,output=out,time=at", "1700000000123", "milliseconds since 1970: say time_ms="),
+        ("prompt=in,output=out,time_ms=at", "1700000000", "seconds since 1970: say time=at"),
+    ],
+)
+def test_a_column_in_another_unit_than_named_is_refused(
+    tmp_path: Path, columns: str, time: str, said: str
+) -> None:
+    path = write(tmp_path, f"at,in,out\n{time},5,6\n")
+    with pytest.raises(ConfigError, match=f"line 2: at looks like {said}"):
+        list(Trace.of_columns(path, columns))
+
+
+@pytest.mark.parametrize("empty", ["0", ""])
+def test_one_row_without_output_refuses_no_others(tmp_path: Path, empty: str) -> None:
+    path = write(tmp_path, AZURE + f"2023-11-16 18:15:52.5,400,{empty}\n")
+    trace = Trace.open(path)
+    assert len(list(trace)) == 3
+    facts = trace.facts()
+    assert (facts.requests, facts.unanswered) == (3, 1)
+    named = Trace.of_columns(path, "prompt=ContextTokens,output=GeneratedTokens,time=TIMESTAMP")
+    assert list(named) == list(trace)
+
+
+def test_all_runs_of_a_benchmark_are_read(tmp_path: Path) -> None:
+    """``--append-result`` writes a row for each, whose clocks need not be one."""
+    run = {"input_lens": [7, 5, 9], "output_lens": [2, 0, 3], "start_times": [100.5, 101.0, 102.5]}
+    later = {**run, "start_times": [3.0, 3.5, 4.0]}
+    path = write(tmp_path, json.dumps({**run, "duration": 10.0}) + "\n" + json.dumps(later))
+    trace = Trace.open(path)
+    assert [r.arrival for r in trace] == [0.0, 2.0, 10.0, 11.0]
+    assert trace.facts() == ("vllm-bench", "seconds", 4, 2, 11.0)

@@ -37,8 +37,9 @@ DOORS: list[tuple[str, dict[str, Any], type[BaseModel]]] = [
 ]
 # What changes no text passes whatever it is, but for the body's own bounds.
 HINTS = {
-    "cache_control", "citations", "context_management", "diagnostics", "inference_geo", "metadata",
-    "keep_alive", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier",
+    "cache_control", "citations", "client_metadata", "context_management", "diagnostics",
+    "inference_geo", "keep_alive", "metadata", "prompt_cache_key", "prompt_cache_retention",
+    "safety_identifier", "service_tier",
 }  # fmt: skip
 # What the engine bounds: texts may be too long, and a schema of anything is one.
 ENGINE_S = {"prompt", "content", "input", "instructions", "messages", "system", "stop"}

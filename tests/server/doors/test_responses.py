@@ -154,6 +154,40 @@ def test_what_is_asked_for_reaches_the_engine(speaking: LiveServer) -> None:
     assert made.text and made.text.format and made.text.format.type == "json_schema"
 
 
+def test_every_token_of_a_text_has_its_log_probability_told_once(speaking: LiveServer) -> None:
+    """Those that are no text too, as its end is; none of reasoning and of calls."""
+    ask: Any = {"model": MODEL, "input": "x", "tools": [TOOL], "top_logprobs": 1,
+                "include": ["message.output_text.logprobs"]}  # fmt: skip
+    for said, text in ((SAID, "I look."), ("A 🦊 looks.", "A 🦊 looks.")):
+        tokens = speaking.script(said)
+        whole = speaking.openai.responses.create(**ask)
+        (message,) = [one for one in whole.output if one.type == "message"]
+        (part,) = message.content
+        assert part.type == "output_text" and part.logprobs and part.text == text
+        told = "".join(entry.token for entry in part.logprobs)
+        assert told.strip().startswith(text) and "weather" not in told
+        if said == text:
+            assert len(part.logprobs) == len(tokens) + 1 == whole.usage.output_tokens  # type: ignore[union-attr]
+        stream = [*speaking.openai.responses.create(**ask, stream=True)]
+        deltas = [one for one in stream if one.type == "response.output_text.delta"]
+        entries = [entry.to_dict() for one in deltas for entry in one.logprobs]
+        assert entries == [entry.to_dict() for entry in part.logprobs]
+
+
+def test_log_probabilities_of_a_call_are_not_told_with_the_text_after_it(
+    speaking: LiveServer,
+) -> None:
+    call = '<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>'
+    speaking.script(f"One.{call}Two.")
+    made = speaking.openai.responses.create(
+        model=MODEL, input="x", tools=[TOOL], include=["message.output_text.logprobs"]
+    )
+    parts: Any = [one.content[0] for one in made.output if one.type == "message"]
+    told = ["".join(entry.token for entry in part.logprobs) for part in parts]
+    assert [part.text for part in parts] == ["One.", "Two."]
+    assert told[0] == "One." and told[1].startswith("Two.") and "weather" not in told[1]
+
+
 def test_a_conversation_is_no_larger_than_a_body_may_be() -> None:
     with live_server(max_body_bytes=4_000) as server:
         made = server.openai.responses.create(**FEW, input="x")
@@ -223,7 +257,7 @@ def test_who_takes_most_room_loses_first_and_conversations_lose_their_ends_first
         ({"temperature": "hot"}, "temperature"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"top_logprobs": 3}, "top_logprobs"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": "websearch"}]}, "tools[0]"),
         ({"tools": [{"type": "function", "name": "two words"}]}, "tools[0]"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice"),

@@ -45,6 +45,18 @@ def test_every_family_streams(family: str, model_dir: ModelDir) -> None:
     check_nothing_leaked(llm)
 
 
+def test_longrope_is_chosen_by_the_positions_that_are_told_apart(model_dir: ModelDir) -> None:
+    """Not by the length of texts, which has no end. Its original length is 32."""
+    directory, (prompt,) = model_dir("longrope"), random_prompts(9)
+    params = SamplingParams(temperature=0.0, max_tokens=18, ignore_eos=True)
+    llms = [LLM(directory, max_model_len=length) for length in (32, 256)]
+    short, long = (texts(llm.generate([prompt], params, use_tqdm=False)) for llm in llms)
+    assert short != long
+    for window, expected in ((28, short), (40, long)):
+        streamed = make_llm(directory, window, 4).generate([prompt], params, use_tqdm=False)
+        assert texts(streamed) == expected
+
+
 @pytest.mark.parametrize(
     ("window", "sinks", "block_size", "chunk"),
     [(8, 0, 4, 16), (8, 4, 4, 5), (12, 3, 4, 64), (7, 5, 2, 1), (16, 1, 8, 7), (5, 9, 4, 9)],
@@ -147,7 +159,6 @@ def test_branches_survive_preemption(mode: str, kind: str, model_dir: ModelDir) 
         ("gemma2", {"window": 16}, "sliding windows of its own"),
         ("mistral", {"window": 16}, "sliding windows of its own"),
         ("dynamic", {"window": 16}, r"\(dynamic\) change with the length"),
-        ("longrope", {"window": 16}, r"\(longrope\) change with the length"),
         ("llama", {"window": 250, "attention_sinks": 7}, "is 257; this model allows at most 256"),
         ("llama", {"window": 3}, "at least block_size, 4"),
         ("llama", {"window": 0}, "window must be an integer of at least 1"),

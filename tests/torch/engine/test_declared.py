@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from transformers.cli.serving import utils as serving
 import quire
 from quire.config import ServerConfig
 from quire.dialect import Declared, Event, Parser, Reply, Wanted, literal
+from quire.engine import Begun
 from quire.engine.chat_template import ChatTemplate
 from quire.engine.tokenizer import JsonTokenizer
 from quire.errors import RequestError
@@ -56,8 +58,8 @@ def run(parser: Parser, pieces: list[str]) -> Reply:
     return Reply.of(events + parser.finish())
 
 
-def read(text: str, tail: str = "<|turn>model\n", *, tools: bool = True) -> Reply:
-    return run(DECLARED.parser(TOOLS if tools else None, tail), [text])
+def read(text: str, begun: str = "<|turn>model\n", *, tools: bool = True) -> Reply:
+    return run(DECLARED.parser(TOOLS if tools else None, begun), [text])
 
 
 def test_what_is_declared_is_read() -> None:
@@ -66,6 +68,10 @@ def test_what_is_declared_is_read() -> None:
     assert [json.loads(call.arguments) for call in reply.calls] == [{"n": 5, "s": "a b"}] * 2
     assert read("Hm.<channel|>Hi.", "<|turn>model\n<|channel>thought\n").reasoning == "Hm."
     assert read("Hi.", "of another turn").content == "Hi."
+    begun = f"<|turn>model\n<|channel>thought\n{'I think, so. ' * 40}I think"
+    assert read(" so.<channel|>Hi.", begun) == Reply(" so.", "Hi."), "letter by letter"
+    assert read(" so.<|channel>", f"{begun}<channel|>Hi") == Reply("", " so.<|channel>")
+    assert read("{n:5}<tool_call|>", "<|turn>model\n<|tool_call>call:f").calls
     assert read(CALL, tools=False) == Reply(content=CALL[18:-12])
     broken = read("<|tool_call>call:f{oops<tool_call|> Hi.")
     assert not broken.calls and broken.content == "{oops Hi."
@@ -148,6 +154,9 @@ def test_who_obeys_the_grammar_calls_as_the_schema_says(kind: str, marks: list[s
         counts.add(len(whole.calls))
         reasoned.add(bool(whole.reasoning))
         for call in whole.calls:
+            if call.cut is not None:  # by chance a number is beyond all floats
+                assert re.search(r"[eE]\+?\d{3}", call.cut)
+                continue
             jsonschema.validate(json.loads(call.arguments), schemas[call.name])
     assert 0 not in counts and len(counts) > 1
     assert (True in reasoned) == (marks is GEMMA_MARKS)
@@ -175,7 +184,7 @@ def test_what_cannot_be_asked_for_is_refused_by_name() -> None:
 
 def test_reasoning_is_known_by_its_declared_marks() -> None:
     model = Obedient("no marks", GEMMA_MARKS, declared=REAL["gemma4"])
-    assert model.speech.reasons_after("<|turn>model\n<|channel>thought\n")
+    assert model.speech.standing(Begun("<|turn>model\n<|channel>thought\n")).reasons
     _, whole, _ = model.call(
         [Tool("f")], ToolChoice("required"), 5, SamplingParams(thinking_token_budget=0)
     )
@@ -190,3 +199,28 @@ def test_a_text_cannot_hold_what_ends_it_or_its_call() -> None:
     assert model.allows(grammar, call % 'a "b", c:\n')
     for end in ("<tool_call|>", '<|"|>', "\x01"):
         assert not model.allows(grammar, call % f"a{end}b")
+
+
+def test_arguments_that_are_nearly_json_are_mended_and_others_are_broken() -> None:
+    calls = {"open": "<tool_call>", "close": "</tool_call>", "content": "json", "repeats": True}
+    calls["transform"] = {"type": "function", "function": "{content}"}
+    declared = Declared({"start_anchor": "<s>", "fields": {"content": {}, "tool_calls": calls}})
+    for written, meant in (
+        ('{"a": "x\ny"}', {"a": "x\ny"}),
+        (r'{"a": "C:\dir"}', {"a": r"C:\dir"}),
+        (r'"{\"a\": \"x\ny\"}"', {"a": "x\ny"}),
+        (r'{"a": "\ud83d"}', {"a": "�"}),
+        ('{"a": NaN}', None),
+        ('{"a": 1e999}', None),
+        ('{"a": b}', None),
+    ):
+        call = f'{{"name": "f", "arguments": {written}}}'
+        parser = declared.parser(TOOLS, "")
+        reply = run(parser, [f"<tool_call>{call}</tool_call>"])
+        (told,) = reply.calls if written[-2] != "b" else [None]
+        if told is None:
+            assert reply.content == call
+        elif meant is None:
+            assert told.cut == call and not told.arguments
+        else:
+            assert json.loads(told.arguments) == meant, written

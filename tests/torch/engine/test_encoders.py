@@ -164,8 +164,15 @@ def test_over_http(bert: Path, judge: Path) -> None:
         assert scores[3] == pytest.approx(1.0, abs=1e-5)  # the same text
         refused = http.post("/v1/embeddings", json={"input": long})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
-        cut = {"input": long, "truncate_prompt_tokens": -1, "truncation_side": "right"}
+        cut = {"input": long, "truncate_prompt_tokens": -1}
         assert http.post("/v1/embeddings", json=cut).json()["usage"]["prompt_tokens"] == 64
+        for cut in ({"truncate_prompt_tokens": 5}, {"truncate_prompt_tokens": -1},
+                    {"truncate_prompt_tokens": 5, "truncation_side": "left"}):  # fmt: skip
+            pair = http.post("/v1/embeddings", json={"input": ["a stone", long], **cut}).json()
+            a, b = (torch.tensor(one["embedding"]) for one in pair["data"])
+            asked = {"text_1": "a stone", "text_2": long, **cut}
+            (told,) = http.post("/v1/score", json=asked).json()["data"]
+            assert told["score"] == pytest.approx(float(a @ b), abs=1e-5)
         for path, body in (("completions", {"prompt": "a"}), ("score", {"text_1": "a"})):
             assert http.post(f"/v1/{path}", json=body).status_code == 400
         state = http.get("/v1/quire/state").json()
@@ -177,6 +184,8 @@ def test_over_http(bert: Path, judge: Path) -> None:
         assert http.post("/v1/rerank", json=body).json()["usage"]["prompt_tokens"] == 64
         refused = http.post("/v1/rerank", json={**body, "truncate_prompt_tokens": None})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "documents")
+        left = http.post("/v1/rerank", json={**body, "truncation_side": "left"})
+        assert (left.status_code, left.json()["error"]["param"]) == (400, "truncation_side")
         refused = http.post("/v1/embeddings", json={"input": "a"})
         assert "is asked for scores" in refused.json()["error"]["message"]
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Split
 
 from quire.engine import load_tokenizer
 from quire.errors import ModelError
+from support.gguf_vocabularies import write_like
 from support.small_tokenizers import byte_level
 
 NASTY = (
@@ -31,33 +30,6 @@ SPLITS: Mapping[str, Any] = {
     "llama-bpe": Split(Regex(_QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|", 1)), "isolated"),
     "qwen2": Split(Regex(_QWEN), "isolated"),
 }
-
-
-def write(path: Path, original: Tokenizer, kind: str, **fields: Any) -> Path:
-    """The vocabulary of ``original`` in a file without tensors."""
-    writer = gguf.GGUFWriter(path, "qwen3")
-    parts = json.loads(original.to_str())
-    vocabulary = original.get_vocab()
-    added = {token["id"]: token for token in parts["added_tokens"]}
-    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-    writer.add_tokenizer_model(kind)
-    writer.add_token_list(tokens)
-    types = [(3 if added[i]["special"] else 4) if i in added else 1 for i in range(len(tokens))]
-    writer.add_token_types(types)
-    merges = [" ".join(pair) for pair in parts["model"]["merges"]]
-    if kind == "gpt2":
-        writer.add_token_merges(merges)
-    else:  # by scores: what is merged first has most
-        ranks = {merge.replace(" ", ""): -float(rank) for rank, merge in enumerate(merges)}
-        writer.add_token_scores([ranks.get(token, -1e6) for token in tokens])
-    for name, value in fields.items():
-        add = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}[type(value)]
-        add(f"tokenizer.{'' if name == 'chat_template' else 'ggml.'}{name}", value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def check(path: Path, original: Tokenizer, first: list[int]) -> None:
@@ -80,10 +52,10 @@ def test_byte_level(split: str, tmp_path: Path) -> None:
         from tokenizers.pre_tokenizers import Sequence
 
         original.pre_tokenizer = Sequence(before)
-    path = write(tmp_path / "model.gguf", original, "gpt2", pre=split, add_bos_token=False)
+    path = write_like(tmp_path / "model.gguf", original, "gpt2", pre=split, add_bos_token=False)
     check(path, original, [])
     bos = original.token_to_id("<end>")
-    write(path, original, "gpt2", pre=split, add_bos_token=True, bos_token_id=bos)
+    write_like(path, original, "gpt2", pre=split, add_bos_token=True, bos_token_id=bos)
     check(path, original, [bos])
 
 
@@ -108,12 +80,14 @@ def sentencepiece() -> Tokenizer:
 
 
 def test_sentencepiece(tmp_path: Path) -> None:
-    path = write(tmp_path / "model.gguf", sentencepiece(), "llama", bos_token_id=1, eos_token_id=2)
+    path = write_like(
+        tmp_path / "model.gguf", sentencepiece(), "llama", bos_token_id=1, eos_token_id=2
+    )
     check(path, sentencepiece(), [1])
 
 
 def test_the_chat_template(tmp_path: Path) -> None:
-    path = write(
+    path = write_like(
         tmp_path / "model.gguf", sentencepiece(), "llama", bos_token_id=1, eos_token_id=2,
         chat_template="{{ bos_token }}{% for m in messages %}[{{ m.content }}]{% endfor %}",
     )  # fmt: skip
@@ -133,6 +107,6 @@ def test_the_chat_template(tmp_path: Path) -> None:
 def test_what_cannot_be_exact_is_refused(
     fields: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    path = write(tmp_path / "model.gguf", byte_level(), "gpt2", **fields)
+    path = write_like(tmp_path / "model.gguf", byte_level(), "gpt2", **fields)
     with pytest.raises(ModelError, match=message):
         load_tokenizer(path)

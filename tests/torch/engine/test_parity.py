@@ -19,7 +19,7 @@ LENGTHS = (1, 9, 20, 41)
 NEW_TOKENS = 64
 BLOCK_SIZE = 4
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
-STRETCHING = ("dynamic", "longrope")  # their keys depend on the prompt's length
+STRETCHING = ("dynamic",)  # its keys depend on the prompt's length
 
 
 def run(llm: LLM, prompts: list[list[int]]) -> list[RequestOutput]:

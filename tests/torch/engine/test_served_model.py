@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
+import httpx
 import jsonschema
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import APIError, BadRequestError, OpenAI
 
 from quire import LLM
 from quire.assembly import DEMO_MODEL
@@ -194,3 +196,59 @@ def test_what_evaluation_harnesses_send_is_scored_as_by_transformers() -> None:
             assert likeliest == pytest.approx(expected, abs=1e-4)
     usage = [answer.usage for answer in answers]
     assert [one.completion_tokens for one in usage if one] == [len(asked), 0]
+
+
+MESSAGES: Any = [{"role": "user", "content": "Hi"}]
+
+
+def test_what_looks_like_an_end_is_text_at_every_door(client: OpenAI) -> None:
+    asked = {"structured_outputs": {"choice": ["a<|end|>b", "<|user|>"]}}
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": "a<|end|>b"}}}
+    assert set(online(client, asked, n=3)) <= {"a<|end|>b", "<|user|>"}
+    for extra in (asked, {"response_format": schema}):
+        chat = client.chat.completions.create(
+            model="quire-demo", messages=MESSAGES, max_tokens=40, extra_body=extra
+        )
+        assert chat.choices[0].message.content in ("a<|end|>b", "<|user|>", '"a<|end|>b"')
+        assert chat.choices[0].finish_reason == "stop"
+    answer = client.responses.create(
+        model="quire-demo", input="Hi", max_output_tokens=40,
+        text={"format": {"type": "json_schema", "name": "x", "schema": {"const": "a<|end|>b"}}},
+    )  # fmt: skip
+    assert answer.output_text == '"a<|end|>b"'
+
+
+def test_a_grammar_that_nothing_can_follow_ends_the_request_with_an_error(client: OpenAI) -> None:
+    extra = {"structured_outputs": {"regex": "x+"}, "allowed_token_ids": [5]}
+    body: dict[str, Any] = {"model": "quire-demo", "prompt": "Hi", "max_tokens": 5}
+    with pytest.raises(BadRequestError, match="leave no token"):
+        client.completions.create(**body, extra_body=extra)
+    with pytest.raises(APIError, match="leave no token"):
+        list(client.completions.create(**body, extra_body=extra, stream=True))
+
+
+def test_a_schema_that_is_too_deep_is_refused_and_the_server_lives(client: OpenAI) -> None:
+    links = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(3_000)} | {"d3000": {}}
+    asked = {"structured_outputs": {"json": {"$ref": "#/$defs/d0", "$defs": links}}}
+    with pytest.raises(BadRequestError, match="1,000 levels"):
+        online(client, asked)
+    assert online(client, {"structured_outputs": {"choice": ["yes"]}}) == ["yes"]
+
+
+def test_whole_numbers_of_64_bits_are_kept_to_over_http(client: OpenAI) -> None:
+    schema = {"enum": [1234567890123456789, -(2**63)]}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    (text,) = online(client, {"response_format": form, "max_tokens": 40})
+    assert int(text) in schema["enum"]
+
+
+@pytest.mark.parametrize("number", ["0.12345678901234567890", "1234567890123456789.5", "1e400"])
+def test_numbers_that_no_float_holds_are_kept_to_over_http(client: OpenAI, number: str) -> None:
+    body = (
+        '{"model": "quire-demo", "prompt": "Hi", "max_tokens": 40, "temperature": 0.5, '
+        f'"structured_outputs": {{"json": {{"const": {number}}}}}}}'
+    )
+    kind = {"Content-Type": "application/json"}
+    answer = httpx.post(f"{client.base_url}completions", content=body, headers=kind, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert Decimal(answer.json()["choices"][0]["text"]) == Decimal(number)

@@ -254,7 +254,7 @@ def test_sessions_that_nobody_uses_make_room(model_dir: ModelDir) -> None:
     ("family", "options", "message"),
     [
         ("llama", {"kv_allocator": "max"}, 'sessions need kv_allocator "paged"'),
-        ("longrope", {}, "rotary scaling depends on the length"),
+        ("dynamic", {"max_model_len": 64}, "rotary scaling depends on the length"),
     ],
 )
 def test_where_there_are_no_sessions(

@@ -43,6 +43,7 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "float32": ("llama", {}),
     "int8 cache": ("llama", {"kv_cache_dtype": "int8", "dtype": "bfloat16"}),
     "kv_groups": ("qwen2_window", {"max_num_batched_tokens": 24}),
+    "longrope": ("longrope", {}),
     "a draft model": ("llama", {"speculative_config": {"method": "draft"}}),
 }
 
@@ -254,10 +255,22 @@ def test_a_turn_of_a_session_finds_what_another_engine_has_computed(
     assert output.metrics.fetched_tokens == 60
 
 
+def test_blocks_of_the_other_set_of_longrope_are_not_found(
+    model_dir: ModelDir, tmp_path: Path
+) -> None:
+    found = []
+    for longest in (128, 128, 32):  # its original length
+        llm = make_llm(model_dir("longrope"), tmp_path, max_model_len=longest)
+        (output,) = llm.generate([SHARED[:20]], GREEDY, use_tqdm=False)
+        found.append(output.metrics.fetched_tokens)
+        llm.engine.close()
+    assert found == [0, 19, 0]
+
+
 @pytest.mark.parametrize(
     ("family", "options", "message"),
     [
-        ("longrope", {}, "kv_store: this model's rotary scaling depends on the length"),
+        ("dynamic", {"max_model_len": 64}, "kv_store: this model's rotary scaling depends on"),
         ("llama", {"kv_store": "/proc/quire"}, "kv_store: /proc/quire cannot hold blocks"),
         ("llama", {"kv_store_size": 2.0**-10, "block_size": 1024}, "kv_store_size: 1,048,576 by"),
         ("llama", {"kv_offloading_size": 2.0**-10}, "1 MiB hold no more than the KV pool, 4 MiB"),

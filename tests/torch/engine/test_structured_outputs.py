@@ -144,3 +144,59 @@ def test_a_budget_closes_reasoning_and_the_text_begins_after_it(llm: LLM) -> Non
     )
     assert free.outputs[0].text.startswith("</think>")
     assert len(free.outputs[0].token_ids) == HOT["max_tokens"]
+
+
+def test_texts_that_look_like_special_tokens_are_written_however_they_are_sampled(llm: LLM) -> None:
+    """Once such a token stood for them, and then anything might be written, with success."""
+    ends = [f"a{mark}b" for mark in ("<|endoftext|>", "<|end|>", "<|user|>")]
+    marks = Reasoning("<think>", "</think>", open=True)
+    ways: list[dict[str, Any]] = [
+        {"n": 3},
+        {"min_tokens": 30},
+        {"ignore_eos": True},
+        {"use_beam_search": True, "temperature": 0.0, "seed": None, "n": 2},
+        {"reasoning": marks, "thinking_token_budget": 4},
+        {"logit_bias": {0: 100.0, 4: 100.0}, "bad_words": ["a", "<"]},
+    ]
+    asked = [(end, structured({"choice": [end]}, **way)) for way in ways for end in ends]
+    for (end, _), one in zip(asked, serve(llm, [each for _, each in asked]), strict=True):
+        for output in one.outputs:
+            assert output.finish_reason == "stop"
+            assert output.text.rpartition("</think>")[2] == end
+    (cut,) = serve(llm, [structured({"choice": ends[:1]}, max_tokens=3)])
+    assert cut.outputs[0].finish_reason == "length"
+    assert cut.outputs[0].text and ends[0].startswith(cut.outputs[0].text)
+
+
+def test_drafts_of_what_must_come_are_texts_too() -> None:
+    """The tokens that are drafted for a text are those that it mostly has, and none is special."""
+    made = LLM(
+        max_model_len=256, speculative_config={"method": "ngram", "num_speculative_tokens": 4}
+    )
+    text = "It ends with <|endoftext|> and with <|end|>, which are no ends."
+    asked = {"json": {"const": text}}
+    (one,) = serve(made, [structured(asked)])
+    assert json.loads(one.outputs[0].text) == text and one.outputs[0].finish_reason == "stop"
+    tokenizer = made.engine.input_processor.tokenizer
+    assert not set(one.outputs[0].token_ids[:-1]) & tokenizer.special_ids
+    usual = tokenizer.encode('"It ends with', add_special_tokens=False)
+    assert list(one.outputs[0].token_ids[: len(usual)]) == list(usual)
+
+
+def test_numbers_of_ids_are_not_rounded(llm: LLM) -> None:
+    ids = [1234567890123456789, 2**53 + 1]
+    schema = {"type": "object", "properties": {"id": {"enum": ids}}, "required": ["id"],
+              "additionalProperties": False}  # fmt: skip
+    (one,) = serve(llm, [structured({"json": schema}, n=4)])
+    for output in one.outputs:
+        assert json.loads(output.text)["id"] in ids
+
+
+def test_a_number_without_bounds_ends(llm: LLM) -> None:
+    digits = {
+        str(digit): llm.engine.input_processor.tokenizer.token_id(str(digit)) for digit in range(10)
+    }
+    likely = {token: 90.0 for token in digits.values() if token is not None}
+    (one,) = serve(llm, [structured({"json": {}}, logit_bias=likely, temperature=0.0, n=1)])
+    assert one.outputs[0].finish_reason == "stop" and len(one.outputs[0].text) < 150
+    assert isinstance(json.loads(one.outputs[0].text), (int, float))

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from quire.engine import Tokenizer, load_tokenizer
+from quire.engine.tokenizer import _FOR_BPE_TOO as FORCED
 from quire.engine.tokenizer import ConvertedTokenizer, PythonTokenizer
+from support.small_tokenizers import byte_level
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "town", "##s", "a", "##b", "'", "."]
 
@@ -64,3 +66,33 @@ def test_texts_have_the_same_tokens(pair: Any, text: str, special: bool) -> None
 def test_what_they_drop_is_known(pair: Any) -> None:
     ours, _ = pair
     assert ours.longest_token is None
+
+
+@pytest.mark.parametrize("tidies", [False, True])
+def test_what_is_not_tidied_is_the_bytes_of_its_tokens(tmp_path: Path, tidies: bool) -> None:
+    """Of a GPT-2 whose files are those of old; transformers tidies no BPE's texts unless told."""
+    backend = byte_level()
+    backend.model.save(str(tmp_path))
+    config = {
+        "tokenizer_class": "GPT2Tokenizer",
+        "clean_up_tokenization_spaces": True,
+        FORCED: tidies,
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    ours, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    assert type(ours) is ConvertedTokenizer
+    assert ours.own_texts.strips == (None if tidies else 0)
+    ids = ours.encode(" the river . n't 👍", add_special_tokens=False)
+    assert ours.decode(ids) == theirs.decode(ids)
+    assert tidies == (ours.decode(ids) == " the river. n't 👍".replace(" n't", "n't"))
+    cut = ids[:-1]
+    assert ours.decode(cut).endswith(" \ufffd")
+
+
+def test_the_bytes_of_tokens_that_depend_on_others(tmp_path: Path) -> None:
+    converted(tmp_path)
+    ours = load_tokenizer(tmp_path)
+    the, s, mask = (WORDS.index(word) for word in ("the", "##s", "[MASK]"))
+    assert [ours.own_texts.bytes[one] for one in (the, s, mask)] == [b" the", b"s", b"[MASK]"]
+    assert ours.own_texts[the] == ""

@@ -31,7 +31,7 @@ CHUNKS = [Chunk(0, [7, 8, 9], 2, TABLES, 2, None), Chunk(1, [5], 4, TABLES, 3, N
     [
         Order(),
         Order([COPY, OUT, COPY]),
-        Order([STORE, COPY, FETCH], pack(CHUNKS, 4), [b"a" * 32], found=[b"b" * 16, b"c" * 16]),
+        Order([STORE, COPY, FETCH], pack(CHUNKS, 4), [b"a" * 32], used=[b"b" * 16, b"c" * 16]),
         Order([OUT], pack(CHUNKS, 4, [2, 3]), [b"a" * 32, b"b" * 32]),
         Order(batch=pack(CHUNKS, 4, adapters=[0, -1])),
         Order(batch=pack([CHUNKS[0], CHUNKS[1]._replace(cuts=CUTS)], 4, adapters=[0, -1])),
@@ -42,7 +42,7 @@ def test_an_order_arrives_as_it_was(order: Order) -> None:
     found = decode(encode(order))
     assert list(found.moves) == list(order.moves)
     assert list(found.adapters) == list(order.adapters)
-    assert list(found.found) == list(order.found)
+    assert list(found.used) == list(order.used)
     assert (found.batch is None) == (order.batch is None)
     if order.batch is not None and found.batch is not None:
         assert found.batch.header == order.batch.header
@@ -151,9 +151,9 @@ def test_what_one_rank_lacks_nobody_has() -> None:
     own.forget = forgotten.append  # type: ignore[method-assign]
     group, source = Group(numbers("2q", 0, 1), numbers("0q")), SharedSource(own)
     worker = leading(group, None, source=source)
-    source.found([b"a" * 16])
+    source.used([b"a" * 16])
     assert worker.move([STORE, FETCH]) == [FETCH]
     assert STORE.content and FETCH.content
     assert forgotten == [STORE.content.name, FETCH.content.name]
     assert worker.move([STORE]) == [] and len(forgotten) == 2
-    assert [list(order.found) for order in group.told] == [[b"a" * 16], []]
+    assert [list(order.used) for order in group.told] == [[b"a" * 16], []]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from support.small_models import FAMILIES, RECORDS, VOCAB_SIZE
 ModelDir = Callable[[str], Path]
 
 FALLBACK = ("gpt2",)
-STRETCHING = ("dynamic", "longrope")  # with the length of the sequence; 32 tokens at first
+STRETCHING = ("dynamic",)  # with the length of the sequence; 32 tokens at first
 CHUNK = 7
 
 
@@ -61,6 +62,36 @@ def test_prompts_beyond_the_original_length(family: str, model_dir: ModelDir) ->
 def test_kv_depends_on_prompt_length(family: str, length: int, model_dir: ModelDir) -> None:
     model = load_model(model_dir(family), max_model_len=length)
     assert model.kv_depends_on_prompt_length == (length > 32)
+
+
+@pytest.mark.parametrize(("served", "lengths"), [(32, (1, 20, 32)), (256, (33, 50))])
+def test_one_set_of_longrope_turns_all_texts(
+    served: int, lengths: tuple[int, ...], model_dir: ModelDir
+) -> None:
+    """transformers chooses by each text; here are those for which it chooses the same."""
+    from transformers import AutoModelForCausalLM
+
+    directory = model_dir("longrope")
+    model = load_model(directory, max_model_len=served)
+    assert not model.kv_depends_on_prompt_length
+    texts = random_prompts(*lengths)
+    found = PagedHarness(model).prefill(texts, CHUNK)
+    for text, logits in zip(texts, found, strict=True):
+        other = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()
+        with torch.inference_mode():
+            expected = other(torch.tensor([text]), use_cache=False).logits[0]
+        assert (logits - expected).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(("served", "set_of"), [(32, "short"), (33, "long"), (256, "long")])
+def test_which_set_it_is_is_said(
+    served: int, set_of: str, model_dir: ModelDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "quire"):
+        load_model(model_dir("longrope"), max_model_len=served)
+    assert f"longrope: the {set_of} factors turn all texts, since up to {served} tokens" in (
+        caplog.text
+    )
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f not in STRETCHING])

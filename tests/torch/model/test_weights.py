@@ -1,8 +1,10 @@
-"""Checkpoints are read without copies where possible, and refused where something is amiss."""
+"""Checkpoints are read into memory of their own, and refused where something is amiss."""
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from quire.errors import ModelError
+from quire.model.parts import ALL, WHOLE, Part
 from quire.model.weights import Weights
-from support.mapped import is_mapped
 
 
 @pytest.fixture
@@ -50,9 +52,55 @@ def test_dtype_is_converted_or_kept(single: Path) -> None:
     assert Weights(single, None).dtype == torch.float32
 
 
-def test_same_dtype_is_a_view_of_the_file(single: Path) -> None:
-    tensor = Weights(single, torch.float32).take("a", 2, 3)
-    assert is_mapped(tensor, single / "model.safetensors")
+@pytest.mark.parametrize("part", [WHOLE, Part(slice(1, 2)), Part(ALL, slice(0, 2))], ids=str)
+def test_what_is_read_outlives_its_file(part: Part, single: Path) -> None:
+    """A mapping would show what is written over it, and end the process where it is cut."""
+    path, wanted = single / "model.safetensors", part.of(torch.arange(6.0).view(2, 3))
+    weights = Weights(single, torch.float32)
+    tensors = [read("a", 2, 3, part=part) for read in (weights.take, weights.read)]
+    tensors.append(weights.take_floats("a", 2, 3, part=part))
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.write(b"\xff" * size)
+    assert all(torch.equal(one, wanted) for one in tensors)
+    os.truncate(path, 0)
+    assert all(torch.equal(one, wanted) for one in tensors)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 100)
+
+
+def replaced(path: Path) -> None:
+    """By one of other tensors, as a download would."""
+    other = path.with_name("other")
+    save_file({"b": torch.zeros(4), "a": torch.zeros(2, 3), "c": torch.zeros(9)}, other)
+    other.replace(path)
+
+
+def written_to(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\0\0\0\0")
+    os.utime(path, (1e9, 1e9))
+
+
+@pytest.mark.parametrize("part", [WHOLE, Part(slice(1, 2))], ids=["whole", "part"])
+@pytest.mark.parametrize("change", [cut, replaced, written_to])
+def test_a_file_that_changes_while_it_is_loaded(
+    change: Callable[[Path], None], part: Part, single: Path
+) -> None:
+    """What its header said of tensors holds no more."""
+    weights = Weights(single, torch.float32)
+    change(single / "model.safetensors")
+    with pytest.raises(ModelError, match="a cannot be read: the file has changed while it was"):
+        weights.take("a", 2, 3, part=part)
+
+
+def test_the_dtype_of_most(tmp_path: Path) -> None:
+    few, many = torch.ones(2), torch.ones(3, 4, dtype=torch.bfloat16)
+    save_file({"a": few, "b": many}, tmp_path / "model.safetensors")
+    assert Weights(tmp_path, None).dtype == torch.bfloat16
 
 
 def test_faults_name_the_tensor(single: Path) -> None:
@@ -80,11 +128,6 @@ def test_other_types_are_refused(tmp_path: Path) -> None:
         weights.take("a", 4)
     with pytest.raises(ModelError, match=r"b holds torch\.float32 where int32 is expected"):
         weights.read_codes("b", 4)
-
-
-def test_copies_do_not_need_the_file(single: Path) -> None:
-    tensor = Weights(single, torch.float32, copies=True).take("a", 2, 3)
-    assert not is_mapped(tensor, single / "model.safetensors")
 
 
 def test_no_weights(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 from quire.assembly.digests import samples
 from quire.config import EngineConfig
-from quire.model.weights import checkpoint_files
+from quire.model.checkpoint_files import find_files
+from quire.shape import config_files
 from quire.version import __version__
 
 Facts = dict[str, Any]
@@ -34,13 +35,12 @@ _SHARED_MEMORY = Path("/dev/shm")
 def facts_of(config: EngineConfig, directory: Path, instruction_set: str) -> Facts:
     """Of this rank: the version, the model's files, the settings, and what computes.
 
-    Of config.json the content counts, of weights their sizes, and a sample of their bytes.
+    Of what configs say the content counts, of weights their sizes, and a sample of their bytes.
     """
     facts: Facts = {"version": __version__}
-    description = directory / "config.json"
-    if description.exists():
-        facts["config.json"] = hashlib.sha256(description.read_bytes()).hexdigest()[:16]
-    files = sorted(checkpoint_files(directory))
+    for file in config_files(directory):
+        facts[file.name] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    files = sorted(find_files(directory).paths)
     for file in files:
         facts[f"bytes of {file.name}"] = file.stat().st_size
     for name, sample in samples(files).items():

@@ -37,7 +37,10 @@ class SwapFile:
         self.num_blocks = num_blocks
         self.block_bytes = blocks.block_bytes
         size = num_blocks * self.block_bytes
-        place = Path(directory or tempfile.gettempdir())
+        try:
+            place = Path(directory or tempfile.gettempdir())
+        except OSError as error:
+            raise ConfigError(f"swap_path must be given: {error.strerror}") from error
         try:
             self._file, name = tempfile.mkstemp(prefix="quire-swap-", dir=place)
             weakref.finalize(self, os.close, self._file)

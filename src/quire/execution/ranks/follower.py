@@ -45,8 +45,8 @@ def _carry_out(
     source: BlockSource | None,
 ) -> None:
     batch = order.batch
-    if order.found and source is not None:
-        source.found(order.found)
+    if order.used and source is not None:
+        source.used(order.used)
     if order.moves:
         failed = [*worker.move(order.moves), *_not_stored(order.moves, source)]
         if any(move.kind is not MoveKind.COPY for move in order.moves):

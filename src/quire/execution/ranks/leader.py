@@ -89,8 +89,8 @@ class Orders:
         adapters: list[bytes] = []
         if batch is not None and batch.header.adapted and self._adapters is not None:
             adapters = [one.fingerprint for one in self._adapters.at_hand]
-        found = () if self._source is None else self._source.take_found()
-        self._group.tell(encode(Order(moves, batch, adapters, states, found)))
+        used = () if self._source is None else self._source.take_used()
+        self._group.tell(encode(Order(moves, batch, adapters, states, used)))
 
 
 class LeadingWorker(Worker):

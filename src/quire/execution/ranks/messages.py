@@ -28,7 +28,7 @@ class Order(NamedTuple):
     batch: StepBatch | None = None  # then the head, for the rows that it asks for
     adapters: Sequence[bytes] = ()  # fingerprints of those that its sequences have, as numbered
     states: Tensor | None = None  # [R, d]: further rows for the head
-    found: Sequence[BlockHash] = ()  # before all: blocks that are in use; see ``BlockSource``
+    used: Sequence[BlockHash] = ()  # before all; see ``BlockSource.used``
 
 
 def encode(order: Order) -> bytes:
@@ -36,7 +36,7 @@ def encode(order: Order) -> bytes:
     batch, states = order.batch, order.states
     contents = [move.content for move in order.moves if move.content is not None]
     block_size = len(contents[0].token_ids) if contents else 0
-    numbers = [len(order.moves), len(order.adapters), len(order.found), block_size]
+    numbers = [len(order.moves), len(order.adapters), len(order.used), block_size]
     if batch is None:
         numbers += [_NONE, 0, 0, 0, 0, 0, 0]
     else:
@@ -53,7 +53,7 @@ def encode(order: Order) -> bytes:
     if batch is not None:
         numbers += [*batch.header.widths, *batch.header.sink_blocks]
     parts: list[bytes | memoryview] = [pack(f"{len(numbers)}q", *numbers)]
-    parts += [*order.adapters, *order.found]
+    parts += [*order.adapters, *order.used]
     if batch is not None:
         parts.append(_bytes(batch.buffer))
     if states is not None:
@@ -64,7 +64,7 @@ def encode(order: Order) -> bytes:
 def decode(message: bytes) -> Order:
     """See ``encode``."""
     head = unpack_from(f"{_HEAD}q", message)
-    num_moves, num_adapters, num_found, content_size = head[:4]
+    num_moves, num_adapters, num_used, content_size = head[:4]
     tokens, seqs, kv_groups, block_size, asked, *counts = head[4:11]
     moves, place = _moves(message, num_moves, content_size)
     widths = unpack_from(f"{kv_groups}q", message, place)
@@ -72,8 +72,8 @@ def decode(message: bytes) -> Order:
     place += 16 * kv_groups
     adapters = _pieces(message, place, num_adapters, DIGEST)
     place += DIGEST * num_adapters
-    found = _pieces(message, place, num_found, _NAME)
-    place += _NAME * num_found
+    used = _pieces(message, place, num_used, _NAME)
+    place += _NAME * num_used
     batch, content = None, memoryview(bytearray(message))[place:]
     if tokens != _NONE:
         header = Header(tokens, seqs, widths, sinks, block_size, asked, 0, *counts)
@@ -86,7 +86,7 @@ def decode(message: bytes) -> Order:
     states = None
     if rows != _NONE:
         states = torch.frombuffer(content, dtype=_DTYPES[dtype]).view(rows, width)
-    return Order(moves, batch, adapters, states, found)
+    return Order(moves, batch, adapters, states, used)
 
 
 def _moves(message: bytes, count: int, block_size: int) -> tuple[list[BlockMove], int]:

@@ -25,22 +25,22 @@ class SharedSource:
 
     def __init__(self, own: Part) -> None:
         self._own = own
-        self._found: list[BlockHash] = []  # not told yet
+        self._used: list[BlockHash] = []  # not told yet
 
     def has(self, name: BlockHash) -> bool:
         """See ``BlockSource.has``. What another rank lacks all the same, a fetch finds out."""
         return self._own.has(name)
 
-    def found(self, names: Iterable[BlockHash]) -> None:
-        """See ``BlockSource.found``."""
-        known = list(names)
-        self._own.found(known)
-        self._found += known
+    def used(self, names: Iterable[BlockHash]) -> None:
+        """See ``BlockSource.used``."""
+        ordered = list(names)
+        self._own.used(ordered)
+        self._used += ordered
 
-    def take_found(self) -> list[BlockHash]:
+    def take_used(self) -> list[BlockHash]:
         """What others are to be told of, once."""
-        found, self._found = self._found, []
-        return found
+        used, self._used = self._used, []
+        return used
 
     def room(self) -> int:
         """See ``BlockSource.room``."""

@@ -99,7 +99,7 @@ class Past:
         if place is None:
             return []
         place.guide.follow(place.output, place.length)
-        return place.guide.forced()
+        return place.guide.forced(place.output)
 
     @property
     def failure(self) -> str | None:

@@ -7,14 +7,14 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from quire.errors import ModelError
-from quire.gguf import GGUFFile, TensorInfo, open_gguf
+from quire.gguf import GGUFFile, TensorInfo, open_gguf, parts_of
 from quire.gguf.architectures import EXPERTS, Architecture
 from quire.gguf.config import architecture_of
+from quire.model.file_bytes import FileBytes
 from quire.model.gguf.blocks import read_blocks
 from quire.model.parts import ALL, WHOLE, Part
 from quire.model.stored import ByGroups
@@ -73,6 +73,7 @@ class GGUFTensors:
 
     def __init__(self, path: Path) -> None:
         """ModelError: see ``open_gguf``; or the architecture is not supported."""
+        self._bytes = {one: FileBytes(one) for one in {path, *parts_of(path)} if one.exists()}
         self._file = open_gguf(path)
         self._architecture = architecture_of(self._file)
         self._stored = dict(_places(self._file, self._architecture))
@@ -105,24 +106,18 @@ class GGUFTensors:
     def _rows(self, name: str, part: Part) -> Tensor:
         """The bytes of a part [rows, bytes], in memory of their own."""
         info = self._info(name)
-        order = self._order(name, info.shape[0])
+        order, file = self._order(name, info.shape[0]), self._bytes[info.path]
         if part.is_whole:
-            rows = torch.from_numpy(self._all(info)).view(info.shape[0], -1)
+            data = file.read(info.start, info.num_bytes)
+            rows = torch.from_numpy(data).view(info.shape[0], -1)
             rows = rows if order is None else rows[order]
         else:
-            mapped = np.memmap(info.path, np.uint8, "c", info.start, (info.num_bytes,))
+            data = file.mapped(info.start, info.num_bytes)
             chosen = part.rows if order is None else order[part.rows]
-            whole = torch.from_numpy(mapped).view(info.shape[0], -1)
+            whole = torch.from_numpy(data).view(info.shape[0], -1)
             rows = Part(chosen, _in_bytes(info, part.columns)).of(whole).clone()
         self.bytes_read += rows.nbytes
         return rows
-
-    @staticmethod
-    def _all(info: TensorInfo) -> np.ndarray:
-        data = np.fromfile(info.path, np.uint8, info.num_bytes, offset=info.start)
-        if len(data) != info.num_bytes:
-            raise OSError("the file has become shorter")
-        return data
 
     def _order(self, name: str, rows: int) -> Tensor | None:
         """Where the rows of queries and keys are; None: in their places.

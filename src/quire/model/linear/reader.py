@@ -222,12 +222,13 @@ class LinearReader:
     ) -> tuple[Linear, Linear]:
         """The tensors of these names, which are one if ``tied``.
 
-        As in transformers 5, a head that is stored is used even where the config says tied.
+        As in transformers 5, a head that is stored is used even where the config says tied. Of one
+        that is tied either may be stored: savers keep one of two names.
         """
         part = Part(self._vocabulary(shape[0]))
         bias = None if head_bias is None else self._weights.read(head_bias, shape[0], part=part)
-        if tied and head not in self._weights:
-            both = self._table(embedding, bias, *shape)
+        if tied and not (self._has_table(head) and self._has_table(embedding)):
+            both = self._table(head if self._has_table(head) else embedding, bias, *shape)
             return both, both
         if self._rounded_table(embedding) is None:
             embed: Linear = PlainLinear(self._weights.take(embedding, *shape, part=part))
@@ -253,6 +254,9 @@ class LinearReader:
             if self._quantization is not None:
                 stored = round_outputs(weight, self._quantization.rounds_rows)
         return self._keep(pack(self._products, stored, bias))
+
+    def _has_table(self, name: str) -> bool:
+        return name in self._weights or self._rounded_table(name) is not None
 
     def _vocabulary(self, count: int) -> slice:
         held = self.shard.run(count)

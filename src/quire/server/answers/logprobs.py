@@ -5,24 +5,33 @@ What there may be many of is made as it is rendered: see ``rendering``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from quire.engine import Logprob
 from quire.engine.outputs import TokenLogprobTable
+from quire.engine.places import Echo, Place
 
 Json = dict[str, Any]
 
 _LOWEST = -9999.0  # JSON has no -inf
 
 
-def chat_logprobs(tables: Iterable[TokenLogprobTable], count: int, *, by_id: bool = False) -> Json:
+def chat_logprobs(
+    tables: Iterable[TokenLogprobTable],
+    count: int,
+    *,
+    by_id: bool = False,
+    with_ids: bool = False,
+) -> Json:
     """Chats: each token with the ``count`` likeliest in its place.
 
-    by_id: a token is told as "token_id:7".
+    by_id: a token is told as "token_id:7". with_ids: its id stands beside it.
     """
-    return {"content": (_content(table, count, by_id) for table in tables), "refusal": None}
+    write = partial(_entry, by_id=by_id, with_ids=with_ids)
+    return {"content": (_content(table, count, write) for table in tables), "refusal": None}
 
 
 def completion_logprobs(
@@ -30,30 +39,41 @@ def completion_logprobs(
     count: int,
     *,
     offset: int = 0,
-    unscored: Sequence[tuple[int, str]] = (),
+    echo: Echo | None = None,
+    scores: Sequence[TokenLogprobTable | None] = (),
     by_id: bool = False,
 ) -> Json:
     """Completions: parallel lists.
 
-    offset: of the first token in the choice's text.
-    unscored: tokens before the first table: an echoed prompt's first one follows nothing.
+    offset: of the first token in the choice's text, where it does not begin with an echo.
+    echo, scores: the prompt and its tokens' tables: the first one follows nothing.
     by_id: a token is told as "token_id:7".
     """
-    chosen = [(table.token_id, table.chosen) for table in tables]
-    texts = [*(text for _, text in unscored), *(entry.decoded_token for _, entry in chosen)]
-    names = [_by_id(id) for id, _ in (*unscored, *chosen)] if by_id else texts
-    nothing = [None] * len(unscored)
+    told, offsets = list[TokenLogprobTable | None](), list[int]()
+    before = [] if echo is None else [*echo.places]
+    if echo is not None:
+        told = [score and score.at(place) for score, place in zip(scores, before, strict=True)]
+        offset = len(echo.text)
+        # Where its tokens spell it otherwise, as a tokenizer without capitals does, no further.
+        offsets = [min(at, offset) for at in _offsets(before, 0)]
+    places = [*before, *(table.place for table in tables)]
+    told += tables
     return {
-        "tokens": names,
-        "token_logprobs": [*nothing, *(_finite(entry.logprob) for _, entry in chosen)],
-        "top_logprobs": chain(nothing, (_top(table, count, by_id) for table in tables)),
-        "text_offset": list(accumulate(map(len, texts[:-1]), initial=offset)),
+        "tokens": [_by_id(one.token_id) if by_id else one.text(one.token_id) for one in places],
+        "token_logprobs": [table and _finite(table.chosen.logprob) for table in told],
+        "top_logprobs": (table and _top(table, count, by_id) for table in told),
+        "text_offset": [*offsets, *_offsets(places[len(before) :], offset)],
     }
 
 
 def prompt_logprobs(tables: Iterable[TokenLogprobTable | None]) -> Iterator[Json | None]:
     """vLLM's: for each prompt token a map from token id; null for the first one."""
     return (None if table is None else _by_token_id(table) for table in tables)
+
+
+def _offsets(places: Iterable[Place], first: int) -> list[int]:
+    """Where each one's text begins."""
+    return list(accumulate((len(place.added) for place in places), initial=first))[:-1]
 
 
 def _top(table: TokenLogprobTable, count: int, by_id: bool) -> dict[str, float]:
@@ -65,11 +85,11 @@ def _top(table: TokenLogprobTable, count: int, by_id: bool) -> dict[str, float]:
     return top
 
 
-def _content(table: TokenLogprobTable, count: int, by_id: bool) -> Json:
+def _content(table: TokenLogprobTable, count: int, write: Callable[..., Json]) -> Json:
     chosen, likeliest = _ranked(table, count)
     return {
-        **_entry(*chosen, by_id),
-        "top_logprobs": [_entry(*entry, by_id) for entry in likeliest],
+        **write(table.place, *chosen),
+        "top_logprobs": [write(table.place, *entry) for entry in likeliest],
     }
 
 
@@ -89,12 +109,12 @@ def _ranked(
     return entries[0], [entry for entry in ranked if entry[1].rank <= count][:count]
 
 
-def _entry(token_id: int, logprob: Logprob, by_id: bool) -> Json:
-    text = logprob.decoded_token
-    return {
-        "token": _by_id(token_id) if by_id else text,
+def _entry(place: Place, token_id: int, logprob: Logprob, *, by_id: bool, with_ids: bool) -> Json:
+    told: Json = {"id": token_id} if with_ids else {}
+    return told | {
+        "token": _by_id(token_id) if by_id else logprob.decoded_token,
         "logprob": _finite(logprob.logprob),
-        "bytes": list(text.encode()),
+        "bytes": list(place.data(token_id)),
     }
 
 

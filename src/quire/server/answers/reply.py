@@ -15,6 +15,7 @@ from pydantic_core import to_json
 from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.metrics import RequestMetrics
 from quire.protocol import SamplingParams
+from quire.server.answers.logprobs import prompt_logprobs
 from quire.server.answers.rendering import json_response
 from quire.server.answers.streaming import Events, EventStream, Json, event
 from quire.server.errors import new_id
@@ -40,6 +41,7 @@ class Wording(Protocol):
     object: str
     chunk_object: str
     one_prompt: bool  # what is told of it then stands beside the choices, not in them
+    always: Json  # what stands beside them in every answer
 
     def choice(
         self, index: int, number: int, output: CompletionOutput, request: RequestOutput
@@ -94,7 +96,7 @@ async def answer(
     if request.stream:
         head["object"] = wording.chunk_object
         chunks = Chunks(head, request, params.num_outputs, wording, account, prompts)
-        return EventStream(chunks.of(progress))
+        return EventStream(chunks.of(progress), silence=service.silence)
     head["object"] = wording.object
     outputs = {}
     async with aclosing(progress):
@@ -104,13 +106,16 @@ async def answer(
     handed = await handed_over(service, request.kv_transfer_params)
 
     def build() -> Json:
+        first = outputs[0]
         return {
             **head,
+            **wording.always,
             "choices": list(_choices(request, params.num_outputs, wording, outputs)),
             **account.of(outputs),
             **account.warnings(outputs.values()),
             **handed,
-            **_prompt_tokens(request, wording, outputs[0].prompt_token_ids, beside=True),
+            **_prompt_tokens(request, wording, first.prompt_token_ids, beside=True),
+            **_prompt_logprobs(wording, first),
         }
 
     scored = params.logprobs is not None or params.prompt_logprobs is not None
@@ -140,6 +145,12 @@ def _prompt_tokens(
     """What is told of a prompt, beside the choices or in each of them."""
     told = request.return_token_ids and wording.one_prompt is beside
     return {"prompt_token_ids": token_ids} if told else {}
+
+
+def _prompt_logprobs(wording: Wording, request: RequestOutput) -> Json:
+    """Those of the one prompt, which stand beside the choices."""
+    scored = request.prompt_logprobs
+    return {"prompt_logprobs": prompt_logprobs(scored)} if scored and wording.one_prompt else {}
 
 
 class Chunks:
@@ -190,6 +201,7 @@ class Chunks:
         choices: list[Json] = []
         if index not in self._tokens:
             self._tokens[index] = 0
+            is_plain = False
             choices = self._wording.opening(index, number)
         elif is_plain and (text := self._wording.text(index, delta)) is not None:
             return [self._before + text + self._after]
@@ -204,14 +216,15 @@ class Chunks:
         """A chunk that tells more than what was written."""
         request = self._request
         usage: Json = {}
-        beside: Json = {}
         last, first = choice is choices[-1], choice is choices[0]
+        first = first and self._tokens[choice["index"]] == len(delta.token_ids)
+        beside: Json = {"prompt_token_ids": None} if first and self._wording.one_prompt else {}
         if request.return_token_ids:
             choice["token_ids"] = delta.token_ids if last else ()
-            if first and self._tokens[choice["index"]] == len(delta.token_ids) and self._prompts:
+            if first and self._prompts:
                 prompt = self._prompts[number]
                 choice |= _prompt_tokens(request, self._wording, prompt, beside=False)
-                beside = _prompt_tokens(request, self._wording, prompt, beside=True)
+                beside |= _prompt_tokens(request, self._wording, prompt, beside=True)
         if request.continuous_usage:
             prompt_tokens = len(self._prompts[number]) if self._prompts else 0
             written = self._tokens[choice["index"]] - (0 if last else len(delta.token_ids))

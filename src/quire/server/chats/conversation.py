@@ -12,14 +12,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from quire.dialect import CallBegun, ContentPiece, Event, Parser, ReasoningPiece, Reply
-from quire.engine import CompletionOutput, Delta, Message, PromptForm, RequestOutput
-from quire.errors import RequestError
+from quire.dialect import (
+    CallBegun,
+    CallCut,
+    ContentPiece,
+    Event,
+    Parser,
+    ReasoningPiece,
+    Reply,
+)
+from quire.engine import Begun, CompletionOutput, Delta, Message, PromptForm, RequestOutput
+from quire.errors import RequestError, shown
 from quire.protocol import Origin, SamplingParams
 from quire.server.chats.guidance import guided
 from quire.server.chats.histories import for_template
 from quire.server.chats.tools import AUTO, Tool, ToolChoice, check_tools
-from quire.server.errors import in_callers_words
+from quire.server.errors import BrokenCallError, in_callers_words
 from quire.server.guards.limits import check_answer
 from quire.server.service import Progress, Service
 
@@ -77,20 +85,33 @@ class Listener:
         self.is_plain = parser.is_plain  # all that is said is content
         self._reasoning = turn.include_reasoning
         self._most_calls = None if turn.parallel_calls else 1
-        self._called = False
+        self._called = self._cut = False
 
     def hear(self, gained: Delta | CompletionOutput) -> list[Event]:
-        """The events in what has been gained: a delta, or all of an output."""
+        """The events in what has been gained: a delta, or all of an output.
+
+        BrokenCallError where a call has begun that is none. One that a limit or a stop string has
+        cut is told as far as it goes.
+        """
         events = self._parser.push(gained.text) if gained.text else []
+        over = gained.finish_reason == "stop" and gained.stop_reason is None
         if gained.finish_reason is not None:
-            events += self._parser.finish()
+            events += self._parser.finish(cut=not over)
         heard = [event for event in events if self._is_told(event)]
-        self._called = self._called or any(isinstance(event, CallBegun) for event in heard)
+        for event in heard:
+            self._called = self._called or isinstance(event, CallBegun)
+            if isinstance(event, CallCut):
+                if event.broken or over:
+                    raise BrokenCallError(
+                        "the model has begun a call of a tool whose arguments are no JSON: "
+                        + shown(event.text)
+                    )
+                self._cut = True
         return heard
 
     def finish_reason(self, reason: str | None) -> str | None:
-        """The engine's, or that the text has ended to call."""
-        return "tool_calls" if reason == "stop" and self._called else reason
+        """The engine's, or that the text has ended to call; not in the middle of a call."""
+        return "tool_calls" if reason == "stop" and self._called and not self._cut else reason
 
     def _is_told(self, event: Event) -> bool:
         match event:
@@ -107,13 +128,15 @@ class Conversation:
     params: the turn's, with what calls and reasoning need.
     """
 
-    def __init__(self, service: Service, turn: Turn, prompt: Mapping[str, Any], tail: str) -> None:
-        """tail: the end of the prompt, in which the answer may have been begun."""
+    def __init__(
+        self, service: Service, turn: Turn, prompt: Mapping[str, Any], begun: Begun
+    ) -> None:
+        """begun: what the prompt holds of the answer."""
         self._service = service
         self._turn = turn
         self._prompt = prompt
-        self._tail = tail
-        self._reasons = service.speech.reasons_after(tail)
+        self._begun = begun
+        self._standing = service.speech.standing(begun)
         self._tools = None
         if turn.tools and _listens(service, turn):
             self._tools = {tool.name: tool.parameters or {} for tool in turn.tools}
@@ -124,7 +147,7 @@ class Conversation:
             turn.tools if self._tools is not None else (),
             turn.choice,
             several=turn.parallel_calls,
-            reasons=self._reasons,
+            standing=self._standing,
         )
         self._field_names = turn.field_names
         if self.params.structured_outputs is not turn.params.structured_outputs:
@@ -159,7 +182,7 @@ class Conversation:
         service, metrics = self._service, request.metrics
         cached = metrics.cached_tokens if service.config.enable_prompt_tokens_details else None
         counts = [
-            service.speech.reasoning_tokens(output.token_ids, reasons=self._reasons)
+            service.speech.reasoning_tokens(output.token_ids, self._standing)
             for output in request.outputs
         ]
         reasoning = None if None in counts else sum(count or 0 for count in counts)
@@ -172,8 +195,7 @@ class Conversation:
         return letters if length else f"call_{letters}"
 
     def _listen(self) -> Listener:
-        parser = self._service.speech.parser(self._tools, reasons=self._reasons, tail=self._tail)
-        return Listener(parser, self._turn)
+        return Listener(self._service.speech.parser(self._tools, self._begun), self._turn)
 
 
 async def begin(service: Service, turn: Turn) -> Conversation:
@@ -183,12 +205,15 @@ async def begin(service: Service, turn: Turn) -> Conversation:
         check_tools(turn.tools, turn.choice)
         _check_dialect(service, turn)
         variables = _variables(service, turn)
-        messages = for_template(turn.messages, service.speech.id_length)
+        speech = service.speech
+        template = turn.rendering.get("chat_template") or speech.tokenizer.chat_template
+        messages = for_template(turn.messages, speech.id_length, template)
         with service.reserve():
-            token_ids = await service.engine.chat_prompt(messages, variables, turn.form)
+            chat = service.engine.begin_chat(messages, variables, turn.form, service.speech.begins)
+            token_ids, begun = await chat
         origin = turn.options.get("origin", Origin())._replace(operation="chat")
         prompt = {"prompt_token_ids": token_ids, **turn.options, "origin": origin}
-        return Conversation(service, turn, prompt, service.speech.tail(token_ids))
+        return Conversation(service, turn, prompt, begun)
 
 
 def _listens(service: Service, turn: Turn) -> bool:

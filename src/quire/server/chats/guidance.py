@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quire.dialect import Thought, Wanted
+from quire import exact_json
+from quire.dialect import Standing, Thought, Wanted
 from quire.errors import RequestError
 from quire.protocol import Reasoning, SamplingParams, StructuredOutputs
 from quire.protocol.structured_outputs import LONGEST_GRAMMAR
@@ -24,13 +24,13 @@ def guided(
     choice: ToolChoice,
     *,
     several: bool,
-    reasons: bool,
+    standing: Standing,
 ) -> SamplingParams:
     """A turn's parameters, with what calls and reasoning need.
 
     tools: none where calls are not looked for.
     several: more than one may be called at once.
-    reasons: the prompt has opened the reasoning.
+    standing: after what the prompt holds of the answer.
     """
     if params.thinking_token_budget is not None and speech.marks is None:
         raise RequestError(
@@ -40,15 +40,17 @@ def guided(
         )
     if tools or speech.marks is not None or speech.declared is not None:
         params = replace(params, kept_special_tokens=tuple(speech.special.values()))
-    within = speech.marks is not None and speech.reasons_within(opened=reasons)
+    marks = speech.marks if standing.may_reason else None
+    if marks is None:
+        params = replace(params, thinking_token_budget=None)  # nothing comes that it could bound
+    within = marks is not None and speech.reasons_within(opened=standing.reasons)
     grammar = _grammar(speech, params, tools, choice, several, within) if tools else None
     if grammar is not None:
         params = replace(params, structured_outputs=StructuredOutputs(grammar=grammar))
         if within:
             return replace(params, thinking_token_budget=None)
-    if params.guided and speech.marks is not None:
-        marks = Reasoning(speech.marks.start, speech.marks.end, reasons)
-        params = replace(params, reasoning=marks)
+    if params.guided and marks is not None:
+        params = replace(params, reasoning=Reasoning(marks.start, marks.end, standing.reasons))
     return params
 
 
@@ -76,6 +78,11 @@ def _grammar(
                 "tool_choice" if must or choice.names is not None else "tools",
             )
         return None
+    if must and asked is not None:
+        raise RequestError(
+            "structured_outputs asks for a text, and tool_choice for calls and no text: give one",
+            "structured_outputs",
+        )
     counting = [tool for tool in tools if choice.names is None or tool.name in choice.names]
     bound = choice.names is not None or any(tool.strict for tool in counting)
     instead = None if must or speech.writing.bare else _schema(asked)
@@ -110,5 +117,5 @@ def _schema(asked: StructuredOutputs | None) -> Mapping[str, Any] | None:
     """The JSON schema that the caller asks for."""
     if asked is None or (asked.json is None and not asked.json_object):
         return None
-    schema = _ANYTHING if asked.json is None else json.loads(str(asked.json))
+    schema = _ANYTHING if asked.json is None else exact_json.read(str(asked.json))
     return schema if isinstance(schema, dict) else {}

@@ -17,16 +17,15 @@ from quire.dialect import (
     Marks,
     OutputParser,
     Parser,
+    Standing,
     Tools,
     Writing,
     dialect_of,
     literal,
     marks_of,
 )
-from quire.engine import Tokenizer
+from quire.engine import Begun, Tokenizer
 
-_OPENING = 4  # tokens of an output, among which it opens reasoning if it does: white space is one
-_TAIL = 32  # tokens of a prompt, among which the answer is begun if it is
 _MOST_MARKS = 64
 
 logger = logging.getLogger(__name__)
@@ -109,26 +108,26 @@ class Speech:
         marks = sorted(self.special, key=len, reverse=True)
         return re.compile(f"({'|'.join(map(re.escape, marks))})")
 
-    def parser(self, tools: Tools | None, *, reasons: bool, tail: str) -> Parser:
-        """For one text. tools: None where calls are not looked for. tail: of the prompt."""
+    def parser(self, tools: Tools | None, begun: Begun) -> Parser:
+        """For one text. tools: None where calls are not looked for. begun: of it, by the prompt."""
         if self.declared is not None:
-            return self.declared.parser(tools, tail)
+            return self.declared.parser(tools, begun.text)
         if self.dialect is not None and self.dialect.parser is not None:
-            return self.dialect.parser(tools)
+            return self.dialect.parser(tools, begun.text)
         form = self.dialect.form if self.dialect and tools is not None else None
-        return OutputParser(form, tools, self.marks, reasons=reasons)
+        return OutputParser(form, tools, self.marks, self.standing(begun))
 
-    def tail(self, prompt: Sequence[int]) -> str:
-        """Its end, in which the answer may have been begun."""
-        return self.tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False)
+    @property
+    def begins(self) -> Sequence[str] | None:
+        """The marks that count in what a prompt holds of an answer; None where nothing does."""
+        if self.marks is not None:
+            return self.marks.start, self.marks.end
+        orders = self.dialect is not None and self.dialect.parser is not None
+        return () if orders or self.declared is not None else None
 
-    def reasons_after(self, tail: str) -> bool:
-        """Whether a prompt has opened the reasoning that the output goes on with."""
-        if self.marks is None:
-            return False
-        if self.marks.implied:
-            return not tail.rstrip().endswith(self.marks.end)
-        return tail.rfind(self.marks.start) > tail.rfind(self.marks.end)
+    def standing(self, begun: Begun) -> Standing:
+        """Where an output begins, after what the prompt holds of the answer."""
+        return Standing() if self.marks is None else self.marks.standing(*begun)
 
     def reasons_within(self, *, opened: bool) -> bool:
         """Whether only a grammar for calls can have reasoning before them: its own.
@@ -139,18 +138,24 @@ class Speech:
             return True  # the format orders the whole output
         return not opened and self.reasoning_ids is None
 
-    def reasoning_tokens(self, token_ids: Sequence[int], *, reasons: bool) -> int | None:
+    def reasoning_tokens(self, token_ids: Sequence[int], standing: Standing) -> int | None:
         """How many tokens of an output are reasoning; None where that cannot be told by tokens."""
         if self.reasoning_ids is None:
             return 0 if self.marks is None else None
         start, end = self.reasoning_ids
         first = 0
-        if start in token_ids[:_OPENING]:
+        if not standing.amid and self._opens(token_ids, start):
             first = token_ids.index(start) + 1
-        elif not reasons:
+        elif not standing.reasons:
             return 0
         last = token_ids.index(end) if end in token_ids else len(token_ids)
         return last - first
+
+    def _opens(self, token_ids: Sequence[int], start: int) -> bool:
+        """Whether a token stands first in an output, but for white space."""
+        if start not in token_ids:
+            return False
+        return not self.tokenizer.decode(token_ids[: token_ids.index(start)]).strip()
 
 
 def _declared(tokenizer: Tokenizer) -> Declared | None:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from quire.errors import RequestError, shown
 
 MOST_TOOLS = 512
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+LONGEST_NAME = 64
+_NAME = re.compile(rf"[a-zA-Z0-9_-]{{1,{LONGEST_NAME}}}")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice) -> None:
         field = f"tools[{number}].function.name"
         if not _NAME.fullmatch(tool.name):
             raise RequestError(
-                f"{field} must be 1 to 64 letters, digits, _ and -, got {shown(tool.name)}", field
+                f"{field} must be 1 to {LONGEST_NAME} letters, digits, _ and -, got "
+                f"{shown(tool.name)}",
+                field,
             )
         if tool.name in names:
             raise RequestError(f"{field}: there are two tools named {tool.name}", field)

@@ -60,8 +60,10 @@ class _Whole(_Answer):
     model: str
     usage: Usage
     warnings: list[str] = []
-    metrics: list[dict[str, Any]] | None = None
-    prompt_token_ids: list[int] | None = None
+    metrics: list[dict[str, Any]] | None
+    kv_transfer_params: dict[str, Any] | None
+    ec_transfer_params: None
+    service_tier: None
 
 
 class _Piece(_Answer):
@@ -79,10 +81,8 @@ class _Piece(_Answer):
 class _Choice(_Answer):
     index: int
     finish_reason: FinishReason | None
-    stop_reason: int | str | None = None
-    token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
-    prompt_logprobs: list[dict[str, Any] | None] | None = None
+    stop_reason: int | str | None
+    token_ids: list[int] | None
 
 
 # -- completions -------------------------------------------------------------------------------
@@ -97,9 +97,15 @@ class CompletionLogprobs(_Answer):
     text_offset: list[int]
 
 
-class CompletionChoice(_Choice):
+class CompletionChunkChoice(_Choice):
     text: str
     logprobs: CompletionLogprobs | None
+    prompt_token_ids: list[int] | None
+
+
+class CompletionChoice(CompletionChunkChoice):
+    prompt_logprobs: list[dict[str, Any] | None] | None
+    routed_experts: None
 
 
 class Completion(_Whole):
@@ -109,7 +115,7 @@ class Completion(_Whole):
 
 class CompletionChunk(_Piece):
     object: Literal["text_completion"]
-    choices: list[CompletionChoice]
+    choices: list[CompletionChunkChoice]
 
 
 # -- chats -------------------------------------------------------------------------------------
@@ -133,9 +139,10 @@ class ChatLogprobs(_Answer):
 class AnswerMessage(_Answer):
     role: Literal["assistant"]
     content: str | None
-    refusal: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
+    refusal: None
+    audio: None
+    reasoning: str | None
+    reasoning_content: str | None
     tool_calls: list[dict[str, Any]] | None = None
 
 
@@ -150,6 +157,7 @@ class MessageDelta(_Answer):
 class ChatChoice(_Choice):
     message: AnswerMessage
     logprobs: ChatLogprobs | None
+    routed_experts: None
 
 
 class ChatChunkChoice(_Choice):
@@ -160,6 +168,9 @@ class ChatChunkChoice(_Choice):
 class ChatCompletion(_Whole):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
+    prompt_logprobs: list[dict[str, Any] | None] | None
+    prompt_token_ids: list[int] | None
+    prompt_text: None
 
 
 class ChatCompletionChunk(_Piece):

@@ -16,6 +16,7 @@ from pydantic.json_schema import models_json_schema
 from quire.config import ServerConfig
 from quire.server.answers.streaming import DATA_TO_DONE, LINES, Framing
 from quire.server.description.answer_types import ErrorAnswer
+from quire.server.description.bodies import AsTaken, with_what_passes
 from quire.server.description.docs_page import page
 from quire.server.doors.answers import (
     AnthropicErrorAnswer,
@@ -59,7 +60,9 @@ _ERROR_TYPES: Mapping[ErrorShape, type[BaseModel]] = {
     in_ollama_s_shape: OllamaErrorAnswer,
     in_llama_cpp_s_shape: LlamaCppErrorAnswer,
 }
-_OF_BODIES = (400, 404, 408, 413, 415, 429, 500, 503)
+_OF_BODIES = (400, 404, 408, 410, 413, 415, 429)
+_OF_PARAMETERS = (400,)
+_OF_ALL = (500, 503)
 
 
 class _Takes(dict[str, Any]):
@@ -158,9 +161,12 @@ def _add_types(document: dict[str, Any], app: FastAPI, kinds: Iterable[type[Base
     modes += [(kind, "validation") for kind in _bodies(app)]
     answers: list[type[BaseModel]] = [*_ERROR_TYPES.values(), *kinds]
     modes += [(kind, "serialization") for kind in answers]
-    _, found = models_json_schema(modes, ref_template=_SCHEMAS + "{model}")
+    template = _SCHEMAS + "{model}"
+    _, found = models_json_schema(modes, ref_template=template, schema_generator=AsTaken)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas.update(found["$defs"])
+    for kind in _bodies(app):
+        schemas[kind.__name__] = with_what_passes(schemas[kind.__name__])
     for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's, which nobody gets
         schemas.pop(unused, None)
 
@@ -183,9 +189,11 @@ def _complete_operation(
     responses.pop("422", None)
     for told in responses.get("200", {}).get("content", {}).values():
         told["schema"] = told.get("schema") or {"type": "object"}  # in another API's own shape
-    statuses = [401] if secured else []
+    statuses = [*_OF_ALL, *([401] if secured else [])]
     if "requestBody" in operation:
         statuses += _OF_BODIES
+    if "parameters" in operation:
+        statuses += _OF_PARAMETERS
     content = {"application/json": {"schema": {"$ref": _SCHEMAS + error.__name__}}}
     for status in statuses:
         responses.setdefault(str(status), {"description": _ERRORS[status], "content": content})

@@ -48,7 +48,7 @@ class ResponseAnswer(_Answer):
     error: None
     incomplete_details: dict[str, str] | None
     output: list[dict[str, Any]]
-    usage: dict[str, Any] | None
+    usage: dict[str, Any] = {}
     model: str
     instructions: str | None
     previous_response_id: str | None
@@ -69,7 +69,15 @@ class ResponseAnswer(_Answer):
     prompt_cache_key: str | None
     safety_identifier: str | None
     service_tier: str
-    user: str | None
+    user: str = ""
+    presence_penalty: float
+    frequency_penalty: float
+    prompt: None
+    input_messages: None
+    output_messages: None
+    kv_transfer_params: None
+    ec_transfer_params: None
+    warnings: list[str] = []
 
 
 class ResponseEvent(_Event):

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from quire.protocol import SamplingParams
 from quire.server.answers.rendering import json_response
-from quire.server.answers.streaming import NAMED_EVENTS, Events, EventStream, Json
+from quire.server.answers.streaming import PINGED_EVENTS, Events, EventStream, Json
 from quire.server.chats.conversation import Conversation, begin
 from quire.server.description.openapi import gives, takes
 from quire.server.doors.answering import in_their_words, options
@@ -35,7 +35,7 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
     @app.post(
         "/v1/messages",
         openapi_extra=takes(MessagesRequest),
-        responses=gives(MessageAnswer, MessageEvent, framing=NAMED_EVENTS),
+        responses=gives(MessageAnswer, MessageEvent, framing=PINGED_EVENTS),
     )
     async def messages(http: Request) -> Response:
         """Anthropic's Messages: answer a conversation."""
@@ -47,7 +47,8 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
             conversation = await begin(service, asked)
         writer = MessageWriter(conversation, model.name)
         if request.stream:
-            return EventStream(writer.events(), NAMED_EVENTS, in_anthropic_s_shape)
+            shape, silence = in_anthropic_s_shape, service.silence
+            return EventStream(writer.events(), PINGED_EVENTS, shape, silence)
         message = await writer.whole()
         return await json_response(lambda: message, large=False)
 
@@ -142,6 +143,8 @@ def _new_call_id() -> str:
 
 
 def _content(block: Block) -> Json:
+    if block.cut is not None:  # it is no call, and must not be taken for one
+        return {"type": "text", "text": block.cut}
     match block.kind:
         case Kind.TEXT:
             return {"type": "text", "text": block.text}
@@ -151,7 +154,7 @@ def _content(block: Block) -> Json:
         "type": "tool_use",
         "id": block.call_id,
         "name": block.name,
-        "input": block.arguments,
+        "input": block.arguments if block.text else {},  # in a stream they are to come
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -11,11 +12,13 @@ from typing import Any, NamedTuple
 from quire.dialect import (
     CallArguments,
     CallBegun,
+    CallCut,
     CallEnded,
     ContentPiece,
     Event,
     ReasoningPiece,
 )
+from quire.server.errors import BrokenCallError
 
 
 class Kind(Enum):
@@ -26,7 +29,10 @@ class Kind(Enum):
 
 @dataclass
 class Block:
-    """text: of a call the JSON of its arguments. name, call_id, number: of a call, among calls."""
+    """text: of a call the JSON of its arguments. name, call_id, number: of a call, among calls.
+
+    cut: what the model has written of a call that is not complete.
+    """
 
     index: int
     kind: Kind
@@ -34,15 +40,19 @@ class Block:
     name: str = ""
     call_id: str = ""
     number: int = 0
+    cut: str | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Of a call, as an object: {} if they were cut short, or the model wrote no object."""
-        try:
-            value = json.loads(self.text or "{}")
-        except (ValueError, RecursionError):
-            return {}
-        return value if isinstance(value, dict) else {}
+        """Of a complete call, as an object. BrokenCallError for a number beyond all floats."""
+        value: dict[str, Any] = json.loads(self.text, parse_float=_finite)
+        return value
+
+
+def _finite(number: str) -> float:
+    if math.isinf(read := float(number)):
+        raise BrokenCallError(f"the model has called a tool with a number beyond all: {number}")
+    return read
 
 
 class Opened(NamedTuple):
@@ -83,6 +93,10 @@ class Blocks:
                     yield from self._begin(Kind.CALL, name, call_id or self._call_id(), number)
                 case CallArguments(_, text):
                     yield from self._grow(Kind.CALL, text)
+                case CallCut(_, text):
+                    assert self._open is not None
+                    self._open.cut = text
+                    yield from self._close()
                 case CallEnded():
                     yield from self._close()
         if final:

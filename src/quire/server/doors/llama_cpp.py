@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import fields
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -40,7 +41,8 @@ _TOLD = {  # of the parameters, as their clients know them
 
 def add_llama_cpp(app: FastAPI, service: Service) -> None:
     _add_state(app, service)
-    answers = gives(LlamaCppAnswer, LlamaCppAnswer, framing=DATA)
+    one_or_several: Any = LlamaCppAnswer | list[LlamaCppAnswer]
+    answers = gives(one_or_several, LlamaCppAnswer, framing=DATA)
 
     @app.post("/completion", openapi_extra=takes(LlamaCppRequest), responses=answers)
     @app.post("/completions", openapi_extra=takes(LlamaCppRequest), responses=answers)
@@ -57,7 +59,8 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
         run = service.run(name, prompts, params, {}, whole=whole)
         wording = LlamaCppWording(service, request, params)
         if request.stream:
-            return EventStream(pieces(run, wording.events, names), DATA, in_llama_cpp_s_shape)
+            events, shape = pieces(run, wording.events, names), in_llama_cpp_s_shape
+            return EventStream(events, DATA, shape, request.silence(service.silence))
         finished = await outputs(run, names)
         return await json_response(
             lambda: wording.whole(finished), large=len(finished) > 1 or request.n_probs > 0
@@ -186,13 +189,8 @@ class LlamaCppWording:
     def _probabilities(self, source: CompletionOutput | Delta) -> Json:
         if source.logprobs is None:
             return {}
-        entries = chat_logprobs(source.logprobs, self._request.n_probs)["content"]
-        return {
-            "completion_probabilities": [
-                {"id": token_id, **entry}
-                for token_id, entry in zip(source.token_ids, entries, strict=True)
-            ]
-        }
+        entries = chat_logprobs(source.logprobs, self._request.n_probs, with_ids=True)["content"]
+        return {"completion_probabilities": list(entries)}
 
 
 def _timings(request: RequestOutput) -> Json:

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from quire.errors import RequestError, shown
 from quire.protocol import StructuredOutputs
 from quire.server.doors.llama_options import LlamaOptions
-from quire.server.fields.strict import Ids, Texts, biases, expecting
+from quire.server.fields.strict import Ids, Texts, between, biases, expecting
 from quire.server.openai.messages import JsonObject
 
 _MOST_PROMPTS = 2048
@@ -35,7 +35,7 @@ class LlamaCppRequest(LlamaOptions):
     idle = LlamaOptions.idle | {
         "cache_prompt", "dry_allowed_length", "dry_base", "dry_penalty_last_n",
         "dry_sequence_breakers", "dynatemp_exponent", "id_slot", "n_cache_reuse", "n_discard",
-        "n_keep", "sse_ping_interval", "xtc_threshold",
+        "n_keep", "xtc_threshold",
     }  # fmt: skip
 
     model: str | None = None
@@ -53,6 +53,7 @@ class LlamaCppRequest(LlamaOptions):
     grammar: str | None = None
     n_probs: int = 0
     return_tokens: bool = False
+    sse_ping_interval: Annotated[int, between(-1, 86_400)] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> LlamaCppRequest:
@@ -61,6 +62,11 @@ class LlamaCppRequest(LlamaOptions):
         if len(self.prompts) > _MOST_PROMPTS:
             raise RequestError(f"a request may hold at most {_MOST_PROMPTS:,} prompts", "prompt")
         return self
+
+    def silence(self, usual: float) -> float:
+        """Seconds without a token after which a stream gives a sign of life; -1 is never."""
+        asked = self.sse_ping_interval
+        return usual if asked is None else max(asked, 0)
 
     @property
     def structure_field(self) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import model_validator
+from pydantic import GetJsonSchemaHandler, model_validator
 
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
+from quire.server.fields.others import as_patterns
 from quire.server.fields.strict import Strict, Texts, between, expecting
 
 _ANY_SEED = (-1, 2**32 - 1)
@@ -56,6 +57,14 @@ class LlamaOptions(Strict):
             for name, value in data.items()
             if name not in cls.idle and value not in cls.neutral.get(name, ())
         }
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> Any:
+        schema = handler.resolve_ref_schema(handler(core))
+        neutral = {name: {"enum": [*values, None]} for name, values in cls.neutral.items()}
+        idle: dict[str, Any] = {name: {} for name in cls.idle}
+        schema["patternProperties"] = as_patterns({**neutral, **idle})
+        return schema
 
     @model_validator(mode="after")
     def _check_penalties(self) -> LlamaOptions:

@@ -56,7 +56,7 @@ def add_ollama(app: FastAPI, service: Service) -> None:
         with in_their_words(_NAMES | {"messages": "prompt"}):
             params = _params(service, request)
             speaker = await _speaker(service, model, service.caller(http), request, params)
-        return await _answer(request, speaker, _as_response)
+        return await _answer(service, request, speaker, _as_response)
 
     @app.post(
         "/api/chat",
@@ -80,7 +80,7 @@ def add_ollama(app: FastAPI, service: Service) -> None:
                 options=options(model, service.caller(http)),
             )
             speaker = await begin(service, turn)
-        return await _answer(request, speaker, _as_message)
+        return await _answer(service, request, speaker, _as_message)
 
 
 def _as_response(said: Json) -> Json:
@@ -113,12 +113,12 @@ async def _speaker(
 
 
 async def _answer(
-    request: OllamaRequest, speaker: Speaker, put: Callable[[Json], Json]
+    service: Service, request: OllamaRequest, speaker: Speaker, put: Callable[[Json], Json]
 ) -> Response:
     telling = Telling(speaker, lambda: f"call_{uuid.uuid4().hex[:24]}", _NAMES)
     writer = OllamaWriter(telling, request, put)
     if request.stream:
-        return EventStream(writer.lines(), LINES, in_ollama_s_shape)
+        return EventStream(writer.lines(), LINES, in_ollama_s_shape, service.silence)
     whole = await writer.whole()
     return await json_response(lambda: whole, large=request.logprobs)
 

@@ -41,9 +41,9 @@ class OllamaWriter:
         told = await self._telling.all(_ID)
         assert told.output is not None
         (output,) = told.output.outputs
-        said: Json = {"content": _joined(told.blocks, Kind.TEXT)}
+        said: Json = {"content": "".join(map(_content, told.blocks))}
         thinking = _joined(told.blocks, Kind.REASONING)
-        calls = [_call(block) for block in told.blocks if block.kind is Kind.CALL]
+        calls = [_call(block) for block in told.blocks if _is_call(block)]
         said |= {"thinking": thinking} if thinking else {}
         said |= {"tool_calls": calls} if calls else {}
         return {**self._head(), **self._put(said), **self._logprobs(output), **self._ending()}
@@ -56,8 +56,10 @@ class OllamaWriter:
                     said.append({"content": text})
                 case Grown(block, text) if block.kind is Kind.REASONING:
                     said.append({"content": "", "thinking": text})
-                case Closed(block) if block.kind is Kind.CALL:
+                case Closed(block) if _is_call(block):
                     said.append({"content": "", "tool_calls": [_call(block)]})
+                case Closed(block) if block.cut is not None:
+                    said.append({"content": block.cut})
         if delta.logprobs and not said:
             said.append({"content": ""})
         lines = [{**self._head(), **self._put(one), "done": False} for one in said]
@@ -94,6 +96,15 @@ class OllamaWriter:
 
 def _joined(blocks: Iterable[Block], kind: Kind) -> str:
     return "".join(block.text for block in blocks if block.kind is kind)
+
+
+def _content(block: Block) -> str:
+    """What it adds to the text: of a call that is not complete, what was written of it."""
+    return block.text if block.kind is Kind.TEXT else block.cut or ""
+
+
+def _is_call(block: Block) -> bool:
+    return block.kind is Kind.CALL and block.cut is None
 
 
 def _call(block: Block) -> Json:

@@ -30,6 +30,7 @@ from quire.server.service import Asked, Service
 _MOST_LISTED = 100  # items at a time
 _PREFIXES = {
     "message": "msg_", "reasoning": "rs_", "function_call": "fc_", "function_call_output": "fco_",
+    "custom_tool_call": "ctc_", "custom_tool_call_output": "ctco_",
 }  # fmt: skip
 
 
@@ -59,7 +60,7 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
 
         writer = ResponseWriter(conversation, request, model.name, service.new_id(), keep)
         if request.stream:
-            return EventStream(writer.events(), NAMED_EVENTS, writer.error)
+            return EventStream(writer.events(), NAMED_EVENTS, writer.error, service.silence)
         response = await writer.whole()
         return await json_response(lambda: response, large=request.wants_logprobs)
 

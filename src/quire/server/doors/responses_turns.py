@@ -9,6 +9,7 @@ from quire.engine import Message
 from quire.protocol import SamplingParams, StructuredOutputs
 from quire.server.answers.streaming import Json
 from quire.server.chats.conversation import Turn
+from quire.server.doors.responses_tools import arguments_of, flat_name
 from quire.server.doors.responses_types import ResponsesRequest, SchemaFormat
 
 FIELD_NAMES = {
@@ -28,11 +29,12 @@ def turn(
     options: Mapping[str, Any],
 ) -> Turn:
     """items: all of the conversation's, those of earlier responses first."""
+    offered = request.offered
     return Turn(
         messages=list(messages(request.instructions, items)),
         params=_sampling_params(request, defaults),
-        tools=[tool.as_tool() for tool in request.tools],
-        choice=request.choice,
+        tools=offered.tools,
+        choice=offered.choice,
         parallel_calls=request.parallel_tool_calls,
         reasoning_effort=request.reasoning.effort,
         rendering={"verbosity": request.text.verbosity} if request.text.verbosity else {},
@@ -82,14 +84,21 @@ def _of_assistant(item: Json) -> dict[str, Any] | None:
             return {"content": _joined(parts)}
         case {"type": "reasoning"}:
             return {"reasoning_content": _joined(item.get("content") or item.get("summary") or ())}
-        case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}:
-            function = {"name": name, "arguments": arguments}
-            return {"tool_calls": [{"id": call_id, "type": "function", "function": function}]}
+        case {"type": "function_call", "arguments": arguments}:
+            return {"tool_calls": [_call(item, arguments)]}
+        case {"type": "custom_tool_call", "input": text}:
+            return {"tool_calls": [_call(item, arguments_of(text))]}
     return None
 
 
+def _call(item: Json, arguments: str) -> Json:
+    name = flat_name(item.get("namespace"), item["name"])
+    function = {"name": name, "arguments": arguments}
+    return {"id": item["call_id"], "type": "function", "function": function}
+
+
 def _of_others(item: Json) -> Message:
-    if item["type"] == "function_call_output":
+    if item["type"] in ("function_call_output", "custom_tool_call_output"):
         content = _joined(item["output"])
         return {"role": "tool", "tool_call_id": item["call_id"], "content": content}
     return {"role": item["role"], "content": _joined(item["content"])}

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from quire.errors import RequestError
-from quire.server.chats.tools import AUTO, MOST_TOOLS, Tool, ToolChoice
-from quire.server.fields.strict import Name, Strict, at_most, expecting
+from quire.server.chats.tools import MOST_TOOLS
+from quire.server.doors.responses_tools import AnyChoice, AnyTool, Offered
+from quire.server.fields.strict import Name, Strict, at_most
 from quire.server.openai.messages import JsonObject
 
 MOST_ITEMS = 4096
@@ -54,11 +55,20 @@ class CallItem(Item):
     type: Literal["function_call"]
     call_id: Name
     name: str
+    namespace: Name | None = None
     arguments: str
 
 
+class CustomCallItem(Item):
+    type: Literal["custom_tool_call"]
+    call_id: Name
+    name: str
+    namespace: Name | None = None
+    input: str
+
+
 class CallOutputItem(Item):
-    type: Literal["function_call_output"]
+    type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: Name
     output: _Parts
     name: str | None = None
@@ -87,7 +97,7 @@ def _with_type(value: Any) -> Any:
 
 InputItem = Annotated[
     Annotated[
-        MessageItem | CallItem | CallOutputItem | ReasoningItem | ItemReference,
+        MessageItem | CallItem | CustomCallItem | CallOutputItem | ReasoningItem | ItemReference,
         Field(discriminator="type"),
     ],
     BeforeValidator(_with_type),
@@ -96,34 +106,6 @@ InputItem = Annotated[
 
 def _as_items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
-
-
-class ResponsesTool(Strict):
-    type: Literal["function"]
-    name: str
-    description: str | None = None
-    parameters: JsonObject | None = None
-    strict: bool = False
-
-    def as_tool(self) -> Tool:
-        return Tool(self.name, self.description, self.parameters, self.strict)
-
-
-class ResponsesNamedTool(Strict):
-    type: Literal["function"]
-    name: str
-
-    def as_choice(self) -> ToolChoice:
-        return ToolChoice.named(self.name)
-
-
-class ResponsesAllowedTools(Strict):
-    type: Literal["allowed_tools"]
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[ResponsesNamedTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
-
-    def as_choice(self) -> ToolChoice:
-        return ToolChoice(self.mode, tuple(tool.name for tool in self.tools))
 
 
 class PlainFormat(Strict):
@@ -171,13 +153,10 @@ class ResponsesRequest(Strict):
     stream: bool = False
     stream_options: ResponsesStreamOptions | None = None
 
-    tools: Annotated[list[ResponsesTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")] = (
-        Field(default_factory=list)
+    tools: Annotated[list[AnyTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")] = Field(
+        default_factory=list
     )
-    tool_choice: Annotated[
-        Literal["auto", "none", "required"] | ResponsesNamedTool | ResponsesAllowedTools,
-        expecting('"auto", "none", "required" or {"type": "function", "name": ...}'),
-    ] = "auto"
+    tool_choice: AnyChoice = "auto"
     parallel_tool_calls: bool = True
     max_tool_calls: int | None = None  # of tools that OpenAI runs
 
@@ -192,6 +171,7 @@ class ResponsesRequest(Strict):
 
     background: Literal[False] = False
     metadata: Annotated[dict[str, str], at_most(16, "keys")] = Field(default_factory=dict)
+    client_metadata: JsonObject | None = None  # the client's own notes, which nobody reads here
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
@@ -209,7 +189,6 @@ class ResponsesRequest(Strict):
         return _LOGPROBS in self.include
 
     @property
-    def choice(self) -> ToolChoice:
-        if not isinstance(self.tool_choice, str):
-            return self.tool_choice.as_choice()
-        return AUTO if self.tool_choice == "auto" else ToolChoice(self.tool_choice)
+    def offered(self) -> Offered:
+        """Its tools, as a model is told of them."""
+        return Offered.of(self.tools, self.tool_choice)

@@ -67,17 +67,24 @@ def _as_vllm(service: Service, request: TokenizeRequest, token_ids: list[int]) -
         "count": len(token_ids),
         "max_model_len": service.input_processor.max_model_len,
         "tokens": token_ids,
-        "token_strs": _pieces(service, token_ids) if request.return_token_strs else None,
+        "token_strs": _names(service, token_ids) if request.return_token_strs else None,
     }
 
 
 def _as_llama_cpp(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Json:
     if not request.with_pieces:
         return {"tokens": token_ids}
-    pairs = zip(token_ids, _pieces(service, token_ids), strict=True)
-    return {"tokens": [{"id": token_id, "piece": piece} for token_id, piece in pairs]}
+    own = service.input_processor.tokenizer.own_texts.bytes
+    return {"tokens": [{"id": token_id, "piece": piece(own[token_id])} for token_id in token_ids]}
 
 
-def _pieces(service: Service, token_ids: list[int]) -> list[str]:
-    decode = service.input_processor.tokenizer.decode
-    return [decode([token_id], skip_special_tokens=False) for token_id in token_ids]
+def _names(service: Service, token_ids: list[int]) -> list[str]:
+    return [*map(service.input_processor.tokenizer.own_texts.named, token_ids)]
+
+
+def piece(data: bytes) -> str | list[int]:
+    """As llama.cpp has it: bytes that are no whole characters are told one by one."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return [*data]

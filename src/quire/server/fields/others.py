@@ -56,13 +56,23 @@ _REASONS: Mapping[str, str] = {
     "web_search_options": "a model here reaches no network",
 }
 
-MAY_PASS = _HINTS.keys() | _NEUTRAL.keys()
-
 
 def asks_for_nothing(name: str, value: Any) -> bool:
     """Whether such a field changes nothing with this value."""
     kind = _HINTS.get(name)
     return isinstance(value, kind) if kind else value in _NEUTRAL.get(name, ())
+
+
+def passing_schemas() -> dict[str, dict[str, Any]]:
+    """Such fields, and the JSON schemas of what passes in them."""
+    kinds = {dict: "object", str: "string", bool: "boolean"}
+    hints = {name: {"type": [kinds[kind], "null"]} for name, kind in _HINTS.items()}
+    return {**hints, **{name: {"enum": [*values, None]} for name, values in _NEUTRAL.items()}}
+
+
+def as_patterns(schemas: Mapping[str, Any]) -> dict[str, Any]:
+    """``patternProperties``: fields that pass, though nobody need know that there are such."""
+    return {f"^{name}$": schema for name, schema in schemas.items()}
 
 
 def why_not(path: str) -> str:

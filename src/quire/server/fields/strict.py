@@ -94,19 +94,20 @@ def at_most(count: int, what: str) -> BeforeValidator:
 
 def no_deeper(levels: int, most_values: int) -> AfterValidator:
     """Any JSON that holds so many values at most, in so many levels."""
+    return AfterValidator(lambda value: check_depth(value, levels, most_values))
 
-    def validate(value: Any) -> Any:
-        level, count = [value], 0
-        for _ in range(levels):
-            level = [item for outer in level for item in _inside(outer)]
-            count += len(level)
-            if count > most_values:
-                raise PydanticCustomError("size", f"may hold at most {most_values:,} values")
-        if any(isinstance(item, (dict, list)) for item in level):
-            raise PydanticCustomError("depth", f"may be at most {levels} levels deep")
-        return value
 
-    return AfterValidator(validate)
+def check_depth(value: Any, levels: int, most_values: int) -> Any:
+    """The value, if it holds no more than that."""
+    level, count = [value], 0
+    for _ in range(levels):
+        level = [item for outer in level for item in _inside(outer)]
+        count += len(level)
+        if count > most_values:
+            raise PydanticCustomError("size", f"may hold at most {most_values:,} values")
+    if any(isinstance(item, (dict, list)) for item in level):
+        raise PydanticCustomError("depth", f"may be at most {levels} levels deep")
+    return value
 
 
 def _inside(value: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 
+from quire import exact_json
 from quire.errors import RequestError
 from quire.server.errors import brief, first_complaint
 
@@ -26,6 +28,7 @@ MOST_VALUES = 2**20  # and all values together: a million token ids
 _PIECE = 2**18  # bytes looked at in one go; small enough for the processor's cache
 _MOST_LEVELS = 200  # that the parser goes down
 _MOST_DIGITS = 4300  # that Python makes a number of
+_MAYBE_ROUNDED = re.compile(rb"[0-9][0-9.]{16}|[0-9][eE][+-]?[0-9]{3}")
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -35,6 +38,8 @@ def parse(body: bytes | bytearray, kind: type[Body]) -> Body:
     _check_structure(body)
     try:
         data = from_json(body.removeprefix(codecs.BOM_UTF8))
+        if _MAYBE_ROUNDED.search(body):  # which a schema's numbers may not be
+            data = json.loads(body, parse_float=exact_json.rounded)
     except ValueError as error:
         field = _unreadable_field(body)
         if field is None:

@@ -16,6 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from quire.errors import QuireError, RequestAbortedError
 from quire.server.answers.streaming import DATA, event
+from quire.server.description.answer_types import ErrorAnswer
 from quire.server.description.openapi import gives
 from quire.server.errors import UnknownRequestError
 from quire.server.live.asking import Asker
@@ -59,7 +60,7 @@ _BLOCKS: dict[int | str, dict[str, Any]] = {
             DATA.media_type: {"schema": {"type": "string", "description": _ABOUT_STREAM}},
         },
     },
-    429: {"description": "As many watch as may."},
+    429: {"description": "As many watch as may.", "model": ErrorAnswer},
 }
 _NOT_STORED = {"cache-control": "no-store"}
 Limit = Annotated[int, Query(ge=0, le=1000)]

@@ -8,6 +8,7 @@ from pydantic_core import to_json
 from quire.dialect import (
     CallArguments,
     CallBegun,
+    CallCut,
     CallEnded,
     ContentPiece,
     Event,
@@ -15,7 +16,8 @@ from quire.dialect import (
     Reply,
 )
 from quire.engine import CompletionOutput, Delta, RequestOutput
-from quire.server.answers.logprobs import chat_logprobs, prompt_logprobs
+from quire.server.answers import nulls
+from quire.server.answers.logprobs import chat_logprobs
 from quire.server.answers.reply import answer
 from quire.server.answers.streaming import Json
 from quire.server.chats.conversation import Conversation, Turn, begin
@@ -61,7 +63,8 @@ async def create_chat_completion(
 
 _SILENCE = ContentPiece("")
 _TEXT = (
-    b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null,"stop_reason":null}'
+    b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null,"stop_reason":null,'
+    b'"token_ids":null}'
 )
 
 
@@ -72,6 +75,7 @@ class ChatWording:
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
     one_prompt = True
+    always = nulls.CHAT
 
     def __init__(self, request: ChatRequest, conversation: Conversation) -> None:
         self._request = request
@@ -81,20 +85,17 @@ class ChatWording:
         self, index: int, number: int, output: CompletionOutput, request: RequestOutput
     ) -> Json:
         reply, finish_reason = self._conversation.reply(output)
-        choice = {
+        return {
             "index": index,
             "message": self._message(reply),
             "logprobs": self._logprobs(output),
             "finish_reason": finish_reason,
             "stop_reason": output.stop_reason,
+            **nulls.CHAT_CHOICE,
         }
-        if request.prompt_logprobs is not None:
-            choice["prompt_logprobs"] = prompt_logprobs(request.prompt_logprobs)
-        return choice
 
     def opening(self, index: int, number: int) -> list[Json]:
-        delta = {"role": "assistant", "content": self._request.echoed}
-        return [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
+        return [_piece(index, {"role": "assistant", "content": self._request.echoed})]
 
     def text(self, index: int, delta: Delta) -> bytes | None:
         if delta.logprobs is not None or not self._conversation.listener(index).is_plain:
@@ -105,28 +106,22 @@ class ChatWording:
         listener = self._conversation.listener(index)
         events = listener.hear(delta)
         if len(events) > 1:  # that a call has ended is told by what comes next
-            events = [event for event in events if type(event) is not CallEnded]
+            events = [event for event in events if not isinstance(event, (CallEnded, CallCut))]
         *before, last = events or [_SILENCE]
-        chunks: list[Json] = [
-            {"index": index, "delta": self._words(event), "finish_reason": None} for event in before
-        ]
-        chunks.append(
-            {
-                "index": index,
-                "delta": self._words(last) or {"content": ""},
-                "logprobs": self._logprobs(delta),
-                "finish_reason": listener.finish_reason(delta.finish_reason),
-                "stop_reason": delta.stop_reason,
-            }
-        )
-        return chunks
+        ending = {
+            "logprobs": self._logprobs(delta),
+            "finish_reason": listener.finish_reason(delta.finish_reason),
+            "stop_reason": delta.stop_reason,
+        }
+        chunks = [_piece(index, self._words(event)) for event in before]
+        return [*chunks, {**_piece(index, self._words(last) or {"content": ""}), **ending}]
 
     def reasoning_tokens(self, request: RequestOutput) -> int | None:
         return self._conversation.usage(request).reasoning
 
     def _message(self, reply: Reply) -> Json:
         content = self._request.echoed + reply.content
-        message: Json = {"role": "assistant", "content": content, "refusal": None}
+        message: Json = {"role": "assistant", "content": content, **nulls.MESSAGE}
         if reply.reasoning:
             message |= _reasoning(reply.reasoning)
         if reply.calls:
@@ -165,6 +160,12 @@ class ChatWording:
             return None
         by_id = self._request.return_tokens_as_token_ids
         return chat_logprobs(source.logprobs, self._request.top_logprobs or 0, by_id=by_id)
+
+
+def _piece(index: int, delta: Json | None) -> Json:
+    """A choice of a chunk, in which nothing but its words is told yet."""
+    told = {"logprobs": None, "finish_reason": None, "stop_reason": None, "token_ids": None}
+    return {"index": index, "delta": delta, **told}
 
 
 def _reasoning(text: str) -> Json:

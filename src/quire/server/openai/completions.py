@@ -10,6 +10,8 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from quire.engine import CompletionOutput, Delta, PromptForm, RequestOutput, Tokenizer
+from quire.engine.places import Echo, echo_of, text_left
+from quire.server.answers import nulls
 from quire.server.answers.logprobs import completion_logprobs, prompt_logprobs
 from quire.server.answers.reply import answer
 from quire.server.answers.streaming import Json
@@ -47,7 +49,8 @@ async def create_completion(
         progress = service.run(request_id, asked, params, request.field_names, whole=whole)
         return _without_outputs(progress) if request.only_prompts else progress
 
-    wording = CompletionWording(request, prompts if form.most is None else ids, inputs.tokenizer)
+    cut = ids if form.most is not None else None
+    wording = CompletionWording(request, prompts, inputs.tokenizer, cut)
     return await answer(service, caller, request, model.name, params, wording, run, ids)
 
 
@@ -79,7 +82,10 @@ def _emptied(delta: Delta) -> Delta:
     )
 
 
-_TEXT = b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":null,"stop_reason":null}'
+_TEXT = (
+    b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":null,"stop_reason":null,'
+    b'"prompt_token_ids":null,"token_ids":null}'
+)
 
 
 class CompletionWording:
@@ -88,15 +94,19 @@ class CompletionWording:
     id_prefix = "cmpl-"
     object = chunk_object = "text_completion"
     one_prompt = False
+    always = nulls.COMPLETION
 
     def __init__(
         self,
         request: CompletionRequest | TurnRequest,
         prompts: Sequence[str | list[int]],
         tokenizer: Tokenizer,
+        cut: Sequence[Sequence[int]] | None = None,
     ) -> None:
+        """cut: what is left of the prompts, where they were to be cut."""
         self._request = request
         self._prompts = prompts
+        self._cut = cut
         self._tokenizer = tokenizer
         self._offsets: dict[int, int] = {}  # of each choice's next token in its text
 
@@ -106,9 +116,10 @@ class CompletionWording:
         choice = {
             "index": index,
             "text": (self._prompt_text(number) if self._request.echo else "") + output.text,
-            "logprobs": self._logprobs(output, request),
+            "logprobs": self._logprobs(number, output, request),
             "finish_reason": output.finish_reason,
             "stop_reason": output.stop_reason,
+            **nulls.COMPLETION_CHOICE,
         }
         if self._request.prompt_logprobs is not None:
             choice["prompt_logprobs"] = prompt_logprobs(request.prompt_logprobs or ())
@@ -117,8 +128,7 @@ class CompletionWording:
     def opening(self, index: int, number: int) -> list[Json]:
         if not self._request.echo:
             return []
-        text = self._prompt_text(number)
-        return [{"index": index, "text": text, "logprobs": None, "finish_reason": None}]
+        return [_piece(index, self._prompt_text(number))]
 
     def text(self, index: int, delta: Delta) -> bytes | None:
         return None if delta.logprobs is not None else _TEXT % (index, to_json(delta.text))
@@ -129,12 +139,11 @@ class CompletionWording:
             offset = self._offsets.get(index, 0)
             by_id = self._request.return_tokens_as_token_ids
             logprobs = completion_logprobs(delta.logprobs, count, offset=offset, by_id=by_id)
-            lengths = (len(table.chosen.decoded_token) for table in delta.logprobs)
-            self._offsets[index] = offset + sum(lengths)
+            added = sum(len(table.place.added) for table in delta.logprobs)
+            self._offsets[index] = offset + added
         return [
             {
-                "index": index,
-                "text": delta.text,
+                **_piece(index, delta.text),
                 "logprobs": logprobs,
                 "finish_reason": delta.finish_reason,
                 "stop_reason": delta.stop_reason,
@@ -144,21 +153,36 @@ class CompletionWording:
     def reasoning_tokens(self, request: RequestOutput) -> None:
         """A completion is all one text."""
 
-    def _logprobs(self, output: CompletionOutput, request: RequestOutput) -> Json | None:
+    def _logprobs(
+        self, number: int, output: CompletionOutput, request: RequestOutput
+    ) -> Json | None:
         count, tables = self._request.logprobs, output.logprobs or []
         if count is None:
             return None
         by_id = self._request.return_tokens_as_token_ids
         if not self._request.echo:
             return completion_logprobs(tables, count, by_id=by_id)
-        echoed = [table for table in request.prompt_logprobs or () if table is not None]
-        first = request.prompt_token_ids[0]
-        unscored = [(first, self._tokenizer.decode([first], skip_special_tokens=False))]
-        return completion_logprobs([*echoed, *tables], count, unscored=unscored, by_id=by_id)
+        echo = self._echo(number, request.prompt_token_ids)
+        scores = request.prompt_logprobs or [None] * len(echo.places)
+        return completion_logprobs(tables, count, echo=echo, scores=scores, by_id=by_id)
 
     def _prompt_text(self, number: int) -> str:
         prompt = self._prompts[number]
+        token_ids = prompt if self._cut is None else self._cut[number]
+        if isinstance(token_ids, str):
+            return token_ids
         if isinstance(prompt, str):
-            return prompt
-        skip = self._request.skip_special_tokens is not False
-        return self._tokenizer.decode(prompt, skip_special_tokens=skip)
+            return text_left(self._tokenizer, token_ids)
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def _echo(self, number: int, token_ids: Sequence[int]) -> Echo:
+        prompt = self._prompts[number]
+        if isinstance(prompt, str) and self._cut is not None:
+            return echo_of(self._tokenizer, token_ids, self._prompt_text(number))
+        return echo_of(self._tokenizer, token_ids, prompt if isinstance(prompt, str) else None)
+
+
+def _piece(index: int, text: str) -> Json:
+    """A choice of a chunk, in which nothing but its text is told yet."""
+    told = {"logprobs": None, "finish_reason": None, "stop_reason": None}
+    return {"index": index, "text": text, **told, "prompt_token_ids": None, "token_ids": None}

@@ -31,6 +31,7 @@ from quire.server.fields.strict import (
     told,
 )
 from quire.server.fields.structured import StructuredFields
+from quire.server.fields.truncation import most_tokens
 from quire.server.guards.clients import Caller
 from quire.server.openai.messages import ChatMessage, Prediction, ToolFields
 
@@ -163,18 +164,13 @@ class PromptedRequest(GenerationRequest):
 
     def prompt_form(self, max_model_len: int | None, suffix: str | None = None) -> PromptForm:
         """What the request says of how its prompt becomes tokens."""
-        most = self.truncate_prompt_tokens
-        if most == 0:
-            raise RequestError(
-                "truncate_prompt_tokens must be at least 1, or -1 for as many as fit",
-                "truncate_prompt_tokens",
-            )
-        if most == -1 and max_model_len is None:
-            most = None
-        elif most == -1:
-            most = max(1, (max_model_len or 0) - max(1, self.asked_tokens or 1))
+        most = most_tokens(
+            self.truncate_prompt_tokens, max_model_len, output=max(1, self.asked_tokens or 1)
+        )
         keep_first = most is not None and self.truncation_side == "right"
-        return PromptForm(self.add_special_tokens, most, keep_first, suffix)
+        return PromptForm(
+            self.add_special_tokens, most, keep_first, suffix, keep_begin=most is not None
+        )
 
 
 class CompletionRequest(PromptedRequest):
@@ -196,6 +192,8 @@ class CompletionRequest(PromptedRequest):
             raise RequestError("max_tokens: 0 needs echo: true, or nothing is asked", "max_tokens")
         if self.stream and self.echo and self.logprobs is not None:
             raise RequestError("echo with logprobs cannot be streamed", "echo")
+        if self.suffix and self.truncate_prompt_tokens is not None:  # the marks would be cut off
+            raise RequestError("truncate_prompt_tokens excludes suffix", "truncate_prompt_tokens")
         return self
 
     def prompts(self) -> list[str | list[int]]:

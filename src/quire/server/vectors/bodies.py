@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -23,6 +24,7 @@ from quire.server.fields.strict import (
     expecting,
     told,
 )
+from quire.server.fields.truncation import most_tokens
 
 MOST_TEXTS = 2048  # OpenAI's own maximum
 _TEXTS = "a string, a list of strings, a list of token ids or a list of such lists"
@@ -31,8 +33,7 @@ _Input = Annotated[
 ]
 _Pair = Annotated[str | Texts, expecting("a string or a list of strings")]
 _Most = Annotated[int, between(-1, MAX_INTEGER)] | None
-_MOST_TOLD = "cut longer texts to so many tokens; -1: to as many as the model takes"
-_PAIRS_TOLD = "cut longer texts, or pairs of texts, to so many tokens; -1: to as many as fit"
+_MOST_TOLD = "cut longer texts, or pairs of texts, to so many tokens; -1: to as many as fit"
 
 
 class _Asked(Strict):
@@ -45,6 +46,15 @@ class _Asked(Strict):
     priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = told(
         None, "under the priority and fair policies, the lower, the sooner"
     )
+    truncate_prompt_tokens: _Most = told(None, _MOST_TOLD)
+    truncation_side: Literal["left", "right"] = told(
+        "right", "where they are cut; right: the first tokens are kept"
+    )
+
+    def cut(self, max_model_len: int | None) -> PromptForm:
+        """How long texts become shorter prompts: the special tokens around a text stay."""
+        most = most_tokens(self.truncate_prompt_tokens, max_model_len)
+        return PromptForm() if most is None else cut_to(most, self.truncation_side)
 
 
 class EmbeddingRequest(_Asked):
@@ -58,10 +68,6 @@ class EmbeddingRequest(_Asked):
     )
     dimensions: int | None = told(None, "how long vectors are, for models that allow for it", ge=1)
     normalize: bool | None = told(None, "to length 1; left out, as the model's files say")
-    truncate_prompt_tokens: _Most = told(None, _MOST_TOLD)
-    truncation_side: Literal["left", "right"] = told(
-        "left", "where they are cut; right: the first tokens are kept"
-    )
     add_special_tokens: bool | None = told(None, "add the tokenizer's around texts; left out, yes")
 
     def texts(self) -> list[str | list[int]]:
@@ -72,9 +78,8 @@ class EmbeddingRequest(_Asked):
         return PoolingParams(normalize=self.normalize, dimensions=self.dimensions)
 
     def form(self, max_model_len: int | None) -> PromptForm:
-        most = most_tokens(self.truncate_prompt_tokens, max_model_len)
-        first = most is not None and self.truncation_side == "right"
-        return PromptForm(self.add_special_tokens, most, first, keep_special=most is not None)
+        added = None if self.add_special_tokens is not False else False
+        return replace(self.cut(max_model_len), add_special_tokens=added)
 
 
 class ScoreRequest(_Asked):
@@ -84,7 +89,6 @@ class ScoreRequest(_Asked):
     text_2: _Pair | None = told(None, "the second texts of pairs", examples=[["Hello", "Bye"]])
     queries: _Pair | None = told(None, "text_1 by another name")
     documents: _Pair | None = told(None, "text_2 by another name")
-    truncate_prompt_tokens: _Most = told(None, _PAIRS_TOLD)
 
     @model_validator(mode="after")
     def _check(self) -> ScoreRequest:
@@ -116,7 +120,6 @@ class RerankRequest(_Asked):
     ] = told(..., "among what", examples=[["A penguin.", "A stone."]])
     top_n: Annotated[int, between(0, MAX_INTEGER)] = told(0, "tell of so many, the best; 0: all")
     return_documents: bool = told(True, "tell the documents beside their scores")
-    truncate_prompt_tokens: _Most = told(None, _PAIRS_TOLD)
 
     def texts(self) -> list[str]:
         texts = [one if isinstance(one, str) else one.text for one in self.documents]
@@ -167,14 +170,9 @@ class LlamaCppEmbeddingRequest(Strict):
         return texts_of("content", self.content if self.input is None else self.input)
 
 
-def most_tokens(asked: int | None, max_model_len: int | None) -> int | None:
-    """To how many a text is cut, by ``truncate_prompt_tokens``; None: to none."""
-    if asked == 0:
-        raise RequestError(
-            "truncate_prompt_tokens must be at least 1, or -1 for as many as fit",
-            "truncate_prompt_tokens",
-        )
-    return max_model_len if asked == -1 else asked
+def cut_to(most: int, side: Literal["left", "right"] = "right") -> PromptForm:
+    """The form of a text for a vector or a score: no door has another."""
+    return PromptForm(most=most, keep_first=side == "right", keep_special=True)
 
 
 def texts_of(field: str, given: Any) -> list[Any]:

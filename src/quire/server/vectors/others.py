@@ -20,6 +20,7 @@ from quire.server.vectors.bodies import (
     LlamaCppEmbeddingRequest,
     OllamaEmbeddingsRequest,
     OllamaEmbedRequest,
+    cut_to,
     texts_of,
 )
 from quire.server.vectors.work import numbers, vectors
@@ -29,8 +30,8 @@ def add_others(app: FastAPI, service: Service) -> None:
     _add_ollama(app, service)
     taken = takes(LlamaCppEmbeddingRequest)
 
-    @app.post("/embedding", openapi_extra=taken, responses=gives(LlamaCppEmbedding))
-    @app.post("/embeddings", openapi_extra=taken, responses=gives(LlamaCppEmbedding))
+    @app.post("/embedding", openapi_extra=taken, responses=gives(list[LlamaCppEmbedding]))
+    @app.post("/embeddings", openapi_extra=taken, responses=gives(list[LlamaCppEmbedding]))
     async def embedding(http: Request) -> Response:
         """llama.cpp's: the vectors of one or several texts, in a list."""
         request = await service.bodies.parse(http, LlamaCppEmbeddingRequest)
@@ -55,7 +56,7 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
         asked = check_model(service, request.model)
         request.options.check_context(service.input_processor.max_model_len)
         longest = service.input_processor.max_model_len if request.truncate else None
-        form = PromptForm(most=longest, keep_first=True, keep_special=True)
+        form = PromptForm() if longest is None else cut_to(longest)
         params = PoolingParams(normalize=True, dimensions=request.dimensions)
         own = options(asked, service.caller(http))
         texts = texts_of("input", request.input) if request.input else []  # none: it is to load

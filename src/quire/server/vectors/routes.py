@@ -22,7 +22,6 @@ from quire.server.vectors.bodies import (
     EmbeddingRequest,
     RerankRequest,
     ScoreRequest,
-    most_tokens,
 )
 from quire.server.vectors.others import add_others
 from quire.server.vectors.work import in_base64, numbers, usage, vectors
@@ -35,7 +34,7 @@ def add_vectors(app: FastAPI, service: Service) -> None:
     _add_scores(app, service)
     add_others(app, service)
     for path in _NOT_HERE:
-        app.post(path, responses=gives(EmbeddingList))(_refuse)
+        app.post(path, responses=gives(EmbeddingList, None, 400))(_refuse)
 
 
 async def _refuse() -> None:
@@ -120,11 +119,16 @@ async def _scores(
     field: str,
 ) -> tuple[list[RequestOutput], list[float]]:
     names, processor = {"prompt": field, "client": "user"}, service.input_processor
-    most = most_tokens(request.truncate_prompt_tokens, processor.max_model_len)
-    scoring = Scoring(processor.pooler, first, second, most)
-    own, form = options(request, caller, asked), PromptForm()
-    if most is not None and not scoring.cuts:
-        form = PromptForm(None, most, keep_first=True, keep_special=True)
+    own, form = options(request, caller, asked), request.cut(processor.max_model_len)
+    scoring = Scoring(processor.pooler, first, second, form.most)
+    if scoring.cuts:
+        if request.truncation_side == "left":
+            raise RequestError(
+                "this model judges pairs, which are cut at their ends: truncation_side must be "
+                "right",
+                "truncation_side",
+            )
+        form = PromptForm()
     finished = await vectors(service, scoring.prompts, scoring.params, own, names, form)
     return finished, scoring.scores(finished)
 

@@ -76,9 +76,19 @@ class ShortestWait:
     def __init__(self) -> None:
         self._sent: dict[str, dict[int, int]] = {}  # by replica, tokens since its last report
         self._reports: dict[str, int] = {}
+        self._choices = 0
+        self._chosen: dict[str, int] = {}  # which choice each was last
 
     def choose(self, flight: Flight, replicas: Sequence[Replica]) -> Replica:
-        best = min(replicas, key=lambda one: (self._wait(one, flight), len(one.flights), one.name))
+        """Among equals who was chosen longest ago, so that what is new spreads."""
+        best = min(
+            replicas,
+            key=lambda one: (
+                self._wait(one, flight), len(one.flights), self._chosen.get(one.name, -1),
+            ),
+        )  # fmt: skip
+        self._choices += 1
+        self._chosen[best.name] = self._choices
         self._sent[best.name][flight.number] = flight.trace.prompt_tokens
         return best
 

@@ -68,8 +68,8 @@ class Delivered:
     def has(self, name: BlockHash) -> bool:
         return name in self._names
 
-    def found(self, names: Iterable[BlockHash]) -> None:
-        """What was sent stays until its request has ended, found or not."""
+    def used(self, names: Iterable[BlockHash]) -> None:
+        """What was sent stays until its request has ended, used or not."""
 
     def room(self) -> int:
         """What is computed here is not kept beside the pool."""

@@ -23,6 +23,7 @@ from quire.shape import Scheme
 # Of activations, keys and values: those are rounded here as they come, or not at all.
 _LEFT = ("input_scale", "input_zero_point", "output_scale", "output_zero_point")
 _LEFT_OF_ATTENTION = ("q_scale", "k_scale", "v_scale")
+_EMBEDDINGS = ("embed_tokens", "embed_in", "wte", "word_embeddings")
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,16 @@ class CompressedTensors(RoundedCheckpoint):
 
     def holds(self, name: str) -> bool:
         """See ``Checkpoint.holds``."""
-        return self.stored.scheme_of(name) is not None
+        return self._scheme(name) is not None
+
+    def _scheme(self, name: str) -> Scheme | None:
+        """A decoder that was saved by itself may be named with what is outside of it or without."""
+        kind = "Embedding" if name.endswith(_EMBEDDINGS) else "Linear"
+        return self.stored.scheme_of(name, name.removeprefix(self.weights.prefix), kind=kind)
 
     def unit(self, name: str, inputs: int) -> int:
         """See ``PartReader.unit``."""
-        scheme = self.stored.scheme_of(name)
+        scheme = self._scheme(name)
         assert scheme is not None
         if scheme.kind == "float":
             return 1 if scheme.block is None else scheme.block[1]
@@ -47,7 +53,7 @@ class CompressedTensors(RoundedCheckpoint):
 
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
         """See ``PartReader.read_part``."""
-        scheme, weights, part = self.stored.scheme_of(name), self.weights, Part(rows, columns)
+        scheme, weights, part = self._scheme(name), self.weights, Part(rows, columns)
         assert scheme is not None
         outer = name.rpartition(".")[0]
         weights.leave(tuple(f"{name}.{part}" for part in _LEFT))

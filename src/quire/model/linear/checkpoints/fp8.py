@@ -19,12 +19,16 @@ from quire.model.weights import Weights
 SCALES = (torch.float32, torch.bfloat16, torch.float16)
 """What scales are stored in."""
 
+# Of activations, keys and values: those are not rounded by what is stored.
+_LEFT = ("input_scale", "activation_scale", "output_scale")
+_LEFT_OF_ATTENTION = ("q_scale", "k_scale", "v_scale")
 _FLOATS_OF_8_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclass(frozen=True)
 class FP8(RoundedCheckpoint):
-    """DeepSeek's and Qwen's, with a scale for each block; vLLM's and FBGEMM's, for tensor or row.
+    """DeepSeek's and Qwen's, with a scale for each block; those of vLLM, FBGEMM and ModelOpt, with
+    one for a tensor or a row.
 
     weight [out, in], weight_scale_inv or weight_scale; what activations were rounded by is not
     needed.
@@ -42,7 +46,9 @@ class FP8(RoundedCheckpoint):
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
         """See ``PartReader.read_part``."""
         block = self.stored.scheme.block
-        self.weights.leave(tuple(f"{name}.{part}" for part in ("input_scale", "activation_scale")))
+        outer = name.rpartition(".")[0]
+        self.weights.leave(tuple(f"{name}.{part}" for part in (*_LEFT, *_LEFT_OF_ATTENTION)))
+        self.weights.leave(tuple(f"{outer}.{part}" for part in _LEFT_OF_ATTENTION))
         shape, part = (outputs, inputs), Part(rows, columns)
         return read_scaled(self.weights, name, self._scale(name), shape, block, part)
 

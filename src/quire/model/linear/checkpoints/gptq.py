@@ -56,6 +56,8 @@ class GPTQ(RoundedCheckpoint):
     def _order(self, name: str, inputs: int, size: int) -> Tensor | None:
         """By groups, where inputs were taken by their activations (desc_act)."""
         if f"{name}.g_idx" not in self.weights:
+            if self.stored.ordered:
+                raise self.fault(name, "has no g_idx, which tells its order (desc_act)")
             return None
         try:
             return in_order(self.weights.read_codes(f"{name}.g_idx", inputs), size)

@@ -1,0 +1,115 @@
+"""A prompt that is too long is told so in each API's own words, by which agents know to say less.
+
+Beside the words there are Quire's own, with the field and the figures.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer, live_server
+
+WORDS = "a b c d e " * 60
+LONG = [5] * 300
+CHAT = [{"role": "user", "content": WORDS}]
+MAXIMUM = f"this model's maximum context length is {MAX_MODEL_LEN} tokens"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/completions", {"prompt": WORDS}, "prompt"),
+        ("/v1/completions", {"prompt": LONG}, "prompt"),
+        ("/v1/completions", {"prompt": "word " * 100_000}, "prompt"),
+        ("/v1/chat/completions", {"messages": CHAT}, "messages"),
+        ("/v1/chat/completions", {"messages": CHAT, "max_tokens": 1}, "messages"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * 100_000}]},
+         "messages"),
+        ("/v1/responses", {"input": WORDS}, "input"),
+        ("/v1/responses", {"input": "hi", "instructions": WORDS}, "input"),
+    ],
+)  # fmt: skip
+def test_openai_s(
+    speaking: LiveServer, path: str, body: dict[str, Any], field: str, stream: bool
+) -> None:
+    answer = speaking.http.post(path, json={"model": MODEL, **body, "stream": stream})
+    assert answer.status_code == 400 and answer.json().keys() == {"error"}
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "context_length_exceeded")
+    assert error["param"] == field and MAXIMUM in error["message"]
+
+
+def test_openai_s_client_has_the_code(speaking: LiveServer) -> None:
+    chat: Any = CHAT
+    with pytest.raises(openai.BadRequestError) as refused:
+        speaking.openai.chat.completions.create(model=MODEL, messages=chat)
+    assert refused.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/score", "/v1/rerank"])
+def test_texts_that_are_too_long_for_a_vector(speaking: LiveServer, path: str) -> None:
+    body: dict[str, Any] = {
+        "/v1/embeddings": {"input": LONG},
+        "/v1/score": {"text_1": WORDS, "text_2": "x"},
+        "/v1/rerank": {"query": "x", "documents": [WORDS]},
+    }[path]
+    error = speaking.http.post(path, json=body).json()["error"]
+    assert error["code"] == "context_length_exceeded", error
+
+
+def test_anthropic_s(speaking: LiveServer) -> None:
+    body = {"model": MODEL, "messages": CHAT, "max_tokens": 9}
+    counted = speaking.http.post("/v1/messages", json=body)
+    error = counted.json()["error"]
+    assert (counted.status_code, error["type"]) == (400, "invalid_request_error")
+    begun, _, more = error["message"].partition(" tokens > ")
+    assert begun.startswith("prompt is too long: ") and int(begun.rpartition(" ")[2]) > 255
+    assert more.startswith("255 maximum") and "messages" in more
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/chat", {"messages": CHAT}),
+        ("/api/generate", {"prompt": WORDS}),
+        ("/api/embed", {"input": WORDS, "truncate": False}),
+        ("/api/embeddings", {"prompt": WORDS}),
+    ],
+)
+def test_ollama_s(speaking: LiveServer, path: str, body: dict[str, Any]) -> None:
+    answer = speaking.http.post(path, json={"model": MODEL, **body})
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("the input length exceeds the context length; ")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/completion", {"prompt": LONG}), ("/embedding", {"content": LONG})]
+)
+def test_llama_cpp_s(speaking: LiveServer, path: str, body: dict[str, Any]) -> None:
+    answer = speaking.http.post(path, json=body)
+    error = answer.json()["error"]
+    assert answer.status_code == error["code"] == 400
+    assert error["type"] == "exceed_context_size_error"
+    assert (error["n_prompt_tokens"], error["n_ctx"]) == (300, MAX_MODEL_LEN)
+    assert (
+        "request (300 tokens) exceeds the available context size (256 tokens)" in error["message"]
+    )
+
+
+def test_what_memory_cannot_hold_is_too_long_too() -> None:
+    with live_server({"num_blocks": 16}) as server:  # of 4 tokens
+        error = server.complete(prompt=[5] * 100).json()["error"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
+        assert (
+            "16" in error["message"] and "maximum context length is 64 tokens" in error["message"]
+        )
+
+
+def test_other_fields_that_are_too_long_are_no_context(speaking: LiveServer) -> None:
+    given = {"type": "content", "content": " a" * 300}
+    for body in ({"prediction": given}, {"top_p": 9}):
+        assert speaking.complete(prompt="x", **body).json()["error"]["code"] is None
