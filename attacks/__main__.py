@@ -21,6 +21,7 @@ from attacks.storm import Storm
 
 def main() -> int:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m attacks",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

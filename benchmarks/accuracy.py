@@ -100,7 +100,9 @@ def score(output: RequestOutput) -> Score:
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description="what rounding costs in accuracy")
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description="what rounding costs in accuracy"
+    )
     parser.add_argument("--model", type=Path, default=DEMO_MODEL, help="directory of the model")
     parser.add_argument("--text", type=Path, help="UTF-8 text to judge by")
     parser.add_argument("--window", type=int, default=1024, help="most tokens before a token")

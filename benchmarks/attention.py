@@ -237,7 +237,7 @@ TABLES = (decodes, layers, sizes, forks, prefills)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--instruction-set", choices=instruction_sets(), default="")
     parser.add_argument("--only", choices=tuple(table.__name__ for table in TABLES), default="")

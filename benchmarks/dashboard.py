@@ -84,7 +84,9 @@ def cost(server: ServerProcess, requests: list[BenchRequest], kind: str) -> tupl
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_common_flags(parser, rounds=9)
     parser.add_argument("--num-prompts", type=int, default=64, help="requests (%(default)s)")

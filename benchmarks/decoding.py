@@ -48,7 +48,9 @@ def large_product(dtype: torch.dtype, size: int = 2048) -> float:
 @torch.inference_mode()
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 12, 17, 24, 32, 64])
     parser.add_argument("--input-len", type=int, default=24, help="of a prompt (%(default)s)")

@@ -81,7 +81,7 @@ def times(drafter: Drafter, kind: str, length: int, steps: int, salt: str) -> li
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=2000)
     steps = parser.parse_args().steps
     print(f"{'':31} {'median':>8} {'99 %':>8} {'worst':>8} {'begin':>10}")

@@ -24,7 +24,9 @@ from typing import Any
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", help="directory of a model with a tokenizer")
     parser.add_argument("--texts", type=int, default=512, help="of them (%(default)s)")

@@ -42,7 +42,9 @@ def seconds(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> tuple
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_common_flags(parser, rounds=9)
     parser.add_argument("--num-prompts", type=int, default=64, help="requests (%(default)s)")

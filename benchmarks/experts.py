@@ -104,7 +104,7 @@ def measure(kernels: CPUKernels, layers: Sequence[Experts], x: Tensor, turns: in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument(
         "--forms",
         nargs="+",

@@ -163,7 +163,7 @@ def tune(capability: tuple[int, int], num_processors: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument("--tune", action="store_true", help="try tile sizes instead")
     arguments = parser.parse_args()
     try:

@@ -257,7 +257,7 @@ def show(found: Iterable[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     names = [processor.name for processor in PROCESSORS.values()]
     parser.add_argument("--device", choices=names, help="(default: all)")
     parser.add_argument("--json", action="store_true", help="every launch, a line each")

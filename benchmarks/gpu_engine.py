@@ -270,7 +270,7 @@ def measure_recovery(directory: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--only", choices=("throughput", "idle", "recovery"))
     arguments = parser.parse_args()

@@ -24,7 +24,9 @@ LONG = ["--input-len", "4096", "--output-len", "1", "--num-iters", "1"]
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_common_flags(parser)
     arguments, engine = parser.parse_known_args()

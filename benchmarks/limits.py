@@ -50,7 +50,9 @@ def _packed_linear(x: Tensor, packed: Tensor) -> Tensor:
 @torch.inference_mode()
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--in-features", type=int, default=576, help="(%(default)s)")
     parser.add_argument("--out-features", type=int, default=1536, help="(%(default)s)")

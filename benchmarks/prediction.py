@@ -32,7 +32,7 @@ from quire.workload import Trace  # noqa: E402
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument("trace", type=Path)
     parser.add_argument("--model", help="directory or name (default: the demonstration)")
     parser.add_argument("--costs", type=Path, help="of quire calibrate (default: calibrate now)")

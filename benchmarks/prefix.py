@@ -20,7 +20,9 @@ FLAGS = {"cached": "--enable-prefix-caching", "uncached": "--no-enable-prefix-ca
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_common_flags(parser)
     parser.add_argument("--num-prompts", default="64", help="requests (%(default)s)")

@@ -124,7 +124,9 @@ def read_bandwidth() -> float:
 
 def main() -> None:
     """Print a table: GB/s of weights and GFLOP/s, by shape, path and rows."""
-    parser = argparse.ArgumentParser(description="GB/s and GFLOP/s of products with packed weights")
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description="GB/s and GFLOP/s of products with packed weights"
+    )
     parser.add_argument("--model", choices=_SHAPES, default="smollm-135m")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 16, 64, 256])
     parser.add_argument("--paths", choices=[*OWN, *LIBRARY], nargs="+", default=[*OWN, *LIBRARY])

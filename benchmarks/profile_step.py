@@ -130,7 +130,9 @@ def show(found: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--workload", default="sharegpt", help="sharegpt, alpaca, prefix or a file")
     parser.add_argument("--num-prompts", type=int, default=64, help="requests (%(default)s)")

@@ -26,7 +26,7 @@ _COLUMNS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument("table", type=Path)
     for name in _NAMES:
         parser.add_argument(name)

@@ -181,7 +181,7 @@ def measure(rank: int, size: int, name: str, threads: int, dtype: str) -> None:
 
 def main() -> None:
     """Start the ranks."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1, help="of each rank")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))

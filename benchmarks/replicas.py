@@ -46,7 +46,9 @@ class Streamed(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_common_flags(parser, rounds=1)
     parser.add_argument("--requests", type=int, default=96, help="of each run (%(default)s)")

@@ -24,7 +24,7 @@ import jsonschema
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path)
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--temperature", type=float, default=2.0)

@@ -52,7 +52,9 @@ def report(run: Run, slots: dict[str, float]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("trace", type=Path, help="CSV of an Azure LLM inference trace")
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server (%(default)s)")

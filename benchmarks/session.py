@@ -23,7 +23,7 @@ ROUNDS_A_LINE = 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument("--tokens", type=int, default=120_000)
     parser.add_argument("--model")
     parser.add_argument("--window", type=int, default=512)

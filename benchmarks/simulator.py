@@ -80,7 +80,7 @@ def memory() -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument("trace", nargs="?", type=Path, help="a trace of any known format")
     parser.add_argument("--replicas", type=int, metavar="N", help="a fleet of so many")
     arguments = parser.parse_args()

@@ -65,7 +65,7 @@ class Writing:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?")
     parser.add_argument("--method", default="auto")
     parser.add_argument("--drafts", type=int, default=16, help="most of a sequence in a step")

@@ -31,7 +31,9 @@ BATCH, PROMPT_TOKENS, OUTPUT_TOKENS = 16, 256, 64
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", nargs="?", help="directory or name (default: the demonstration)")
     parser.add_argument("--tokens", type=int, default=4096, help="of the prompt (%(default)s)")

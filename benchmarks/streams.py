@@ -230,7 +230,9 @@ def measure(kind: str, given: list[str], arguments: argparse.Namespace) -> dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--step-ms", type=float, default=3.0)

@@ -29,7 +29,9 @@ def served(model: list[str], engine: list[str], workload: list[str]) -> dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_common_flags(parser)
     parser.add_argument("--workload", default="sharegpt", help="sharegpt, alpaca, prefix or a file")

@@ -107,7 +107,7 @@ def _unknown(instructions: Sequence[str], features: Iterable[str]) -> list[str]:
 
 def main() -> int:
     kernels = Path(__file__).parent.parent / "src/quire/kernels"
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("modules", nargs="*", type=Path, help="(the one in this checkout)")
     modules = parser.parse_args().modules or sorted(kernels.glob("_native*.so"))
     found = [foreign for module in modules for foreign in foreign_instructions(module)]

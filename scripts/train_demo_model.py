@@ -39,7 +39,7 @@ COMPLETIONS = ("Return a list of", "The class of an object", "If the optional ar
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder for the files")
     parser.add_argument("--minutes", type=float, default=60.0, help="wall time of the training")
     parser.add_argument("--tokens", type=int, help="training tokens, instead of --minutes")

@@ -17,7 +17,8 @@ AT_RANDOM = "QUIRE_RANDOM_RUNS" in os.environ
 settings.register_profile("quire", deadline=None, derandomize=not AT_RANDOM)
 settings.load_profile("quire")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.pop("QUIRE_API_KEY", None)  # it would guard every server of the tests
+for variable in ("QUIRE_API_KEY", "VLLM_API_KEY", "LLAMA_API_KEY", "OLLAMA_ORIGINS"):
+    os.environ.pop(variable, None)  # it would guard every server of the tests
 
 
 @pytest.fixture(autouse=True)

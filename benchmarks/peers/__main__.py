@@ -36,6 +36,7 @@ _FORCED = ("auto", "amx", "avx512_bf16", "avx512", "avx2", "portable")
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m benchmarks.peers",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -10,15 +10,23 @@ from typing import TYPE_CHECKING, Any
 from quire.version import __version__
 
 if TYPE_CHECKING:
-    from quire.llm import LLM, LoRARequest
+    from quire.engine import BeamSearchParams, LoRARequest
+    from quire.llm import LLM
     from quire.protocol import PoolingParams, SamplingParams
 
-__all__ = ["LLM", "LoRARequest", "PoolingParams", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "BeamSearchParams",
+    "LoRARequest",
+    "PoolingParams",
+    "SamplingParams",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:
     # On first use: importing quire.memory or `quire --help` must not load torch.
-    if name in ("LLM", "LoRARequest"):
+    if name in ("LLM", "BeamSearchParams", "LoRARequest"):
         from quire.threads import wait_briefly
 
         wait_briefly()  # before torch is loaded

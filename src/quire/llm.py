@@ -2,52 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from types import TracebackType
+from typing import Any, cast
 
+import torch
 from tqdm import tqdm
 
-from quire.assembly import build_engine
+from quire.assembly import build_engine, tokenizer_directory
 from quire.config import EngineConfig, problem_with_name
 from quire.engine import (
+    Adapters,
+    BeamSearchOutput,
+    BeamSearchParams,
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    Delta,
     Driver,
     EmbeddingOutput,
     EmbeddingRequestOutput,
+    LoRARequest,
     Message,
+    Metric,
+    NamedAdapters,
+    PoolingOutput,
+    PoolingRequestOutput,
     PreparedParams,
     Prompt,
     RequestOutput,
     Scoring,
-    ScoringOutput,
     ScoringRequestOutput,
     StreamingSession,
-    as_dict,
+    as_list,
+    chances,
+    each_of,
+    figures_of,
+    for_transformers,
+    naming,
+    refuse_all_but_none,
+    tell_shortened,
+    with_options,
 )
-from quire.errors import ConfigError, RequestError
+from quire.errors import ConfigError, QuireError, RequestError
 from quire.protocol import PoolingParams, SamplingParams
 
+logger = logging.getLogger(__name__)
 
-class LoRARequest(NamedTuple):
-    """An adapter, as vLLM's users name it: read from its directory when it is first asked for.
-
-    lora_int_id: counts for nothing; a name is enough.
-    load_inplace: read it again, whatever is there by now.
-    """
-
-    lora_name: str
-    lora_int_id: int
-    lora_path: str
-    base_model_name: str | None = None
-    load_inplace: bool = False
+Bar = bool | Callable[..., "tqdm[Any]"]
+"""Whether progress is shown, or by what."""
 
 
 class LLM:
     """Offline generation, as vLLM users know it.
 
     ``LLM("path/or/name", max_model_len=4096, kv_cache_memory_bytes="4GiB")``; the options are the
-    fields of ``EngineConfig``. Without a model it runs the package's demonstration model.
+    fields of ``EngineConfig``, and those of vLLM's that change nothing. Without a model it runs the
+    package's demonstration model. ``with LLM(...) as llm:`` closes it at the end.
+
+    Any thread may call it: calls wait in line for each other. Ctrl-C has its effect between two
+    steps, after which the engine is as it was before the call. A process that is forked from this
+    one can not use it.
     """
 
     def __init__(self, model: str | Path | None = None, **options: Any) -> None:
@@ -55,140 +72,131 @@ class LLM:
         self.config = EngineConfig.create({"model": name, **options})
         self.engine, self.capacity = build_engine(self.config)
         self._driver = Driver(self.engine)
-        self._session_numbers = count()
+        self._numbers = count()  # of sessions and streams
+        self._adapters = NamedAdapters(self._driver, problem_with_name)
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
-        """End what the engine has begun: the processes of its other ranks, and a recording."""
-        self.engine.close()
+        """End what the engine has begun: the processes of its other ranks, and a recording.
+
+        Whatever is called after that is refused.
+        """
+        self._driver.close()
+
+    # -- tokens --------------------------------------------------------------------------------
 
     def default_sampling_params(self, **given: Any) -> SamplingParams:
         """SamplingParams with the model's own defaults for what is not given."""
         return SamplingParams.over(self.engine.input_processor.sampling_defaults, given)
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The model's own defaults, by vLLM's name for them."""
+        return self.default_sampling_params()
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        use_tqdm: bool = True,
-        priority: Sequence[int] | None = None,
-        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        use_tqdm: Bar = True,
+        priority: int | Sequence[int] | None = None,
+        lora_request: Adapters = None,
+        **neutral: Any,
     ) -> list[RequestOutput]:
         """Complete one prompt or many, in order; each is text, token ids, or a dict of either.
 
-        All are checked before the first one runs; RequestError names what is wrong. Without
-        sampling_params, the model's own defaults hold (``default_sampling_params``). ``priority``
-        has one number a prompt, for scheduling_policy="priority": the lower, the sooner.
-        ``lora_request`` is the adapter of all prompts, or one of each: needs enable_lora.
+        All are checked before the first one runs; RequestError names what is wrong, and of which
+        prompt. One that fails while others do not has a finish reason of error; where all fail,
+        the first one's EngineError is raised. A max_tokens above what max_model_len leaves is
+        lowered, and the log tells. Without sampling_params, the model's own defaults hold
+        (``default_sampling_params``). ``priority``, for scheduling_policy="priority": the lower,
+        the sooner. ``lora_request`` needs enable_lora. ``neutral``: arguments of vLLM's that are
+        None.
         """
-        many = self._with_adapters(_with_priority(_as_list(prompts), priority), lora_request)
-        if sampling_params is None:
-            sampling_params = self.default_sampling_params()
-        return self._finish(many, self._params_for(many, sampling_params), use_tqdm)
-
-    def embed(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        pooling_params: PoolingParams | None = None,
-        use_tqdm: bool = True,
-        priority: Sequence[int] | None = None,
-        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
-    ) -> list[EmbeddingRequestOutput]:
-        """The vectors of one text or many, in order, as the model's files say they are made.
-
-        ``pooling_params`` says it otherwise. What a model wants before a text (an instruction, or
-        the ``prompts`` of sentence-transformers) is its caller's to write there.
-        """
-        many = self._with_adapters(_with_priority(_as_list(prompts), priority), lora_request)
-        params = self.engine.input_processor.prepare_params(pooling_params or PoolingParams())
-        return [
-            EmbeddingRequestOutput(
-                output.request_id,
-                EmbeddingOutput(list(output.vector or ())),
-                output.prompt_token_ids,
-                output.metrics,
-            )
-            for output in self._finish(many, [params] * len(many), use_tqdm, "Embedding")
-        ]
-
-    def score(
-        self,
-        text_1: str | Sequence[str],
-        text_2: str | Sequence[str],
-        use_tqdm: bool = True,
-        lora_request: LoRARequest | None = None,
-    ) -> list[ScoringRequestOutput]:
-        """How well texts go together, pair by pair, or one text with each of many."""
-        processor = self.engine.input_processor
-        first = [text_1] if isinstance(text_1, str) else list(text_1)
-        second = [text_2] if isinstance(text_2, str) else list(text_2)
-        scoring = Scoring(processor.pooler, first, second)
-        params = processor.prepare_params(scoring.params)
-        prompts = self._with_adapters(list(scoring.prompts), lora_request)
-        done = self._finish(prompts, [params] * len(prompts), use_tqdm, "Scoring")
-        last = done[-len(second) :]
-        return [
-            ScoringRequestOutput(output.request_id, ScoringOutput(score), output.prompt_token_ids)
-            for output, score in zip(last, scoring.scores(done), strict=True)
-        ]
-
-    def _finish(
-        self,
-        prompts: Sequence[Prompt],
-        params: Sequence[PreparedParams],
-        use_tqdm: bool,
-        doing: str = "Generating",
-    ) -> list[RequestOutput]:
-        """Run them to their ends; all are checked before the first one runs."""
-        clock = self.engine.clock()
-        prepared = [
-            self.engine.input_processor.prepare(str(i), prompt, p, clock)
-            for i, (prompt, p) in enumerate(zip(prompts, params, strict=True))
-        ]
-        outputs: dict[str, RequestOutput] = {}
-        try:
-            for request in prepared:
-                self.engine.submit(request)
-            self._run(outputs, len(prepared), use_tqdm, doing)
-        finally:  # refused or interrupted: leave nothing behind
-            for request in prepared:
-                self.engine.abort(request.request.request_id)
-            self.engine.put_away()
-        return [outputs[str(i)] for i in range(len(prompts))]
+        refuse_all_but_none(neutral)
+        many = self._adapted(as_list(prompts), lora_request, priority)
+        params = sampling_params or self.default_sampling_params()
+        each = each_of(params, len(many), "sampling_params", SamplingParams)
+        return self._finish(many, self._prepared(each), use_tqdm)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        use_tqdm: bool = True,
+        use_tqdm: Bar = True,
+        lora_request: Adapters = None,
         *,
-        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        priority: int | Sequence[int] | None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        **neutral: Any,
     ) -> list[RequestOutput]:
-        """Answer one conversation or many, through the model's chat template.
+        """Answer one conversation or many, through the model's chat template or another.
 
         tools: in OpenAI's form, for the template to show; calls come back as text.
         continue_final_message: go on with the last message; needs add_generation_prompt=False.
         chat_template_kwargs: variables of the template's own.
 
-        RequestError if the template refuses them.
+        RequestError if the template refuses them, and otherwise as ``generate``.
         """
+        refuse_all_but_none(neutral)
         if continue_final_message and add_generation_prompt:
             raise RequestError(
                 "continue_final_message needs add_generation_prompt=False", "continue_final_message"
             )
+        if chat_template_content_format not in ("auto", "string"):
+            raise ConfigError("chat_template_content_format may only be auto or string")
         variables = {
             **(chat_template_kwargs or {}),
             **({"tools": list(tools)} if tools else {}),
+            **({} if chat_template is None else {"chat_template": chat_template}),
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
         }
         one = not messages or isinstance(messages[0], Mapping)
         chats = cast("Sequence[Sequence[Message]]", [messages] if one else messages)
-        prompts = [self.engine.input_processor.chat_prompt(chat, variables) for chat in chats]
-        return self.generate(prompts, sampling_params, use_tqdm, lora_request=lora_request)
+        prompts = []
+        for number, chat in enumerate(chats):
+            with naming("messages", number, len(chats)):
+                prompts.append(self.engine.input_processor.chat_prompt(chat, variables))
+        return self.generate(prompts, sampling_params, use_tqdm, priority, lora_request)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        lora_request: Adapters = None,
+        use_tqdm: Bar = False,
+        **neutral: Any,
+    ) -> list[BeamSearchOutput]:
+        """The likeliest texts after each prompt, the best first."""
+        done = self.generate(
+            prompts, params.as_sampling(), use_tqdm, lora_request=lora_request, **neutral
+        )
+        return [BeamSearchOutput.of(one) for one in done]
+
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Generator[Delta, None, None]:
+        """What a prompt's output gains as it comes; closed early, the request is aborted."""
+        request_id = f"stream-{next(self._numbers)}"
+        params = self.default_sampling_params() if sampling_params is None else sampling_params
+        return self._driver.stream(
+            request_id, lambda: self.engine.add_request(request_id, prompt, params)
+        )
 
     def open_session(
         self,
@@ -203,81 +211,182 @@ class LLM:
         ``recompute_last_n``: when a turn has no room in the longest text (under a window: in sinks
         and window), the session goes on with the sinks, so many tokens before its input, and that.
         """
-        session_id = f"session-{next(self._session_numbers)}"
+        session_id = f"session-{next(self._numbers)}"
         adapter = None
         if lora_request is not None:
-            self._load(lora_request)
-            adapter = self.engine.input_processor.adapter(lora_request.lora_name)
+            adapter = self._adapters.load(lora_request)
         defaults = self.default_sampling_params
         return StreamingSession(
             self._driver, session_id, defaults, cache_salt, adapter, recompute_last_n
         )
 
-    def _with_adapters(
-        self, prompts: list[Prompt], asked: LoRARequest | Sequence[LoRARequest | None] | None
+    # -- vectors -------------------------------------------------------------------------------
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: Bar = True,
+        priority: int | Sequence[int] | None = None,
+        lora_request: Adapters = None,
+        **neutral: Any,
+    ) -> list[EmbeddingRequestOutput]:
+        """The vectors of one text or many, in order, as the model's files say they are made.
+
+        ``pooling_params`` says it otherwise. What a model wants before a text (an instruction, or
+        the ``prompts`` of sentence-transformers) is its caller's to write there.
+        """
+        done = self._pooled(prompts, pooling_params, use_tqdm, priority, lora_request, neutral)
+        return [EmbeddingRequestOutput.of(one, _embedding) for one in done]
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: Bar = True,
+        lora_request: Adapters = None,
+        pooling_task: str | None = None,
+        **neutral: Any,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """What the model makes of texts, as tensors: vectors (embed), or of labels (classify).
+
+        pooling_task: which of both; left out, what the model gives.
+        """
+        labels = self.engine.input_processor.num_labels
+        task = pooling_task or ("classify" if labels else "embed")
+        if task not in ("embed", "classify"):
+            raise ConfigError(f"pooling_task may be embed or classify, not {task}: of whole texts")
+        if task == "classify" and pooling_params is None:
+            pooling_params = PoolingParams(classify=True)
+        done = self._pooled(prompts, pooling_params, use_tqdm, None, lora_request, neutral)
+        make = (lambda logits: _tensor(chances(logits))) if task == "classify" else _tensor
+        return [PoolingRequestOutput.of(one, make) for one in done]
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: Bar = True,
+        lora_request: Adapters = None,
+        **neutral: Any,
+    ) -> list[ClassificationRequestOutput]:
+        """How likely each of a model's labels is for texts. RequestError: it has none."""
+        params = pooling_params or PoolingParams(classify=True)
+        done = self._pooled(prompts, params, use_tqdm, None, lora_request, neutral)
+        return [ClassificationRequestOutput.of(one, _classes) for one in done]
+
+    def score(
+        self,
+        text_1: str | Sequence[str],
+        text_2: str | Sequence[str],
+        use_tqdm: Bar = True,
+        lora_request: LoRARequest | None = None,
+        **neutral: Any,
+    ) -> list[ScoringRequestOutput]:
+        """How well texts go together, pair by pair, or one text with each of many."""
+        refuse_all_but_none({name: one for name, one in neutral.items() if one is not None})
+        processor = self.engine.input_processor
+        first = [text_1] if isinstance(text_1, str) else list(text_1)
+        second = [text_2] if isinstance(text_2, str) else list(text_2)
+        scoring = Scoring(processor.pooler, first, second)
+        params = processor.prepare_params(scoring.params)
+        prompts = self._adapted(list(scoring.prompts), lora_request, None)
+        done = self._finish(prompts, [params] * len(prompts), use_tqdm, "Scoring")
+        return [ScoringRequestOutput.of_pair(pair, scoring.score) for pair in scoring.pairs(done)]
+
+    # -- the engine ----------------------------------------------------------------------------
+
+    def get_tokenizer(self) -> Any:
+        """The model's tokenizer as transformers has it (``PreTrainedTokenizerBase``)."""
+        return for_transformers(
+            self.engine.input_processor.tokenizer, tokenizer_directory(self.config)
+        )
+
+    def get_metrics(self) -> list[Metric]:
+        """What the engine has done and holds: counters and gauges, by their names in /metrics."""
+        return self._driver.turn(lambda: figures_of(self.engine, self.capacity.model_name))
+
+    def reset_prefix_cache(self) -> bool:
+        """Let nobody find what has been computed until now; true, since it can always be done."""
+        self._driver.change(self.engine.reset_prefix_cache)
+        return True
+
+    # -- what the verbs share ------------------------------------------------------------------
+
+    def _pooled(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: PoolingParams | Sequence[PoolingParams] | None,
+        use_tqdm: Bar,
+        priority: int | Sequence[int] | None,
+        lora_request: Adapters,
+        neutral: Mapping[str, Any],
+    ) -> list[RequestOutput]:
+        refuse_all_but_none(neutral)
+        many = self._adapted(as_list(prompts), lora_request, priority)
+        each = each_of(params or PoolingParams(), len(many), "pooling_params", PoolingParams)
+        return self._finish(many, self._prepared(each), use_tqdm, "Embedding")
+
+    def _adapted(
+        self, prompts: list[Prompt], asked: Adapters, priority: int | Sequence[int] | None
     ) -> list[Prompt]:
-        if asked is None:
-            return prompts
-        each = [asked] * len(prompts) if isinstance(asked, LoRARequest) else asked
-        if len(each) != len(prompts):
-            raise ConfigError(f"{len(prompts)} prompts came with {len(each)} lora_requests")
-        for one in each:
-            if one is not None:
-                self._load(one)
-        return [
-            prompt if one is None else {**as_dict(prompt), "adapter": one.lora_name}
-            for prompt, one in zip(prompts, each, strict=True)
-        ]
+        """Each prompt with its adapter and its place, and with as many tokens as there is room."""
+        return self._adapters.with_each(with_options(prompts, priority), asked)
 
-    def _load(self, asked: LoRARequest) -> None:
-        """Read what there is in its directory, unless that is known."""
-        shelf = self.engine.adapters
-        if shelf is None:
-            raise ConfigError("lora_request needs enable_lora")
-        if problem := problem_with_name(asked.lora_name):
-            raise ConfigError(f"lora_request: {problem}")
-        if asked.lora_name not in shelf or asked.load_inplace:
-            source = shelf.check(Path(asked.lora_path).expanduser())
-            shelf.add(asked.lora_name, source, asked.base_model_name, in_place=asked.load_inplace)
+    def _prepared(self, params: Sequence[SamplingParams | PoolingParams]) -> list[PreparedParams]:
+        ready: dict[int, PreparedParams] = {}  # most often they are the same ones for all
+        for number, one in enumerate(params):
+            if id(one) not in ready:
+                with naming("sampling_params", number, len(params)):
+                    ready[id(one)] = self.engine.input_processor.prepare_params(one)
+        return [ready[id(one)] for one in params]
 
-    def _params_for(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]
-    ) -> list[PreparedParams]:
-        prepare = self.engine.input_processor.prepare_params
-        if isinstance(params, SamplingParams):
-            return [prepare(params)] * len(prompts)
-        if len(params) != len(prompts):
-            raise ConfigError(f"{len(prompts)} prompts came with {len(params)} sampling_params")
-        return list(map(prepare, params))
-
-    def _run(
-        self, outputs: dict[str, RequestOutput], total: int, use_tqdm: bool, doing: str
-    ) -> None:
-        with tqdm(total=total, desc=doing, unit="req", disable=not use_tqdm) as bar:
+    def _finish(
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[PreparedParams],
+        use_tqdm: Bar,
+        doing: str = "Generating",
+    ) -> list[RequestOutput]:
+        """Run them to their ends; all are checked before the first one runs."""
+        clock, prepared = self.engine.clock(), []
+        for number, (prompt, ready) in enumerate(zip(prompts, params, strict=True)):
+            with naming("prompts", number, len(prompts)):
+                prepare = self.engine.input_processor.prepare
+                prepared.append(prepare(str(number), prompt, ready, clock))
+        tell_shortened(prepared)
+        outputs: dict[str, RequestOutput] = {}
+        failures: list[QuireError] = []
+        make = tqdm if use_tqdm is True or use_tqdm is False else use_tqdm
+        with make(total=len(prepared), desc=doing, unit="req", disable=use_tqdm is False) as bar:
             tokens = 0
-            while len(outputs) < total:
-                for delta in self._driver.step():
-                    tokens += len(delta.token_ids)
-                    if delta.failure is not None:
-                        raise delta.failure
-                    if delta.final is not None:
-                        outputs[delta.request_id] = delta.final
-                        rate = tokens / max(bar.format_dict["elapsed"], 1e-9)
-                        bar.set_postfix_str(f"{rate:.0f} tok/s", refresh=False)
-                        bar.update()
+
+            def took(delta: Delta) -> None:
+                nonlocal tokens
+                tokens += len(delta.token_ids)
+                if delta.failure is not None:
+                    failures.append(delta.failure)
+                if delta.final is not None:
+                    outputs[delta.request_id] = delta.final
+                    rate = tokens / max(bar.format_dict["elapsed"], 1e-9)
+                    bar.set_postfix_str(f"{rate:.0f} tok/s", refresh=False)
+                    bar.update()
+
+            self._driver.run(prepared, took)
+        if failures and len(failures) == len(prepared):
+            raise failures[0]
+        if failures:
+            logger.error("%d of %d requests failed: %s", len(failures), len(outputs), failures[0])
+        return [outputs[str(number)] for number in range(len(prompts))]
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    one = isinstance(prompts, (str, Mapping)) or (
-        isinstance(prompts, Sequence) and len(prompts) > 0 and isinstance(prompts[0], int)
-    )
-    return [cast(Prompt, prompts)] if one else list(cast("Sequence[Prompt]", prompts))
+def _embedding(vector: Sequence[float]) -> EmbeddingOutput:
+    return EmbeddingOutput(list(vector))
 
 
-def _with_priority(prompts: list[Prompt], priority: Sequence[int] | None) -> list[Prompt]:
-    if priority is None:
-        return prompts
-    if len(priority) != len(prompts):
-        raise ConfigError(f"{len(prompts)} prompts came with {len(priority)} priorities")
-    both = zip(prompts, priority, strict=True)
-    return [{**as_dict(prompt), "priority": place} for prompt, place in both]
+def _classes(logits: Sequence[float]) -> ClassificationOutput:
+    return ClassificationOutput(chances(logits))
+
+
+def _tensor(numbers: Sequence[float]) -> PoolingOutput:
+    return PoolingOutput(torch.tensor(numbers))

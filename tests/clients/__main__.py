@@ -32,6 +32,7 @@ _MODEL = "quire-demo"
 
 def main() -> int:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m tests.clients",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -15,7 +15,8 @@ from quire.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("QUIRE_API_KEY", raising=False)
+    for name in ("QUIRE_API_KEY", "VLLM_API_KEY", "LLAMA_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def write(path: Path, content: bytes, mode: int = 0o600) -> str:
@@ -25,7 +26,7 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> str:
 
 
 def from_command_line(*flags: str) -> ServerConfig:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     add_server_flags(parser)
     return server_config(parser.parse_args(flags))
 
@@ -64,6 +65,38 @@ def test_so_is_one_of_the_environment(value: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("QUIRE_API_KEY", value)
     with pytest.raises(ConfigError, match=r"QUIRE_API_KEY, key \d of \d,"):
         ServerConfig()
+
+
+def test_keys_that_guard_others_guard_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    assert ServerConfig().api_key == ("secret",)
+    monkeypatch.setenv("QUIRE_API_KEY", "own")
+    monkeypatch.setenv("LLAMA_API_KEY", "one,two")
+    monkeypatch.setenv("LLAMA_ARG_API_KEY_FILE", write(tmp_path / "keys", b"kept\n"))
+    assert ServerConfig(api_key=["given"]).api_key == (
+        *("given", "kept", "own", "secret", "one", "two"),
+    )
+    monkeypatch.setenv("VLLM_API_KEY", "")
+    with pytest.raises(ConfigError, match="VLLM_API_KEY, key 1 of 1, is empty"):
+        ServerConfig()
+
+
+@pytest.mark.parametrize(("variable", "setting"), [
+    ("OLLAMA_ORIGINS", "allowed_origins"),
+    ("LLAMA_ARG_CORS_ORIGINS", "allowed_origins"),
+    ("LLAMA_ARG_SSL_KEY_FILE", "ssl_keyfile"),
+    ("LLAMA_ARG_SSL_CERT_FILE", "ssl_certfile"),
+])  # fmt: skip
+def test_what_else_guards_others_is_not_passed_over(
+    variable: str, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "https://here.example")
+    with pytest.raises(ConfigError, match=f"{variable} is set, .* give {setting} in its place"):
+        ServerConfig()
+    if setting == "allowed_origins":
+        assert ServerConfig(allowed_origins=["https://here.example"]).api_key == ()
+        monkeypatch.setenv(variable, "*")
+        assert ServerConfig().allowed_origins == ("*",)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
 import json
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quire.cli import main
+from quire.cli import _parser, main
 from quire.commands.chat import add_chat
 from quire.commands.flags import options, server_config
 from quire.commands.generate import add_generate
@@ -24,6 +27,37 @@ def parsed(*arguments: str) -> tuple[EngineConfig, ServerConfig]:
     add_serve(parser)
     found = parser.parse_args(arguments)
     return EngineConfig.create(options(found)), server_config(found)
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from parsers(inner)
+
+
+def test_no_flag_is_taken_for_another_that_begins_like_it() -> None:
+    tried = 0
+    for parser in parsers(_parser()):
+        flags = parser._option_string_actions
+        for beginning in {flag[:-1] for flag in flags} - flags.keys() - {"-", "--"}:
+            with pytest.raises(SystemExit) as caught:
+                parser.parse_args([beginning, "8"])
+            assert caught.value.code == 2
+            tried += 1
+    assert tried > 500
+
+
+def test_no_script_completes_flags() -> None:
+    root = Path(__file__).parents[2]
+    for folder in ("attacks", "benchmarks", "scripts", "src", "tests"):
+        for file in (root / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("ArgumentParser"):
+                    given = {keyword.arg: keyword.value for keyword in node.keywords}
+                    allowed = given.get("allow_abbrev")
+                    assert isinstance(allowed, ast.Constant) and allowed.value is False, file
 
 
 SAME_ANYWAY = """--pipeline-parallel-size=1 --enable-chunked-prefill
@@ -45,6 +79,8 @@ def test_flags_that_ask_for_what_is_so_anyway_pass_with_a_line(
     (["--pipeline-parallel-size", "2"], "may only be 1, not 2: ranks divide every layer"),
     (["--load-format", "dummy"], "auto or safetensors or gguf, not dummy"),
     (["--max-model-length", "9"], "no flag --max-model-length; did you mean --max-model-len?"),
+    (["-t", "8"], "-t is not here; write --threads N"),
+    (["--tensor", "8"], "no flag --tensor"),
     (["--zzzz"], "no flag --zzzz"),
     (["--max-model-len", "many"], "no whole number"),
     (["--speculative-model", "x"], "write --speculative-config.method draft --speculative-config."),

@@ -17,6 +17,7 @@ SOURCE = Path(quire.__file__).parent
 # Every room may also import errors and exact_json, which import nothing.
 MAY_IMPORT = {
     "adapters": {"files", "kernels", "model"},
+    "compiled": set(),
     "errors": set(),
     "exact_json": set(),
     "files": set(),
@@ -38,13 +39,13 @@ MAY_IMPORT = {
     "tracing": {"memory", "metrics", "protocol"},
     "workload": set(),
     "memory": set(),
-    "kernels": set(),
+    "kernels": {"compiled"},
     "protocol": {"memory"},
     "grammar": {"protocol", "threads"},
     "scheduling": {"memory", "protocol"},
     "routing": set(),
     "store": {"memory"},
-    "drafting": {"config", "protocol", "scheduling"},
+    "drafting": {"compiled", "config", "protocol", "scheduling"},
     "simulation": {
         "files",
         "config",
@@ -80,7 +81,7 @@ MAY_IMPORT = {
         "simulation",
         "reports",
     },
-    "model": {"files", "gguf", "heap", "hub", "shape", "kernels"},
+    "model": {"compiled", "files", "gguf", "heap", "hub", "shape", "kernels"},
     "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
     "engine": {
         "drafting",
@@ -113,6 +114,7 @@ MAY_IMPORT = {
     },
     "assembly": {
         "adapters",
+        "compiled",
         "config",
         "drafting",
         "events",
@@ -129,6 +131,7 @@ MAY_IMPORT = {
         "model",
         "execution",
         "engine",
+        "scheduling",
         "store",
         "version",
     },
@@ -161,14 +164,24 @@ MAY_IMPORT = {
     "llm": {"assembly", "config", "engine", "protocol"},
     "bench": {"metrics", "workload", "llm", "version"},
     "terminal": {"dialect", "protocol", "llm"},
-    "doctor": {"cgroups", "config", "hub", "threads", "kernels", "execution", "bench", "version"},
+    "doctor": {
+        "cgroups",
+        "compiled",
+        "config",
+        "hub",
+        "threads",
+        "kernels",
+        "execution",
+        "bench",
+        "version",
+    },
 }
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
-    "errors", "exact_json", "files", "gguf", "heap", "hub", "cgroups", "config", "shape",
-    "capacity", "metrics", "workload", "memory", "dialect", "protocol", "grammar", "scheduling",
-    "drafting", "simulation", "dashboard", "events", "transfer", "engine", "server", "reports",
-    "reproduction", "store", "recording", "routing", "terminal", "tracing",
+    "compiled", "errors", "exact_json", "files", "gguf", "heap", "hub", "cgroups", "config",
+    "shape", "capacity", "metrics", "workload", "memory", "dialect", "protocol", "grammar",
+    "scheduling", "drafting", "simulation", "dashboard", "events", "transfer", "engine", "server",
+    "reports", "reproduction", "store", "recording", "routing", "terminal", "tracing",
 ]  # fmt: skip
 
 

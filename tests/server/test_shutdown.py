@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -101,9 +103,9 @@ def test_nobody_waits_for_a_step_that_does_not_end(
             assert b"the engine has been stopped" in stream.read_until(b"0\r\n\r\n")
             assert whole.read_until(b"the engine has been stopped").startswith(b"HTTP/1.1 503 ")
             eventually(lambda: not server.is_running)
-            assert server.server._engine.in_a_step
+            assert server.server._engine.at_work
             server.executor.release()
-        eventually(lambda: not server.server._engine.in_a_step)
+        eventually(lambda: not server.server._engine.at_work)
     assert "% was waste" in caplog.text or server.engine.stats.kv_efficiency is None
     assert not any(record.exc_info for record in caplog.records)
 
@@ -161,3 +163,52 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGHUP)
         for _ in range(5):
             assert server.complete().status_code == 200
+
+
+LAST = """
+import ctypes, functools, threading
+from quire.server import LastResort, serving
+last_resort = LastResort(0.5)
+last_resort.hear()
+run_server = functools.partial(run_server, last_resort=last_resort)
+
+def hang(*given):
+    print("it hangs", file=sys.stderr, flush=True)
+    threading.Event().wait()
+
+def hang_in_a_native_call(*given):
+    print("it hangs", file=sys.stderr, flush=True)
+    ctypes.CDLL(None).sleep(1000)
+
+def hang_with_python_s_lock(*given):
+    print("it hangs", file=sys.stderr, flush=True)
+    ctypes.PyDLL(None).sleep(1000)
+
+"""
+PLACES = {
+    "a step": "executor.fail",
+    "a text": "engine.input_processor.prepare",
+    "the event loop": "serving.collect",
+    "what is closed": "engine.close",
+}
+
+
+@pytest.mark.parametrize(("place", "how"), [
+    ("a step", "hang"),
+    ("a text", "hang"),
+    ("a text", "hang_with_python_s_lock"),
+    ("the event loop", "hang_in_a_native_call"),
+    ("the event loop", "hang_with_python_s_lock"),
+    ("what is closed", "hang"),
+])  # fmt: skip
+def test_the_process_is_gone_whatever_hangs(place: str, how: str, tmp_path: Path) -> None:
+    with scripted(tmp_path / "trace", f"{LAST}{PLACES[place]} = {how}") as server:
+        body = json.dumps(ASK)
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n"
+        with socket.create_connection(("127.0.0.1", server.port)) as asking:
+            if place in ("a step", "a text"):
+                asking.sendall(f"{head}content-type: application/json\r\n\r\n{body}".encode())
+            if place != "what is closed":
+                eventually(lambda: "it hangs" in server.log)
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(60) in (0, 1, -signal.SIGKILL)

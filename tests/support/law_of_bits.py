@@ -195,7 +195,7 @@ def tallies(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS), metavar="FORM")
     parser.add_argument("--lives", nargs="+", choices=LIVES, default=list(LIVES), metavar="LIFE")
     parser.add_argument("--requests", type=int, default=20, help="of each form in each life")

@@ -209,16 +209,23 @@ def scripted_engine(
     texts = [tokenizer.own_texts.named(token_id) for token_id in range(_VOCAB)]
     words = [i for i, text in enumerate(texts) if text[:1] == " " and text[1:].isalpha()]
     executor = ScriptedExecutor(FakeExecutor(num_blocks, block_size, num_host_blocks), words)
-    allocator = PagedAllocator(num_blocks, block_size, num_host_blocks)
     mode = PreemptionMode.SWAP if num_host_blocks else PreemptionMode.RECOMPUTE
-    scheduler = Scheduler(
-        allocator,
-        preemption=Preemption(allocator, mode),
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=256,
-        ring=Ring(0, max_model_len),
-        **scheduling,
-    )
+
+    def schedule() -> Scheduler:
+        allocator = PagedAllocator(num_blocks, block_size, num_host_blocks)
+        return Scheduler(
+            allocator,
+            preemption=Preemption(allocator, mode),
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=256,
+            ring=Ring(0, max_model_len),
+            **scheduling,
+        )
+
+    def afresh() -> tuple[Scheduler, None]:
+        executor.forget()
+        return schedule(), None
+
     input_processor = InputProcessor(
         tokenizer,
         vocab_size=_VOCAB,
@@ -228,11 +235,12 @@ def scripted_engine(
         pooler=Pooler(WIDTH, shorter=(2,)),
     )
     engine = Engine(
-        scheduler,
+        schedule(),
         executor,
         input_processor,
         session_timeout=session_timeout,
         max_num_waiting=max_num_waiting,
+        afresh=afresh,
     )
     return engine, executor
 

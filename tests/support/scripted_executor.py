@@ -13,6 +13,7 @@ from quire.protocol import (
     Outcome,
     PendingStep,
     Request,
+    Roster,
     Sample,
     Step,
     TokenLogprobs,
@@ -58,6 +59,10 @@ class ScriptedExecutor:
         self.held = False
         self._may_step.release()
 
+    def forget(self) -> None:
+        """No sequence lives any more that steps have told of."""
+        self._fake.roster = Roster()
+
     def submit(self, step: Step) -> PendingStep:
         """See ``Executor``."""
         known = self._fake.roster.follow(step)
@@ -74,7 +79,7 @@ class ScriptedExecutor:
         return PendingStep(step, lambda: result)
 
     def _outcome(self, request: Request, chunk: Chunk, raw: Outcome) -> Outcome:
-        if raw.vector is not None:
+        if raw.vector is not None or raw.candidates:
             return raw
         if chunk.drafts:
             return Outcome(confirmed(self._verified(request, chunk), chunk.drafts))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from quire import LLM
+from quire.protocol import PendingStep, Step
 from quire.terminal.local import LocalModel
 
 HELLO = [{"role": "user", "content": "What is a list?"}]
@@ -42,13 +43,24 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_waits_for_the_end_of_a_step(llm: LLM) -> None:
+def test_an_interrupt_waits_for_the_end_of_a_step(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = LocalModel(llm).answer(HELLO, {"max_tokens": 500, "ignore_eos": True})
     next(answer)
-    signal.raise_signal(signal.SIGINT)  # nothing is raised here
+    submit, begun, ended = llm.engine.executor.submit, list[int](), list[int]()
+
+    def interrupted(step: Step) -> PendingStep:
+        begun.append(1)
+        signal.raise_signal(signal.SIGINT)  # nothing is raised here
+        pending = submit(step)
+        ended.append(1)
+        return pending
+
+    monkeypatch.setattr(llm.engine.executor, "submit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         list(answer)
-    assert not llm.engine.has_work
+    assert begun == ended == [1] and not llm.engine.has_work
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

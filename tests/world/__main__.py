@@ -62,7 +62,7 @@ def search(first: int, seconds: float) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="world", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="world", description=__doc__)
     parser.add_argument("seed", type=int, nargs="?", help="tell this one")
     parser.add_argument("--seconds", type=float, default=60.0, help="look for one that fails")
     parser.add_argument("--first", type=int, default=0, help="seed to begin with (%(default)s)")

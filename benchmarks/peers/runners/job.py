@@ -49,7 +49,7 @@ class Job:
 
 def read_job() -> Job:
     """From the command line."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--model", required=True)
     parser.add_argument("--workload", required=True, type=Path)
     parser.add_argument("--threads", required=True, type=int)

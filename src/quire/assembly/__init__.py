@@ -2,6 +2,6 @@
 
 from quire.assembly.draft import DEMO_DRAFT
 from quire.assembly.engine import DEMO_NAME, build_engine
-from quire.assembly.loading import DEMO_MODEL
+from quire.assembly.loading import DEMO_MODEL, tokenizer_directory
 
-__all__ = ["DEMO_DRAFT", "DEMO_MODEL", "DEMO_NAME", "build_engine"]
+__all__ = ["DEMO_DRAFT", "DEMO_MODEL", "DEMO_NAME", "build_engine", "tokenizer_directory"]

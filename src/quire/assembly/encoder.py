@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from quire.assembly.loading import dtype_name
 from quire.assembly.main_memory import bytes_for_waiting
 from quire.assembly.pooling import bytes_of, read_pooler
 from quire.assembly.recording import recorder_of, watch_steps
+from quire.assembly.renewal import renewal
 from quire.capacity import Capacity, EngineLimits
 from quire.config import EngineConfig
 from quire.engine import Engine, InputProcessor, Tokenizer, tells_types
@@ -53,8 +55,9 @@ def build_encoder(
     capacity, started = _capacity(config, limits, model, bytes_of(dense)), time.monotonic()
     judges_types = model.labels > 0 and model.has_types and tells_types(directory)
     executor = EncoderExecutor(model, types=judges_types, dense=dense)
+    schedule = partial(limits.scheduler, RecoveryCosts())
     engine = Engine(
-        limits.scheduler(RecoveryCosts()),
+        schedule(),
         executor,
         InputProcessor(
             tokenizer,
@@ -71,6 +74,7 @@ def build_encoder(
         max_num_waiting=config.max_num_waiting,
         max_waiting_bytes=bytes_for_waiting(),
         parts=executor.parts,
+        afresh=renewal(executor, schedule, config, alone=True),
     )
     watch_steps(engine, config, limits, started)
     return engine, capacity

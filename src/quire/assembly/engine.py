@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from quire.assembly.adapters import adapter_shelf, without_adapters
+from quire.assembly.defaults import default_sampling
 from quire.assembly.draft import draft_share, load_draft
 from quire.assembly.encoder import build_encoder
 from quire.assembly.experts import describe_experts
@@ -23,6 +25,7 @@ from quire.assembly.loading import (
     load,
     locate,
     streaming,
+    tokenizer_directory,
 )
 from quire.assembly.main_memory import (
     bytes_for_waiting,
@@ -36,6 +39,7 @@ from quire.assembly.ranks.gathering import gather
 from quire.assembly.ranks.runtime import on_ranks
 from quire.assembly.ranks.team import Team
 from quire.assembly.recording import recorder_of, watch_steps
+from quire.assembly.renewal import renewal
 from quire.assembly.store import (
     check_store,
     describe_store,
@@ -59,7 +63,7 @@ from quire.engine import (
     Tokenizer,
     load_tokenizer,
 )
-from quire.errors import ConfigError, ModelError, QuireError, RequestError
+from quire.errors import ConfigError
 from quire.events import EventPublisher
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
@@ -75,11 +79,9 @@ from quire.model import (
     is_encoder,
     load_model,
     read_config,
-    resolve_model,
-    sampling_defaults,
 )
-from quire.protocol import Pooler, RecoveryCosts, SamplingParams
-from quire.shape import SAMPLING_DEFAULTS, CacheShape
+from quire.protocol import Pooler, RecoveryCosts
+from quire.shape import CacheShape
 from quire.store import DiskStore, Tiers
 from quire.threads import usable_cores
 from quire.transfer import BlockServer
@@ -127,11 +129,11 @@ def _build(
     directory = locate(config)
     # First: without it, what a tokenizer lacks would not be the point.
     described = read_config(directory, config.hf_overrides)
-    tokenizer = _load_tokenizer(config, directory)
+    tokenizer = _load_tokenizer(config)
     if is_encoder(described):
         return build_encoder(config, runtime, directory, described, tokenizer)
     pooler, dense = read_pooler(config, directory, described, tokenizer, runtime.admit)
-    defaults = _sampling_defaults(config, directory)
+    defaults = default_sampling(config, directory)
     if team is not None:
         runtime = on_ranks(config, directory, runtime, team)
     with runtime.start_up_lock():
@@ -150,8 +152,9 @@ def _build(
     executor.pools.dense = dense
     beyond = describe_transfer(config, server) or describe_store(store, costs, limits.block_size)
     capacity, started = _capacity(config, loaded, runtime, beyond, dense), time.monotonic()
+    schedule = partial(limits.scheduler, costs, source)
     engine = Engine(
-        limits.scheduler(costs, source),
+        schedule(),
         executor,
         _input_processor(config, model, limits, tokenizer, defaults, pooler, shelf),
         block_bytes=capacity.mean_block_bytes,
@@ -169,6 +172,7 @@ def _build(
         others=team,
         transfer=transfer,
         parts=executor.parts,
+        afresh=renewal(executor, schedule, config, alone=team is None),
     )
     watch_steps(engine, config, limits, started)
     if events is not None:
@@ -243,10 +247,8 @@ def _why_no_sessions(config: EngineConfig, cache: CacheShape) -> str | None:
     return None
 
 
-def _load_tokenizer(config: EngineConfig, directory: Path) -> Tokenizer:
-    if config.tokenizer is not None:
-        directory = resolve_model(config.tokenizer, download_dir=config.download_dir)
-    return load_tokenizer(directory, _read_template(config.chat_template))
+def _load_tokenizer(config: EngineConfig) -> Tokenizer:
+    return load_tokenizer(tokenizer_directory(config), _read_template(config.chat_template))
 
 
 def _load_draft(
@@ -364,28 +366,6 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
     from quire.execution.gpu.assembly import OnGPU
 
     return OnGPU(device, config.gpu_memory_utilization, config.enforce_eager)
-
-
-def _sampling_defaults(config: EngineConfig, directory: Path) -> dict[str, float | int]:
-    defaults: dict[str, float | int] = {}
-    if config.generation_config != "none":
-        source = directory if config.generation_config == "auto" else Path(config.generation_config)
-        defaults = sampling_defaults(source)
-        _check_defaults(defaults, ModelError(f"{source}/generation_config.json"))
-    overrides = config.override_generation_config or {}
-    for name in overrides:
-        if name not in SAMPLING_DEFAULTS:
-            known = ", ".join(SAMPLING_DEFAULTS)
-            raise ConfigError(f"override_generation_config may hold {known}; not {name}")
-    _check_defaults(overrides, ConfigError("override_generation_config"))
-    return {**defaults, **overrides}
-
-
-def _check_defaults(defaults: Mapping[str, Any], refusal: QuireError) -> None:
-    try:
-        SamplingParams(**defaults)
-    except RequestError as error:
-        raise type(refusal)(f"{refusal}: {error}") from error
 
 
 def _read_template(given: str | None) -> str | None:

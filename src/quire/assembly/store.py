@@ -13,9 +13,9 @@ import xxhash
 from quire.assembly.digests import FileDigests
 from quire.assembly.draft import draft_directory
 from quire.capacity import EngineLimits, MemoryBudget, size_of
+from quire.compiled import KERNELS, why_missing
 from quire.config import EngineConfig
 from quire.errors import ConfigError
-from quire.kernels import _native
 from quire.model.checkpoint_files import find_files
 from quire.protocol import RecoveryCosts
 from quire.shape import CacheShape, config_files
@@ -153,7 +153,10 @@ def block_identity(
 
 def _files(config: EngineConfig, directory: Path) -> Iterator[Path]:
     """Those that models and kernels are made of."""
-    yield Path(str(_native.__file__))
+    if why_missing(KERNELS) is None:
+        from quire.kernels import _native
+
+        yield Path(str(_native.__file__))
     for model in [directory, draft_directory(config)] if _drafts(config) else [directory]:
         yield from find_files(model).paths
         if model.is_dir():

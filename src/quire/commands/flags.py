@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
 from typing import Any
 
+from quire.commands.parser import Parser
 from quire.config import EngineConfig, ServerConfig
 from quire.errors import ConfigError
 from quire.protocol.parameters import description
@@ -92,7 +93,7 @@ def check_no_engine_flags(
 
 def engine_options(argv: Sequence[str]) -> dict[str, Any]:
     """The engine's options from command-line flags, [MODEL] first, as the subcommands take them."""
-    parser = argparse.ArgumentParser(usage="[MODEL] [engine flags]")
+    parser = Parser(usage="[MODEL] [engine flags]")
     parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
     add_engine_flags(parser)
     return options(parser.parse_args(argv))

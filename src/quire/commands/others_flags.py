@@ -5,56 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+from quire.config.neutral import COMMON, RARE
 
 logger = logging.getLogger(__name__)
 
-
-class _Flag(NamedTuple):
-    """values: that it may have; None: it is a switch."""
-
-    name: str
-    why: str
-    values: tuple[str, ...] | None = None
-
-
-_ONE = ("1",)
-_TEXTS = "what requests and answers say is never logged; each request has a line"
-_BOTH = "every model that has a head generates texts, and all of them give embeddings"
-_ALIKE = "all models are read and run in one way"
-_FLAGS = (
-    _Flag("pipeline-parallel-size", "ranks divide every layer", _ONE),
-    _Flag("data-parallel-size", "one engine serves; quire deploy MODEL --replicas N starts N of "
-          "them", _ONE),
-    _Flag("api-server-count", "one process serves", _ONE),
-    _Flag("disable-frontend-multiprocessing", "one process serves"),
-    _Flag("disable-custom-all-reduce", "ranks add up in one way"),
-    _Flag("enable-chunked-prefill", "long prompts are always computed in chunks"),
-    _Flag("num-scheduler-steps", "each step is planned by itself", _ONE),
-    _Flag("use-v2-block-manager", "there is one block manager"),
-    _Flag("cpu-offload-gb", "weights are where they are computed with", ("0",)),
-    _Flag("kv-offloading-backend", "blocks are kept in main memory in one way", ("native",)),
-    _Flag("lora-dtype", "adapters are kept in the model's dtype", ("auto",)),
-    _Flag("trust-remote-code", "no code that comes with a model is run; one that needs it is "
-          "refused as it is loaded"),
-    _Flag("load-format", "weights are read from safetensors or GGUF files",
-          ("auto", "safetensors", "gguf")),
-    _Flag("tokenizer-mode", "a tokenizer is read as its files say", ("auto", "hf")),
-    _Flag("config-format", _ALIKE, ("auto", "hf")),
-    _Flag("model-impl", _ALIKE, ("auto",)),
-    _Flag("task", _BOTH, ("auto", "generate", "embed", "embedding", "score")),
-    _Flag("runner", _BOTH, ("auto", "generate", "pooling")),
-    _Flag("convert", _BOTH, ("auto", "none", "embed")),
-    _Flag("response-role", "answers are the assistant's", ("assistant",)),
-    _Flag("chat-template-content-format", "messages reach a template as it takes them",
-          ("auto", "string")),
-    _Flag("enable-request-id-headers", "every answer has an x-request-id"),
-    _Flag("enable-offline-docs", "/docs needs no network"),
-    _Flag("enable-server-load-tracking", "/metrics tells the load"),
-    _Flag("disable-log-requests", _TEXTS),
-    _Flag("enable-log-requests", _TEXTS),
-    _Flag("disable-log-stats", "statistics are in /metrics, not in the log"),
-)  # fmt: skip
 
 _DRAFTS = "--speculative-config.num_speculative_tokens N"
 _DRAFT_MODEL = "--speculative-config.method draft --speculative-config.model NAME"
@@ -73,22 +29,31 @@ INSTEAD: Mapping[str, str] = {
         ("--enable-expert-parallel", "-ep"),
         "--tensor-parallel-size alone: ranks divide each expert",
     ),
+    "-t": "--threads N",  # llama.cpp's
+    **dict.fromkeys(("-c", "--ctx-size"), "--max-model-len N"),
+    **dict.fromkeys(("-np", "--parallel"), "--max-num-seqs N"),
     **dict.fromkeys(("--model-draft", "-md", "--hf-repo-draft", "-hfd"), _DRAFT_MODEL),
-    **dict.fromkeys(("--draft", "--draft-n", "--draft-max"), _DRAFTS),  # llama.cpp's
+    **dict.fromkeys(("--draft", "--draft-n", "--draft-max"), _DRAFTS),
     **dict.fromkeys(("--draft-min", "--draft-n-min", "--draft-p-min"), _BY_ITSELF),
 }
 """Flags of others that ask for what is told otherwise here, and what to write."""
 
 
 def add_others_flags(parser: argparse.ArgumentParser) -> None:
-    """All of them that the parser does not have itself."""
+    """All of them that the parser does not have itself, and that can be given a value here."""
     group = parser.add_argument_group("of vLLM", "They ask for what is so anyway.")
-    for flag in _FLAGS:
-        values: dict[str, Any] = {"metavar": "TEXT"} if flag.values else {"nargs": 0}
+    for neutral in (*COMMON, *RARE):
+        flag = f"--{neutral.name.replace('_', '-')}"
+        if not neutral.values or flag in INSTEAD:
+            continue
+        names: list[str] = [flag]
+        given: dict[str, Any] = {"metavar": "TEXT"}
+        if neutral.is_switch:
+            names, given = [flag, f"--no-{flag[2:]}"], {"nargs": 0}
+        help_text = neutral.why.replace("%", "%%") if neutral in COMMON else argparse.SUPPRESS
         group.add_argument(
-            f"--{flag.name}", action=_Note, const=flag, default=argparse.SUPPRESS, help=flag.why,
-            **values,
-        )  # fmt: skip
+            *names, action=_Note, const=neutral, default=argparse.SUPPRESS, help=help_text, **given
+        )
 
 
 class _Note(argparse.Action):
@@ -101,8 +66,10 @@ class _Note(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        flag: _Flag = self.const
-        if flag.values and values not in flag.values:
-            allowed = " or ".join(flag.values)
-            parser.error(f"{option_string} may only be {allowed}, not {values}: {flag.why}")
-        logger.info("%s changes nothing: %s", option_string, flag.why)
+        neutral, spelled = self.const, option_string or ""
+        value: object = not spelled.startswith("--no-")
+        if not neutral.is_switch:
+            value = next((one for one in neutral.values if str(one) == values), values)
+        if not neutral.takes(value):
+            parser.error(neutral.refusal(spelled, value))
+        logger.info("%s changes nothing: %s", spelled, neutral.why)

@@ -20,6 +20,9 @@ class Parser(argparse.ArgumentParser):
 
     reads_files = False
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
     def add_config_file(self) -> None:
         """Give it a flag for a file that holds others."""
         self.reads_files = True
@@ -46,6 +49,10 @@ class Parser(argparse.ArgumentParser):
         names = [action.metavar for action in self._get_positional_actions() if action.metavar]
         usage = " ".join([self.prog, *(f"[{name}]" for name in names), "[flags]"])
         self.exit(2, f"usage: {usage} ({self.prog} --help lists them)\nquire: error: {message}\n")
+
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        """None: argparse would take -t for -tp even where it is told to complete no flags."""
+        return []
 
     def _gathered(self, args: Sequence[str]) -> list[str]:
         """--flag.key VALUE, as often as it comes, as one flag with a JSON object: vLLM's way."""

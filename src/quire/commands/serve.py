@@ -42,19 +42,22 @@ def serve(arguments: argparse.Namespace) -> int:
 
         return run_node(engine_config)
 
-    from quire.server import bound, run_server, set_format
+    from quire.server import LastResort, bound, longest_end, run_server, set_format
 
     set_format(config.log_format)
+    last_resort = LastResort(longest_end(config))
+    last_resort.hear()
     with bound(config.host, config.port) as sockets:
         from quire.application import build
 
         app, engine, capacity = build(engine_config, config)
         print(capacity.describe(), flush=True)
         try:
-            status = run_server(app, config, sockets)
+            status = run_server(app, config, sockets, last_resort)
         finally:
             engine.close()
-    if app.state.service.engine.in_a_step:  # Python would take itself apart under it, and crash
+    if app.state.service.engine.at_work:
+        # Python would wait for its threads, or take itself apart under them, and crash.
         logging.shutdown()
         sys.stdout.flush()
         os._exit(status)

@@ -16,6 +16,7 @@ from quire.config.model_options import (
     check_window,
     checked_generation_config,
 )
+from quire.config.neutral import without_neutral
 from quire.config.parallel import check_parallel
 from quire.config.settings import (
     check_count,
@@ -357,8 +358,8 @@ class EngineConfig:
     @classmethod
     def create(cls, options: Mapping[str, Any]) -> EngineConfig:
         """A config from keyword options; an unknown one is an error that names its neighbour."""
-        check_known(cls, options)
-        return cls(**options)
+        check_known(cls, chosen := without_neutral(options))
+        return cls(**chosen)
 
 
 def most_threads() -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.config.keys import gather_keys
+from quire.config.keys import check_guards, gather_keys
 from quire.config.open_files import most_connections
 from quire.config.settings import (
     check_count,
@@ -182,6 +182,7 @@ class ServerConfig:
         if self.otlp_traces_endpoint is not None:
             endpoint = checked_traces_endpoint(self.otlp_traces_endpoint)
             object.__setattr__(self, "otlp_traces_endpoint", endpoint)
+        check_guards(vars(self))
         self._check_ssl()
         self._check_origins()
         check_count("max_logprobs", self.max_logprobs, -1, 100)

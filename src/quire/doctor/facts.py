@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import psutil
 
 from quire.bench.machine import OthersShare, cpu_model, read_bandwidth
+from quire.compiled import KERNELS, why_missing
 from quire.config.open_files import most_connections
 from quire.doctor import system
 from quire.execution.free_memory import free_memory
@@ -97,10 +98,10 @@ def gather() -> Facts:
 
 def _kernels() -> tuple[str | None, dict[str, str], str | None]:
     """The best build of the C++ kernels that runs, why no better one does, or why there is none."""
-    try:
-        from quire.kernels import cpu
-    except ImportError as error:
-        return None, {}, str(error)
+    missing = why_missing(KERNELS)
+    if missing is not None:
+        return None, {}, missing
+    from quire.kernels import cpu
     from quire.kernels.instructions import choose
 
     chosen = choose("auto", cpu.all_builds(), cpu.refusals())

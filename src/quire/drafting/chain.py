@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from quire.compiled import DRAFTERS, need, why_missing
 from quire.config import MOST_DRAFTS, SpeculativeConfig
 from quire.drafting.draft_model import DraftModelDrafter
 from quire.drafting.proposal import Drafter
 from quire.drafting.speculation import Speculation
-from quire.errors import ConfigError
 
 
 def speculation_of(config: SpeculativeConfig | None) -> Speculation | None:
@@ -29,23 +29,19 @@ def drafters_of(config: SpeculativeConfig) -> list[Drafter]:
 
 def prediction_drafters() -> list[Drafter]:
     """For requests that bring a prediction, with or without speculation. None without the C++."""
-    try:
-        from quire.drafting.prediction import PredictionDrafter
-    except ImportError:
+    if why_missing(DRAFTERS) is not None:
         return []
+    from quire.drafting.prediction import PredictionDrafter
+
     return [PredictionDrafter()]
 
 
 def _text_drafter(config: SpeculativeConfig) -> Drafter:
-    try:
-        from quire.drafting.ngram import NgramDrafter
-        from quire.drafting.suffix import SuffixDrafter
-    except ImportError as error:
-        raise ConfigError(
-            f'speculative_config: method "{config.method}" needs the drafters in C++, and this '
-            "installation has none (was there a compiler when it was installed?). Install a "
-            f'compiler and then Quire again, or choose method "draft" with a model; {error}'
-        ) from None
+    what = f'speculative_config: method "{config.method}" needs the drafters'
+    need(DRAFTERS, what, 'choose method "draft" with a model')
+    from quire.drafting.ngram import NgramDrafter
+    from quire.drafting.suffix import SuffixDrafter
+
     if config.method == "ngram":
         return NgramDrafter(config.prompt_lookup_max, config.prompt_lookup_min)
     return SuffixDrafter(config)

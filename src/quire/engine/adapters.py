@@ -78,6 +78,11 @@ class AdapterShelf:
     def __contains__(self, name: str) -> bool:
         return name in self._cards
 
+    def is_from(self, name: str, path: Path) -> bool:
+        """Whether what is called so was read from that directory."""
+        found = self._cards.get(name)
+        return found is not None and Path(found[1].path).resolve() == path.resolve()
+
     @property
     def cards(self) -> list[AdapterCard]:
         return [card for _, card in list(self._cards.values())]
@@ -123,6 +128,13 @@ class AdapterShelf:
         self._users[adapter] -= 1
         if not self._users[adapter]:
             del self._users[adapter]
+            self._forget(adapter)
+
+    def renew(self) -> None:
+        """No request has any of them."""
+        had = list(self._users)
+        self._users.clear()
+        for adapter in had:
             self._forget(adapter)
 
     def _forget(self, adapter: Adapter) -> None:

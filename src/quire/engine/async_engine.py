@@ -83,9 +83,9 @@ class AsyncEngine:
         return self._thread.alive and self._failure is None
 
     @property
-    def in_a_step(self) -> bool:
-        """Whether its thread is there still, perhaps in a step that nobody waits for."""
-        return self._thread.alive
+    def at_work(self) -> bool:
+        """Whether a thread is there still, perhaps in a step or a text that nobody waits for."""
+        return self._thread.alive or self._preparation.busy
 
     def start(self) -> None:
         """Start the thread. Call it from the event loop that will use the engine."""

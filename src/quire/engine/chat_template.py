@@ -13,19 +13,15 @@ from jinja2.meta import find_undeclared_variables
 
 from quire.engine.added_tokens import content_of
 from quire.engine.final_message import FIELD, FinalMessage
-from quire.engine.sandbox import (
-    MOST_CHARACTERS,
-    MOST_SECONDS,
-    Generation,
-    Sandbox,
-    TooMuch,
-)
+from quire.engine.sandbox import MOST_SECONDS, Generation, Sandbox, TooMuch
+from quire.engine.template_costs import MOST_CHARACTERS
 from quire.errors import ModelError, RequestError
 from quire.files import one_line, read_text
 
 Message = Mapping[str, Any]
 
 _MOST_INDENT = 16  # spaces, in JSON
+_LONGEST_DATE = 200  # characters, of what a date is to look like
 _MOST_OF_A_REASON = 200  # characters, of a template's own complaint
 
 
@@ -89,10 +85,13 @@ class ChatTemplate:
             return None
         if not isinstance(source, str) or not isinstance(with_tools, (str, type(None))):
             raise ModelError(f"{directory}: chat_template must be a text, or texts by name")
-        names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
-        special = {name: content_of(config[name]) for name in names if config.get(name)}
         declared = config.get("response_template")
-        return cls(source, special, with_tools, declared if isinstance(declared, dict) else None)
+        return cls(
+            source,
+            special_tokens(config),
+            with_tools,
+            declared if isinstance(declared, dict) else None,
+        )
 
     def render(
         self, messages: Sequence[Message], variables: Mapping[str, Any], max_characters: float
@@ -171,6 +170,12 @@ def _as_system(message: Message) -> Message:
     return {**message, "role": "system"} if message.get("role") == "developer" else message
 
 
+def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """Those that a tokenizer's config names, by what they are for."""
+    names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+    return {name: content_of(config[name]) for name in names if config.get(name)}
+
+
 def _to_json(
     value: Any,
     ensure_ascii: bool = False,
@@ -189,6 +194,8 @@ def _to_json(
 
 
 def _strftime_now(form: str) -> str:
+    if len(form) > _LONGEST_DATE:  # the system makes up to 256 times as much of it
+        raise TemplateError(f"strftime_now takes {_LONGEST_DATE} characters at most")
     return datetime.now().strftime(form)
 
 

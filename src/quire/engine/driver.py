@@ -1,47 +1,177 @@
-"""Steps an engine from one thread, for several who wait for what it gives."""
+"""An engine for Python's callers: their calls wait in line, and none leaves it torn."""
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from quire.engine.engine import Engine
+from quire.engine.interrupts import Interrupts, within
+from quire.engine.many import naming
 from quire.engine.outputs import Delta
+from quire.engine.prepared import PreparedRequest
+from quire.errors import EngineError, QuireError
+
+_T = TypeVar("_T")
+_FORKED = (
+    "this process was forked from the one that made this LLM, and has none of its threads: make "
+    'an LLM of its own here, or start processes with multiprocessing.get_context("spawn")'
+)
+_TORN = "another call of this LLM was interrupted in the middle of a step, which this one shared"
 
 
 class Driver:
-    """Hands each delta to the stream that waits for it, whoever makes the engine step."""
+    """Steps an engine for all who wait for what it gives, whichever of them makes it step.
+
+    Each verb takes its ``turn``: one thread's after the other's. Signals have their effect between
+    steps. What an exception tears all the same (one that a library raises, or whoever watches the
+    program), so that nobody knows what of the engine is as it should be, costs all that the engine
+    holds: it begins anew, without requests, sessions and a prefix cache.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._collectors: dict[str, deque[Delta]] = {}
+        self._left: list[str] = []  # requests for which nobody waits any more
+        self._line = threading.RLock()
+        self._process = os.getpid()
+        self._interrupts = Interrupts()
+        self._closed = False
 
-    def step(self) -> list[Delta]:
-        """One step of the engine; the deltas that no stream waits for."""
-        others: list[Delta] = []
-        for delta in self.engine.step():
-            collector = self._collectors.get(delta.request_id)
-            if collector is None:
-                others.append(delta)
-            else:
-                collector.append(delta)
-        return others
+    def turn(self, act: Callable[[], _T]) -> _T:
+        """What ``act`` returns or raises, once nobody else's call is under way."""
+        if os.getpid() != self._process:  # before the line, in which nobody may be left to move on
+            raise EngineError(_FORKED)
+        # On one line, so that whoever interrupts lines has none where the turn would not end.
+        with self._line: return self._interrupts.hold(lambda: self._whole(act))  # noqa: E701  # fmt: skip
 
-    def stream(self, request_id: str) -> Iterator[Delta]:
-        """What a queued request gives, to its end. Closed before that, it aborts the request."""
+    def change(self, act: Callable[[], _T]) -> _T:
+        """The turn of what changes the engine wholly, or fails with a QuireError and not at all."""
+        return self.turn(lambda: self._change(act))
+
+    def run(self, requests: Sequence[PreparedRequest], took: Callable[[Delta], None]) -> None:
+        """Prepared requests to their ends, or none if one is refused. took: told of each delta."""
+        self.turn(lambda: self._run(requests, took))
+
+    def stream(self, request_id: str, queue: Callable[[], None]) -> Generator[Delta, None, None]:
+        """What a request gives that ``queue`` queues, to its end; other calls may come in between.
+
+        Closed before that, it aborts the request.
+        """
         collector: deque[Delta] = deque()
-        self._collectors[request_id] = collector
+
+        def begin() -> None:
+            self._change(queue)
+            self._collectors[request_id] = collector
+
+        def more() -> Delta:
+            while not collector:
+                if self._collectors.get(request_id) is not collector:
+                    raise EngineError(_TORN)
+                self._step()
+                self._interrupts.let_through()
+            return collector.popleft()
+
         finished = False
         try:
+            self.turn(begin)
             while not finished:
-                while not collector:
-                    self.step()
-                delta = collector.popleft()
+                delta = self.turn(more)
                 finished = delta.final is not None
                 if delta.failure is not None:
                     raise delta.failure
                 yield delta
         finally:
-            del self._collectors[request_id]
-            if not finished:
-                self.engine.abort(request_id)
+            if self._collectors.get(request_id) is collector:
+                del self._collectors[request_id]
+                self._left.append(request_id)
+            # Python may be at this, as it collects garbage, in the midst of anything.
+            if not within(Driver._change, sys._getframe()):
+                self.turn(lambda: None)
+
+    def close(self) -> None:
+        """End what the engine has begun. Calls are refused from then on."""
+
+        def end() -> None:
+            if not self._closed:
+                self._closed = True
+                self._collectors.clear()
+                self.engine.close()
+
+        if os.getpid() == self._process:  # else what is to be ended is another's
+            self.turn(end)
+
+    # -- within a turn -------------------------------------------------------------------------
+
+    def _whole(self, act: Callable[[], _T]) -> _T:
+        """Find the engine whole, and leave it so."""
+        if within(Driver._whole, sys._getframe(1)):  # a call within a call
+            return act()
+        if self.engine.torn:
+            self._renew()
+        try:
+            while self._left and not self._closed:
+                self._change(partial(self.engine.abort, self._left.pop()))
+            return act()
+        except BaseException:
+            if self.engine.torn:
+                self._renew()
+            raise
+
+    def _renew(self) -> None:
+        self._collectors.clear()
+        self._left.clear()
+        self.engine.renew()
+
+    def _change(self, act: Callable[[], _T]) -> _T:
+        if self._closed:
+            raise EngineError("this LLM has been closed")
+        self.engine.torn = True
+        try:
+            done = act()
+        except QuireError:
+            self.engine.torn = False
+            raise
+        self.engine.torn = False
+        return done
+
+    def _step(self) -> list[Delta]:
+        """One step of the engine; the deltas that no stream waits for."""
+        others: list[Delta] = []
+        for delta in self._change(self.engine.step):
+            collector = self._collectors.get(delta.request_id)
+            (others if collector is None else collector).append(delta)
+        return others
+
+    def _run(self, requests: Sequence[PreparedRequest], took: Callable[[Delta], None]) -> None:
+        waiting = {request.request.request_id for request in requests}
+        try:
+            for number, request in enumerate(requests):
+                with naming("prompts", number, len(requests)):
+                    self._change(partial(self._submit, request))
+            while waiting:
+                deltas = self._step()
+                self._interrupts.let_through()
+                for delta in deltas:
+                    took(delta)
+                    if delta.final is not None:
+                        waiting.discard(delta.request_id)
+        finally:  # refused or interrupted: leave nothing behind
+            if not self.engine.torn:
+                self._change(lambda: self._end(waiting))
+
+    def _submit(self, prepared: PreparedRequest) -> None:
+        """It arrives now, however long its call has stood in line."""
+        request = replace(prepared.request, arrival=self.engine.clock())
+        self.engine.submit(replace(prepared, request=request))
+
+    def _end(self, request_ids: set[str]) -> None:
+        for request_id in request_ids:
+            self.engine.abort(request_id)
+        self.engine.put_away()

@@ -13,6 +13,7 @@ from quire.engine.aside import take_aside
 from quire.engine.books import count_faults
 from quire.engine.decision_log import DecisionLog, tell
 from quire.engine.drafted import count_drafts
+from quire.engine.early_ends import EarlyEnds
 from quire.engine.input_processor import InputProcessor
 from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
@@ -25,7 +26,7 @@ from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
-from quire.errors import EngineError, QueueTimeoutError, QuireError, RankError, RequestError
+from quire.errors import EngineError, QuireError, RankError, RequestError
 from quire.events import EventPublisher
 from quire.protocol import (
     Decision,
@@ -48,6 +49,7 @@ from quire.transfer import BlockFetcher, BlockServer
 
 logger = logging.getLogger(__name__)
 
+_TORN = "a step was interrupted half way, so that nothing of the engine can be relied on"
 _STEP_FAILED = "the step that computed this request failed; the log tells why"
 
 
@@ -58,6 +60,9 @@ class Engine:
         its result. It pays where something else than the calling thread computes.
     max_num_waiting: of a server's requests; callers of this may queue what they like.
     max_waiting_bytes: that their prompts may take; one of the longest always may.
+    afresh: makes another scheduler and speculation, for an executor that knows no sequence.
+
+    torn: for callers to keep: whether an exception has left one of the methods half way.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class Engine:
         others: OtherRanks | None = None,
         transfer: BlockServer | BlockFetcher | None = None,
         parts: Parts | None = None,
+        afresh: Callable[[], tuple[Scheduler, Speculation | None]] | None = None,
     ) -> None:
         self.scheduler, self.executor, self.clock = scheduler, executor, clock
         self.input_processor, self.stats = input_processor, EngineStats()
@@ -92,6 +98,7 @@ class Engine:
         self.waiting_room = WaitingRoom(
             scheduler.queue, max_num_waiting, max_waiting_bytes, input_processor.max_model_len or 0
         )
+        self.torn, self._afresh = False, afresh
         self._run_ahead = run_ahead
         self.speculation, self.adapters, self.others = speculation, adapters, others
         self.events, self.store, self.transfer = events, store, transfer
@@ -101,8 +108,7 @@ class Engine:
         self.recorder, self.parts = recorder, parts or Parts()
         self.part_times = PartTimes(self.parts)
         self.watchers = Watchers(() if recorder is None else (recorder,))
-        self.log = DecisionLog()
-        self._expired: list[Delta] = []  # to be told with the next step
+        self.log, self._early_ends = DecisionLog(), EarlyEnds(self.end)
 
     def add_request(
         self,
@@ -200,6 +206,26 @@ class Engine:
         if moves:
             self.executor.submit(Step(moves)).collect()
 
+    def renew(self) -> None:
+        """Begin anew, as after a start: with no request, no session and nothing to be found.
+
+        For when nobody knows any more what is as it should be. EngineError: that cannot be.
+        """
+        if self._afresh is None:
+            raise EngineError(_TORN)
+        if self._pending is not None:
+            self._pending.wait()
+        for one in self._requests.values():
+            self._tell_end(one, EngineError(_TORN))
+        self._pending, self._requests, self._early_ends = None, {}, EarlyEnds(self.end)
+        self.scheduler, self.speculation = self._afresh()
+        self.sessions.renew(self.scheduler)
+        self.waiting_room = WaitingRoom(self.scheduler.queue, self.waiting_room.limit)
+        if self.adapters is not None:
+            self.adapters.renew()
+        self.reset_prefix_cache()
+        self.torn = False
+
     def close(self) -> None:
         """End what has threads, processes or files of its own; write what is to be stored."""
         for one in [*self._requests.values()]:  # it was not waited for
@@ -233,15 +259,14 @@ class Engine:
         with self.parts("step"):
             pending = self._pending or self._begin_now()
             self._pending = self._begin_next(pending)
-            expired, self._expired = self._expired, []
-            deltas = expired + self._take_in(pending)
+            deltas = self._early_ends.take() + self._take_in(pending)
             self._tell_blocks()
         self.watchers.took(pending.step, more=self.has_work)
         return deltas
 
     def _begin_now(self) -> PendingStep:
         if self.adapters is not None:
-            self._page(self.adapters)
+            self._early_ends.unread(self.adapters.page(self.scheduler.adapters), self._requests)
         with self.parts("plan"):
             if self.speculation is not None:
                 self.speculation.propose(self.scheduler)
@@ -255,22 +280,6 @@ class Engine:
         noted = self.scheduler.block_events
         if noted is not None and self.events is not None:
             self.events.publish(noted.take())
-
-    def _page(self, adapters: AdapterShelf) -> None:
-        """Who waits for an adapter that cannot be read ends; who runs with it has it in memory."""
-        failed = adapters.page(self.scheduler.adapters)
-        if failed is None:
-            return
-        error = EngineError(f"adapter {failed.adapter.name} cannot be read: {failed.error}")
-        for request_id, progress in list(self._requests.items()):
-            if progress.request.adapter == failed.adapter:
-                self._end_early(request_id, error)
-
-    def _end_early(self, request_id: str, error: QuireError) -> None:
-        """To be told with the next step."""
-        told = self.end(request_id, error)
-        if told is not None:
-            self._expired.append(told)
 
     def _begin_next(self, pending: PendingStep) -> PendingStep | None:
         if not self._run_ahead or pending.has_failed:
@@ -289,12 +298,11 @@ class Engine:
             return self.executor.submit(step)
         except RankError:
             raise
-        except Exception as error:
+        except BaseException as error:
             return PendingStep.failed(step, error)
 
     def _take_in(self, pending: PendingStep) -> list[Delta]:
         """Wait for a step, and take in what it gave."""
-        step = pending.step
         try:
             result = pending.collect()
         except RankError:
@@ -302,8 +310,11 @@ class Engine:
         except Exception:
             logger.exception("a step failed; the requests in it end with an error")
             return self._give_up(pending)
+        except BaseException:  # it is no less a failed step; who hears of it, hears of this first
+            self._early_ends.add(self._give_up(pending))
+            raise
         with self.parts("update"):
-            return self._update(step, result)
+            return self._update(pending.step, result)
 
     def _update(self, step: Step, result: StepResult) -> list[Delta]:
         now = self.clock()
@@ -311,8 +322,7 @@ class Engine:
         self.stats.observe_step(step, seconds)
         if self.speculation is not None:
             self.speculation.observe(step, result.outcomes, seconds)
-        swaps = (move for move in result.failed_moves if move.content is None)
-        self.stats.num_failed_swaps += sum(1 for _ in swaps)
+        self.stats.num_failed_swaps += sum(move.content is None for move in result.failed_moves)
         self._last_end = now
         failed = self._fail(take_aside(step, result.outcomes, self._request_of))
         right = count_drafts(step, result.outcomes, self._request_of, self.stats)
@@ -370,13 +380,7 @@ class Engine:
             if decision.what.preempts:
                 tell(decision, self._requests)
             elif decision.what is Verdict.EXPIRE:
-                self._expire(decision)
-
-    def _expire(self, decision: Decision) -> None:
-        """A request has waited too long, and the scheduler has ended it."""
-        retry_after = self.waiting_room.seconds_until(self.scheduler.queue.num_new)
-        error = QueueTimeoutError(f"the request {decision.why}", retry_after)
-        self._end_early(decision.request_id, error)
+                self._early_ends.expired(decision, self.waiting_room, self.scheduler.queue)
 
     def _request_of(self, seq_id: int) -> RequestProgress | None:
         request = self.scheduler.request_of(seq_id)

@@ -69,6 +69,11 @@ class InputProcessor:
         return self.pooler is not None and self.pooler.labels > 0
 
     @property
+    def num_labels(self) -> int:
+        """Of a head that classifies; 0: there is none."""
+        return 0 if self.pooler is None else self.pooler.labels
+
+    @property
     def max_characters(self) -> int:
         """Of a text that may be looked at, to see whether its tokens fit."""
         return self._encoder.max_characters

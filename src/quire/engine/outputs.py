@@ -103,41 +103,12 @@ class RequestOutput:
     metrics: RequestMetrics
     finished: bool = True
     vector: Sequence[float] | None = None  # of its prompt, where that was asked for
+    error: str | None = None  # why it ended, where the finish reason of an output is error
 
-
-@dataclass
-class EmbeddingOutput:
-    """A text's vector."""
-
-    embedding: list[float]
-
-
-@dataclass
-class EmbeddingRequestOutput:
-    """A finished request for a vector."""
-
-    request_id: str
-    outputs: EmbeddingOutput
-    prompt_token_ids: list[int]
-    metrics: RequestMetrics
-    finished: bool = True
-
-
-@dataclass
-class ScoringOutput:
-    """How well two texts go together."""
-
-    score: float
-
-
-@dataclass
-class ScoringRequestOutput:
-    """A finished request for a score."""
-
-    request_id: str
-    outputs: ScoringOutput
-    prompt_token_ids: list[int]
-    finished: bool = True
+    @property
+    def num_cached_tokens(self) -> int:
+        """Tokens of the prompt that were found in the prefix cache."""
+        return self.metrics.cached_tokens
 
 
 class Delta(NamedTuple):

@@ -35,6 +35,7 @@ class PreparationThreads:
         self._grammars = ThreadPoolExecutor(1, "quire-grammar")
         self._giving_back: asyncio.TimerHandle | None = None
         self._closed = False
+        self._under_way: set[Callable[[], object]] = set()
 
     async def run(self, size: int, prepare: Callable[[], _T]) -> _T:
         """What ``prepare`` returns or raises in one of the threads; EngineError once closed.
@@ -97,10 +98,19 @@ class PreparationThreads:
         for lane in (self._short, self._long, self._grammars):
             lane.shutdown(wait=False, cancel_futures=lane is self._grammars)
 
+    @property
+    def busy(self) -> bool:
+        """Whether an input is being prepared."""
+        return bool(self._under_way)
+
     def _unless_closed(self, prepare: Callable[[], _T]) -> _T:
         if self._closed:
             raise EngineError("the engine has been stopped")
-        return prepare()
+        self._under_way.add(prepare)
+        try:
+            return prepare()
+        finally:
+            self._under_way.discard(prepare)
 
     def _give_back(self) -> None:
         self._giving_back = None

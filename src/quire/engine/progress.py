@@ -151,7 +151,8 @@ class RequestProgress:
             if branch.output.finish_reason is None:
                 branch.output.finish_reason = reason
         delta = self._end(CompletionOutput(0, finish_reason=reason), 0.0)
-        return delta._replace(stop_reason=str(error), final=self.final(now), failure=error)
+        final = replace(self.final(now), error=str(error))
+        return delta._replace(stop_reason=str(error), final=final, failure=error)
 
     def last(self, delta: Delta, now: float) -> Delta:
         """The one that ends the request, with all of it."""

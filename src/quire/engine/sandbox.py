@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import re
+import operator
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
-from jinja2 import nodes
+from jinja2 import Environment, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension
+from jinja2.nodes import EvalContext
 from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from quire.engine.weight import weight
+from quire.engine import template_costs
+from quire.engine.template_costs import ITEM, MOST_CHARACTERS, of_comparison, of_form, weigh
 
 MOST_SECONDS = 2.0  # of the processor's time, for one text
-MOST_CHARACTERS = 2**26  # in all texts and lists that are made on the way
 _MOST_INTEGER = 2**12  # bits
 _STEPS = 64  # between two looks at the clock
-# What can make much out of little: of as many characters as all that goes in, multiplied.
-_MULTIPLYING = {"center", "expandtabs", "indent", "ljust", "replace", "rjust", "zfill"}
-_LISTS = {  # filters that do not look into the items
-    "batch", "count", "d", "default", "first", "items", "last", "length", "list", "map", "random",
-    "reject", "rejectattr", "reverse", "select", "selectattr", "slice",
-}  # fmt: skip
-_WIDTH = re.compile(r"\d+")
+_BYTES = {"encode", "from_bytes", "to_bytes"}  # no text is made of them, and codecs take long
 
 
 class TooMuch(BaseException):
@@ -49,6 +44,19 @@ class _Generator(CodeGenerator):
         none = nodes.Const(None)
         ends = [node.arg.start or none, node.arg.stop or none, node.arg.step or none]
         self._call("sliced", [node.node, *ends], frame)
+
+    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
+        operators = [nodes.Const(operand.op) for operand in node.ops]
+        self._call("compared", [node.expr, *(one.expr for one in node.ops), *operators], frame)
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
+        self.write("{")
+        for pair in node.items:
+            self._call("key", [pair.key], frame)
+            self.write(": ")
+            self.visit(pair.value, frame)
+            self.write(", ")
+        self.write("}")
 
     def _call(self, name: str, arguments: Sequence[nodes.Expr], frame: Frame) -> None:
         self.write(f"environment.{name}((")
@@ -79,9 +87,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         # Nothing is computed before there are limits.
         super().__init__(optimized=False, finalize=self._shown, **options)
         self.globals.pop("lipsum")
-        self.filters.pop("urlize")  # takes long, by expressions that nobody has bounded
-        all_filters = {**self.filters, **filters}
-        self.filters = {name: self._counted(name, of) for name, of in all_filters.items()}
+        for name in ("pprint", "urlize"):  # take long, and nobody has bounded how long
+            self.filters.pop(name)
+        self.filters.update(filters)
+        for table, cost in (
+            (self.filters, template_costs.of_filter),
+            (self.tests, template_costs.of_test),
+        ):
+            for name, of in [*table.items()]:
+                table[name] = self._counted(partial(cost, name), of)
         self._local = threading.local()
 
     @contextmanager
@@ -103,13 +117,16 @@ class Sandbox(ImmutableSandboxedEnvironment):
             loop.iter = nodes.Call(step, [loop.iter], [], None, None, lineno=loop.lineno)
         return template
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return attr not in _BYTES and super().is_safe_attribute(obj, attr, value)
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if isinstance(left, int) and isinstance(right, int):
             bits = left.bit_length() * (abs(right) if operator == "**" else 1) + right.bit_length()
             if bits > _MOST_INTEGER:
                 raise TooMuch
         elif operator == "%" and isinstance(left, str):
-            self._spend_on_form(left, right)
+            self._spend(of_form(left, right))
         elif operator == "*":
             self._spend(_size(left) * _size(right))
         else:
@@ -121,9 +138,30 @@ class Sandbox(ImmutableSandboxedEnvironment):
         name, owner = getattr(method, "__name__", ""), getattr(method, "__self__", None)
         if isinstance(called, LoopContext):  # one that is recursive
             args = tuple(map(self.stepping, args))
-        if isinstance(owner, str):
-            args = self._foresee(name, (owner, *args), kwargs)[1:]
+        elif not isinstance(called, Macro):
+            args = _listed(args)
+            self._spend(template_costs.of_method(owner, name, args, kwargs))
         return self._taken(super().call(context, called, *args, **kwargs))
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        return super().getitem(obj, self.key((argument,)))
+
+    def key(self, parts: tuple[Any]) -> Any:
+        """What is looked up in a mapping: all that lies in it is looked at."""
+        if isinstance(parts[0], tuple):
+            self._spend(weigh(parts[0]))
+        return parts[0]
+
+    def compared(self, parts: tuple[Any, ...]) -> Any:
+        """values and then the operators between them: ``a < b < c``."""
+        values, operators = parts[: len(parts) // 2 + 1], parts[len(parts) // 2 + 1 :]
+        found: Any = True
+        for sign, left, right in zip(operators, values, values[1:], strict=False):
+            self._spend(of_comparison(sign, left, right))
+            found = _COMPARISONS[sign](left, right)
+            if not found:
+                break
+        return found
 
     def stepping(self, items: Any) -> Any:
         return _Steps(items, self._local.budget)
@@ -132,7 +170,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.joined([*pieces])
 
     def joined(self, parts: Sequence[Any]) -> str:
-        self._spend(sum(map(self._weight, parts)))
+        self._spend(sum(map(weigh, parts)))
         return "".join(map(str, parts))
 
     def sliced(self, parts: tuple[Any, Any, Any, Any]) -> Any:
@@ -141,47 +179,38 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     # -- counting ------------------------------------------------------------------------------
 
-    def _counted(self, name: str, of: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, cost: Callable[..., int], of: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter or a test, paid for before it does anything."""
+
         @wraps(of)
         def counted(*args: Any, **kwargs: Any) -> Any:
-            return self._taken(of(*self._foresee(name, args, kwargs), **kwargs))
+            args = _listed(args)
+            own = args[1:] if args and isinstance(args[0], _PASSED) else args
+            self._spend(cost(own, kwargs))
+            return self._taken(of(*args, **kwargs))
 
         return counted
 
-    def _foresee(self, name: str, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, ...]:
-        """The arguments of what may make much of them, paid for before it does."""
-        args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
-        if name == "join":
-            lists = [arg for arg in args if isinstance(arg, (list, tuple))]
-            between = sum(len(arg) for arg in args if isinstance(arg, str)) + 1
-            self._spend(sum(map(self._weight, lists)) + sum(map(len, lists)) * between)
-        elif name == "format":
-            self._spend_on_form(str(args[0]), [args[1:], kwargs])
-        elif name not in _LISTS:
-            self._spend(sum(map(self._weight, args)))
-        if name in _MULTIPLYING:
-            size = 1
-            for arg in (*args, *kwargs.values()):
-                size *= _size(arg)
-            self._spend(size)
-        return args
-
-    def _spend_on_form(self, form: str, given: object) -> None:
-        widths = sum(int(width[:9]) for width in _WIDTH.findall(form))
-        self._spend(widths + len(form) * max(self._weight(given), 1))
-
     def _shown(self, value: object) -> object:
-        self._spend(self._weight(value))
+        self._spend(weigh(value))
         return value
 
-    def _weight(self, value: object) -> int:
-        """Of what is to become a text."""
-        return len(value) if isinstance(value, str) else weight(value, MOST_CHARACTERS)
-
     def _taken(self, made: Any) -> Any:
-        if isinstance(made, (str, list, tuple)):
+        if isinstance(made, str):
             self._spend(len(made))
+        elif isinstance(made, (list, tuple, dict)):
+            self._spend(ITEM * len(made))
+        elif isinstance(made, int) and made.bit_length() > _MOST_INTEGER:
+            raise TooMuch
+        elif isinstance(made, Iterator) and not isinstance(made, LoopContext):
+            return self._paid(made)
         return made
+
+    def _paid(self, made: Iterator[Any]) -> Generator[Any, None, None]:
+        """What a filter gives one by one, each paid for."""
+        for one in made:
+            self._spend(ITEM * (1 + (len(one) if isinstance(one, list) else 0)))
+            yield one
 
     def _spend(self, characters: int) -> None:
         self._local.budget.spend(characters)
@@ -206,6 +235,19 @@ class _Budget:
                 raise TooMuch
 
 
+_PASSED = (Environment, Context, EvalContext)  # what Jinja gives some filters before all else
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "gt": operator.gt,
+    "gteq": operator.ge,
+    "lt": operator.lt,
+    "lteq": operator.le,
+    "in": lambda left, right: left in right,
+    "notin": lambda left, right: left not in right,
+}
+
+
 class _Steps:
     """What a loop goes through, a step each."""
 
@@ -224,6 +266,14 @@ class _Steps:
 
 def _size(value: object) -> int:
     """At least one: of a text or a list what it holds, of a number what it asks for."""
-    if isinstance(value, (str, list, tuple, dict)):
-        return max(len(value), 1)
-    return max(abs(value), 1) if isinstance(value, int) else 1
+    if isinstance(value, (list, tuple, dict)):
+        return max(ITEM * len(value), 1)
+    return max(abs(value), 1) if isinstance(value, int) else max(weigh(value), 1)
+
+
+def _listed(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What can be gone through only once, as a list, so that it can be weighed."""
+    return tuple(
+        list(arg) if isinstance(arg, Iterator) and not isinstance(arg, LoopContext) else arg
+        for arg in args
+    )

@@ -67,13 +67,24 @@ class Scoring:
 
     def scores(self, finished: Sequence[RequestOutput]) -> list[float]:
         """One for each pair, of the finished prompts."""
-        vectors = [output.vector or () for output in finished]
+        return [self.score(pair) for pair in self.pairs(finished)]
+
+    def pairs(self, finished: Sequence[RequestOutput]) -> list[tuple[RequestOutput, ...]]:
+        """The finished prompts that the score of each pair is made of."""
+        if self._labels or self._classes is not None:
+            return [(one,) for one in finished]
+        return [(finished[a], finished[self._num_first + b]) for a, b in self._pairs]
+
+    def score(self, pair: Sequence[RequestOutput]) -> float:
+        """Of one of ``pairs``."""
+        vectors = [output.vector or () for output in pair]
         if self._labels:
-            logits = [one for (one,) in vectors]
-            return [*map(_sigmoid, logits)] if self._pooler.chance else logits
+            ((logit,),) = vectors
+            return _sigmoid(logit) if self._pooler.chance else logit
         if self._classes is not None:
-            return [_sigmoid(yes - no) for no, yes in vectors]
-        return [_dot(vectors[a], vectors[self._num_first + b]) for a, b in self._pairs]
+            ((no, yes),) = vectors
+            return _sigmoid(yes - no)
+        return _dot(*vectors)
 
 
 def _check_labels(labels: int) -> None:

@@ -80,6 +80,12 @@ class SessionManager:
 
     # -- in the engine's thread ----------------------------------------------------------------
 
+    def renew(self, scheduler: Scheduler) -> None:
+        """Another scheduler takes the place of the one there was, and of its sessions."""
+        self._scheduler = scheduler
+        self._idle_since.clear()
+        self._turns.clear()
+
     def open(
         self,
         session_id: str,

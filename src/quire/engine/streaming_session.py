@@ -38,13 +38,16 @@ class StreamingSession:
         self._sessions = driver.engine.sessions
         self._default_params = default_params
         self._numbers = count()
-        self._sessions.open(
-            session_id, cache_salt, adapter=adapter, recompute_last_n=recompute_last_n
+        driver.change(
+            lambda: self._sessions.open(
+                session_id, cache_salt, adapter=adapter, recompute_last_n=recompute_last_n
+            )
         )
 
     def append(self, given: str | Sequence[int]) -> None:
         """Text or token ids, which the next turn computes and goes on from."""
-        self._sessions.append(self.session_id, self._sessions.tokens(self.session_id, given))
+        token_ids = self._sessions.tokens(self.session_id, given)
+        self._driver.change(lambda: self._sessions.append(self.session_id, token_ids))
 
     def generate(self, sampling_params: SamplingParams | None = None) -> RequestOutput:
         """One turn. Its prompt tokens are what has been appended since the turn before."""
@@ -56,12 +59,14 @@ class StreamingSession:
         """One turn as it comes, from the first ``next`` on. Closed early, what has come stays."""
         params = self._default_params() if sampling_params is None else sampling_params
         request_id = f"{self.session_id}-{next(self._numbers)}"
-        self._driver.engine.add_turn(request_id, self.session_id, params)
-        yield from self._driver.stream(request_id)
+        engine, session_id = self._driver.engine, self.session_id
+        return self._driver.stream(
+            request_id, lambda: engine.add_turn(request_id, session_id, params)
+        )
 
     def hard_cut(self) -> None:
         """Empty cache and history; the next ``cache_epoch`` begins."""
-        self._sessions.hard_cut(self.session_id)
+        self._driver.change(lambda: self._sessions.hard_cut(self.session_id))
 
     def soft_cut(self, bias: float, fade: int = 0) -> None:
         """From here on, attend less to all that there is so far, attention sinks aside.
@@ -69,7 +74,7 @@ class StreamingSession:
         Over the next ``fade`` tokens the weights of its keys fall evenly, in the end to exp(bias)
         of what they would be. ``bias``: from 0 to -inf. Cuts add up.
         """
-        self._sessions.soft_cut(self.session_id, bias, fade)
+        self._driver.change(lambda: self._sessions.soft_cut(self.session_id, bias, fade))
 
     @property
     def soft_cuts(self) -> list[SoftCut]:
@@ -81,10 +86,10 @@ class StreamingSession:
 
         They are computed afresh, from position 0, by the next turn.
         """
-        self._sessions.recompute(self.session_id, last_n)
+        self._driver.change(lambda: self._sessions.recompute(self.session_id, last_n))
 
     def close(self) -> None:
-        self._sessions.close(self.session_id)
+        self._driver.change(lambda: self._sessions.close(self.session_id))
 
     @property
     def cache_epoch(self) -> int:

@@ -128,7 +128,7 @@ def tells_types(directory: Path) -> bool:
 
     Where ``tokenizer_config.json`` does not say so, its class does, which transformers knows.
     """
-    names = _transformers_tokenizer(directory).model_input_names
+    names = transformers_tokenizer(directory).model_input_names
     return "token_type_ids" in names
 
 
@@ -273,7 +273,7 @@ class PythonTokenizer:
 
 
 def _load_with_transformers(directory: Path, template: ChatTemplate | None) -> Tokenizer:
-    loaded = _transformers_tokenizer(directory)
+    loaded = transformers_tokenizer(directory)
     kind = ConvertedTokenizer if loaded.is_fast else PythonTokenizer
     return kind(loaded, template)
 
@@ -289,7 +289,8 @@ def _tidies(owner: Any) -> bool:
     return bool(owner.clean_up_tokenization_spaces) and not is_spared
 
 
-def _transformers_tokenizer(directory: Path) -> Any:
+def transformers_tokenizer(directory: Path) -> Any:
+    """What transformers makes of a directory. ModelError: nothing."""
     from transformers import AutoTokenizer
 
     try:

@@ -85,9 +85,13 @@ class DraftModel:
         """vocab_size: the target's. Embeddings may be padded to different sizes."""
         self._worker = worker
         self._vocab_size = vocab_size
+        self.forget()
+        self._failed = False
+
+    def forget(self) -> None:
+        """No sequence lives any more that steps have told of."""
         self._behind = Behind()
         self._drafted: set[int] = set()  # sequences that have drafts of ours in this step
-        self._failed = False
 
     def catch_up(self, step: Step) -> None:
         """To be done before a step moves blocks."""

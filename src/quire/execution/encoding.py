@@ -41,6 +41,10 @@ class EncoderExecutor:
         self.model = model
         self._types, self._dense = types, dense
         self.parts = Parts()
+        self.forget()
+
+    def forget(self) -> None:
+        """No text is known any more that steps have told of."""
         self._roster = Roster()
 
     @torch.inference_mode()

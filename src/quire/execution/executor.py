@@ -38,11 +38,18 @@ class ModelExecutor:
         self.worker = worker
         self.adapters = adapters
         self._draft_model = draft_model
-        self.pasts, self.pools = Pasts(), Pools()
+        self.pools = Pools()
         self.parts = Parts()  # on a device that computes by itself: how long it takes to launch
         self.tell_forced = False  # whether outcomes say what a grammar leaves no choice about
-        self._roster = Roster()
+        self.forget()
+
+    def forget(self) -> None:
+        """No sequence lives any more that steps have told of."""
+        self._roster, self.pasts = Roster(), Pasts()
         self._last: Choosing | None = None
+        self.pools.forget()
+        if self._draft_model is not None:
+            self._draft_model.forget()
 
     @torch.inference_mode()
     def submit(self, step: Step) -> PendingStep:

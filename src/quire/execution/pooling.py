@@ -30,6 +30,10 @@ class Pools:
     def __init__(self) -> None:
         self._kept: dict[int, Tensor] = {}  # by sequence [d]; sums in float64
 
+    def forget(self) -> None:
+        """No sequence lives any more."""
+        self._kept.clear()
+
     def follow(self, step: Step) -> None:
         """To be done with every step, once tokens of the one before have been chosen."""
         for seq_id in step.closed:

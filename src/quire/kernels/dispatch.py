@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from quire.compiled import KERNELS, why_missing
 from quire.kernels.ops import Kernels
 from quire.kernels.products import Products
 from quire.kernels.reference import ReferenceKernels
@@ -20,15 +21,16 @@ def choose_kernels(dtype: torch.dtype, instruction_set: str = "") -> Kernels:
 
     ``instruction_set``: of those that can run here; by default the best.
     """
-    try:
-        from quire.kernels import cpu
-    except ImportError as error:
+    missing = why_missing(KERNELS)
+    if missing is not None:
         logger.warning(
             "this installation has no C++ kernels (was there a compiler when it was installed?): "
             "computing in plain PyTorch, which is much slower; %s",
-            error,
+            missing,
         )
         return ReferenceKernels()
+    from quire.kernels import cpu
+
     if dtype not in cpu.DTYPES:
         logger.warning("the C++ kernels have no %s: computing in plain PyTorch", dtype)
         return ReferenceKernels()
@@ -42,10 +44,9 @@ def choose_products(
 
     piece: of the memory for these weights, see ``HugePages``.
     """
-    try:
-        return Products(instruction_set, piece)
-    except ImportError:  # of which choose_kernels warns
+    if why_missing(KERNELS) is not None:  # of which choose_kernels warns
         return None
+    return Products(instruction_set, piece)
 
 
 def release_threads() -> None:
@@ -55,8 +56,7 @@ def release_threads() -> None:
     are cores, GNU's OpenMP lets none of them spin. So an engine that is built in one thread and
     runs in another would be slower by a sixth.
     """
-    try:
+    if why_missing(KERNELS) is None:
         from quire.kernels import _native
-    except ImportError:
-        return
-    _native.release_threads()
+
+        _native.release_threads()

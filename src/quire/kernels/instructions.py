@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from quire.compiled import KERNELS, need, why_missing
 from quire.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -36,15 +37,12 @@ def choose_instructions(wanted: str = "auto") -> Instructions:
     Raises:
         ConfigError: there is none of that name, or it cannot run here.
     """
-    try:
-        # With torch, so that the module finds its OpenMP loaded.
-        from quire.kernels import cpu
-    except ImportError:
-        if wanted != "auto":
-            raise ConfigError(
-                f"cpu_isa {wanted!r} needs the C++ kernels, which this installation lacks"
-            ) from None
+    if wanted != "auto":
+        need(KERNELS, f"cpu_isa {wanted!r} needs the kernels", "leave it out")
+    if why_missing(KERNELS) is not None:
         return Instructions("")
+    from quire.kernels import cpu
+
     chosen = choose(wanted, cpu.all_builds(), cpu.refusals())
     _log(chosen)
     return chosen

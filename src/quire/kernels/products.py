@@ -35,7 +35,7 @@ class Products:
     ) -> None:
         """piece: of the memory that weights are packed into, see ``HugePages``.
 
-        ImportError if there is no C++, ValueError if the machine lacks the instruction set.
+        ValueError if the machine lacks the instruction set.
         """
         from quire.kernels import _native
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from quire.compiled import KERNELS, need
 from quire.errors import ConfigError, ModelError
 from quire.files import check_plain
 from quire.gguf import is_gguf
@@ -192,7 +193,8 @@ def _products_of_experts(
     if path is None:
         return None
     if products is None:
-        raise ConfigError("experts_path is for CPUs, and for the C++ kernels")
+        need(KERNELS, "experts_path needs the kernels", "leave it out")
+        raise ConfigError("experts_path is for CPUs")
     return choose_products(instruction_set, FilePages(path).piece)
 
 
@@ -336,7 +338,7 @@ def _read_linears(
 ) -> LinearReader:
     rounded = _is_rounded(config)
     if products is None and (rounded or quantization is not None):
-        raise ModelError("quantised weights need the C++ kernels, which this installation lacks")
+        need(KERNELS, "quantised weights need the kernels", "choose a model's own weights")
     if rounded and quantization is not None:
         raise ConfigError(
             f"quantization is {quantization!r}, but the weights in {weights.directory} are "

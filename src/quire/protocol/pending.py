@@ -18,10 +18,10 @@ class PendingStep:
         self.step = step
         self._compute = compute
         self._result: StepResult | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     @classmethod
-    def failed(cls, step: Step, error: Exception) -> PendingStep:
+    def failed(cls, step: Step, error: BaseException) -> PendingStep:
         """One that could not be begun."""
         pending = cls(step, StepResult)
         pending._error = error
@@ -37,7 +37,7 @@ class PendingStep:
         if self._result is None and self._error is None:
             try:
                 self._result = self._compute()
-            except Exception as error:
+            except BaseException as error:  # an interrupt too: nobody knows how far it came
                 self._error = error
 
     def collect(self) -> StepResult:

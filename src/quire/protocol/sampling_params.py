@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import InitVar, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 from quire.errors import RequestError
 from quire.protocol.checks import MAX_INTEGER, check_integer
+from quire.protocol.neutral_params import check_neutral
 from quire.protocol.parameters import (
     any_text,
     biases,
@@ -148,10 +149,31 @@ class SamplingParams:
         http=False,
     )
 
-    def __post_init__(self) -> None:
+    # Of vLLM's, in the order of NEUTRAL.
+    logits_processors: InitVar[object] = None
+    guided_decoding: InitVar[object] = None
+    truncate_prompt_tokens: InitVar[object] = None
+    extra_args: InitVar[object] = None
+    spaces_between_special_tokens: InitVar[object] = None
+    prompt_logprob_token_ids: InitVar[object] = None
+    prompt_logprob_start: InitVar[object] = None
+    logprob_token_ids: InitVar[object] = None
+    flat_logprobs: InitVar[object] = None
+    output_kind: InitVar[object] = None
+    stream_interval: InitVar[object] = None
+    skip_clone: InitVar[object] = None
+    skip_reading_prefix_cache: InitVar[object] = None
+    repetition_detection: InitVar[object] = None
+    routed_experts_prompt_start: InitVar[object] = None
+    trace_decode_token_ids: InitVar[object] = None
+
+    def __post_init__(self, *neutral: object) -> None:
+        check_neutral(neutral)
         for name, optional, default, check in _CHECKS:
             given = getattr(self, name)  # mostly left out, and so nothing to check
-            if given is not default and not (given is None and optional):
+            if given is None and default == ():
+                object.__setattr__(self, name, ())
+            elif given is not default and not (given is None and optional):
                 object.__setattr__(self, name, check(name, given))
         _check_lengths(self)
         _check_search(self)
@@ -163,6 +185,10 @@ class SamplingParams:
         The defaults are for sampling: a beam search does without them.
         """
         return cls(**given) if given.get("use_beam_search") else cls(**{**defaults, **given})
+
+    def clone(self) -> SamplingParams:
+        """Another one like it. Nothing can be set in either: ``replace`` of dataclasses does."""
+        return replace(self)
 
     @property
     def width(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quire.errors import ContextLengthError, RequestError
 from quire.memory import Demand, KVAllocator, When
 from quire.protocol.request import Request
@@ -24,7 +26,33 @@ def refuse_too_wide(request: Request, max_num_seqs: int, max_num_batched_tokens:
         )
 
 
-def refuse_too_long(request: Request, known: int, allocator: KVAllocator) -> None:
+def fitted(request: Request, known: int, allocator: KVAllocator) -> Request:
+    """It, and as many tokens as the pool can hold with ``known`` ones, where none are asked for.
+
+    RequestError where that is not one, or not as many as are asked for.
+    """
+    least, most = max(request.params.min_tokens, 1), request.max_tokens
+    if request.params.max_tokens is None and request.params.width > 1 and least < most:
+        while least < most:  # it can hold ``least``, or nothing at all
+            middle = (least + most + 1) // 2
+            if _fits(replace(request, max_tokens=middle), known, allocator):
+                least = middle
+            else:
+                most = middle - 1
+        request = replace(request, max_tokens=least)
+    _refuse_too_long(request, known, allocator)
+    return request
+
+
+def _fits(request: Request, known: int, allocator: KVAllocator) -> bool:
+    try:
+        _refuse_too_long(request, known, allocator)
+    except RequestError:
+        return False
+    return True
+
+
+def _refuse_too_long(request: Request, known: int, allocator: KVAllocator) -> None:
     """RequestError where the pool cannot hold ``known`` tokens and what is generated."""
     width, longest = request.params.width, known + max(request.max_tokens, 1) - 1
     forks = [(known, longest)] * (width - 1)

@@ -20,7 +20,7 @@ from quire.scheduling.branching import tokens_to_compute
 from quire.scheduling.chunking import Chunker
 from quire.scheduling.decoding import Candidates, LiveGroups, OnToken
 from quire.scheduling.invalidation import Place, lost_places, target_of
-from quire.scheduling.limits import refuse_as_turn, refuse_too_long, refuse_too_wide
+from quire.scheduling.limits import fitted, refuse_as_turn, refuse_too_wide
 from quire.scheduling.lookahead import Lookahead
 from quire.scheduling.preemption import Preemption
 from quire.scheduling.request_queue import RequestQueue
@@ -94,7 +94,7 @@ class Scheduler:
         """Queue a request, or refuse it (RequestError) if it could never run to its end."""
         try:
             rank = self.queue.rank(request)
-            self._refuse_impossible(request, len(request.prompt_token_ids))
+            request = self._fitted(request, len(request.prompt_token_ids))
         except RequestError:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
@@ -170,7 +170,7 @@ class Scheduler:
         try:
             rank = self.queue.rank(request)
             refuse_as_turn(request, session)
-            self._refuse_impossible(request, len(session.history))
+            request = self._fitted(request, len(session.history))
         except RequestError:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
@@ -392,9 +392,9 @@ class Scheduler:
             self._preempt(idle[0], group, shortage._replace(why="could not be let in"), step)
         return True
 
-    def _refuse_impossible(self, request: Request, known: int) -> None:
+    def _fitted(self, request: Request, known: int) -> Request:
         """``known``: tokens before its output, in the history of a session or in its prompt."""
         refuse_too_wide(request, self.max_num_seqs, self.max_num_batched_tokens)
         if self._live.get(request.request_id) is not None:
             raise RequestError(f"request {request.request_id} is already running", "request_id")
-        refuse_too_long(request, known, self.allocator)
+        return fitted(request, known, self.allocator)

@@ -23,12 +23,14 @@ from fastapi import FastAPI
 from quire.config import ServerConfig, make_room
 from quire.server.garbage import collect, keep_what_is_loaded
 from quire.server.guards.connections import Connection, Connections
+from quire.server.guards.last_resort import LastResort
 from quire.server.guards.listening import listen
 from quire.server.logs import TEXT, set_format
 
 _BACKLOG = 2048  # connections that the system holds until they are accepted
 _SLOWEST_STEP = 5.0  # seconds for the step under way at shutdown
 _SLOWEST_CLIENT = 5.0  # seconds to take the last bytes
+_SLOWEST_CLOSING = 3.0  # seconds for all that is closed after that
 _DEAD = 1.0  # seconds that /health tells of a dead engine before the process ends
 _HASTE = 0.5  # seconds for either, after a second signal
 _TICK = 0.02
@@ -45,10 +47,14 @@ class Server(uvicorn.Server):
     until that is done, so that health and metrics can be asked for. What has not ended after
     ``shutdown_timeout`` is told so. If the engine dies, the server ends by itself.
 
+    last_resort: ends the process if all this takes longer than ``longest_end``.
+
     exit_status: 0, or 1 if the engine has died.
     """
 
-    def __init__(self, app: FastAPI, config: ServerConfig) -> None:
+    def __init__(
+        self, app: FastAPI, config: ServerConfig, last_resort: LastResort | None = None
+    ) -> None:
         assert config.max_connections is not None
         connections = Connections(config.max_connections, config.request_read_timeout)
         # uvicorn calls it as it calls the class.
@@ -77,6 +83,7 @@ class Server(uvicorn.Server):
         self._drain = app.state.drain
         self._config = config
         self._deadline = math.inf  # to serve on
+        self._last_resort = last_resort
 
     @property
     def port(self) -> int:
@@ -104,6 +111,7 @@ class Server(uvicorn.Server):
         """The first signal asks for the end, a second one for no delay."""
         self.force_exit = self.should_exit
         self.should_exit = True
+        self._begin_last_resort()
 
     # -- the end ---------------------------------------------------------------------------
 
@@ -118,6 +126,7 @@ class Server(uvicorn.Server):
             logger.critical("the engine is dead; the server ends with status 1")
             self.exit_status = 1
             self._deadline = time.monotonic() + _DEAD
+            self._begin_last_resort()
         elif asked and not self._drain.begun:
             self._drain.begun = True
             self._deadline = time.monotonic() + self._config.shutdown_timeout
@@ -127,6 +136,8 @@ class Server(uvicorn.Server):
         return idle or self.force_exit or time.monotonic() >= self._deadline
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._last_resort is not None:
+            self._last_resort.hear()  # the event loop has had itself told instead
         listeners = sockets and [one.dup() for one in sockets for _ in range(_ACCEPTED)]
         await super().startup(listeners)
         if sockets is not None and self.started:  # uvicorn tells only of those that it makes
@@ -143,6 +154,10 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         if self.force_exit:  # uvicorn leaves this out then
             await self.lifespan.shutdown()
+
+    def _begin_last_resort(self) -> None:
+        if self._last_resort is not None:
+            self._last_resort.begin()
 
     async def _wait(self, condition: Callable[[], bool], seconds: float) -> None:
         """Until the condition holds or the time is over, which a second signal shortens."""
@@ -181,7 +196,17 @@ def _welcome(host: str, port: int, config: ServerConfig) -> None:
         )
 
 
-def run_server(app: FastAPI, config: ServerConfig, sockets: list[socket.socket]) -> int:
+def longest_end(config: ServerConfig) -> float:
+    """Seconds from a signal to the end of the process, where nothing hangs."""
+    return config.shutdown_timeout + _SLOWEST_STEP + _SLOWEST_CLIENT + _SLOWEST_CLOSING
+
+
+def run_server(
+    app: FastAPI,
+    config: ServerConfig,
+    sockets: list[socket.socket],
+    last_resort: LastResort | None = None,
+) -> int:
     """Serve on bound sockets until a signal or the engine's death ends it; the exit status.
 
     Logs to stderr, unless logging is configured already.
@@ -189,7 +214,7 @@ def run_server(app: FastAPI, config: ServerConfig, sockets: list[socket.socket])
     logging.basicConfig(level=logging.INFO, format=TEXT)
     set_format(config.log_format)
     set_level(config.uvicorn_log_level)
-    server = Server(app, config)
+    server = Server(app, config, last_resort)
     listen(sockets)
     keep_what_is_loaded()
     sys.setswitchinterval(_SWITCH)

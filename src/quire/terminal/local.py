@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from quire.dialect import (
@@ -23,8 +20,6 @@ from quire.terminal.models import Answer, Ending, Piece
 
 if TYPE_CHECKING:
     from quire.llm import LLM
-
-_REQUEST = "chat"
 
 
 class LocalModel:
@@ -46,27 +41,18 @@ class LocalModel:
 
     def answer(self, messages: Sequence[Message], params: Mapping[str, Any]) -> Answer:
         """See ``ChatModel.answer``."""
-        engine = self._llm.engine
         chosen = self._llm.default_sampling_params(**params, kept_special_tokens=self._kept())
         marks = None if self._marks is None else (self._marks.start, self._marks.end)
-        prompt = engine.input_processor.begin_chat(messages, marks=marks)
-        engine.add_request(_REQUEST, prompt.token_ids, chosen)
+        prompt = self._llm.engine.input_processor.begin_chat(messages, marks=marks)
         parser = self._parser(*prompt.begun)
-        try:
-            with _interrupts_held_back() as let_through:
-                while engine.has_work:
-                    for delta in engine.step():
-                        if delta.failure is not None:
-                            raise delta.failure
-                        yield _piece(parser.push(delta.text))
-                        if delta.final is not None:
-                            metrics = delta.final.metrics
-                            tokens = metrics.num_prompt_tokens, metrics.num_output_tokens
-                            ending = Ending(delta.finish_reason, *tokens)
-                            yield _piece(parser.finish())._replace(ending=ending)
-                    let_through()
-        finally:
-            engine.abort(_REQUEST)
+        with closing(self._llm.stream(prompt.token_ids, chosen)) as deltas:
+            for delta in deltas:
+                yield _piece(parser.push(delta.text))
+                if delta.final is not None:
+                    metrics = delta.final.metrics
+                    tokens = metrics.num_prompt_tokens, metrics.num_output_tokens
+                    ending = Ending(delta.finish_reason, *tokens)
+                    yield _piece(parser.finish())._replace(ending=ending)
 
     def _prompt(self, messages: Sequence[Message]) -> str:
         return self._tokenizer.apply_chat_template(messages, {})
@@ -94,26 +80,3 @@ def _piece(events: Sequence[Event]) -> Piece:
     said = "".join(event.text for event in events if isinstance(event, ContentPiece))
     thought = "".join(event.text for event in events if isinstance(event, ReasoningPiece))
     return Piece(said, thought)
-
-
-@contextmanager
-def _interrupts_held_back() -> Iterator[Callable[[], None]]:
-    """Ctrl-C has its effect where the function is called that this gives: no step is torn."""
-    pressed = False
-
-    def press(number: int, frame: FrameType | None) -> None:
-        nonlocal pressed
-        pressed = True
-
-    def let_through() -> None:
-        if pressed:
-            raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():  # which gets no signals
-        yield let_through
-        return
-    before = signal.signal(signal.SIGINT, press)
-    try:
-        yield let_through
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vllm.benchmarks.serve import add_cli_args, main
 
-parser = argparse.ArgumentParser()
+parser = argparse.ArgumentParser(allow_abbrev=False)
 add_cli_args(parser)
 for backend, path in (("openai", "completions"), ("openai-chat", "chat/completions")):
     with tempfile.TemporaryDirectory() as folder:

@@ -45,6 +45,8 @@ def test_its_default_is_allowed(parameter: Field[Any]) -> None:
 def test_none_is_allowed_where_its_type_says_so(parameter: Field[Any]) -> None:
     if "None" in str(parameter.type):
         assert getattr(SamplingParams(**{parameter.name: None}), parameter.name) is None
+    elif parameter.default == ():  # what vLLM's own default of lists is
+        assert getattr(SamplingParams(**{parameter.name: None}), parameter.name) == ()
     else:
         with pytest.raises(RequestError, match=f"^{parameter.name} must"):
             SamplingParams(**{parameter.name: None})
@@ -111,7 +113,7 @@ def test_flags_tell_what_is_told_of_parameters(capsys: pytest.CaptureFixture[str
 
 
 def test_what_is_given_by_flags_are_parameters() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     flags.add_sampling_flags(parser, max_tokens=128)
     given = ["--top-p", "0.5", "--n", "2", "--stop", "a", "--stop", "b", "--bad-words", "c",
              "--no-skip-special-tokens", "--ignore-eos"]  # fmt: skip
@@ -131,3 +133,26 @@ def test_the_table_in_the_docs_is_up_to_date() -> None:
 
     page = DOCS.read_text(encoding="utf-8")
     assert sampling_table.updated(page) == page, f"run {sampling_table.__doc__.split(':')[-1]}"
+
+
+@pytest.mark.parametrize(("name", "neutral", "other"), [
+    ("logits_processors", [], ["x"]),
+    ("spaces_between_special_tokens", True, False),
+    ("flat_logprobs", False, True),
+    ("output_kind", 2, 1),
+    ("extra_args", {}, {"a": 1}),
+    ("truncate_prompt_tokens", None, 4),
+    ("trace_decode_token_ids", None, [1]),
+])  # fmt: skip
+def test_vllm_s_others_may_be_as_they_are_by_default(
+    name: str, neutral: object, other: object
+) -> None:
+    assert SamplingParams(**{name: neutral}) == SamplingParams(**{name: None}) == SamplingParams()
+    with pytest.raises(RequestError, match=f"^{name} may only be None"):
+        SamplingParams(**{name: other})
+
+
+def test_a_clone_is_equal_and_another() -> None:
+    params = SamplingParams(n=2, stop=["a"], logit_bias={1: 2.0})
+    clone = params.clone()
+    assert clone == params and clone is not params

@@ -158,7 +158,7 @@ def test_a_file_that_is_gone_ends_the_requests_that_need_it_and_no_other(
     llm = served(files, max_loras=1)
     known = ask(llm, files, "b-")
     gone = LoRARequest("gone", 0, str(tmp_path / "a"))
-    llm._load(gone)
+    llm._adapters.load(gone)
     (tmp_path / "a" / "adapter_model.safetensors").write_bytes(b"something else")
     prompts = {"gone": {"adapter": "gone"}, "base": {}, "b": {"adapter": "b"}}
     for name, more in prompts.items():

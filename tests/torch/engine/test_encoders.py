@@ -256,3 +256,21 @@ def test_states_that_are_no_numbers_and_steps_that_fail_cost_their_own_texts(
     monkeypatch.undo()
     assert not llm.engine.has_work
     torch.testing.assert_close(embed(llm, TEXTS[:1])[0], right)
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_labels_are_as_likely_as_transformers_says(labels: int, tmp_path: Path) -> None:
+    directory = make_encoder("Bert", tmp_path, "ForSequenceClassification", num_labels=labels)
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(directory).eval()
+    llm = load(directory)
+    classified = llm.classify(TEXTS, use_tqdm=False)
+    encoded = llm.encode(TEXTS, use_tqdm=False)
+    for one, other in zip(classified, encoded, strict=True):
+        with torch.no_grad():
+            (logits,) = model(torch.tensor([one.prompt_token_ids])).logits
+        expected = logits.sigmoid() if labels == 1 else logits.softmax(0)
+        assert one.outputs.num_classes == labels
+        assert one.outputs.probs == pytest.approx(expected.tolist(), abs=1e-5)
+        assert other.outputs.data.tolist() == pytest.approx(one.outputs.probs)

@@ -121,7 +121,7 @@ def test_chat_reads_lines_until_the_end(
         (["generate", "x", "--model", "/missing/model"], "/missing/model is not a directory"),
         (["generate", "x", "--block-size", "0"], "block_size"),
         (["generate", "x", "--temperature", "nan"], "temperature"),
-        (["generate", "x", "--max-tokens", "5000"], "max_tokens is 5000"),
+        (["generate", "x", "--min-tokens", "5000", "--max-tokens", "5000"], "min_tokens must be"),
         (["generate", ""], "prompt must not be empty"),
     ],
 )

@@ -65,7 +65,7 @@ def test_without_the_module_only_auto_will_do(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "quire.kernels.cpu", None)
     monkeypatch.delattr("quire.kernels.cpu")
     assert choose_instructions() == Instructions("")
-    with pytest.raises(ConfigError, match="cpu_isa 'avx2' needs the C"):
+    with pytest.raises(ConfigError, match="cpu_isa 'avx2' needs the kernels in C"):
         choose_instructions("avx2")
 
 

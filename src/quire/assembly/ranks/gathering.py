@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from quire.assembly.ranks.groups import need_shared_memory
 from quire.assembly.ranks.meeting import Door, start_here
 from quire.assembly.ranks.on_ray import RayRanks
 from quire.assembly.ranks.team import Team
@@ -22,6 +23,8 @@ def gather(config: EngineConfig) -> Team:
             f"node_rank {config.node_rank}: the engine is on machine 0; run quire serve --headless "
             "on this one"
         )
+    if config.nnodes == 1 and config.distributed_executor_backend != "ray":
+        need_shared_memory(config)  # before processes are started in vain
     last = 0.0 if config.kv_store is None else LAST_SECONDS
     team = Team(config.tensor_parallel_size, config.distributed_timeout_seconds, last)
     try:

@@ -1,0 +1,52 @@
+"""Requests that end between two steps, of which the next one tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from quire.engine.adapters import Read
+from quire.engine.outputs import Delta
+from quire.engine.progress import RequestProgress
+from quire.engine.waiting_room import WaitingRoom
+from quire.errors import EngineError, QueueTimeoutError, QuireError
+from quire.protocol import Decision
+from quire.scheduling.request_queue import RequestQueue
+
+
+class EarlyEnds:
+    """Ends requests for reasons of the engine's own.
+
+    end: what its caller is to be told of a request that is aborted; None if it is not running.
+    """
+
+    def __init__(self, end: Callable[[str, QuireError], Delta | None]) -> None:
+        self._end = end
+        self._told: list[Delta] = []
+
+    def take(self) -> list[Delta]:
+        """What is to be told since the last call."""
+        told, self._told = self._told, []
+        return told
+
+    def add(self, deltas: list[Delta]) -> None:
+        """These too are to be told, by whoever tells next."""
+        self._told += deltas
+
+    def unread(self, failed: Read | None, requests: Mapping[str, RequestProgress]) -> None:
+        """Of the requests, those that wait for an adapter that cannot be read, if one cannot."""
+        if failed is None:
+            return
+        error = EngineError(f"adapter {failed.adapter.name} cannot be read: {failed.error}")
+        for request_id, progress in list(requests.items()):
+            if progress.request.adapter == failed.adapter:
+                self._end_one(request_id, error)
+
+    def expired(self, decision: Decision, room: WaitingRoom, queue: RequestQueue) -> None:
+        """A request has waited too long, and the scheduler has ended it."""
+        error = QueueTimeoutError(f"the request {decision.why}", room.seconds_until(queue.num_new))
+        self._end_one(decision.request_id, error)
+
+    def _end_one(self, request_id: str, error: QuireError) -> None:
+        told = self._end(request_id, error)
+        if told is not None:
+            self._told.append(told)
