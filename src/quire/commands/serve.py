@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import signal
-import sys
 from types import FrameType
 
 from quire.commands.flags import add_engine_flags, add_server_flags, help_of, options, server_config
@@ -14,6 +12,7 @@ from quire.commands.others_flags import add_others_flags
 from quire.commands.parser import Parser
 from quire.config import EngineConfig, check_names
 from quire.errors import ConfigError
+from quire.streams import last_words
 
 
 def add_serve(parser: Parser) -> None:
@@ -55,8 +54,7 @@ def serve(arguments: argparse.Namespace) -> int:
         finally:
             engine.close()
     if app.state.service.engine.in_a_step:  # Python would take itself apart under it, and crash
-        logging.shutdown()
-        sys.stdout.flush()
+        last_words()
         os._exit(status)
     return status
 
@@ -66,4 +64,5 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
     At once: an exception would be dropped where the signal comes within a destructor.
     """
+    last_words()
     os._exit(128 + number)

@@ -16,6 +16,7 @@ from quire.server.gen_ai_metrics import GenAIMetrics
 from quire.server.metric_names import NamedMetrics
 from quire.server.step_histogram import StepHistogram
 from quire.store import DiskStore, Tiers
+from quire.streams import num_dropped
 from quire.tracing import SpanSender
 from quire.transfer import BlockFetcher, BlockServer
 
@@ -183,6 +184,9 @@ class _EngineCollector:
             "integrity_faults",
             "Times that the KV pool's books were wrong, and were put right, between requests.",
             self._engine.stats.num_faults,
+        )
+        yield self._counter(
+            "log_lines_dropped", "Lines of the log whose reader had stopped.", num_dropped()
         )
 
     def _kv_cache(self) -> Iterator[Metric]:

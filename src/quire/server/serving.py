@@ -25,6 +25,7 @@ from quire.server.garbage import collect, keep_what_is_loaded
 from quire.server.guards.connections import Connection, Connections
 from quire.server.guards.listening import listen
 from quire.server.logs import TEXT, set_format
+from quire.streams import nobody_waits
 
 _BACKLOG = 2048  # connections that the system holds until they are accepted
 _SLOWEST_STEP = 5.0  # seconds for the step under way at shutdown
@@ -184,7 +185,7 @@ def _welcome(host: str, port: int, config: ServerConfig) -> None:
 def run_server(app: FastAPI, config: ServerConfig, sockets: list[socket.socket]) -> int:
     """Serve on bound sockets until a signal or the engine's death ends it; the exit status.
 
-    Logs to stderr, unless logging is configured already.
+    Logs to stderr, unless logging is configured already, and waits for nobody who reads that.
     """
     logging.basicConfig(level=logging.INFO, format=TEXT)
     set_format(config.log_format)
@@ -193,5 +194,6 @@ def run_server(app: FastAPI, config: ServerConfig, sockets: list[socket.socket])
     listen(sockets)
     keep_what_is_loaded()
     sys.setswitchinterval(_SWITCH)
-    server.run(sockets)
+    with nobody_waits():
+        server.run(sockets)
     return server.exit_status
