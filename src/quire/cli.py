@@ -40,6 +40,7 @@ from quire.version import __version__
 
 _SERVING = (serve, deploy, replay)
 
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     logging.basicConfig(

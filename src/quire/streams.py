@@ -1,4 +1,4 @@
-"""Standard output and error that nobody waits for: a thread writes them, and drops what is not read.
+"""Standard output and error that nobody waits for: a thread writes them, and drops what is unread.
 
 Whoever reads a server's log may stop for a while, be it a terminal, a collector or ``less``. The
 pipe is full then, and a write to it lasts until he goes on.
@@ -151,7 +151,8 @@ def nobody_waits() -> Iterator[None]:
 def last_words(streams: Iterable[TextIO] | None = None) -> bool:
     """Wait a little until what has been written is out, before the process ends; whether it is."""
     files = [_file(one) for one in streams or (sys.stdout, sys.stderr)]
-    return all([one.drain(_LAST_WORDS) for one in files if one is not None])
+    written = [one.drain(_LAST_WORDS) for one in files if one is not None]
+    return all(written)
 
 
 def num_dropped() -> int:

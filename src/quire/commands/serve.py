@@ -14,6 +14,8 @@ from quire.config import EngineConfig, check_names
 from quire.errors import ConfigError
 from quire.streams import last_words
 
+_CLOSING = 15.0  # seconds that a server may take beside its shutdown_timeout
+
 
 def add_serve(parser: Parser) -> None:
     parser.add_config_file()
@@ -39,7 +41,7 @@ def serve(arguments: argparse.Namespace) -> int:
     if arguments.headless:
         from quire.assembly.ranks.node import run_node
 
-        return run_node(engine_config)
+        return run_node(engine_config, config.shutdown_timeout + _CLOSING)
 
     from quire.server import bound, run_server, set_format
 
