@@ -87,8 +87,9 @@ class Engine:
         self.input_processor, self.stats = input_processor, EngineStats()
         self.recent = Recent(self.stats)
         self.sessions = SessionManager(
-            scheduler, input_processor, clock, session_timeout, why_no_sessions, why_no_soft_cuts
-        )
+            scheduler, input_processor, clock, session_timeout, why_no_sessions,
+            why_no_soft_cuts, adapters,
+        )  # fmt: skip
         self.waiting_room = WaitingRoom(
             scheduler.queue, max_num_waiting, max_waiting_bytes, input_processor.max_model_len or 0
         )

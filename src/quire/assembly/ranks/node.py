@@ -42,13 +42,15 @@ def run_node(config: EngineConfig, draining: float) -> int:
     """
     count = config.tensor_parallel_size // config.nnodes
     threads, shares = threads_of(config, count), shares_of_cores(count)
+    size, place = count * config.nnodes, (config.master_addr, config.master_port)
+    ranks = range(config.node_rank * count, (config.node_rank + 1) * count)
+    connections = [reach(rank, size, *place) for rank in ranks]
     node = _Node(0.0 if config.kv_store is None else LAST_SECONDS)
-    for number in range(count):
-        rank, cpus = config.node_rank * count + number, None if shares is None else shares[number]
-        start = Start.of(rank, config, threads, cpus, with_rank_0=False)
-        connection = reach(rank, count * config.nnodes, config.master_addr, config.master_port)
-        node.add(start, connection)
     with node.hearing_signals(draining):
+        for rank, cpus, connection in zip(
+            ranks, shares or [None] * count, connections, strict=True
+        ):
+            node.add(Start.of(rank, config, threads, cpus, with_rank_0=False), connection)
         return node.run()
 
 
