@@ -191,8 +191,10 @@ class Engine:
         self._tell_blocks()
 
     def reset_prefix_cache(self) -> None:
-        """Let nobody find what has been computed until now."""
-        self.scheduler.allocator.clear_contents()
+        """Let nobody find what has been computed until now; see ``Scheduler.clear_contents``."""
+        if self._pending is not None:
+            self._pending.wait()  # it may store something
+        self.scheduler.clear_contents()
         self._tell_blocks()
 
     def put_away(self) -> None:

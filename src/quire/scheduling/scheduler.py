@@ -275,6 +275,15 @@ class Scheduler:
         everyone = [*self.running, *self.waiting, *self.sessions.resting()]
         return audit(self.allocator, {i for group in everyone for i in group.tables()})
 
+    def clear_contents(self) -> None:
+        """Let nobody find what has been computed until now. What runs goes on. Between two steps.
+
+        What is on a disk is found as ever.
+        """
+        self.allocator.clear_contents()
+        self._scored.clear()
+        self.beyond.clear()
+
     def invalidate(self, moves: Iterable[BlockMove]) -> None:
         """These moves did not take place: whoever relied on them computes its tokens again."""
         self._invalidate({target_of(move) for move in moves if move.kind is not MoveKind.STORE})
