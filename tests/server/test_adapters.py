@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -306,3 +307,34 @@ def test_a_session_keeps_the_adapter_that_it_was_opened_with(served: Served, the
     assert texts(change=True) == texts(change=False)
     served.post("/v1/unload_lora_adapter", lora_name="kept")
     assert not served.shelf._kept and len(served.shelf._sources) <= before
+
+
+def test_series_of_adapters_that_are_gone_go_and_their_counts_stay(served: Served) -> None:
+    def counted() -> tuple[set[str], float]:
+        text = served.http.get("/metrics").text
+        names, lines = set(re.findall(r'request_model="([^"]*)"', text)), text.splitlines()
+        ends = [line for line in lines if "request_duration_seconds_count" in line]
+        return names, sum(float(line.split()[-1]) for line in ends)
+
+    _, before = counted()
+    for number in range(4):
+        assert served.load(f"passing{number}", f"m{number % 3}").status_code == 200
+        served.text(f"passing{number}")
+        assert f"passing{number}" in counted()[0]
+        if number < 3:
+            served.post("/v1/unload_lora_adapter", lora_name=f"passing{number}")
+    names, after = counted()
+    assert after == before + 4
+    assert {name for name in names if name.startswith("passing")} == {"passing3"}
+    read = served.hold("passing3")  # its last request ends when it has been unloaded
+    told: list[int] = []
+    thread = threading.Thread(target=lambda: told.append(served.complete("passing3").status_code))
+    thread.start()
+    eventually(lambda: served.shelf._users.total() == 1)
+    served.post("/v1/unload_lora_adapter", lora_name="passing3")
+    read.set()
+    thread.join(20)
+    assert told == [200]
+    names, after = counted()
+    assert after == before + 5
+    assert not any(name.startswith("passing") for name in names)

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-OTHERS = "_others"
-"""For whom is not there any more. A model's or an adapter's name does not begin so."""
+OTHERS = "_unloaded"
+"""The name of all that are not there any more, and of whoever else is called so."""
 
 
 class _Counts:
