@@ -118,7 +118,7 @@ def test_nobody_waits_while_metrics_are_rendered(
         scraper.start()
     assert rendering.wait(60)
     assert server.http.get("/health").status_code == 200
-    assert server.complete(max_tokens=5).status_code == 200
+    assert server.complete(prompt=[5, 6], max_tokens=5).status_code == 200
     going_on.set()
     for scraper in scrapers:
         scraper.join()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.assembly.ranks.gathering import gather
 from quire.assembly.ranks.line import Line
+from quire.assembly.ranks.processes import Start
 from quire.cli import main
 from quire.config import EngineConfig
 from quire.errors import ConfigError
@@ -127,6 +131,31 @@ def test_a_machine_whose_rank_is_stopped_ends_in_its_time(ends: str) -> None:
                 eventually(lambda: "computes on until it ends" in other.log)
                 other.process.send_signal(signal.SIGTERM)
             assert other.ended() == 1
+
+
+def test_a_rank_goes_on_though_nobody_reads_what_it_says() -> None:
+    here, there = socket.socketpair()
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 4096)
+    os.set_blocking(writing, True)
+    config = EngineConfig.create({"tensor_parallel_size": 2})
+    start = Start.of(1, config, threads=1, cpus=None, with_rank_0=False)
+    command = [sys.executable, "-m", "quire.assembly.ranks", str(there.fileno())]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stderr": writing}
+    with here, there, subprocess.Popen(command, pass_fds=[there.fileno()], **pipes) as rank:
+        try:
+            assert rank.stdin is not None
+            rank.stdin.write(json.dumps(asdict(start)).encode() + b"\n")
+            rank.stdin.flush()
+            Line(here).send("refused", why="it is to say so")
+            assert rank.wait(60) == 1
+        finally:
+            rank.kill()
+            os.close(writing)
+            os.close(reading)
 
 
 @pytest.mark.parametrize(

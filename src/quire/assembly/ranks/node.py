@@ -47,10 +47,10 @@ def run_node(config: EngineConfig, draining: float) -> int:
     connections = [reach(rank, size, *place) for rank in ranks]
     node = _Node(0.0 if config.kv_store is None else LAST_SECONDS)
     with node.hearing_signals(draining):
-        for rank, cpus, connection in zip(
-            ranks, shares or [None] * count, connections, strict=True
-        ):
-            node.add(Start.of(rank, config, threads, cpus, with_rank_0=False), connection)
+        for number, rank in enumerate(ranks):
+            cpus = None if shares is None else shares[number]
+            start = Start.of(rank, config, threads, cpus, with_rank_0=False)
+            node.add(start, connections[number])
         return node.run()
 
 
