@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from io import TextIOWrapper
 from typing import Any
 
@@ -34,8 +34,11 @@ from quire.commands.replay import add_replay, replay
 from quire.commands.serve import add_serve, serve
 from quire.commands.top import add_top, top
 from quire.errors import ConfigError, QuireError
+from quire.streams import nobody_waits
 from quire.threads import wait_briefly
 from quire.version import __version__
+
+_SERVING = (serve, deploy, replay)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,8 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if isinstance(sys.stdout, TextIOWrapper):  # a path may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
+    arguments = _parser().parse_args(argv)
+    # Who serves others waits for nobody who reads what it says; whose output is all there is to
+    # it must not lose any.
+    with nobody_waits() if arguments.run in _SERVING else nullcontext():
+        return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
-        arguments = _parser().parse_args(argv)
         wait_briefly()
         run: Callable[[argparse.Namespace], int] = arguments.run
         status = run(arguments)

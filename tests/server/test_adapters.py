@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -276,3 +277,64 @@ def test_the_routes_are_not_there_unless_asked_for() -> None:
     for options in ({"allow_runtime_lora_updating": True}, {"lora_directory": "/tmp"}):
         with pytest.raises(ConfigError, match="need each other"):
             ServerConfig(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("then", ["unloaded", "exchanged", "loaded again"])
+def test_a_session_keeps_the_adapter_that_it_was_opened_with(served: Served, then: str) -> None:
+    """Under the old name, even while another adapter has it; and its weights go with it."""
+    turn = {"max_tokens": 8, "temperature": 0, "return_token_ids": True}
+
+    def texts(change: bool) -> list[str]:
+        assert served.load("kept", "m0", load_inplace=True).status_code == 200
+        session = served.post("/v1/sessions", model="kept").json()["id"]
+        found = []
+        for number, told in enumerate(({}, {}, {"model": "kept"})):
+            given = {"input": PROMPT[number:]}
+            assert served.post(f"/v1/sessions/{session}/append", **given).status_code == 200
+            answer = served.post(f"/v1/sessions/{session}/generate", **turn, **told)
+            assert answer.status_code == 200 and answer.json()["model"] == "kept", answer.text
+            found.append(str(answer.json()["choices"][0]["token_ids"]))
+            if change and number == 0 and then != "exchanged":
+                assert served.post("/v1/unload_lora_adapter", lora_name="kept").status_code == 200
+            if change and number == 0 and then != "unloaded":
+                assert served.load("kept", "m1", load_inplace=True).status_code == 200
+                served.text("kept")
+            served.shelf.weights.clear()  # it is read again, from where it was
+        assert served.http.delete(f"/v1/sessions/{session}").status_code == 200
+        return found
+
+    before = len(served.shelf._sources)
+    assert texts(change=True) == texts(change=False)
+    served.post("/v1/unload_lora_adapter", lora_name="kept")
+    assert not served.shelf._kept and len(served.shelf._sources) <= before
+
+
+def test_series_of_adapters_that_are_gone_go_and_their_counts_stay(served: Served) -> None:
+    def counted() -> tuple[set[str], float]:
+        text = served.http.get("/metrics").text
+        names, lines = set(re.findall(r'request_model="([^"]*)"', text)), text.splitlines()
+        ends = [line for line in lines if "request_duration_seconds_count" in line]
+        return names, sum(float(line.split()[-1]) for line in ends)
+
+    _, before = counted()
+    for number in range(4):
+        assert served.load(f"passing{number}", f"m{number % 3}").status_code == 200
+        served.text(f"passing{number}")
+        assert f"passing{number}" in counted()[0]
+        if number < 3:
+            served.post("/v1/unload_lora_adapter", lora_name=f"passing{number}")
+    names, after = counted()
+    assert after == before + 4
+    assert {name for name in names if name.startswith("passing")} == {"passing3"}
+    read = served.hold("passing3")  # its last request ends when it has been unloaded
+    told: list[int] = []
+    thread = threading.Thread(target=lambda: told.append(served.complete("passing3").status_code))
+    thread.start()
+    eventually(lambda: served.shelf._users.total() == 1)
+    served.post("/v1/unload_lora_adapter", lora_name="passing3")
+    read.set()
+    thread.join(20)
+    assert told == [200]
+    names, after = counted()
+    assert after == before + 5
+    assert not any(name.startswith("passing") for name in names)

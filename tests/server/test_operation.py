@@ -9,16 +9,19 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from quire.config import ServerConfig
 from quire.server import Server, create_app, garbage, run_server
-from quire.server.step_histogram import StepHistogram
+from quire.server.histograms import StepHistogram
+from quire.server.metrics import ServerMetrics
 from support.live_server import (
     MAX_MODEL_LEN,
     MODEL,
     LiveServer,
+    Post,
     eventually,
     live_server,
     scripted_engine,
@@ -75,6 +78,52 @@ def test_a_histogram_of_steps_says_what_prometheus_says() -> None:
     told = [generate_latest(registry).decode().splitlines() for registry in (theirs, ours)]
     expected, found = ([line for line in lines if "_created{" not in line] for lines in told)
     assert found == expected and len(told[0]) == len(told[1])
+
+
+def test_prompts_of_requests_that_were_aborted_count(server: LiveServer) -> None:
+    """But not of those that never ran."""
+    before = server.metric("quire:prompt_tokens_total")
+    server.executor.hold()
+    ask = {"model": MODEL, "prompt": list(range(200, 221)), "max_tokens": 100, "stream": True}
+    with Post(server, ask) as stream:
+        server.step_until(lambda: bool(server.engine.scheduler.running))
+        server.executor.let(steps=2)
+        stream.read_until(b"data: ")
+    server.executor.release()
+    eventually(lambda: not server.engine.has_work)
+    eventually(lambda: server.metric("quire:prompt_tokens_total") == before + 21)
+    assert server.metric("quire:request_success_total", finished_reason="abort") == 1
+
+
+def test_nobody_waits_while_metrics_are_rendered(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going_on, rendering = threading.Event(), threading.Event()
+    render, begun = ServerMetrics.exposition, []
+
+    def slowly(metrics: ServerMetrics) -> bytes:
+        begun.append(1)
+        rendering.set()
+        assert going_on.wait(60)
+        return render(metrics)
+
+    monkeypatch.setattr(ServerMetrics, "exposition", slowly)
+    told: list[str] = []
+
+    def scrape() -> None:
+        told.append(httpx.get(f"{server.url}/metrics", timeout=60).text)
+
+    scrapers = [threading.Thread(target=scrape) for _ in range(6)]
+    for scraper in scrapers:
+        scraper.start()
+    assert rendering.wait(60)
+    assert server.http.get("/health").status_code == 200
+    assert server.complete(prompt=[5, 6], max_tokens=5).status_code == 200
+    going_on.set()
+    for scraper in scrapers:
+        scraper.join()
+    assert len(told) == 6 and all("quire:num_requests_running" in text for text in told)
+    assert len(begun) < 6, "those who wait are told the same"
 
 
 @pytest.mark.parametrize("names", ["vllm", "both"])

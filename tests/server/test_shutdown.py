@@ -212,3 +212,29 @@ def test_the_process_is_gone_whatever_hangs(place: str, how: str, tmp_path: Path
                 eventually(lambda: "it hangs" in server.log)
             server.process.send_signal(signal.SIGTERM)
             assert server.process.wait(60) in (0, 1, -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_reader_of_the_log_who_has_stopped_stops_nobody(form: str, tmp_path: Path) -> None:
+    setup = f"""
+import os, warnings
+from quire.server import set_format
+os.dup2(2, 1)
+warnings.simplefilter("always")
+def says(step):
+    warnings.warn("to be seen")
+    print("x" * 4096)
+executor.fail = says
+make = ServerConfig
+ServerConfig = lambda **given: make(**given, log_format="{form}")
+"""
+    program = SCRIPTED.format(setup=setup)
+    with ServerProcess("-c", program, str(tmp_path / "trace"), stalls=True) as server:
+        for _ in range(5):  # each writes more than a pipe holds
+            assert server.complete(max_tokens=20).status_code == 200
+        with httpx.Client(base_url=server.url, headers={"x-request-id": "a" * 128}) as http:
+            for _ in range(50):
+                assert http.get(f"/health?{'x' * 200}").status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+        server.read_on()

@@ -28,6 +28,9 @@ class FakeSource:
     def used(self, names: Iterable[BlockHash]) -> None:
         pass
 
+    def clear(self) -> None:
+        self._kept.clear()
+
     def room(self) -> int:
         return 3 if len(self._kept) % 5 else 1
 

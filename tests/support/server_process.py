@@ -35,9 +35,12 @@ raise SystemExit(status)
 
 
 class ServerProcess:
-    """``python`` with these arguments, killed if it takes longer than ``patience``."""
+    """``python`` with these arguments, killed if it takes longer than ``patience``.
 
-    def __init__(self, *arguments: str, patience: float = 60.0) -> None:
+    stalls: nobody reads its log once it listens.
+    """
+
+    def __init__(self, *arguments: str, patience: float = 60.0, stalls: bool = False) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         self._patience = patience
         self.log = ""
@@ -45,6 +48,9 @@ class ServerProcess:
             [sys.executable, *arguments], stderr=subprocess.PIPE, text=True, env=environment
         )
         self._started = threading.Event()
+        self._going_on = threading.Event()
+        if not stalls:
+            self._going_on.set()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -59,7 +65,12 @@ class ServerProcess:
     ) -> None:
         self.process.kill()
         self.process.wait()
+        self.read_on()
         self._reader.join()
+
+    def read_on(self) -> None:
+        """Read its log again."""
+        self._going_on.set()
 
     @property
     def url(self) -> str:
@@ -91,4 +102,5 @@ class ServerProcess:
                 self.log += line
                 if "running on" in line:
                     self._started.set()
+                    self._going_on.wait()
         self._started.set()

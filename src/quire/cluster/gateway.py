@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -111,7 +112,8 @@ class _Relay:
                 call = Call(_sendable(scope), bytes(body))
             join = self._by_all.get((scope["method"], _path(scope)))
             if join is not None:
-                response = _joined(await self._replicas.ask_all(call), join)
+                answers = await self._replicas.ask_all(call)
+                response = await asyncio.to_thread(_joined, answers, join)
                 return await response(scope, receive, send)
             async with aclosing(self._replicas.ask(call, await self._hint(scope, call))) as said:
                 async for messages in said:

@@ -13,6 +13,7 @@ from quire.commands.flags import add_engine_flags, add_flag, add_server_flags, h
 from quire.commands.parser import Parser
 from quire.config import DeployConfig, EngineConfig, ServerConfig, Settings
 from quire.errors import ConfigError
+from quire.streams import last_words
 from quire.threads import usable_cpus
 
 
@@ -48,6 +49,7 @@ def deploy(arguments: argparse.Namespace) -> int:
     left = run(settings, lambda text: print(text, flush=True))
     if left is not None:
         print(f"quire deploy: {left}", file=sys.stderr, flush=True)
+        last_words()
         os._exit(1)  # what is left is waited for by nobody, at this process's exit neither
     return 0
 

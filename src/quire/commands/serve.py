@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import signal
-import sys
 from types import FrameType
 
 from quire.commands.flags import add_engine_flags, add_server_flags, help_of, options, server_config
@@ -14,6 +12,9 @@ from quire.commands.others_flags import add_others_flags
 from quire.commands.parser import Parser
 from quire.config import EngineConfig, check_names
 from quire.errors import ConfigError
+from quire.streams import last_words
+
+_CLOSING = 15.0  # seconds that a server may take beside its shutdown_timeout
 
 
 def add_serve(parser: Parser) -> None:
@@ -40,7 +41,7 @@ def serve(arguments: argparse.Namespace) -> int:
     if arguments.headless:
         from quire.assembly.ranks.node import run_node
 
-        return run_node(engine_config)
+        return run_node(engine_config, config.shutdown_timeout + _CLOSING)
 
     from quire.server import LastResort, bound, longest_end, run_server, set_format
 
@@ -58,8 +59,7 @@ def serve(arguments: argparse.Namespace) -> int:
             engine.close()
     if app.state.service.engine.at_work:
         # Python would wait for its threads, or take itself apart under them, and crash.
-        logging.shutdown()
-        sys.stdout.flush()
+        last_words()
         os._exit(status)
     return status
 
@@ -69,4 +69,5 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
     At once: an exception would be dropped where the signal comes within a destructor.
     """
+    last_words()
     os._exit(128 + number)

@@ -50,7 +50,7 @@ class AdapterShelf:
 
     Weights are read by a thread of its own, one adapter after the other, so that steps go on
     meanwhile; what is in memory changes between two steps only. An adapter that is let go is served
-    to the end of the requests that have it.
+    to the end of the requests and sessions that have it.
 
     most_kept: adapters in memory, at least as many as there are slots.
     check: what is in a directory, or a QuireError; takes time, and no memory.
@@ -62,6 +62,7 @@ class AdapterShelf:
         self._cards: dict[str, tuple[Adapter, AdapterCard]] = {}
         self._sources: dict[Adapter, AdapterSource] = {}
         self._users: Counter[Adapter] = Counter()  # requests that have not ended
+        self._kept: Counter[Adapter] = Counter()  # sessions that are open
         self.weights: dict[Adapter, Any] = {}  # in memory, the one that was used longest ago first
         self._read: Read | None = None  # by the thread, for the engine's to take
         self._reader: threading.Thread | None = None
@@ -112,22 +113,36 @@ class AdapterShelf:
         self._cards[name] = adapter, AdapterCard(name, str(source.path), parent)
 
     def remove(self, name: str) -> None:
-        """Serve it to the requests that have it, and to nobody else."""
+        """Serve it to the requests and sessions that have it, and to nobody else."""
         adapter = self.find(name)
         del self._cards[name]
         self._forget(adapter)
 
     def begin(self, adapter: Adapter) -> None:
         """A request has it from now on. UnknownAdapterError: it has been removed meanwhile."""
-        if adapter not in self._sources:
-            raise UnknownAdapterError(f"adapter {adapter.name} is not loaded any more", "model")
-        self._users[adapter] += 1
+        self._count(adapter, self._users)
 
     def end(self, adapter: Adapter) -> None:
         """A request that had it has ended."""
-        self._users[adapter] -= 1
-        if not self._users[adapter]:
-            del self._users[adapter]
+        self._discount(adapter, self._users)
+
+    def keep(self, adapter: Adapter) -> None:
+        """Serve it to a session until ``let_go``, whatever becomes of its name; see ``begin``."""
+        self._count(adapter, self._kept)
+
+    def let_go(self, adapter: Adapter) -> None:
+        """The session is closed."""
+        self._discount(adapter, self._kept)
+
+    def _count(self, adapter: Adapter, users: Counter[Adapter]) -> None:
+        if adapter not in self._sources:
+            raise UnknownAdapterError(f"adapter {adapter.name} is not loaded any more", "model")
+        users[adapter] += 1
+
+    def _discount(self, adapter: Adapter, users: Counter[Adapter]) -> None:
+        users[adapter] -= 1
+        if not users[adapter]:
+            del users[adapter]
             self._forget(adapter)
 
     def renew(self) -> None:
@@ -139,7 +154,7 @@ class AdapterShelf:
 
     def _forget(self, adapter: Adapter) -> None:
         named = any(adapter == served for served, _ in self._cards.values())
-        if not named and adapter not in self._users:
+        if not (named or adapter in self._users or adapter in self._kept):
             self._sources.pop(adapter, None)
             self.weights.pop(adapter, None)
 

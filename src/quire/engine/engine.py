@@ -48,7 +48,6 @@ from quire.tracing import Standing, Watchers
 from quire.transfer import BlockFetcher, BlockServer
 
 logger = logging.getLogger(__name__)
-
 _TORN = "a step was interrupted half way, so that nothing of the engine can be relied on"
 _STEP_FAILED = "the step that computed this request failed; the log tells why"
 
@@ -58,10 +57,8 @@ class Engine:
 
     run_ahead: begin a step while the one before it is under way, where that can be done without
         its result. It pays where something else than the calling thread computes.
-    max_num_waiting: of a server's requests; callers of this may queue what they like.
-    max_waiting_bytes: that their prompts may take; one of the longest always may.
+    max_num_waiting, max_waiting_bytes: see ``WaitingRoom``; of a server's requests alone.
     afresh: makes another scheduler and speculation, for an executor that knows no sequence.
-
     torn: for callers to keep: whether an exception has left one of the methods half way.
     """
 
@@ -93,8 +90,9 @@ class Engine:
         self.input_processor, self.stats = input_processor, EngineStats()
         self.recent = Recent(self.stats)
         self.sessions = SessionManager(
-            scheduler, input_processor, clock, session_timeout, why_no_sessions, why_no_soft_cuts
-        )
+            scheduler, input_processor, clock, session_timeout, why_no_sessions,
+            why_no_soft_cuts, adapters,
+        )  # fmt: skip
         self.waiting_room = WaitingRoom(
             scheduler.queue, max_num_waiting, max_waiting_bytes, input_processor.max_model_len or 0
         )
@@ -196,8 +194,10 @@ class Engine:
         self._tell_blocks()
 
     def reset_prefix_cache(self) -> None:
-        """Let nobody find what has been computed until now."""
-        self.scheduler.allocator.clear_contents()
+        """Let nobody find what has been computed until now; see ``Scheduler.clear_contents``."""
+        if self._pending is not None:
+            self._pending.wait()  # it may store something
+        self.scheduler.clear_contents()
         self._tell_blocks()
 
     def put_away(self) -> None:

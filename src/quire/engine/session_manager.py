@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from quire.engine.adapters import AdapterShelf
 from quire.engine.input_processor import InputProcessor
 from quire.engine.prepared import PreparedParams, PreparedRequest
 from quire.errors import RequestError, UnknownSessionError
@@ -23,6 +24,7 @@ class SessionManager:
         ``close_expired``.
     why_not: what keeps sessions from being served at all.
     why_no_soft_cuts: what keeps their cuts from being soft.
+    adapters: each session keeps the one that it is opened with.
 
     UnknownSessionError for a session that is not open; SessionBusyError while it has a turn.
     """
@@ -35,6 +37,7 @@ class SessionManager:
         timeout: float,
         why_not: str | None,
         why_no_soft_cuts: str | None,
+        adapters: AdapterShelf | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._input_processor = input_processor
@@ -42,6 +45,7 @@ class SessionManager:
         self.timeout = timeout
         self._why_not = why_not
         self._why_no_soft_cuts = why_no_soft_cuts
+        self._adapters = adapters
         self._idle_since: dict[str, float] = {}  # inf: it has a turn
         self._turns: dict[str, str] = {}  # request_id of a turn -> its session
 
@@ -101,7 +105,13 @@ class SessionManager:
         if self._why_not is not None:
             raise RequestError(self._why_not, "session_id")
         self.close_expired()
-        self._scheduler.sessions.open(session_id, cache_salt, client, adapter, recompute_last_n)
+        if adapter is not None and self._adapters is not None:
+            self._adapters.keep(adapter)
+        try:
+            self._scheduler.sessions.open(session_id, cache_salt, client, adapter, recompute_last_n)
+        except RequestError:
+            self._let_go(adapter)
+            raise
         self._used(session_id)
 
     def append(self, session_id: str, token_ids: Sequence[int]) -> None:
@@ -173,14 +183,22 @@ class SessionManager:
     def close(self, session_id: str) -> None:
         """Free the session's blocks and forget it."""
         self._present(session_id)
-        self._scheduler.sessions.close(session_id)
-        del self._idle_since[session_id]
+        self._close(session_id)
 
     def close_expired(self) -> None:
         """Free the blocks of all sessions that nobody has used for so long."""
         for session_id in [one for one in self._idle_since if not self._is_open(one)]:
-            self._scheduler.sessions.close(session_id)
-            del self._idle_since[session_id]
+            self._close(session_id)
+
+    def _close(self, session_id: str) -> None:
+        adapter = self._scheduler.sessions.get(session_id).resting.request.adapter
+        self._scheduler.sessions.close(session_id)
+        del self._idle_since[session_id]
+        self._let_go(adapter)
+
+    def _let_go(self, adapter: Adapter | None) -> None:
+        if adapter is not None and self._adapters is not None:
+            self._adapters.let_go(adapter)
 
     def _present(self, session_id: str) -> Session:
         self.close_expired()

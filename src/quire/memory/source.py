@@ -27,6 +27,10 @@ class BlockSource(Protocol):
         """
         ...
 
+    def clear(self) -> None:
+        """Let nothing be found that is in memory. What is on a disk outlives engines, and stays."""
+        ...
+
     def room(self) -> int:
         """How many more blocks ``write`` would take now; 0 for ever, if nothing can be stored."""
         ...

@@ -73,6 +73,13 @@ class Beyond:
             while len(self._filled) > self._most:  # what has long been filled is long gone
                 del self._filled[next(iter(self._filled))]
 
+    def clear(self) -> None:
+        """Let nothing be found here that has been computed until now; see ``BlockSource.clear``."""
+        self._filled.clear()
+        self._in_use.clear()
+        if self._source is not None:
+            self._source.clear()
+
     def store(self) -> list[BlockMove]:
         """No step is under way: moves for what has been filled, as far as there is room for it.
 

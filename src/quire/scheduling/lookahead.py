@@ -15,6 +15,7 @@ from quire.memory import BlockMove, KVAllocator, MoveKind
 from quire.protocol.step import Step
 from quire.scheduling.chunking import Chunker
 from quire.scheduling.sequence import Sequence, SequenceGroup
+from quire.scheduling.sharing import rows_to_decode
 
 
 class _Growth(NamedTuple):
@@ -45,7 +46,8 @@ class Lookahead:
 
         None, and nothing has changed: it depends on what the step under way gives. That is so for
         beams, forks and drafts; where a group would have to give way to others, which those that
-        stop may spare it; and after moves to or from the host, which may fail.
+        stop may spare it; where one that decodes would come too short behind a prefill; and after
+        moves to or from the host, which may fail.
         """
         if any(move.kind is not MoveKind.COPY for move in under_way.moves):
             return None
@@ -88,9 +90,10 @@ def _foresee(running: Seq[SequenceGroup], under_way: Step, budget: int) -> list[
     """Who grows by how much, first come first served; None: that is not known yet."""
     chunks = {chunk.seq_id: chunk for chunk in under_way.chunks}
     growth: list[_Growth] = []
-    for group in running:
+    for number, group in enumerate(running):
         if not budget:
-            break
+            prefills = any(one.tokens > 1 for one in growth)
+            return None if prefills and any(map(rows_to_decode, running[number:])) else growth
         if group.beams is not None or any(b.fork_from is not None for b in group.branches):
             return None
         for branch in group.branches:

@@ -13,12 +13,13 @@ from quire.errors import RequestError
 from quire.memory import BlockMove, KVAllocator, MoveKind, audit
 from quire.protocol import Decision, Request, SchedulingPolicy, Step, StepResult, Verdict
 from quire.scheduling.adapters import AdapterSlots
-from quire.scheduling.admission import Admission, Shortage, too_many
+from quire.scheduling.admission import Admission, too_many
 from quire.scheduling.beyond import Beyond
 from quire.scheduling.block_events import BlockEvents
 from quire.scheduling.branching import tokens_to_compute
 from quire.scheduling.chunking import Chunker
 from quire.scheduling.decoding import Candidates, LiveGroups, OnToken
+from quire.scheduling.giving_way import GivingWay
 from quire.scheduling.invalidation import Place, lost_places, target_of
 from quire.scheduling.limits import fitted, refuse_as_turn, refuse_too_wide
 from quire.scheduling.lookahead import Lookahead
@@ -28,6 +29,7 @@ from quire.scheduling.scores import ScoredBlocks
 from quire.scheduling.sequence import SequenceGroup, Status
 from quire.scheduling.sessions.session import Ring
 from quire.scheduling.sessions.sessions import Sessions
+from quire.scheduling.sharing import DecodeShare
 from quire.scheduling.stats import SchedulerStats
 
 
@@ -84,7 +86,8 @@ class Scheduler:
             allocator, live, preemption, self.stats, scored, beyond, caching, events
         )
         self._chunker = Chunker(allocator, live, scored, beyond, caching, events)
-        self._lookahead = Lookahead(allocator, self._chunker)
+        self._lookahead, self._share = Lookahead(allocator, self._chunker), DecodeShare()
+        self._giving_way = GivingWay(allocator, self.queue, self.sessions, preemption)
         self._drafts: dict[int, Seq[int]] = {}  # by sequence, for the next step
         self._drafting: list[Decision] = []  # about them
 
@@ -275,6 +278,12 @@ class Scheduler:
         everyone = [*self.running, *self.waiting, *self.sessions.resting()]
         return audit(self.allocator, {i for group in everyone for i in group.tables()})
 
+    def clear_contents(self) -> None:
+        """Let nobody find what has been computed until now, but on a disk. What runs goes on."""
+        self.allocator.clear_contents()
+        self._scored.clear()
+        self.beyond.clear()
+
     def invalidate(self, moves: Iterable[BlockMove]) -> None:
         """These moves did not take place: whoever relied on them computes its tokens again."""
         self._invalidate({target_of(move) for move in moves if move.kind is not MoveKind.STORE})
@@ -295,42 +304,22 @@ class Scheduler:
         """Chunks for the running groups, preempting from the back; the budget left over."""
         position, grown = (0, 0) if lead is None else lead()
         running, budget = self.queue.running, self.max_num_batched_tokens - grown
+        self._share.begin()
         while position < len(running) and budget:
-            group = running[position]
-            new_tokens = tokens_to_compute(group, budget)
+            group, own = running[position], self._share.budget(running, position, budget)
+            if not own:
+                position += 1
+                continue
+            new_tokens = tokens_to_compute(group, own)
             moves = self.allocator.append(new_tokens)
             if moves is None:
-                idle = self._idle(group)
+                idle = self._giving_way.idle(group)
                 victim = idle[0] if idle else self.queue.send_back()
-                self._preempt(victim, group, self._shortage(new_tokens), step)
+                self._giving_way.preempt(victim, group, self._giving_way.shortage(new_tokens), step)
                 continue  # with this group again, unless it was the last and had to go itself
             budget -= self._chunker.add(group, new_tokens, moves, step)
             position += 1
         return budget
-
-    def _idle(self, besides: SequenceGroup) -> list[SequenceGroup]:
-        """Who holds blocks but does not run, in the order in which they give way.
-
-        Sessions between two turns, the longest idle first; then turns that stand in line with the
-        blocks of their sessions, the last first.
-        """
-        if not self.sessions:
-            return []
-        lined_up = [group for group in self.queue.residents() if group is not besides]
-        return self.sessions.idle() + lined_up
-
-    def _preempt(
-        self, victim: SequenceGroup, group: SequenceGroup, shortage: Shortage, step: Step
-    ) -> None:
-        role = "idle" if victim.status is Status.RESIDENT else "the last in line"
-        why = f"{role} while {group.request.request_id} {shortage.why}"
-        decision, swaps = self._preemption.preempt(victim, why, shortage.needed, shortage.free)
-        step.decisions.append(decision)
-        step.moves.extend(swaps)
-
-    def _shortage(self, new_tokens: dict[int, int]) -> Shortage:
-        needed = self.allocator.blocks_to_append(new_tokens)
-        return Shortage("could not grow", needed, self.allocator.num_free_blocks)
 
     def _expire(self, now: float, step: Step) -> None:
         """End those that have waited for too long without ever having been let in."""
@@ -369,8 +358,10 @@ class Scheduler:
             running += group.width
             new_tokens = tokens_to_compute(group, budget)
             moves = self.allocator.append(new_tokens)
-            while moves is None and (idle := self._idle(group)):
-                self._preempt(idle[0], group, self._shortage(new_tokens), step)
+            while moves is None and (idle := self._giving_way.idle(group)):
+                self._giving_way.preempt(
+                    idle[0], group, self._giving_way.shortage(new_tokens), step
+                )
                 moves = self.allocator.append(new_tokens)
             if moves is None:
                 # It is one of the running now, and must find room to grow: in the next step, by
@@ -383,13 +374,15 @@ class Scheduler:
     def _let_in(self, group: SequenceGroup, running: int, step: Step) -> bool:
         """Give the first in line its blocks, idle ones if those will do; False: it must wait."""
         while (shortage := self._admission.let_in(group, running, step)) is not None:
-            idle = self._idle(group)
+            idle = self._giving_way.idle(group)
             held = sum(self.allocator.blocks_held(one.tables())[0] for one in idle)
             # While others run, what idle ones hold is not taken unless it will do.
             if not idle or (self.running and shortage.needed - shortage.free > held):
                 step.decisions.append(shortage.decision(group))
                 return False
-            self._preempt(idle[0], group, shortage._replace(why="could not be let in"), step)
+            self._giving_way.preempt(
+                idle[0], group, shortage._replace(why="could not be let in"), step
+            )
         return True
 
     def _fitted(self, request: Request, known: int) -> Request:

@@ -120,6 +120,11 @@ class ScoredBlocks:
         if seq_id in self._awaited:
             self.withdraw(self._awaited.pop(seq_id)[0])
 
+    def clear(self) -> None:
+        """Let nothing be found; who has entries keeps them, and has those that it waits for."""
+        self._kept.clear()
+        self._bytes = 0
+
     def withdraw(self, scores: PromptScores) -> None:
         """Give up all that is kept of these."""
         own = {id(block) for block in scores.blocks}

@@ -235,7 +235,7 @@ def _add_operation(
     @app.get("/metrics", response_class=PlainTextResponse, responses=_METRICS)
     async def prometheus() -> Response:
         """Counters and gauges in Prometheus's format."""
-        return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+        return Response(await service.metrics.rendered(), media_type=CONTENT_TYPE_LATEST)
 
     @app.post("/reset_prefix_cache", response_class=Response)
     async def reset_prefix_cache() -> Response:

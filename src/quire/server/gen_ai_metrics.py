@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry
 
 from quire.protocol import Request
+from quire.server.histograms import ForgettingHistogram
 from quire.tracing import PROVIDER, Standing, Watcher, operation, served
 
 # The buckets are those that the conventions advise.
@@ -19,15 +20,24 @@ _LABELS = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_mode
 
 
 class GenAIMetrics(Watcher):
-    """Counts each request as it ends."""
+    """Counts each request as it ends.
 
-    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+    serves: whether an adapter is still served; what is counted by the names of others is not kept.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry, model_name: str, serves: Callable[[str], bool]
+    ) -> None:
         self._model_name = model_name
 
-        def histogram(name: str, text: str, buckets: Sequence[float], *more: str) -> Histogram:
-            labels = [*_LABELS, *more]
-            name = f"gen_ai_server_{name}_seconds"
-            return Histogram(name, text, labels, registry=registry, buckets=buckets)
+        def is_there(name: str) -> bool:
+            return name == model_name or serves(name)
+
+        def histogram(
+            name: str, text: str, buckets: Sequence[float], *more: str
+        ) -> ForgettingHistogram:
+            name, labels = f"gen_ai_server_{name}_seconds", [*_LABELS, *more]
+            return ForgettingHistogram(name, text, labels, buckets, registry, _LABELS[-1], is_there)
 
         told = "From a request's arrival to its end."
         self._duration = histogram("request_duration", told, _DURATION, "error_type")
@@ -39,8 +49,8 @@ class GenAIMetrics(Watcher):
     def ended(self, request: Request, standing: Standing) -> None:
         metrics = standing.metrics
         labels = operation(request), PROVIDER, served(request, self._model_name)
-        self._duration.labels(*labels, standing.error or "").observe(metrics.e2e_latency)
+        self._duration.observe((*labels, standing.error or ""), metrics.e2e_latency)
         if metrics.ttft is not None:
-            self._first.labels(*labels).observe(metrics.ttft)
+            self._first.observe(labels, metrics.ttft)
         if metrics.tpot is not None:
-            self._later.labels(*labels).observe(metrics.tpot)
+            self._later.observe(labels, metrics.tpot)

@@ -27,7 +27,8 @@ class JSONLines(logging.Formatter):
 
 
 def set_format(name: str) -> None:
-    """Of all that this process logs: text or json."""
+    """Of all that this process logs, warnings of Python's included: text or json."""
+    logging.captureWarnings(True)
     formatter = JSONLines() if name == "json" else logging.Formatter(TEXT)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(formatter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
@@ -11,12 +12,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from quire.engine import Delta, Engine, RequestOutput
-from quire.protocol import SchedulingPolicy, Verdict
+from quire.protocol import Request, SchedulingPolicy, Verdict
 from quire.server.gen_ai_metrics import GenAIMetrics
+from quire.server.histograms import StepHistogram
 from quire.server.metric_names import NamedMetrics
-from quire.server.step_histogram import StepHistogram
 from quire.store import DiskStore, Tiers
-from quire.tracing import SpanSender
+from quire.streams import num_dropped
+from quire.tracing import SpanSender, Standing, Watcher
 from quire.transfer import BlockFetcher, BlockServer
 
 _SECONDS = (
@@ -26,7 +28,7 @@ _SECONDS = (
 _TOKENS = tuple(2.0**power for power in range(18))
 
 
-class ServerMetrics:
+class ServerMetrics(Watcher):
     """One app's metrics, in a registry of its own. ``names``: see ``NamedMetrics``.
 
     ``observe_step`` runs in the engine's thread after every step and only counts what the step
@@ -43,7 +45,15 @@ class ServerMetrics:
         self._registry = CollectorRegistry()
         self._named = NamedMetrics(self._registry, names)
         self._registry.register(_EngineCollector(engine, model_name, spans))
-        engine.watchers.add(GenAIMetrics(self._registry, model_name))
+        shelf = engine.adapters
+
+        def serves(name: str) -> bool:
+            return shelf is not None and name in shelf
+
+        for watcher in (GenAIMetrics(self._registry, model_name, serves), self):
+            engine.watchers.add(watcher)
+        self._rendering = asyncio.Lock()
+        self._rendered = 0.0, b""  # when that began
         self._success = Counter(
             "quire:request_success",
             "Requests that ended, by the reason of their last output.",
@@ -51,7 +61,8 @@ class ServerMetrics:
             registry=self._registry,
         )
         self._model_name = model_name
-        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of ended requests.")
+        told = "Prompt tokens of ended requests, but for those that were never let in."
+        self._prompt_tokens = self._counter("prompt_tokens", told)
         self._generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         self._ttft = self._histogram(
             "time_to_first_token_seconds", "From a request's arrival to its first token.", _SECONDS
@@ -82,6 +93,21 @@ class ServerMetrics:
         """Everything in Prometheus's text format."""
         return generate_latest(cast(CollectorRegistry, self._named))
 
+    async def rendered(self) -> bytes:
+        """``exposition``, by a thread, so that nobody's stream waits; once for all who ask."""
+        asked = time.monotonic()
+        async with self._rendering:
+            if self._rendered[0] <= asked:
+                begun = time.monotonic()
+                self._rendered = begun, await asyncio.to_thread(self.exposition)
+            return self._rendered[1]
+
+    def ended(self, request: Request, standing: Standing) -> None:
+        """Count what was computed for a request, however it has ended."""
+        metrics = standing.metrics
+        if metrics.peak_blocks or None not in standing.finish_reasons:
+            self._prompt_tokens.inc(metrics.num_prompt_tokens)
+
     def observe_step(self, deltas: Sequence[Delta]) -> None:
         """Count what one step of the engine gave."""
         self._generation_tokens.inc(sum(len(delta.token_ids) for delta in deltas))
@@ -99,7 +125,6 @@ class ServerMetrics:
     def _observe_end(self, output: RequestOutput, reason: str) -> None:
         metrics = output.metrics
         self._success.labels(self._model_name, reason).inc()
-        self._prompt_tokens.inc(metrics.num_prompt_tokens)
         self._e2e.observe(metrics.e2e_latency)
         if metrics.tpot is not None:
             self._tpot.observe(metrics.tpot)
@@ -183,6 +208,9 @@ class _EngineCollector:
             "integrity_faults",
             "Times that the KV pool's books were wrong, and were put right, between requests.",
             self._engine.stats.num_faults,
+        )
+        yield self._counter(
+            "log_lines_dropped", "Lines of the log whose reader had stopped.", num_dropped()
         )
 
     def _kv_cache(self) -> Iterator[Metric]:

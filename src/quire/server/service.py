@@ -112,10 +112,15 @@ class Service:
         raise UnknownModelError(f"model {shown(name)} is not served here; {known} is", "model")
 
     def check_model_of(self, session: Session, name: str | None) -> str:
-        """The name of a session's model, which a turn may give, but not change."""
+        """The name of a session's model, which a turn may give, but not change.
+
+        An adapter's is the session's own, even if it is no longer loaded, or another is called so.
+        """
         own = session.resting.request.adapter
+        if own is not None and name in (None, own.name):
+            return own.name
         if name is None:
-            return self.model_names[0] if own is None else own.name
+            return self.model_names[0]
         asked = self.check_model(name)
         if self.input_processor.adapter(asked.adapter) != own:
             raise RequestError("model is a session's, given when it is opened", "model")

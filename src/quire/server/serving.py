@@ -26,6 +26,7 @@ from quire.server.guards.connections import Connection, Connections
 from quire.server.guards.last_resort import LastResort
 from quire.server.guards.listening import listen
 from quire.server.logs import TEXT, set_format
+from quire.streams import nobody_waits
 
 _BACKLOG = 2048  # connections that the system holds until they are accepted
 _SLOWEST_STEP = 5.0  # seconds for the step under way at shutdown
@@ -209,7 +210,7 @@ def run_server(
 ) -> int:
     """Serve on bound sockets until a signal or the engine's death ends it; the exit status.
 
-    Logs to stderr, unless logging is configured already.
+    Logs to stderr, unless logging is configured already, and waits for nobody who reads that.
     """
     logging.basicConfig(level=logging.INFO, format=TEXT)
     set_format(config.log_format)
@@ -218,5 +219,6 @@ def run_server(
     listen(sockets)
     keep_what_is_loaded()
     sys.setswitchinterval(_SWITCH)
-    server.run(sockets)
+    with nobody_waits():
+        server.run(sockets)
     return server.exit_status

@@ -64,6 +64,9 @@ class DiskStore:
         """See ``BlockSource.used``. Files are told of it by the thread that writes them."""
         self._writer.used(names)
 
+    def clear(self) -> None:
+        """See ``BlockSource.clear``: what waits to be written is as good as written."""
+
     def forget(self, name: BlockHash) -> None:
         """What there is of that block is of no use: another rank lacks its part of it."""
         self._writer.drop(name)

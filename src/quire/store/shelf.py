@@ -64,6 +64,12 @@ class RecordShelf:
                     self._records[name] = None
                     self._places.add(name)
 
+    def clear(self) -> None:
+        """See ``BlockSource.clear``."""
+        with self._lock:
+            self._records.clear()
+            self._places.clear()
+
     def forget(self, name: BlockHash) -> None:
         """What there is of that block is of no use: another rank lacks its part of it."""
         with self._lock:

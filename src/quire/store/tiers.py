@@ -30,6 +30,10 @@ class Tiers:
         if self.disk is not None:
             self.disk.used(ordered)
 
+    def clear(self) -> None:
+        """See ``BlockSource.clear``."""
+        self.shelf.clear()
+
     def forget(self, name: BlockHash) -> None:
         """What there is of that block is of no use: another rank lacks its part of it."""
         self.shelf.forget(name)

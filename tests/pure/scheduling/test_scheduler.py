@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -210,6 +211,55 @@ def test_nobody_starves_behind_a_stream_of_urgent_requests() -> None:
     # Ten levels are worth PRIORITY_SECONDS each: whoever came later than that is behind.
     assert "patient" in served
     assert len(served) <= 10 * PRIORITY_SECONDS + 2
+
+
+@pytest.mark.parametrize("streams", [1, 7, 8, 15])
+def test_streams_go_on_while_a_more_urgent_prompt_is_computed(streams: int) -> None:
+    """Each in every step if that leaves half of it; otherwise in turn. The prompt has its half."""
+    budget, prompt = 16, 450
+    limits: dict[str, Any] = {"max_num_seqs": 16, "max_num_batched_tokens": budget}
+    bench = Bench(blocks=1000, policy=SchedulingPolicy.PRIORITY, **limits)
+    names = [f"s{number}" for number in range(streams)]
+    for name in names:
+        bench.scheduler.add(request(name, prompt=1, max_tokens=400))
+    bench.step()
+    bench.scheduler.add(replace(request("urgent", prompt=prompt), priority=-5))
+    bench.step()
+    steps = []
+    while bench.scheduler.group("urgent").branches[0].num_pending > 1:  # type: ignore[union-attr]
+        steps.append(bench.step())
+    assert all(sum(step.values()) == budget for step in steps[:-1]), "nothing is left unused"
+    own = [step.get("urgent", 0) for step in steps]
+    assert min(own[:-1]) >= budget // 2 and len(steps) <= -(-prompt // (budget // 2))
+    longest = 1 if streams <= budget // 2 else -(-streams // (budget // 2))
+    for name in names:
+        places = [-1, *(number for number, step in enumerate(steps) if name in step), len(steps)]
+        gaps = [after - before for before, after in pairwise(places)]
+        assert max(gaps[:-1]) <= longest and gaps[-1] <= longest + 1
+
+
+def test_a_step_that_would_pass_a_stream_over_is_not_planned_ahead() -> None:
+    bench = Bench(blocks=1000, policy=SchedulingPolicy.PRIORITY)
+    bench.scheduler.add(request("stream", prompt=1, max_tokens=400))
+    bench.step()
+    bench.scheduler.add(replace(request("urgent", prompt=100), priority=-5))
+    bench.step()
+    step = bench.scheduler.schedule(bench.clock)
+    assert len(step.chunks) == 2
+    assert bench.scheduler.schedule_ahead(step, bench.clock) is None
+
+
+def test_beams_wider_than_half_a_step_take_turns_with_a_more_urgent_prompt() -> None:
+    limits: dict[str, Any] = {"max_num_seqs": 12, "max_num_batched_tokens": 12}
+    bench = Bench(blocks=1000, policy=SchedulingPolicy.PRIORITY, **limits)
+    params = SamplingParams(use_beam_search=True, n=8, max_tokens=200)
+    bench.scheduler.add(replace(request("beams", prompt=4), params=params, max_tokens=200))
+    for _ in range(4):
+        bench.step()
+    bench.scheduler.add(replace(request("urgent", prompt=200), priority=-5))
+    steps = [bench.step() for _ in range(24)]
+    assert sum("beams" in step for step in steps) >= 16
+    assert sum(step["urgent"] for step in steps) >= 24 * 6 - 12
 
 
 def test_priority_needs_its_policy() -> None:

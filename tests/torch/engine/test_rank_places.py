@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
+import os
+import signal
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from quire import LLM, SamplingParams
 from quire.assembly.ranks.gathering import gather
+from quire.assembly.ranks.line import Line
+from quire.assembly.ranks.processes import Start
 from quire.cli import main
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.store.segment import names_in
+from support.live_server import eventually
+from support.server_process import ServerProcess
 
 PROMPTS = ["A list is", "Memory"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
@@ -66,6 +76,86 @@ def test_ranks_of_two_machines_find_each_other_by_address(
         for store in ("here", "there")
     )
     assert here == there and len(here) >= 6
+
+
+def test_a_signal_to_both_machines_lets_streams_end() -> None:
+    """As whoever orchestrates them sends it: rank 0 drains, and the other computes on."""
+    port = free_port()
+    flags = f"serve --dtype float32 -tp 2 --nnodes 2 --master-port {port} --threads 1 --port 0"
+    flags += " --kv-cache-memory-bytes 4MiB --distributed-timeout-seconds 20"
+    arguments = ["-m", "quire", *flags.split()]
+    with (
+        ServerProcess(*arguments, "--node-rank", "1", "--headless") as other,
+        ServerProcess(*arguments) as server,
+    ):
+        body = {"prompt": "A list is", "max_tokens": 300, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("data: ")
+            other.process.send_signal(signal.SIGTERM)
+            server.process.send_signal(signal.SIGTERM)
+            events = [line for line in lines if line]
+        assert events[-1] == "data: [DONE]" and '"finish_reason":"length"' in "".join(events)
+        assert (server.ended(), other.ended()) == (0, 0)
+
+
+def rank_of(parent: int) -> int:
+    """The process of the rank that it has started."""
+    found: list[int] = []
+
+    def is_there() -> bool:
+        for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+            if b"quire.assembly.ranks" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(int(pid))
+        return bool(found)
+
+    eventually(is_there)
+    return found[0]
+
+
+@pytest.mark.parametrize("ends", ["rank 0 goes", "two signals"])
+def test_a_machine_whose_rank_is_stopped_ends_in_its_time(ends: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as rank_0:
+        flags = "serve --headless -tp 2 --nnodes 2 --node-rank 1 --threads 1"
+        flags += f" --master-port {rank_0.getsockname()[1]}"
+        with (
+            ServerProcess("-m", "quire", *flags.split()) as other,
+            rank_0.accept()[0] as connection,
+        ):
+            assert Line(connection).receive(60)["kind"] == "hello"
+            os.kill(rank_of(other.process.pid), signal.SIGSTOP)
+            if ends == "rank 0 goes":
+                connection.close()
+            else:
+                other.process.send_signal(signal.SIGTERM)
+                eventually(lambda: "computes on until it ends" in other.log)
+                other.process.send_signal(signal.SIGTERM)
+            assert other.ended() == 1
+
+
+def test_a_rank_goes_on_though_nobody_reads_what_it_says() -> None:
+    here, there = socket.socketpair()
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 4096)
+    os.set_blocking(writing, True)
+    config = EngineConfig.create({"tensor_parallel_size": 2})
+    start = Start.of(1, config, threads=1, cpus=None, with_rank_0=False)
+    command = [sys.executable, "-m", "quire.assembly.ranks", str(there.fileno())]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stderr": writing}
+    with here, there, subprocess.Popen(command, pass_fds=[there.fileno()], **pipes) as rank:
+        try:
+            assert rank.stdin is not None
+            rank.stdin.write(json.dumps(asdict(start)).encode() + b"\n")
+            rank.stdin.flush()
+            Line(here).send("refused", why="it is to say so")
+            assert rank.wait(60) == 1
+        finally:
+            rank.kill()
+            os.close(writing)
+            os.close(reading)
 
 
 @pytest.mark.parametrize(

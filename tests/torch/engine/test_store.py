@@ -240,6 +240,30 @@ def test_main_memory_keeps_what_is_found_in_the_pool(model_dir: ModelDir) -> Non
     assert tiers.num_read == 0
 
 
+def test_a_reset_reaches_main_memory_and_scores(model_dir: ModelDir, tmp_path: Path) -> None:
+    """Whatever is in the memory of an engine or is about to be, and not what is on a disk."""
+    options = {"kv_cache_memory_bytes": 1 << 17, "kv_offloading_size": 2.0**-10}
+    llm = make_llm(model_dir("llama"), **options)
+    asked = SamplingParams(temperature=0.0, max_tokens=4, prompt_logprobs=1)
+    expected = llm.generate(PROMPTS, asked, use_tqdm=False)
+    source, scheduler = llm.engine.store, llm.engine.scheduler
+    assert isinstance(source, Tiers) and source.shelf.num_bytes and scheduler._scored._kept
+    for _ in range(3):
+        llm.engine.reset_prefix_cache()
+        assert not source.shelf.num_bytes and not scheduler._scored._kept
+        assert not scheduler.beyond.has_work
+        outputs = llm.generate(PROMPTS[:1], asked, use_tqdm=False)
+        assert [one.metrics.cached_tokens for one in outputs] == [0]
+        assert bits(outputs) == bits(expected[:1])
+    on_disk = make_llm(model_dir("llama"), tmp_path / "store")
+    serve(on_disk)
+    store = on_disk.engine.store
+    assert isinstance(store, DiskStore)
+    store.flush()
+    on_disk.engine.reset_prefix_cache()
+    assert fetched(serve(on_disk)) > 0
+
+
 def test_a_turn_of_a_session_finds_what_another_engine_has_computed(
     model_dir: ModelDir, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ from quire.execution.ranks import follow
 from quire.heap import keep_what_steps_take
 from quire.kernels.instructions import choose_instructions
 from quire.store import DiskStore, Tiers
+from quire.streams import last_words, nobody_waits
 from quire.transfer import BlockFetcher
 
 logger = logging.getLogger(__name__)
@@ -49,9 +50,14 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # rank 0 hears them, 
 
 
 def run(connection: socket.socket) -> NoReturn:
-    """Be a rank, and end the process."""
+    """Be a rank, and end the process. It computes on, whoever reads what it says."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    with nobody_waits():
+        _run(connection)
+
+
+def _run(connection: socket.socket) -> NoReturn:
     start = Start(**json.loads(sys.stdin.buffer.readline()))
     logging.basicConfig(
         level=logging.INFO,
@@ -63,7 +69,7 @@ def run(connection: socket.socket) -> NoReturn:
     try:
         line = Line(connection, start.config["distributed_timeout_seconds"])
     except RankError:  # rank 0 is gone
-        os._exit(1)
+        _leave(1)
     rank = _Rank(start, line)
     try:
         rank.live()
@@ -75,7 +81,13 @@ def run(connection: socket.socket) -> NoReturn:
     except BaseException as error:
         logger.exception("failed")
         rank.report(RankError(f"failed: {error!r}"))
-    os._exit(1)
+    _leave(1)
+
+
+def _leave(status: int) -> NoReturn:
+    """Whatever other threads do."""
+    last_words()
+    os._exit(status)
 
 
 class _Rank:
@@ -139,7 +151,7 @@ class _Rank:
         try:
             self._line.send("error", type=type(error).__name__, text=str(error))
         except RankError:
-            os._exit(1)
+            _leave(1)
 
     def _directory(self, met: Message) -> Path:
         if self._with_rank_0:
@@ -186,7 +198,7 @@ class _Rank:
         except RankError as error:
             self._say(f"rank 0 is gone: {error}")
         finally:
-            os._exit(status)
+            _leave(status)
 
     def _put_away(self) -> None:
         """Write what is to be stored, which nobody waits for who is not told to end."""
@@ -218,4 +230,4 @@ class _Rank:
         sys.stdin.buffer.read()
         self._told_to_end.wait(_LAST_WORD)
         self._let_end()
-        os._exit(1)
+        _leave(1)

@@ -9,14 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from quire.config import EngineConfig
 from quire.threads import wait_briefly
 
-_SLOWEST_END = 2.0  # seconds until a process that does not end is killed
+SLOWEST_END = 2.0  # seconds until a process that does not end is killed
 _MODULE = "quire.assembly.ranks"
 
 
@@ -88,14 +89,26 @@ class RankProcess:
             return f"it was ended by signal {-status} ({signal.Signals(-status).name})"
         return f"it ended with status {status}"
 
-    def end(self, last: float = 0.0) -> None:
-        """By itself, which it does when nobody is there any more, or else by force.
-
-        last: seconds for what it may still have to do.
-        """
+    def let_go(self) -> None:
+        """It ends by itself, as it does when nobody is there any more."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        if self.wait(_SLOWEST_END + last) is None:
-            self._process.kill()
-            self._process.wait()
+
+    def kill(self) -> None:
+        """However it is: one that was stopped ends by nothing else."""
+        self._process.kill()
+        self._process.wait()
+
+
+def end_all(processes: Sequence[RankProcess], last: float = 0.0) -> None:
+    """By themselves, or else by force.
+
+    last: seconds for what they may still have to do.
+    """
+    for process in processes:
+        process.let_go()
+    deadline = time.monotonic() + SLOWEST_END + last
+    for process in processes:
+        if process.wait(max(0.0, deadline - time.monotonic())) is None:
+            process.kill()

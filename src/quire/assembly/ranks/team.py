@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from quire.assembly.ranks.line import Line, Message
-from quire.assembly.ranks.processes import RankProcess
+from quire.assembly.ranks.processes import RankProcess, end_all
 from quire.errors import ConfigError, EngineError, ModelError, QuireError, RankError
 from quire.kernels.ranks import RankGroup
 
@@ -223,7 +223,6 @@ def _end(members: Sequence[Member], ending: contextlib.ExitStack) -> None:
         with contextlib.suppress(RankError):
             member.line.send("end")
         member.line.close()
-    for member in members:
-        if member.process is not None:
-            member.process.end(member.last)
+    processes = [member.process for member in members if member.process is not None]
+    end_all(processes, max((member.last for member in members), default=0.0))
     ending.close()

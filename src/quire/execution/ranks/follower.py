@@ -45,6 +45,8 @@ def _carry_out(
     source: BlockSource | None,
 ) -> None:
     batch = order.batch
+    if order.cleared and source is not None:
+        source.clear()
     if order.used and source is not None:
         source.used(order.used)
     if order.moves:

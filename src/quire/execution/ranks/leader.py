@@ -89,8 +89,10 @@ class Orders:
         adapters: list[bytes] = []
         if batch is not None and batch.header.adapted and self._adapters is not None:
             adapters = [one.fingerprint for one in self._adapters.at_hand]
-        used = () if self._source is None else self._source.take_used()
-        self._group.tell(encode(Order(moves, batch, adapters, states, used)))
+        source = self._source
+        used = () if source is None else source.take_used()
+        cleared = source is not None and source.take_cleared()
+        self._group.tell(encode(Order(moves, batch, adapters, states, used, cleared)))
 
 
 class LeadingWorker(Worker):

@@ -15,7 +15,7 @@ from quire.memory import BlockHash, BlockMove, Content, MoveKind
 _KINDS = list(MoveKind)
 _NUMBER_OF = {kind: number for number, kind in enumerate(_KINDS)}
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_HEAD = 14  # numbers before all others
+_HEAD = 15  # numbers before all others
 _NONE = -1
 DIGEST = 32  # bytes of an adapter's fingerprint
 _NAME = 16  # bytes of a block's name
@@ -28,7 +28,8 @@ class Order(NamedTuple):
     batch: StepBatch | None = None  # then the head, for the rows that it asks for
     adapters: Sequence[bytes] = ()  # fingerprints of those that its sequences have, as numbered
     states: Tensor | None = None  # [R, d]: further rows for the head
-    used: Sequence[BlockHash] = ()  # before all; see ``BlockSource.used``
+    used: Sequence[BlockHash] = ()  # before all that comes above; see ``BlockSource.used``
+    cleared: bool = False  # before that; see ``BlockSource.clear``
 
 
 def encode(order: Order) -> bytes:
@@ -36,7 +37,7 @@ def encode(order: Order) -> bytes:
     batch, states = order.batch, order.states
     contents = [move.content for move in order.moves if move.content is not None]
     block_size = len(contents[0].token_ids) if contents else 0
-    numbers = [len(order.moves), len(order.adapters), len(order.used), block_size]
+    numbers = [len(order.moves), len(order.adapters), len(order.used), order.cleared, block_size]
     if batch is None:
         numbers += [_NONE, 0, 0, 0, 0, 0, 0]
     else:
@@ -64,8 +65,8 @@ def encode(order: Order) -> bytes:
 def decode(message: bytes) -> Order:
     """See ``encode``."""
     head = unpack_from(f"{_HEAD}q", message)
-    num_moves, num_adapters, num_used, content_size = head[:4]
-    tokens, seqs, kv_groups, block_size, asked, *counts = head[4:11]
+    num_moves, num_adapters, num_used, cleared, content_size = head[:5]
+    tokens, seqs, kv_groups, block_size, asked, *counts = head[5:12]
     moves, place = _moves(message, num_moves, content_size)
     widths = unpack_from(f"{kv_groups}q", message, place)
     sinks = unpack_from(f"{kv_groups}q", message, place + 8 * kv_groups)
@@ -82,11 +83,11 @@ def decode(message: bytes) -> Order:
         bounds = buffer[2 * tokens : 2 * tokens + seqs + 1]
         batch = StepBatch(header, buffer, tuple(bounds.tolist()))
         content = content[8 * size :]
-    rows, width, dtype = head[11:]
+    rows, width, dtype = head[12:]
     states = None
     if rows != _NONE:
         states = torch.frombuffer(content, dtype=_DTYPES[dtype]).view(rows, width)
-    return Order(moves, batch, adapters, states, used)
+    return Order(moves, batch, adapters, states, used, bool(cleared))
 
 
 def _moves(message: bytes, count: int, block_size: int) -> tuple[list[BlockMove], int]:

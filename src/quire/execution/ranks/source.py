@@ -26,6 +26,7 @@ class SharedSource:
     def __init__(self, own: Part) -> None:
         self._own = own
         self._used: list[BlockHash] = []  # not told yet
+        self._cleared = False  # the same
 
     def has(self, name: BlockHash) -> bool:
         """See ``BlockSource.has``. What another rank lacks all the same, a fetch finds out."""
@@ -41,6 +42,17 @@ class SharedSource:
         """What others are to be told of, once."""
         used, self._used = self._used, []
         return used
+
+    def clear(self) -> None:
+        """See ``BlockSource.clear``. By this rank's part is decided, so others may hear it late."""
+        self._own.clear()
+        self._used.clear()
+        self._cleared = True
+
+    def take_cleared(self) -> bool:
+        """Whether others are to be told of it, once."""
+        cleared, self._cleared = self._cleared, False
+        return cleared
 
     def room(self) -> int:
         """See ``BlockSource.room``."""

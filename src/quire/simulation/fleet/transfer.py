@@ -71,6 +71,9 @@ class Delivered:
     def used(self, names: Iterable[BlockHash]) -> None:
         """What was sent stays until its request has ended, used or not."""
 
+    def clear(self) -> None:
+        self._names.clear()
+
     def room(self) -> int:
         """What is computed here is not kept beside the pool."""
         return 0
