@@ -88,6 +88,44 @@ def test_biases_of_zeros_through_transformers(
         load_model(biased)
 
 
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+def test_masks_of_old_checkpoints_through_transformers(prefix: str, tmp_path: Path) -> None:
+    """As GPT-2's savers of other times left them in each layer."""
+    directory = make_model("gpt2", tmp_path)
+    before = logits(directory)
+    tensors = load_file(directory / WHOLE)
+    names = {name: f"{prefix}{name.removeprefix('transformer.')}" for name in tensors}
+    masks: Tensors = {f"{prefix}h.{layer}.attn.masked_bias": torch.tensor(-1e4) for layer in (0, 1)}
+    masks[f"{prefix}h.0.attn.bias"] = torch.ones(1, 1, 8, 8, dtype=torch.uint8)
+    save_file({**{names[n]: t for n, t in tensors.items()}, **masks}, directory / WHOLE)
+    assert all(map(torch.equal, logits(directory), before))
+
+
+def test_zeros_of_a_decoder_alone_through_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "_NATIVE", {})
+    directory = rewritten(make_model("llama", tmp_path / "model"), tmp_path / "zeros", with_biases)
+    tensors = load_file(directory / WHOLE)
+    save_file({n.removeprefix("model."): t for n, t in tensors.items()}, directory / WHOLE)
+    check_as(logits(directory), tmp_path / "model")
+
+
+@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+def test_tables_of_old_encoders(family: str, tmp_path: Path) -> None:
+    directory, batch = make_encoder(family, tmp_path), TextBatch(torch.tensor([[2, 5, 6, 3]]))
+
+    def states() -> Tensor:
+        return load_encoder(directory, "auto", None, None, lambda num_bytes: None).forward(batch)
+
+    before, tensors = states(), load_file(directory / WHOLE)
+    numbers = torch.arange(64)[None]
+    tables = {"position_ids": numbers, "token_type_ids": torch.zeros_like(numbers)}
+    more = {f"embeddings.{name}": table for name, table in tables.items()}
+    save_file({**tensors, **more}, directory / WHOLE)
+    assert torch.equal(states(), before)
+
+
 OWN = ("smollm", "qwen2.5", "gpt2", "opt", "opt-350m", "gemma2", "falcon")
 FOREIGN = ("smollm", "gemma2")
 TIED = [*((one, "Quire") for one in OWN), *((one, "transformers") for one in FOREIGN)]
