@@ -232,6 +232,44 @@ def test_an_embedder_without_its_prefix_that_is_rounded_by_outputs(
         assert (one - states @ table.T).abs().max() < 1e-3
 
 
+FP8 = {"quant_method": "fp8", "activation_scheme": "static"}
+OF_FLOATS = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float"}}
+FROZEN = {
+    "quant_method": "compressed-tensors",
+    "format": "naive-quantized",
+    "quantization_status": "frozen",
+    "config_groups": {"group_0": OF_FLOATS},
+    "ignore": ["lm_head"],
+}
+
+
+@pytest.mark.parametrize("config", [FP8, FROZEN], ids=["AutoFP8", "compressed-tensors"])
+def test_eight_bit_floats_as_the_first_tools_wrote_them(
+    config: dict[str, Any], model_dir: ModelDir, tmp_path: Path
+) -> None:
+    """With a single scale for keys and values, which are kept as the engine is told to."""
+
+    def packed(name: str, tensor: Tensor) -> Tensors:
+        if not is_projection(name):
+            return {name: tensor}
+        scale, bare = tensor.abs().amax() / 448, name.removesuffix(".weight")
+        found = {
+            name: (tensor / scale).to(torch.float8_e4m3fn),
+            f"{bare}.weight_scale": scale[None],
+        }
+        if name.endswith("k_proj.weight"):
+            found[f"{bare.removesuffix('.k_proj')}.kv_scale"] = torch.ones(1)
+        return found
+
+    def floats(name: str, tensor: Tensor) -> Tensors:
+        values = list(packed(name, tensor).values())
+        return {name: values[0].float() * values[1] if len(values) > 1 else tensor}
+
+    source = model_dir("llama")
+    found = logits(rewritten(source, tmp_path / "packed", packed, config))
+    check_as(found, rewritten(source, tmp_path / "floats", floats))
+
+
 def test_auto_gptq_as_it_left_models(model_dir: ModelDir, tmp_path: Path) -> None:
     """What says how weights are rounded in a file of its own, a name of its own, and zeros."""
 
