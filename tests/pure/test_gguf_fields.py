@@ -190,6 +190,37 @@ def test_every_architecture_is_asked(name: str, tmp_path: Path) -> None:
         config_of(open_gguf(written(file, tmp_path / "model.gguf")))
 
 
+def test_names_that_other_converters_have(tmp_path: Path) -> None:
+    """Ollama's, of models that it has converted itself."""
+    other = {
+        "qwen3.max_position_embeddings": number(64),
+        "qwen3.attention.head_dim": number(8),
+        "qwen3.rope.global.freq_base": floating(1e6),
+    }
+    usual = {"qwen3.attention.key_length": number(8), "qwen3.rope.freq_base": floating(1e6)}
+    expected = config(tmp_path / "usual.gguf", usual)
+    assert expected["head_dim"] == 8 and expected["rope_theta"] == 1e6
+    assert config(tmp_path / "other.gguf", other) == expected
+    assert config(tmp_path / "both.gguf", {**other, **usual}) == expected
+    differing = {**usual, "qwen3.attention.head_dim": number(16)}
+    with pytest.raises(ModelError, match=r"head_dim is 16, but qwen3\.attention\.key_length is 8"):
+        config(tmp_path / "differing.gguf", differing)
+
+
+def test_both_bases_of_gemma_3_as_ollama_names_them(tmp_path: Path) -> None:
+    file = parts()
+    fields = {key.replace("qwen3.", "gemma3."): value for key, value in file["fields"].items()}
+    fields |= {
+        "general.architecture": string("gemma3"),
+        "gemma3.attention.sliding_window": number(16),
+        "gemma3.rope.global.freq_base": floating(1e6),
+        "gemma3.rope.local.freq_base": floating(2e4),
+    }
+    found = config_of(open_gguf(written({**file, "fields": fields}, tmp_path / "model.gguf")))
+    bases = {kind: one["rope_theta"] for kind, one in found["rope_parameters"].items()}
+    assert bases == {"full_attention": 1e6, "sliding_attention": 2e4}
+
+
 def test_a_window_of_none(tmp_path: Path) -> None:
     """Phi-4's files say 0, and one that no text outgrows changes nothing anywhere."""
     from quire.shape import read_shape

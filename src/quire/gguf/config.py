@@ -11,7 +11,7 @@ from quire.errors import ModelError
 from quire.gguf.architectures import ARCHITECTURES, EXPERTS, Architecture
 from quire.gguf.ends import end_tokens
 from quire.gguf.header import GGUFFile
-from quire.gguf.understood import check_understood
+from quire.gguf.understood import by_usual_names, check_understood
 
 # By the names after the architecture's; all are needed.
 _NEEDED = {
@@ -63,6 +63,7 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         ModelError: the architecture is not supported, or what it needs is missing.
     """
     known = architecture_of(file)
+    file = by_usual_names(file, known)
     biases = {part: f"blk.0.{part}.bias" in file.tensors for part in _BIASED}
     fields: dict[str, Any] = {
         "architectures": [known.class_name],

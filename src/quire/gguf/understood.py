@@ -62,6 +62,18 @@ _OF_ARCHITECTURES: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "gpt-oss": {"expert_gating_func": (0, 1, 3)},  # softmax of those that were chosen
 }
 
+# As others than llama.cpp's converters call them: Ollama's.
+_OTHER_NAMES = {
+    "attention.head_dim": "attention.key_length",
+    "max_position_embeddings": "context_length",
+    "norm_top_k_prob": "expert_weights_norm",
+    "rope.global.freq_base": "rope.freq_base",
+    "rope.local.freq_base": "rope.freq_base_swa",
+    "rope.scaling.extrapolation_factor": "rope.scaling.yarn_ext_factor",
+    "rope.scaling.beta_fast": "rope.scaling.yarn_beta_fast",
+    "rope.scaling.beta_slow": "rope.scaling.yarn_beta_slow",
+}
+
 # As another field, or not there.
 _AS_ANOTHER = {
     "expert_feed_forward_length": "feed_forward_length",
@@ -72,6 +84,25 @@ _AS_ANOTHER = {
     "rope.freq_base_swa": "rope.freq_base",
     "embedding_length_out": "embedding_length",
 }
+
+
+def by_usual_names(file: GGUFFile, known: Architecture) -> GGUFFile:
+    """The file with its fields as llama.cpp's converters call them.
+
+    Raises:
+        ModelError: a field is there under two names, and they say different things.
+    """
+    metadata = dict(file.metadata)
+    for other, usual in _OTHER_NAMES.items():
+        other, usual = f"{known.name}.{other}", f"{known.name}.{usual}"
+        if other in metadata:
+            value = metadata.pop(other)
+            if metadata.setdefault(usual, value) != value:
+                raise ModelError(
+                    f"{file.path}: {other} is {short(value)}, but {usual} is "
+                    f"{short(metadata[usual])}"
+                )
+    return file._replace(metadata=metadata)
 
 
 def check_understood(file: GGUFFile, known: Architecture, read: Collection[str]) -> None:

@@ -23,8 +23,8 @@ WHOLE = "model.safetensors"
 _MOST_INDEX = 64 << 20  # bytes; that of a model of 10^12 parameters has ten millions
 _SHOWN = 5  # names in an error
 _NUMBERED = re.compile(r"(.*)-(\d{5,6})-of-(\d{5,6})\.safetensors")
-# Of adapters, and of Mistral's own code, whose tensors are called otherwise.
-_OTHERS = re.compile(r"(adapter|consolidated).*")
+# Of adapters, of Mistral's own code, whose tensors are called otherwise, and what is hidden.
+_OTHERS = re.compile(r"(adapter|consolidated|\.).*")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 

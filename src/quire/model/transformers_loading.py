@@ -128,6 +128,12 @@ class _Unread(NamedTuple):
         return self.weights.stored(self.name)
 
 
+def _adds_nothing(weights: Weights, own: str) -> bool:
+    """Of a tensor by the name that its file has."""
+    names = (own, weights.prefix + own)
+    return any(name in weights and adds_nothing(weights, name) for name in names)
+
+
 def _by_own_names(weights: Weights) -> dict[str, _Unread]:
     return {name.removeprefix(weights.prefix): _Unread(weights, name) for name in weights}
 
@@ -182,11 +188,9 @@ def _load(
     except Exception as error:  # whatever an architecture's code raises, it cannot be used
         raise ModelError(f"{directory}: transformers cannot load it: {one_line(error)}") from error
     for fault in ("missing_keys", "mismatched_keys", "unexpected_keys"):
-        found = [
-            name
-            for name in map(str, report[fault])
-            if not (may_differ(name) or (name in weights and adds_nothing(weights, name)))
-        ]
+        found = [name for name in map(str, report[fault]) if not may_differ(name)]
+        if fault == "unexpected_keys":
+            found = [name for name in found if not _adds_nothing(weights, name)]
         if found:
             names = ", ".join(sorted(found)[:5])
             raise ModelError(f"{directory}: {fault.replace('_keys', ' tensors')}: {names}")

@@ -23,13 +23,16 @@ from quire.model.parts import WHOLE, Part
 from quire.model.safetensors_file import SafetensorsFile
 from quire.model.stored import ByGroups
 
-# Tables that old checkpoints carry and that are computed from the config: angles, and causal masks.
+# Tables that old checkpoints carry and that are computed from the config: angles, causal masks, and
+# the kinds of tokens of a text that has but one.
 _COMPUTED = (
     "rotary_emb.inv_freq",
     ".attention.bias",
     ".attention.masked_bias",
     ".attn.bias",
     ".attn.masked_bias",
+    ".attn.causal_mask",
+    "embeddings.token_type_ids",
 )
 
 # Of a decoder that was saved by itself, as embedding models are; and what stands beside one.
@@ -248,7 +251,6 @@ class Weights:
             ModelError: the checkpoint has tensors that the architecture has no place for.
         """
         left = [name for name in self._files if name not in self._taken]
-        left = [name for name in left if not name.endswith(_COMPUTED)]
         left = sorted(name for name in left if not adds_nothing(self, name))
         if left:
             shown = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
@@ -270,7 +272,11 @@ class Weights:
 
 
 def adds_nothing(weights: Weights, name: str) -> bool:
-    """Whether it is a bias of zeros, which some savers write for every projection."""
+    """Whether it is a table that is computed, or a bias of zeros, which some savers write for
+    every projection.
+    """
+    if name.endswith(_COMPUTED):
+        return True
     if not (name.endswith(".bias") and weights.has_floats(name)):
         return False
     return len(weights.shape(name) or ()) == 1 and not weights.as_stored(name).any()

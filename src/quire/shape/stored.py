@@ -169,7 +169,8 @@ def _mxfp4(section: Fields) -> StoredWeights:
 
 def _modelopt(section: Fields) -> StoredWeights:
     """What NVIDIA's ModelOpt writes: FP8 as others do, a scale to a tensor or to an output."""
-    found = section.get("quant_algo", str, "none")
+    inner = section.section("quantization") if "quantization" in section else section
+    found = inner.get("quant_algo", str, "none")
     if found not in _MODELOPT:
         _refuse(section, f"quant_algo {found}; supported: {', '.join(_MODELOPT)}", _DENSE)
     return StoredWeights("fp8", (((_LINEAR,), Scheme("float", 8)),))
@@ -245,8 +246,8 @@ def _bitsandbytes(section: Fields) -> StoredWeights:
 
 def _compressed_tensors(section: Fields) -> StoredWeights:
     status = section.get("quantization_status", str, "compressed")
-    if status != "compressed":
-        _refuse(section, f"quantization_status {status}; supported: compressed")
+    if status not in _WRITTEN:
+        _refuse(section, f"quantization_status {status}; supported: {', '.join(_WRITTEN)}")
     for name in ("sparsity_config", "transform_config"):
         inner = section.section(name)
         if inner.values and inner.get("format", str, "") != "dense":
@@ -285,6 +286,7 @@ def _is_quick(pattern: str) -> bool:
     return True
 
 
+_WRITTEN = ("compressed", "frozen")  # the latter by older writers; tensors tell what they are
 _MODELOPT = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN")
 # And what is taken off zeros before they are stored.
 _AUTO_ROUND = {

@@ -77,6 +77,12 @@ def beside_an_adapter(directory: Path) -> None:
     (directory / "consolidated.safetensors").touch()
 
 
+def hidden_files(directory: Path) -> None:
+    """As macOS leaves one beside each file that it copies to other disks."""
+    one_file("weights.safetensors")(directory)
+    (directory / "._weights.safetensors").write_bytes(b"Mac OS X")
+
+
 def twice(directory: Path) -> None:
     """A tensor in both files, of which the index tells the right one."""
     first, second = halves(directory)
@@ -99,6 +105,7 @@ FOUND = {
     "an index that is left over": stale_index,
     "copies of other types": copies_of_other_types,
     "an adapter beside it": beside_an_adapter,
+    "hidden files": hidden_files,
     "a tensor in two files": twice,
 }
 

@@ -88,6 +88,44 @@ def test_biases_of_zeros_through_transformers(
         load_model(biased)
 
 
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+def test_masks_of_old_checkpoints_through_transformers(prefix: str, tmp_path: Path) -> None:
+    """As GPT-2's savers of other times left them in each layer."""
+    directory = make_model("gpt2", tmp_path)
+    before = logits(directory)
+    tensors = load_file(directory / WHOLE)
+    names = {name: f"{prefix}{name.removeprefix('transformer.')}" for name in tensors}
+    masks: Tensors = {f"{prefix}h.{layer}.attn.masked_bias": torch.tensor(-1e4) for layer in (0, 1)}
+    masks[f"{prefix}h.0.attn.bias"] = torch.ones(1, 1, 8, 8, dtype=torch.uint8)
+    save_file({**{names[n]: t for n, t in tensors.items()}, **masks}, directory / WHOLE)
+    assert all(map(torch.equal, logits(directory), before))
+
+
+def test_zeros_of_a_decoder_alone_through_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "_NATIVE", {})
+    directory = rewritten(make_model("llama", tmp_path / "model"), tmp_path / "zeros", with_biases)
+    tensors = load_file(directory / WHOLE)
+    save_file({n.removeprefix("model."): t for n, t in tensors.items()}, directory / WHOLE)
+    check_as(logits(directory), tmp_path / "model")
+
+
+@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+def test_tables_of_old_encoders(family: str, tmp_path: Path) -> None:
+    directory, batch = make_encoder(family, tmp_path), TextBatch(torch.tensor([[2, 5, 6, 3]]))
+
+    def states() -> Tensor:
+        return load_encoder(directory, "auto", None, None, lambda num_bytes: None).forward(batch)
+
+    before, tensors = states(), load_file(directory / WHOLE)
+    numbers = torch.arange(64)[None]
+    tables = {"position_ids": numbers, "token_type_ids": torch.zeros_like(numbers)}
+    more = {f"embeddings.{name}": table for name, table in tables.items()}
+    save_file({**tensors, **more}, directory / WHOLE)
+    assert torch.equal(states(), before)
+
+
 OWN = ("smollm", "qwen2.5", "gpt2", "opt", "opt-350m", "gemma2", "falcon")
 FOREIGN = ("smollm", "gemma2")
 TIED = [*((one, "Quire") for one in OWN), *((one, "transformers") for one in FOREIGN)]
@@ -192,6 +230,44 @@ def test_an_embedder_without_its_prefix_that_is_rounded_by_outputs(
     for one, text in zip(found, random_prompts(5, 30), strict=True):
         states = whole.model(torch.tensor([text])).last_hidden_state[0]
         assert (one - states @ table.T).abs().max() < 1e-3
+
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "static"}
+OF_FLOATS = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float"}}
+FROZEN = {
+    "quant_method": "compressed-tensors",
+    "format": "naive-quantized",
+    "quantization_status": "frozen",
+    "config_groups": {"group_0": OF_FLOATS},
+    "ignore": ["lm_head"],
+}
+
+
+@pytest.mark.parametrize("config", [FP8, FROZEN], ids=["AutoFP8", "compressed-tensors"])
+def test_eight_bit_floats_as_the_first_tools_wrote_them(
+    config: dict[str, Any], model_dir: ModelDir, tmp_path: Path
+) -> None:
+    """With a single scale for keys and values, which are kept as the engine is told to."""
+
+    def packed(name: str, tensor: Tensor) -> Tensors:
+        if not is_projection(name):
+            return {name: tensor}
+        scale, bare = tensor.abs().amax() / 448, name.removesuffix(".weight")
+        found = {
+            name: (tensor / scale).to(torch.float8_e4m3fn),
+            f"{bare}.weight_scale": scale[None],
+        }
+        if name.endswith("k_proj.weight"):
+            found[f"{bare.removesuffix('.k_proj')}.kv_scale"] = torch.ones(1)
+        return found
+
+    def floats(name: str, tensor: Tensor) -> Tensors:
+        values = list(packed(name, tensor).values())
+        return {name: values[0].float() * values[1] if len(values) > 1 else tensor}
+
+    source = model_dir("llama")
+    found = logits(rewritten(source, tmp_path / "packed", packed, config))
+    check_as(found, rewritten(source, tmp_path / "floats", floats))
 
 
 def test_auto_gptq_as_it_left_models(model_dir: ModelDir, tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ def test_faults_name_the_tensor(single: Path) -> None:
 
 
 def test_computed_tables_of_old_checkpoints_are_left_alone(tmp_path: Path) -> None:
-    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
-    save_file({name: torch.ones(4)}, tmp_path / "model.safetensors")
+    names = ("model.layers.0.self_attn.rotary_emb.inv_freq", "transformer.h.0.attn.causal_mask")
+    save_file({name: torch.ones(4) for name in names}, tmp_path / "model.safetensors")
     Weights(tmp_path, torch.float32).finish()
 
 

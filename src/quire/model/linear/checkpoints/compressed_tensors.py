@@ -22,7 +22,7 @@ from quire.shape import Scheme
 
 # Of activations, keys and values: those are rounded here as they come, or not at all.
 _LEFT = ("input_scale", "input_zero_point", "output_scale", "output_zero_point")
-_LEFT_OF_ATTENTION = ("q_scale", "k_scale", "v_scale")
+_LEFT_OF_ATTENTION = ("q_scale", "k_scale", "v_scale", "kv_scale")
 _EMBEDDINGS = ("embed_tokens", "embed_in", "wte", "word_embeddings")
 
 

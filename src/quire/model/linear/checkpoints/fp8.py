@@ -21,7 +21,7 @@ SCALES = (torch.float32, torch.bfloat16, torch.float16)
 
 # Of activations, keys and values: those are not rounded by what is stored.
 _LEFT = ("input_scale", "activation_scale", "output_scale")
-_LEFT_OF_ATTENTION = ("q_scale", "k_scale", "v_scale")
+_LEFT_OF_ATTENTION = ("q_scale", "k_scale", "v_scale", "kv_scale")
 _FLOATS_OF_8_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
