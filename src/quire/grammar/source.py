@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,11 +33,15 @@ Json = dict[str, Any]
 
 
 def grammar_source(
-    asked: StructuredOutputs, token_id: Callable[[str], int | None], limits: LLParserLimits
+    asked: StructuredOutputs,
+    token_id: Callable[[str], int | None],
+    limits: LLParserLimits,
+    order: str = "",
 ) -> str:
     """llguidance's own text of it; RequestError where there cannot be one.
 
     token_id: of a token by its name. limits: within which schemas are to be understood.
+    order: of what the text stands in, see ``Reasoning``.
     """
 
     def of_schema(schema: Any) -> str:
@@ -45,7 +50,15 @@ def grammar_source(
         foreign.check()
         return schema_grammar(schema, foreign)
 
-    return prepared(_source(asked), token_id, of_schema)
+    source = _source(asked)
+    return prepared(_within(order, source) if order else source, token_id, of_schema)
+
+
+def _within(order: str, source: str) -> str:
+    several = source.lstrip().startswith("{")
+    text, *others = json.loads(source)["grammars"] if several else [{"lark_grammar": source}]
+    named = [{"name": "order", "lark_grammar": order}, {**text, "name": "text"}]
+    return json.dumps({"grammars": [*named, *others]})
 
 
 def _source(asked: StructuredOutputs) -> str:
