@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, StructTag
@@ -28,6 +28,10 @@ _FORMATS = {
     *("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"),
     "unknown",
 }
+_IDLE: Mapping[str, Sequence[Any]] = {
+    "uniqueItems": (False,),
+    "propertyNames": (True, {}, {"type": "string"}),  # as zod says of any record
+}
 
 Json = dict[str, Any]
 
@@ -46,6 +50,7 @@ def grammar_source(
 
     def of_schema(schema: Any) -> str:
         check_depth(schema)
+        schema = edited(schema, [_without_idle_words])
         foreign = Foreign(schema, limits)
         foreign.check()
         return schema_grammar(schema, foreign)
@@ -77,9 +82,7 @@ def _source(asked: StructuredOutputs) -> str:
 
 def _laid_out(schema: Any, asked: StructuredOutputs) -> Json:
     """A schema that says where white space may be."""
-    edits = [_without_unknown_format]
-    if asked.disable_additional_properties:
-        edits.append(_closed)
+    edits = [_closed] if asked.disable_additional_properties else []
     layout: Json = {"whitespace_pattern": asked.whitespace_pattern or _WHITESPACE}
     if asked.disable_any_whitespace:
         layout = {"whitespace_flexible": False}
@@ -88,11 +91,15 @@ def _laid_out(schema: Any, asked: StructuredOutputs) -> Json:
     return {**schema, "x-guidance": {**(own if isinstance(own, dict) else {}), **layout}}
 
 
-def _without_unknown_format(schema: Json) -> Json:
-    """By JSON Schema, a format that is not understood says nothing."""
+def _without_idle_words(schema: Json) -> Json:
+    """By JSON Schema, a format that is not understood says nothing.
+
+    Nor do words that ask for what is so anyway, which llguidance does not know.
+    """
+    idle = {key for key, values in _IDLE.items() if schema.get(key) in values}
     if isinstance(schema.get("format"), str) and schema["format"] not in _FORMATS:
-        return {key: value for key, value in schema.items() if key != "format"}
-    return schema
+        idle.add("format")
+    return {key: value for key, value in schema.items() if key not in idle} if idle else schema
 
 
 def _closed(schema: Json) -> Json:
@@ -149,7 +156,6 @@ def _tag(name: str, structure: Any, triggers: list[Any]) -> StructTag:
     if not heads:
         raise RequestError(f"{name}: a structure's begin must start with a trigger", _FIELD)
     layout = {"x-guidance": {"whitespace_pattern": _WHITESPACE}}
-    schema = edited(schema, [_without_unknown_format])
     return StructTag(trigger=heads[0], begin=begin, grammar=write({**layout, **schema}), end=end)
 
 
@@ -164,4 +170,4 @@ def _tag_schema(schema: Any, most: int | None) -> Json:
         schema = {"anyOf": [True]}
     elif schema is False:
         schema = {"anyOf": [False]}
-    return {"x-guidance": layout, **edited(schema, [_without_unknown_format])}
+    return {"x-guidance": layout, **schema}
