@@ -157,6 +157,7 @@ _FOREIGN = ("]<]minimax[>[", "<atem:invoke", '"tool_name": title of the tool')
 _THINK = Marks("<think>", "</think>")
 _MISTRAL = Marks("[THINK]", "[/THINK]")
 _COHERE = Marks("<|START_THINKING|>", "<|END_THINKING|>")
+_SEED = Marks("<seed:think>", "</seed:think>")
 REASONING: Mapping[str, Marks] = {
     "qwen3": _THINK,
     "deepseek_r1": Marks("<think>", "</think>", implied=True),
@@ -166,6 +167,7 @@ REASONING: Mapping[str, Marks] = {
     "deepseek_v3": _THINK,
     "mistral": _MISTRAL,
     "cohere_command3": _COHERE,
+    "seed_oss": _SEED,
     "openai_gptoss": harmony.REASONING,
 }
 
@@ -179,7 +181,7 @@ def dialect_of(template: str) -> Dialect | None:
 
 def marks_of(template: str) -> Marks | None:
     """The marks of reasoning that a chat template knows."""
-    for marks in (harmony.REASONING, _THINK, _MISTRAL, _COHERE):
+    for marks in (harmony.REASONING, _THINK, _MISTRAL, _COHERE, _SEED):
         if marks.end in template:
             return marks
     return None
