@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from quire.engine import Begun
 from quire.engine.chat_template import ChatTemplate
 from quire.engine.detokenizer import Detokenizer
 from quire.engine.tokenizer import JsonTokenizer
-from quire.protocol import SamplingParams
+from quire.grammar import GrammarCompiler
+from quire.protocol import SamplingParams, StructuredOutputs
 from quire.server.chats.guidance import guided
 from quire.server.chats.speech import Speech
-from quire.server.chats.tools import Tool, ToolChoice
+from quire.server.chats.tools import AUTO, Tool, ToolChoice
 
 _DEMO = Path(quire.__file__).parent / "demo" / "tokenizer.json"
 
@@ -42,6 +43,7 @@ class Obedient:
         self._ending = np.array(
             [i for i, one in enumerate(texts) if one in marks or set(one) <= set('"}])>\n')]
         )
+        self._compiler = GrammarCompiler(self._tokenizer, self._size, frozenset(self._ends))
         self.speech = Speech.of(self._tokenizer, ServerConfig())
 
     def call(
@@ -63,7 +65,9 @@ class Obedient:
         assert asked.structured_outputs is not None
         if speech.marks is not None:  # either the grammar has the reasoning, or what is before it
             assert (asked.reasoning is None) == speech.reasons_within(opened=standing.reasons)
-        text = self._write(str(asked.structured_outputs.grammar), asked, random.Random(seed))
+        source = LLMatcher.grammar_from_lark(str(asked.structured_outputs.grammar))
+        matcher = LLMatcher(self._guide, source, log_level=0)
+        text = self._write(matcher, asked, random.Random(seed))
         whole, pieces = (speech.parser(schemas, begun) for _ in range(2))
         events = whole.push(text) + whole.finish()
         told: list[Event] = [event for one in text for event in pieces.push(one)]
@@ -74,8 +78,36 @@ class Obedient:
         tokens = self._tokenizer.encode(text, add_special_tokens=False)
         return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
 
-    def _write(self, grammar: str, asked: SamplingParams, chance: random.Random) -> str:
-        matcher = LLMatcher(self._guide, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    def answers(
+        self, asked: StructuredOutputs, seeds: int, *, opening: str = "", most: int | None = None
+    ) -> Iterator[tuple[str, Reply]]:
+        """Texts that it writes when it is asked so, without tools, and what they say.
+
+        most: tokens of a thought.
+        """
+        begun = Begun(opening)
+        params, matcher = self._asked(asked, begun, most)
+        for seed in range(seeds):
+            text = self._write(matcher.deep_copy(), params, random.Random(seed))
+            yield text, Reply.of(self.speech.parser(None, begun).parse(text))
+
+    def may_answer(self, asked: StructuredOutputs, text: str) -> bool:
+        """Whether an answer that is asked for may be this, marks and all."""
+        _, matcher = self._asked(asked, Begun(), None)
+        tokens = self._tokenizer.encode(text, add_special_tokens=False)
+        return matcher.try_consume_tokens(tokens) == len(tokens) and bool(matcher.is_accepting())
+
+    def _asked(
+        self, asked: StructuredOutputs, begun: Begun, most: int | None
+    ) -> tuple[SamplingParams, LLMatcher]:
+        params = SamplingParams(structured_outputs=asked, thinking_token_budget=most)
+        standing = self.speech.standing(begun)
+        params = guided(self.speech, params, (), AUTO, several=False, standing=standing)
+        rules = self._compiler.rules(params)
+        assert rules is not None and rules.text is not None and rules.thinking is None
+        return params, rules.text.deep_copy()
+
+    def _write(self, matcher: LLMatcher, asked: SamplingParams, chance: random.Random) -> str:
         assert not matcher.is_error(), matcher.get_error()
         said = Detokenizer(self._tokenizer, [], True, asked.kept_special_tokens)
         text, count = "", 0

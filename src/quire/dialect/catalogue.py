@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from quire.dialect import glm, harmony, llama, marked, mistral, pythonic, qwen_xml, tagged
 from quire.dialect.calls import Tools
-from quire.dialect.grammar import Frame, Writing
+from quire.dialect.grammar import Frame, Spell, Writing
 from quire.dialect.parser import CallForm, Marks, Parser
+
+
+class Order(Protocol):
+    """See ``harmony.Channels.order``."""
+
+    def __call__(self, spell: Spell, any_token: str, most: int | None, *, amid: bool) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,7 @@ class Dialect:
     old_writing: of chat templates that do not hold ``new_sign``.
     parser: of a format that orders the whole output, not only its calls; it is told what the
     prompt holds of that.
+    order: of such a format, see ``harmony.Channels.order``.
     """
 
     names: tuple[str, ...]
@@ -33,6 +41,7 @@ class Dialect:
     old_writing: Writing | None = None
     new_sign: str = ""
     parser: Callable[[Tools | None, str], Parser] | None = None
+    order: Order | None = None
 
     def writing_in(self, template: str) -> Writing:
         if self.old_writing is not None and self.new_sign not in template:
@@ -66,6 +75,7 @@ _ALL = (
         sign="<|channel|>analysis",
         marks=harmony.MARKS,
         parser=harmony.parser,
+        order=harmony.Channels().order,
     ),
     Dialect(
         ("deepseek_v31", "deepseek_v3", "deepseek_r1"),
@@ -147,6 +157,7 @@ _FOREIGN = ("]<]minimax[>[", "<atem:invoke", '"tool_name": title of the tool')
 _THINK = Marks("<think>", "</think>")
 _MISTRAL = Marks("[THINK]", "[/THINK]")
 _COHERE = Marks("<|START_THINKING|>", "<|END_THINKING|>")
+_SEED = Marks("<seed:think>", "</seed:think>")
 REASONING: Mapping[str, Marks] = {
     "qwen3": _THINK,
     "deepseek_r1": Marks("<think>", "</think>", implied=True),
@@ -156,6 +167,7 @@ REASONING: Mapping[str, Marks] = {
     "deepseek_v3": _THINK,
     "mistral": _MISTRAL,
     "cohere_command3": _COHERE,
+    "seed_oss": _SEED,
     "openai_gptoss": harmony.REASONING,
 }
 
@@ -169,7 +181,7 @@ def dialect_of(template: str) -> Dialect | None:
 
 def marks_of(template: str) -> Marks | None:
     """The marks of reasoning that a chat template knows."""
-    for marks in (harmony.REASONING, _THINK, _MISTRAL, _COHERE):
+    for marks in (harmony.REASONING, _THINK, _MISTRAL, _COHERE, _SEED):
         if marks.end in template:
             return marks
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from quire.dialect.calls import Calls, Tools
-from quire.dialect.grammar import TEXT, Rules, Wanted
+from quire.dialect.grammar import TEXT, Rules, Spell, Wanted
 from quire.dialect.json_calls import read_arguments
 from quire.dialect.parser import Marks, TextParser
 from quire.dialect.reader import Reader, Reading
@@ -39,11 +39,10 @@ class Channels:
         most = rules.bound(END, wanted.thought.most if wanted.thought else None)
         before = [] if most == 0 else [f'{channel} "analysis"']
         last = [self._call(rules, wanted)]
-        if wanted.text:
-            before.append(f'{channel} "commentary"')
         if wanted.instead is not None:
-            last.append(f'{channel} "final" {message} {rules.json(wanted.instead)}')
+            last.append(f"{_final(spell)} {rules.json(wanted.instead)}")
         elif wanted.text:
+            before.append(f'{channel} "commentary"')
             last.append(f'{channel} "final" {message} {rules.terminal(TEXT)}')
         start = f"({' | '.join(last)})"
         if before:
@@ -52,6 +51,20 @@ class Channels:
             times = "*" if most is None else "?"
             start = f'({head} {message} {said} {spell(START)} "assistant"){times} {start}'
         return "\n".join([f"start: {start}", *rules.lines])
+
+    def order(self, spell: Spell, any_token: str, most: int | None, *, amid: bool) -> str:
+        """A grammar for an output whose answer, ``@text``, is asked for: thoughts come before it.
+
+        most: tokens of a thought; None: any number. amid: the prompt has begun one.
+        """
+        rules = Rules(spell, any_token)
+        most = rules.bound(END, most)
+        thought = f'{rules.up_to(END, most)} {spell(START)} "assistant"'
+        another = f'{spell(CHANNEL)} "analysis" {spell(MESSAGE)} {thought}'
+        start = thought if amid else "" if most == 0 else f"({another})?"
+        if most is None:
+            start += f" ({another})*"
+        return "\n".join([f"start: {start} {_final(spell)} @text", *rules.lines])
 
     def _call(self, rules: Rules, wanted: Wanted) -> str:
         """The recipient stands after the channel, as the model mostly has it, or before."""
@@ -66,6 +79,11 @@ class Channels:
             )
             calls.append(f"{header} {spell(MESSAGE)} {rules.json(schema)} {spell(CALL)}")
         return rules.rule(" | ".join(calls))
+
+
+def _final(spell: Spell) -> str:
+    """What stands before an answer. It may say that JSON follows, whatever does."""
+    return f'{spell(CHANNEL)} "final" (" "? {spell(CONSTRAIN)} "json")? {spell(MESSAGE)}'
 
 
 def parser(tools: Tools | None, begun: str = "") -> TextParser:

@@ -25,6 +25,13 @@ _LONGEST_ANEW = 8_192  # characters
 _LONGEST_REASON = 400  # characters, of the library's own
 
 
+class _Asked(NamedTuple):
+    """What is asked of a text, and the order in which it stands; "" if in none."""
+
+    text: StructuredOutputs
+    order: str
+
+
 class _Kept(NamedTuple):
     """What has been compiled."""
 
@@ -46,7 +53,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()  # of the vocabulary
         self._vocabulary: Vocabulary | None = None
         self._kept_lock = threading.Lock()
-        self._kept: OrderedDict[StructuredOutputs, _Kept] = OrderedDict()
+        self._kept: OrderedDict[_Asked, _Kept] = OrderedDict()
         self._num_bytes = 0
 
     def warm_up(self) -> None:
@@ -59,9 +66,9 @@ class GrammarCompiler:
 
         RequestError, naming the field, where there is no text that fits, or no way to see to it.
         """
-        text = None
-        if params.structured_outputs is not None:
-            text = self._matcher(params.structured_outputs)
+        text, asked = None, _asked(params)
+        if asked is not None:
+            text = self._matcher(asked)
         budget = params.thinking_token_budget
         if budget is not None and params.reasoning is None:
             raise RequestError(
@@ -72,7 +79,7 @@ class GrammarCompiler:
         if text is None and budget is None:
             return None
         thinking = None
-        if params.reasoning is not None:
+        if params.reasoning is not None and not (asked and asked.order):
             thinking = self._thinking(params.reasoning, budget, single=text is not None)
         if text is None:
             return Rules(text, thinking, self._ends)
@@ -81,8 +88,8 @@ class GrammarCompiler:
 
     def _anew(self, params: SamplingParams) -> LLMatcher | None:
         """Between two steps, so that it may not take long."""
-        asked = params.structured_outputs
-        if asked is None or asked.size > _LONGEST_ANEW:
+        asked = _asked(params)
+        if asked is None or asked.text.size > _LONGEST_ANEW:
             return None
         return self._compile(asked).matcher
 
@@ -95,7 +102,7 @@ class GrammarCompiler:
     def _encode(self, mark: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(mark, add_special_tokens=False))
 
-    def _matcher(self, asked: StructuredOutputs) -> LLMatcher:
+    def _matcher(self, asked: _Asked) -> LLMatcher:
         """At the beginning of a text. It is not to be moved: others have it too."""
         with self._kept_lock:
             kept = self._kept.get(asked)
@@ -113,15 +120,15 @@ class GrammarCompiler:
                 self._num_bytes -= oldest.num_bytes
         return new.matcher
 
-    def _compile(self, asked: StructuredOutputs) -> _Kept:
+    def _compile(self, asked: _Asked) -> _Kept:
         vocabulary, limits = self._words(), _limits(_FUELS[-1])
-        source = grammar_source(asked, vocabulary.token_id, limits)
+        source = grammar_source(asked.text, vocabulary.token_id, limits, asked.order)
         for fuel in _FUELS:
             matcher = LLMatcher(vocabulary.words, source, log_level=0, limits=_limits(fuel))
             if not matcher.is_error():
                 matcher.compute_bitmask()  # what it finds out is kept for all copies
             if not matcher.is_error():
-                return _Kept(matcher, fuel * _BYTES_A_FUEL + asked.size * _BYTES_A_CHARACTER)
+                return _Kept(matcher, fuel * _BYTES_A_FUEL + asked.text.size * _BYTES_A_CHARACTER)
         why = matcher.get_error().removesuffix("<non-verbose/>").strip()
         if why.startswith("NoExtension"):
             why = "there is no text that it allows"
@@ -132,6 +139,12 @@ class GrammarCompiler:
             if self._vocabulary is None:
                 self._vocabulary = Vocabulary(self._tokenizer, self._vocab_size, self._ends)
             return self._vocabulary
+
+
+def _asked(params: SamplingParams) -> _Asked | None:
+    if params.structured_outputs is None:
+        return None
+    return _Asked(params.structured_outputs, params.reasoning.order if params.reasoning else "")
 
 
 def _limits(initial_fuel: int) -> LLParserLimits:

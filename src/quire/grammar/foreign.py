@@ -101,7 +101,9 @@ class Foreign:
 
     def text(self, said: Json) -> str:
         """A text, in which all escapes may be; Impossible."""
-        return self._possible(f"%json {write({**said, 'type': 'string', _LAYOUT: self._layout})}")
+        source = f"%json {write({**said, 'type': 'string', _LAYOUT: self._layout})}"
+        sure = len(said) < 2 and "pattern" not in said  # to look takes a millisecond
+        return source if sure else self._possible(source)
 
     def multiple(self, said: Json, *, whole: bool) -> str:
         """A number of which a part is given; bounds are what keeps its digits from going on."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, StructTag
@@ -27,25 +28,42 @@ _FORMATS = {
     *("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"),
     "unknown",
 }
+_IDLE: Mapping[str, Sequence[Any]] = {
+    "uniqueItems": (False,),
+    "propertyNames": (True, {}, {"type": "string"}),  # as zod says of any record
+}
 
 Json = dict[str, Any]
 
 
 def grammar_source(
-    asked: StructuredOutputs, token_id: Callable[[str], int | None], limits: LLParserLimits
+    asked: StructuredOutputs,
+    token_id: Callable[[str], int | None],
+    limits: LLParserLimits,
+    order: str = "",
 ) -> str:
     """llguidance's own text of it; RequestError where there cannot be one.
 
     token_id: of a token by its name. limits: within which schemas are to be understood.
+    order: of what the text stands in, see ``Reasoning``.
     """
 
     def of_schema(schema: Any) -> str:
         check_depth(schema)
+        schema = edited(schema, [_without_idle_words])
         foreign = Foreign(schema, limits)
         foreign.check()
         return schema_grammar(schema, foreign)
 
-    return prepared(_source(asked), token_id, of_schema)
+    source = _source(asked)
+    return prepared(_within(order, source) if order else source, token_id, of_schema)
+
+
+def _within(order: str, source: str) -> str:
+    several = source.lstrip().startswith("{")
+    text, *others = json.loads(source)["grammars"] if several else [{"lark_grammar": source}]
+    named = [{"name": "order", "lark_grammar": order}, {**text, "name": "text"}]
+    return json.dumps({"grammars": [*named, *others]})
 
 
 def _source(asked: StructuredOutputs) -> str:
@@ -64,9 +82,7 @@ def _source(asked: StructuredOutputs) -> str:
 
 def _laid_out(schema: Any, asked: StructuredOutputs) -> Json:
     """A schema that says where white space may be."""
-    edits = [_without_unknown_format]
-    if asked.disable_additional_properties:
-        edits.append(_closed)
+    edits = [_closed] if asked.disable_additional_properties else []
     layout: Json = {"whitespace_pattern": asked.whitespace_pattern or _WHITESPACE}
     if asked.disable_any_whitespace:
         layout = {"whitespace_flexible": False}
@@ -75,11 +91,15 @@ def _laid_out(schema: Any, asked: StructuredOutputs) -> Json:
     return {**schema, "x-guidance": {**(own if isinstance(own, dict) else {}), **layout}}
 
 
-def _without_unknown_format(schema: Json) -> Json:
-    """By JSON Schema, a format that is not understood says nothing."""
+def _without_idle_words(schema: Json) -> Json:
+    """By JSON Schema, a format that is not understood says nothing.
+
+    Nor do words that ask for what is so anyway, which llguidance does not know.
+    """
+    idle = {key for key, values in _IDLE.items() if schema.get(key) in values}
     if isinstance(schema.get("format"), str) and schema["format"] not in _FORMATS:
-        return {key: value for key, value in schema.items() if key != "format"}
-    return schema
+        idle.add("format")
+    return {key: value for key, value in schema.items() if key not in idle} if idle else schema
 
 
 def _closed(schema: Json) -> Json:
@@ -136,7 +156,6 @@ def _tag(name: str, structure: Any, triggers: list[Any]) -> StructTag:
     if not heads:
         raise RequestError(f"{name}: a structure's begin must start with a trigger", _FIELD)
     layout = {"x-guidance": {"whitespace_pattern": _WHITESPACE}}
-    schema = edited(schema, [_without_unknown_format])
     return StructTag(trigger=heads[0], begin=begin, grammar=write({**layout, **schema}), end=end)
 
 
@@ -151,4 +170,4 @@ def _tag_schema(schema: Any, most: int | None) -> Json:
         schema = {"anyOf": [True]}
     elif schema is False:
         schema = {"anyOf": [False]}
-    return {"x-guidance": layout, **edited(schema, [_without_unknown_format])}
+    return {"x-guidance": layout, **schema}

@@ -94,11 +94,16 @@ class StructuredOutputs:
 
 
 class Reasoning(NamedTuple):
-    """How a model marks what it thinks before it answers."""
+    """How a model marks what it thinks before it answers.
+
+    order: of a format that orders the whole output, a grammar for all that may come, in which
+        ``@text`` stands for the answer.
+    """
 
     start: str
     end: str
     open: bool  # whether the prompt ends within it
+    order: str = ""
 
 
 class Rules(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import jsonschema
 import pytest
@@ -69,3 +70,59 @@ def test_strict_tools_leave_room_for_answers(gpt_oss: Obedient) -> None:
             break
     else:
         raise AssertionError("it never answered")
+
+
+FORM = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+ASKED = [
+    (StructuredOutputs(json=FORM), r'\{\s*"a"\s*:.*'),
+    (StructuredOutputs(json_object=True), r"\{.*"),
+    (StructuredOutputs(choice=["yes", "no"]), r"yes|no"),
+    (StructuredOutputs(regex="[0-9]{3}/"), r"[0-9]{3}/"),
+    (StructuredOutputs(grammar='root ::= "a" [bc]+'), r"a[bc]+"),
+    (StructuredOutputs(grammar='start: "a" b\nb: "b"'), r"ab"),
+    (StructuredOutputs(structural_tag={"format": {"type": "const_string", "value": "x"}}), r"x"),
+]
+
+
+@pytest.mark.parametrize(("asked", "expected"), ASKED)
+def test_whatever_is_asked_of_an_answer_holds_after_any_header(
+    gpt_oss: Obedient, asked: StructuredOutputs, expected: str
+) -> None:
+    reasoned = set()
+    for text, said in gpt_oss.answers(asked, 6):
+        assert re.fullmatch(expected, said.content, re.DOTALL), text
+        reasoned.add(bool(said.reasoning))
+    assert reasoned == {False, True}
+
+
+def test_an_answer_that_is_asked_for_has_the_headers_that_the_model_writes(
+    gpt_oss: Obedient,
+) -> None:
+    asked, final = StructuredOutputs(json=FORM), '<|channel|>final%s<|message|>{"a": 1}'
+    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    for text in (
+        final % "", final % " <|constrain|>json", thought + final % "", thought * 2 + final % "",
+    ):  # fmt: skip
+        assert gpt_oss.may_answer(asked, text), text
+    preamble = thought.replace("analysis", "commentary")
+    for text in ('{"a": 1}', "Hm.", preamble + final % "", thought, final % "" + thought):
+        assert not gpt_oss.may_answer(asked, text), text
+
+
+def test_a_thought_that_is_gone_on_with_ends_before_the_answer(gpt_oss: Obedient) -> None:
+    opening = "<|channel|>analysis<|message|>They want"
+    for most in (None, 0, 2):
+        for text, said in gpt_oss.answers(ASKED[2][0], 6, opening=opening, most=most):
+            assert re.fullmatch(ASKED[2][1], said.content), text
+            assert most is None or len(said.reasoning) <= most * 16
+    for text, said in gpt_oss.answers(ASKED[2][0], 4, most=0):
+        assert not said.reasoning, text
+
+
+def test_no_preamble_stands_beside_a_schema_and_tools(gpt_oss: Obedient) -> None:
+    asked = SamplingParams(structured_outputs=StructuredOutputs(json=FORM))
+    for seed in range(20):
+        text, whole, _ = gpt_oss.call(TOOLS[:1], AUTO, seed, asked)
+        assert bool(whole.calls) != bool(whole.content), text
+        if whole.content:
+            jsonschema.validate(json.loads(whole.content), FORM)

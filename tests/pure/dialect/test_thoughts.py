@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from references.packages import Unreachable, published_templates
 
-from quire.dialect import dialect_of
+from quire.dialect import dialect_of, marks_of
 from quire.engine import Message
 from quire.engine.chat_template import ChatTemplate
 from quire.protocol import SamplingParams
@@ -138,3 +138,21 @@ def test_a_template_that_knows_calls_by_their_having_no_text_gets_both(
         prompt = shown(template, chat(text))
         assert "ARGUMENT" in prompt and text in prompt
         assert prompt.index(text) < prompt.index("ARGUMENT") < prompt.index("RESULT")
+
+
+# Templates that write thoughts in another way than any that is known by a template alone.
+IN_THEIR_OWN_WAY = {
+    "Kimi-K3", "MiniMax-M3", "google-gemma-4-31B-it", "google-gemma-4-31B-it-interleaved",
+    "muse-glimmer", "tencent-Hy3", "upstage-Solar-Open-100B",
+}  # fmt: skip
+
+
+def test_marks_of_thoughts_are_those_that_the_template_writes(templates: dict[str, str]) -> None:
+    readers = {name for name, text in templates.items() if READS.search(text)} - NOT_SHOWN.keys()
+    for name in sorted(readers):
+        before, _, after = shown(templates[name], chat("TEXT")).partition("THOUGHT")
+        marks = marks_of(templates[name])
+        assert (marks is None) == (name in IN_THEIR_OWN_WAY), name
+        if marks is not None:
+            assert before.rstrip().endswith(marks.start), name
+            assert name == "openai-gpt-oss-120b" or after.lstrip().startswith(marks.end), name

@@ -311,3 +311,33 @@ def test_what_is_no_schema_is_refused_and_nothing_breaks(schema: Any) -> None:
 def test_a_bound_may_be_a_negative_zero() -> None:
     assert fits('{"type": "number", "maximum": -0.0}', "0", "-1.5", "0.5") == [True, True, False]
     assert fits('{"type": "integer", "minimum": -0.0}', "0", "-1", "5") == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [
+        {"format": "uri-reference"},
+        {"format": "int64"},
+        {"uniqueItems": False},
+        {"propertyNames": {"type": "string"}},
+        {"propertyNames": True},
+    ],
+)
+def test_words_that_ask_nothing_are_no_matter_whoever_says_them(idle: Any) -> None:
+    schema = {"properties": {"format": {**idle, "type": ["string", "object"]}}, **idle}
+    closed = {**schema, "type": "object", "additionalProperties": {"type": "null"}}
+    format_ = {"type": "json_schema", "json_schema": closed}
+    structures = [{"begin": "<a>", "schema": closed, "end": "</a>"}]
+    for asked, text in (
+        ({"json": closed}, "%s"),
+        (tool(closed), "call%s"),
+        ({"structural_tag": {"format": format_}}, "%s"),
+        ({"structural_tag": {"structures": structures, "triggers": ["<a"]}}, "<a>%s</a>"),
+    ):
+        rules = compiled(**asked)
+        for value, good in (('"x"', True), ("{}", True), ("7", False)):
+            assert allows(rules, text % f'{{"format":{value},"uniqueItems":null}}') is good
+    with pytest.raises(RequestError, match="structured_outputs"):
+        compiled(json={"type": "array", "uniqueItems": True})
+    with pytest.raises(RequestError, match="structured_outputs"):
+        compiled(json={"type": "object", "propertyNames": {"pattern": "^a"}})

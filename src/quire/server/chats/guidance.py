@@ -50,7 +50,12 @@ def guided(
         if within:
             return replace(params, thinking_token_budget=None)
     if params.guided and marks is not None:
-        params = replace(params, reasoning=Reasoning(marks.start, marks.end, standing.reasons))
+        order = ""
+        if params.structured_outputs is not None and standing.reasons:
+            order = speech.order(params.thinking_token_budget, amid=standing.amid)
+        marked = Reasoning(marks.start, marks.end, standing.reasons, order)
+        budget = None if order else params.thinking_token_budget  # the order has it
+        params = replace(params, reasoning=marked, thinking_token_budget=budget)
     return params
 
 

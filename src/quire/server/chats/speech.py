@@ -138,6 +138,15 @@ class Speech:
             return True  # the format orders the whole output
         return not opened and self.reasoning_ids is None
 
+    def order(self, most: int | None, *, amid: bool) -> str:
+        """What an answer that is asked for stands in, as a grammar; "" where marks are all.
+
+        most: tokens of a thought. amid: the prompt has begun one.
+        """
+        if self.dialect is None or self.dialect.order is None:
+            return ""
+        return self.dialect.order(self.spelled, self.any_token, most, amid=amid)
+
     def reasoning_tokens(self, token_ids: Sequence[int], standing: Standing) -> int | None:
         """How many tokens of an output are reasoning; None where that cannot be told by tokens."""
         if self.reasoning_ids is None:
