@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 from quire.commands.chat import add_chat, chat
@@ -43,11 +44,10 @@ _SERVING = (serve, deploy, replay)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
+    _prepare_streams()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    if isinstance(sys.stdout, TextIOWrapper):  # a path may hold what the terminal cannot show
-        sys.stdout.reconfigure(errors="backslashreplace")
     arguments = _parser().parse_args(argv)
     # Who serves others waits for nobody who reads what it says; whose output is all there is to
     # it must not lose any.
@@ -74,6 +74,20 @@ def _run(arguments: argparse.Namespace) -> int:
             raise
         _discard_output()
         return _failed(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
+
+
+def _prepare_streams() -> None:
+    """Open those that are closed, and let none fail for a letter.
+
+    The number of one that is closed would be a file's or a socket's, and written to as if it were
+    still the stream. A path may hold what a terminal cannot show; what is typed may be no text.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # by the lowest number: its own
+    for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace")):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 def _failed(why: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -44,6 +45,40 @@ def test_output_that_does_not_fit_is_an_error_in_a_line() -> None:
         status, said = quire(*SIMULATE, stdout=full.fileno())
     assert status == 1
     assert said == "quire: error: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("fleet", [(), ("--replicas", "2")])
+def test_a_file_that_does_not_fit_is_named(
+    fleet: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main((*SIMULATE, *fleet, "--requests-out", "/dev/full")) == 1
+    assert "/dev/full cannot be written: No space left on device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_error(closed: str, tmp_path: Path) -> None:
+    """A service manager may start a command without them; no file takes their place."""
+    out = tmp_path / "requests.csv"
+    program = "import sys; from quire.cli import main; sys.exit(main())"
+    command = shlex.join([sys.executable, "-c", program, *SIMULATE, "--requests-out", str(out)])
+    done = subprocess.run(f"{command} {closed}", shell=True, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(out.read_text().splitlines()) == 6
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_what_is_typed_and_no_text_is_read_all_the_same(encoding: str) -> None:
+    program = """from quire.cli import main
+try:
+    main(["--version"])
+except SystemExit:
+    print(ascii(input()))"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONIOENCODING": encoding}, input=b"h\xff\n", stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == rb"'h\ufffd'"
 
 
 def test_a_path_that_cannot_be_shown_is_shown_in_escapes(tmp_path: Path) -> None:

@@ -76,14 +76,14 @@ def simulate(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as files:
         on_record = None
         if arguments.requests_out is not None:
-            on_record = RecordWriter(files.enter_context(_open(arguments.requests_out)))
+            on_record = RecordWriter(files.enter_context(_writing(arguments.requests_out)))
         page = None
         if arguments.page_out is not None:
             header = Header("simulation", setup.deployment.model.name, 0.0)
             page = files.enter_context(Writer(Path(arguments.page_out), header))
         result = _run(arguments, setup, workload, on_record, page)
         if arguments.series_out is not None:
-            write_series(files.enter_context(_open(arguments.series_out)), result.series)
+            write_series(files.enter_context(_writing(arguments.series_out)), result.series)
     if page is not None and page.full is not None:
         print(f"{arguments.page_out} has the first {seconds(page.seconds)}", file=sys.stderr)
     if not result.num_finished:
@@ -104,7 +104,7 @@ def _simulate_fleet(
     with contextlib.ExitStack() as files:
         on_record = None
         if arguments.requests_out is not None:
-            on_record = RecordWriter(files.enter_context(_open(arguments.requests_out)))
+            on_record = RecordWriter(files.enter_context(_writing(arguments.requests_out)))
         arrivals = _arrivals(arguments, setup, workload)
         result = simulate_fleet(fleet, setup, arguments.seed, arrivals, on_record)
     if not result.num_finished:
@@ -179,11 +179,15 @@ def _at_rate(
         yield replace(request, arrival=time)
 
 
-def _open(name: str) -> IO[str]:
+@contextlib.contextmanager
+def _writing(name: str) -> Iterator[IO[str]]:
     try:
-        return Path(name).open("w", encoding="utf-8", newline="")
+        with Path(name).open("w", encoding="utf-8", newline="") as file:
+            yield file
+    except BrokenPipeError:  # it is no file, and its reader has gone
+        raise
     except OSError as error:
-        raise ConfigError(f"{name} cannot be written: {error}") from error
+        raise ConfigError(f"{name} cannot be written: {error.strerror}") from error
 
 
 def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
