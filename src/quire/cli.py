@@ -84,7 +84,8 @@ def _prepare_streams() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))  # by the lowest number: its own
+            nothing = Path(os.devnull).open(mode)  # noqa: SIM115  # as long as the process lives
+            setattr(sys, name, nothing)  # it has the lowest number that is free: its own
     for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace")):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors=errors)

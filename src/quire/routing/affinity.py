@@ -51,6 +51,8 @@ class _Known:
     sent: tokens that each request gave it to compute since its last report, if it runs still;
     num_sent: of all of them.
     use: tokens that it was given to compute, decayed, as of the choice number ``used_at``.
+    lost: tokens that it had to give up while others had room, and that have not yet sent anything
+    there.
     """
 
     pieces: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
@@ -59,6 +61,7 @@ class _Known:
     num_sent: int = 0
     use: float = 0.0
     used_at: int = 0
+    lost: int = 0
 
     def use_at(self, choice: int) -> float:
         return self.use * math.pow(2.0, (self.used_at - choice) / _HALF_LIFE)
@@ -68,7 +71,10 @@ class Affinity:
     """Remembers what was sent where, at most as much as the pools there hold.
 
     Costs are counted in tokens to compute: those of the prompt that the replica has not met, what
-    it has to do before them, and what must leave its pool.
+    it has to do before them, and what must leave its pool. A beginning that all prompts share
+    would keep them together for ever, in one pool, for it is computed nowhere else. So what a pool
+    loses while others have room is remembered until it comes to more than the beginning costs
+    elsewhere; then that is paid, once.
     """
 
     def __init__(self) -> None:
@@ -86,9 +92,14 @@ class Affinity:
             del self._known[gone]
         self._choices += 1
         costs = {name: self._cost(request, name, prefix, load) for name, load in loads.items()}
-        ranked = sorted(loads, key=lambda name: costs[name])
+        lost = self._lost(loads)
+        ranked = sorted(loads, key=lambda name: (costs[name][0] + lost[name], *costs[name][1:]))
         if ranked:
-            self._send(request, prefix, ranked[0], loads[ranked[0]].report)
+            best = min(loads, key=lambda name: costs[name])
+            self._known[best].lost = max(
+                0, lost[best] - round(costs[ranked[0]][0] - costs[best][0])
+            )
+            self._send(request, prefix, ranked[0], loads)
         return ranked
 
     def done(self, name: str, request: str) -> None:
@@ -124,7 +135,17 @@ class Affinity:
             met += 1
         return max(0, prefix.num_tokens - met * TOKENS_PER_PIECE)
 
-    def _send(self, request: str, prefix: Prefix, name: str, report: Report) -> None:
+    def _lost(self, loads: Mapping[str, Load]) -> dict[str, int]:
+        """By replica. Where all pools are full, it is nobody's fault."""
+        if not any(self._has_room(name, load.report) for name, load in loads.items()):
+            for name in loads:
+                self._known[name].lost = 0
+        return {name: self._known[name].lost for name in loads}
+
+    def _has_room(self, name: str, report: Report) -> bool:
+        return len(self._known[name].pieces) < _most_pieces(report)
+
+    def _send(self, request: str, prefix: Prefix, name: str, loads: Mapping[str, Load]) -> None:
         known = self._known[name]
         new = self._new_tokens(known, prefix)
         known.num_sent += new - known.sent.get(request, 0)
@@ -134,9 +155,15 @@ class Affinity:
         for piece in reversed(prefix.pieces):  # beginnings are needed longest
             known.pieces[piece] = None
             known.pieces.move_to_end(piece)
-        most = max(report.capacity // TOKENS_PER_PIECE, _FEWEST_PIECES)
-        while len(known.pieces) > most:
+        others = (other for other in loads if other != name)
+        room = any(self._has_room(other, loads[other].report) for other in others)
+        while len(known.pieces) > _most_pieces(loads[name].report):
             known.pieces.popitem(last=False)
+            known.lost += TOKENS_PER_PIECE if room else 0
+
+
+def _most_pieces(report: Report) -> int:
+    return max(report.capacity // TOKENS_PER_PIECE, _FEWEST_PIECES)
 
 
 class RoundRobin:

@@ -57,12 +57,7 @@ class RecordShelf:
             for name in self._places:
                 del self._records[name]
             self._places.clear()
-            for name in names:
-                if name in self._records:
-                    self._records.move_to_end(name)
-                else:
-                    self._records[name] = None
-                    self._places.add(name)
+            self._order(names)
 
     def clear(self) -> None:
         """See ``BlockSource.clear``."""
@@ -96,6 +91,15 @@ class RecordShelf:
     def write(self, content: Content, parts: Sequence[bytes]) -> None:
         """See ``BlockSource.write``."""
         self.put(content.name, b"".join([self._form.head(content, parts), *parts]))
+
+    def _order(self, names: Iterable[BlockHash]) -> None:
+        """The last one is needed longest; those that are not here get a place. The lock is held."""
+        for name in names:
+            if name in self._records:
+                self._records.move_to_end(name)
+            else:
+                self._records[name] = None
+                self._places.add(name)
 
     def _give_up(self, name: BlockHash) -> None:
         """To make room. The lock is held."""

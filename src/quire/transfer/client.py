@@ -155,7 +155,10 @@ class BlockFetcher:
     def _fetch(self, host: str, port: int, names: Sequence[BlockHash]) -> int:
         if not names:
             return 0
-        with Connection.to(host, port + self._rank, self._seconds) as connection:
+        with (
+            self._shelf.expecting(names),
+            Connection.to(host, port + self._rank, self._seconds) as connection,
+        ):
             connection.greet(self._identity)
             connection.send(QUESTION.pack(len(names)), *names)
             for count, name in enumerate(names):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from quire.memory import BlockHash, Content
 from quire.store import RecordForm, RecordShelf
@@ -18,6 +19,26 @@ class FetchedBlocks(RecordShelf):
         super().__init__(form, size)
         self.num_unused = 0
         self._unread: set[BlockHash] = set()
+
+    @contextmanager
+    def expecting(self, names: Sequence[BlockHash]) -> Iterator[None]:
+        """Blocks of a text, in order, are ``put`` meanwhile: its end is the first to make room."""
+        with self._lock:
+            self._order(reversed(names))
+        try:
+            yield
+        finally:
+            with self._lock:
+                for name in self._places.intersection(names):
+                    self._places.remove(name)
+                    del self._records[name]
+
+    def used(self, names: Iterable[BlockHash]) -> None:
+        """See ``BlockSource.used``. None of them is about to be written."""
+        with self._lock:
+            for name in names:
+                if name in self._records:
+                    self._records.move_to_end(name)
 
     def put(self, name: BlockHash, record: bytes) -> None:
         """See ``RecordShelf.put``."""

@@ -94,6 +94,49 @@ def test_new_prompts_spread_however_many_were_met_before() -> None:
     assert [sent(affinity, prompt(f"talk{i}", 600), **loads) for i in range(22)] == turns
 
 
+class Pool:
+    """Of a replica: what it keeps, the least recently used given up first."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.pieces: dict[bytes, None] = {}
+
+    def serve(self, prefix: Prefix) -> int:
+        """How many pieces of the prompt were there."""
+        found = 0
+        while found < len(prefix.pieces) and prefix.pieces[found] in self.pieces:
+            found += 1
+        for piece in reversed(prefix.pieces):
+            self.pieces.pop(piece, None)
+            self.pieces[piece] = None
+        while len(self.pieces) > self.most:
+            del self.pieces[next(iter(self.pieces))]
+        return found
+
+
+def talk(turns: range, conversations: int, system: str) -> tuple[float, dict[str, Pool]]:
+    """The share of later turns' prompts that is found, and the pools of four idle replicas."""
+    affinity, pools = Affinity(), {name: Pool(1600) for name in "abcd"}
+    loads = dict.fromkeys(pools, Load(0, Report(1, capacity=32 * 1600, free=32 * 1600)))
+    found = total = 0
+    for turn in turns:
+        for number in range(conversations):
+            text = system + f"{number:4}" * 300 * (turn + 1)
+            prefix = prefix_of({"prompt": text}, "")
+            count = pools[sent(affinity, prefix, **loads)].serve(prefix)
+            found, total = found + (turn > 0) * count, total + (turn > 0) * len(prefix.pieces)
+    return found / total, pools
+
+
+def test_what_all_prompts_begin_with_does_not_keep_them_in_one_pool() -> None:
+    """It is paid for elsewhere once it has cost as much in the pool that is full."""
+    system = "s" * 4 * 512
+    share, pools = talk(range(5), 20, system)  # one pool holds them
+    assert share > 0.75 and sum(bool(pool.pieces) for pool in pools.values()) == 1
+    share, pools = talk(range(5), 80, system)  # three do
+    assert share > 0.65 and sum(bool(pool.pieces) for pool in pools.values()) >= 3
+
+
 @pytest.mark.parametrize("prefix", [Prefix(), prefix_of({"prompt": "Hi!"}, "")])
 def test_what_has_no_pieces_spreads(prefix: Prefix) -> None:
     """Short prompts, and sessions, which stay where they were opened."""

@@ -74,6 +74,30 @@ def test_of_a_prompt_larger_than_the_buffer_the_beginning_is_used(
     assert "kv_buffer_size" in caplog.text
 
 
+def test_prompts_that_a_buffer_does_not_hold_together_keep_their_beginnings(
+    prefill: Prefill,
+) -> None:
+    prefill.compute(40)
+    client, shelf = fetcher(most=30)
+    fetch(client, prefill.server.port, NAMES[:20])
+    fetch(client, prefill.server.port, NAMES[20:])
+    assert (leading(shelf, NAMES[:20]), leading(shelf, NAMES[20:])) == (10, 20)
+    client.close()
+
+
+def test_prompts_that_come_at_once_keep_their_beginnings() -> None:
+    shelf = FetchedBlocks(FORM, 30 * FORM.num_bytes)
+    with shelf.expecting(NAMES[:20]), shelf.expecting(NAMES[20:]):
+        for number in range(20):
+            shelf.put(NAMES[number], b"1")
+            shelf.used([NAMES[39]])  # as a step says, which expects nothing
+            shelf.put(NAMES[20 + number], b"2")
+    assert leading(shelf, NAMES[:20]) + leading(shelf, NAMES[20:]) == 30
+    with suppress(OSError), shelf.expecting(NAMES[:20]):
+        raise OSError
+    assert shelf.num_bytes == 30 * FORM.num_bytes
+
+
 def test_nothing_behind_a_missing_block_is_sent(prefill: Prefill) -> None:
     prefill.compute(40)
     prefill.shelf.forget(NAMES[7])
