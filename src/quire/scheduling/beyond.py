@@ -66,8 +66,10 @@ class Beyond:
     def fill(self, branch: Sequence, first: int, end: int) -> None:
         """A step fills these blocks of the branch, which have their names already."""
         if self._source is not None:
-            self._note_use(branch.block_hashes, end if first < end else 0)
+            if end - first > 1 or (end + branch.seq_id) % _between_uses(end) == 0:
+                self._note_use(branch.block_hashes, end)
             for number in range(first, end):
+                self._in_use[branch.block_hashes[number]] = number
                 content = self._content(branch, number)
                 self._filled[content.name] = content.token_ids
             while len(self._filled) > self._most:  # what has long been filled is long gone
@@ -112,6 +114,15 @@ class Beyond:
         size = self._allocator.block_size
         tokens = branch.token_ids[number * size : (number + 1) * size]
         return Content(branch.block_hashes[number], tuple(tokens))
+
+
+def _between_uses(count: int) -> int:
+    """Of a text that grows block by block, after how many the use of all of them is noted.
+
+    A 64th to a 32nd of them: so many of a text's last blocks may outlive its beginning, and a
+    token costs no more in a long text than in a short one.
+    """
+    return 1 << max(0, count.bit_length() - 6)
 
 
 class _Known:

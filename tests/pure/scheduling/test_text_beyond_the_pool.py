@@ -17,6 +17,8 @@ from quire.memory import (
     hash_blocks,
 )
 from quire.scheduling import Scheduler
+from quire.scheduling.beyond import Beyond
+from quire.scheduling.sequence import Sequence
 from support.fake_model import FULL
 from support.fake_source import FakeSource
 from support.kv_groups import make_kv_groups, random_windows
@@ -67,3 +69,30 @@ def test_a_step_that_fails_takes_nothing_from_what_it_was_to_store() -> None:
     move = BlockMove(MoveKind.STORE, 0, BEYOND, 0, Content(names[0], tokens[:4]))
     scheduler.invalidate([move])
     assert [allocator.locate(name) for name in names] == [(0,), (1,)]
+
+
+def test_what_is_noted_of_a_growing_text_does_not_grow_with_it() -> None:
+    """Each block that a step fills says that all before it are in use; not all of them each time.
+
+    Still no source that holds a few more than a text lets its beginning go.
+    """
+    size, blocks = 4, 1024
+    source, allocator = FakeSource(0, forgets=0.0), PagedAllocator(8, size)
+    noted: list[list[bytes]] = []
+    source.used = lambda names: noted.append(list(names))  # type: ignore[method-assign]
+    beyond, kept = Beyond(allocator, source), dict[bytes, None]()
+    branch = Sequence(5, 0, range(size * blocks))
+    branch.hash_blocks(size)
+    beyond.fill(branch, 0, 256)
+    for number in range(256, blocks):
+        beyond.store()
+        beyond.fill(branch, number, number + 1)
+    beyond.store()
+    for names in noted:
+        for name in names:
+            kept.pop(name, None)
+            kept[name] = None
+            if len(kept) > blocks - blocks // 16:
+                del kept[next(iter(kept))]
+    assert all(name in kept for name in branch.block_hashes[: blocks // 2])
+    assert sum(map(len, noted)) < 64 * blocks
