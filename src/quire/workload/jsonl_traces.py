@@ -7,7 +7,7 @@ from pathlib import Path
 
 from quire.workload.request import Segment, TraceRequest
 from quire.workload.rows import Clock, Row, json_rows
-from quire.workload.units import MOONCAKE_BLOCK, TIMED_TRACE_BLOCK
+from quire.workload.units import IN_SECONDS, MOONCAKE_BLOCK, TIMED_TRACE_BLOCK
 
 
 def read_mooncake(path: Path) -> Iterator[TraceRequest]:
@@ -24,8 +24,8 @@ def read_timed_trace(path: Path) -> Iterator[TraceRequest]:
 
 
 def read_hashed(path: Path, block_size: int, unit: str) -> Iterator[TraceRequest]:
-    """The requests of either, with times in ``unit``: "s" or "ms"."""
-    clock, seconds = Clock(), 1e-3 if unit == "ms" else 1.0
+    """The requests of either, with times in ``unit``."""
+    clock, seconds = Clock(), IN_SECONDS[unit]
     in_part = block_size == MOONCAKE_BLOCK  # a last block that is not full has a name as well
     for row in json_rows(path):
         arrival = clock.arrival(row, row.seconds("timestamp") * seconds)

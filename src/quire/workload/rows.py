@@ -16,6 +16,8 @@ from typing import Any, BinaryIO, TextIO
 from quire.errors import ConfigError
 from quire.workload.request import MOST_TOKENS
 
+_EMPTY = ("", "none", "null", "nan", "na")
+
 
 class Row:
     """One row and where it stands, asked for its fields by name."""
@@ -54,8 +56,8 @@ class Row:
         return number
 
     def outputs(self, name: str) -> int:
-        """A number of tokens that were written; an empty field is none."""
-        empty = name in self.values and self.values[name] in (None, "")
+        """A number of tokens that were written; an empty field is none, as programs write it."""
+        empty = name in self.values and str(self.values[name]).strip().lower() in _EMPTY
         return 0 if empty else self.tokens(name)
 
     def seconds(self, name: str) -> float:

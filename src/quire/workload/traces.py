@@ -78,7 +78,7 @@ class Trace:
     ) -> Trace:
         """The trace in a file, its format told by ``name`` or by what is in the file.
 
-        unit: of the times in JSONL, "s" or "ms"; None: the format's, or what the file shows.
+        unit: of the times in JSONL, of ``UNITS``; None: the format's, or what the file shows.
 
         Raises:
             ConfigError: there is no such format, the file is of none that is known, or what its
@@ -90,7 +90,7 @@ class Trace:
         if name not in FORMATS:
             raise ConfigError(f"trace format {name!r} is unknown; known: {', '.join(FORMATS)}")
         if unit not in (None, *UNITS):
-            raise ConfigError(f"time unit must be {' or '.join(UNITS)}, got {unit!r}")
+            raise ConfigError(f"time unit must be one of {', '.join(UNITS)}, got {unit!r}")
         if name in _HASHED and (unit is not None or not named):
             return cls(path, _hashed_format(path, name if named else None, unit), limit)
         if unit is not None:
