@@ -48,7 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    arguments = _parser().parse_args(argv)
+    try:
+        arguments = _parser().parse_args(argv)
+    except QuireError as error:  # of a file of flags
+        return _failed(str(error))
     # Who serves others waits for nobody who reads what it says; whose output is all there is to
     # it must not lose any.
     with nobody_waits() if arguments.run in _SERVING else nullcontext():

@@ -56,6 +56,14 @@ def test_a_file_that_does_not_fit_is_named(
     assert "/dev/full cannot be written: No space left on device" in capsys.readouterr().err
 
 
+def test_a_file_of_flags_that_cannot_be_read_is_an_error_in_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(("serve", "--config", "/nowhere/flags.yaml")) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("quire: error: config /nowhere/flags.yaml cannot be read")
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_no_error(closed: str, tmp_path: Path) -> None:
     """A service manager may start a command without them; no file takes their place."""

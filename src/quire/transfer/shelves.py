@@ -50,6 +50,11 @@ class FetchedBlocks(RecordShelf):
         super().read(content, kv_group, buffers)
         self._unread.discard(content.name)
 
+    def clear(self) -> None:
+        """See ``BlockSource.clear``."""
+        super().clear()
+        self._unread.clear()
+
     def forget(self, name: BlockHash) -> None:
         """See ``RecordShelf.forget``."""
         super().forget(name)
