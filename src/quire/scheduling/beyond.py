@@ -65,7 +65,7 @@ class Beyond:
 
     def fill(self, branch: Sequence, first: int, end: int) -> None:
         """A step fills these blocks of the branch, which have their names already."""
-        if self._source is not None:
+        if self._source is not None and first < end:
             if end - first > 1 or (end + branch.seq_id) % _between_uses(end) == 0:
                 self._note_use(branch.block_hashes, end)
             for number in range(first, end):

@@ -85,6 +85,9 @@ def test_what_is_noted_of_a_growing_text_does_not_grow_with_it() -> None:
     branch.hash_blocks(size)
     beyond.fill(branch, 0, 256)
     for number in range(256, blocks):
+        for _ in range(size - 1):  # steps that fill none
+            beyond.store()
+            beyond.fill(branch, number, number)
         beyond.store()
         beyond.fill(branch, number, number + 1)
     beyond.store()
