@@ -83,15 +83,14 @@ def _prepare_streams() -> None:
     """Open those that are closed, and let none fail for a letter.
 
     The number of one that is closed would be a file's or a socket's, and written to as if it were
-    still the stream. A path may hold what a terminal cannot show; what is typed may be no text.
+    still the stream. A path may hold what a terminal cannot show.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             nothing = Path(os.devnull).open(mode)  # noqa: SIM115  # as long as the process lives
             setattr(sys, name, nothing)  # it has the lowest number that is free: its own
-    for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace")):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors=errors)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _failed(why: str) -> int:

@@ -77,11 +77,8 @@ def test_closed_streams_are_no_error(closed: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_what_is_typed_and_no_text_is_read_all_the_same(encoding: str) -> None:
-    program = """from quire.cli import main
-try:
-    main(["--version"])
-except SystemExit:
-    print(ascii(input()))"""
+    program = """from quire.commands.chat import _screen
+print(ascii(_screen(markdown=False).read()))"""
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONIOENCODING": encoding}, input=b"h\xff\n", stdout=subprocess.PIPE,

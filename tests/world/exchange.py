@@ -28,9 +28,9 @@ class Answer:
 
     @property
     def events(self) -> list[Any]:
-        """The events of a stream, without the [DONE]."""
+        """The events of a stream, without its comments and the [DONE]."""
         lines = self.body.decode().split("\n\n")
-        data = [line.removeprefix("data: ") for line in lines if line]
+        data = [line.removeprefix("data: ") for line in lines if line and line[0] != ":"]
         return [json.loads(event) for event in data if event != "[DONE]"]
 
 

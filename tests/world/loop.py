@@ -28,7 +28,8 @@ class _Nothing(selectors.SelectSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """One thread, in which everything happens in an order that depends on nothing outside.
 
-    thread_seconds: how long what is given to another thread takes to be done.
+    thread_seconds: how long what is given to an executor of few threads takes to be done. The
+    loop's own executor always has a thread free, and what it is given is done at once.
     """
 
     def __init__(self, thread_seconds: Callable[[], float]) -> None:
@@ -70,5 +71,5 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             else:
                 future.set_result(result)
 
-        self.call_later(self._thread_seconds(), do)
+        self.call_later(0.0 if executor is None else self._thread_seconds(), do)
         return future

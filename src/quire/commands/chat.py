@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import sys
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 from quire.commands.flags import (
@@ -67,6 +68,8 @@ def _screen(markdown: bool) -> Screen:
         return RichScreen(markdown)
     from quire.terminal.screen import PlainScreen
 
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # what is typed may be no text
     return PlainScreen()
 
 

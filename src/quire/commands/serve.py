@@ -48,15 +48,19 @@ def serve(arguments: argparse.Namespace) -> int:
     set_format(config.log_format)
     last_resort = LastResort(longest_end(config))
     last_resort.hear()
-    with bound(config.host, config.port) as sockets:
-        from quire.application import build
+    try:
+        with bound(config.host, config.port) as sockets:
+            from quire.application import build
 
-        app, engine, capacity = build(engine_config, config)
-        print(capacity.describe(), flush=True)
-        try:
-            status = run_server(app, config, sockets, last_resort)
-        finally:
-            engine.close()
+            app, engine, capacity = build(engine_config, config)
+            print(capacity.describe(), flush=True)
+            try:
+                status = run_server(app, config, sockets, last_resort)
+            finally:
+                engine.close()
+    except BaseException:  # the caller may live on
+        last_resort.close()
+        raise
     if app.state.service.engine.at_work:
         # Python would wait for its threads, or take itself apart under them, and crash.
         last_words()

@@ -45,7 +45,7 @@ EVENTS = {"enable_kv_cache_events": True}
         ({"address": "auto", "port": 0}, "port 0 is for a Ray of its own"),
         ({"device": "cuda"}, "replicas run on CPUs"),
         ({"replica": 2}, "replica"),
-        ({"max_model_len": -1}, "max_model_len"),
+        ({"max_model_len": -2}, "max_model_len"),
         ({"enable_lora": True, "lora_modules": ["m=/"], "served_model_name": "m"}, "the model its"),
     ],
 )

@@ -181,4 +181,4 @@ def test_nothing_is_left_behind() -> None:
     assert memory()
     del ranks
     assert not memory()
-    assert not list(Path("/dev/shm").glob("*quire*"))
+    assert not list(Path("/dev/shm").glob("*quire-ranks*"))
