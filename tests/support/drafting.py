@@ -61,6 +61,10 @@ class Drafting:
 class Verified:
     """Has an engine leave drafts to its draft model, and counts them, and those that were right.
 
+    By the tokens themselves: after a draft that ends a grammar's text nothing more is sampled, so
+    that the numbers of both do not tell whether it was right.
+
+
     drafts: of a sequence in a step; by default, up to five.
     """
 
@@ -85,7 +89,8 @@ class Verified:
         for chunk in chunks:
             if chunk.drafts:
                 self.drafts += len(chunk.drafts)
-                self.right += len(outcomes[chunk.seq_id].tokens) - 1
+                told = zip(chunk.drafts, outcomes[chunk.seq_id].tokens, strict=False)
+                self.right += sum(draft == sample.token_id for draft, sample in told)
         self._observe(chunks, outcomes)
 
 

@@ -2,8 +2,8 @@
 
 Which texts are tokens by themselves, which of those are special, and which of them ends a text
 stands in ``tokenizer_config.json``, or in older models' ``special_tokens_map.json`` and
-``added_tokens.json``. Where they and ``tokenizer.json`` say different things of one token, the
-first of these files is right, as in transformers.
+``added_tokens.json``. Where they and ``tokenizer.json`` say different things of one token,
+``tokenizer_config.json`` is right, and ``tokenizer.json`` over the older ones, as in transformers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def join_tokens(
     named = {token.content: token for token in _named(settings)}
     numbered = {
         at: token
-        for at, token in _numbered(directory, settings, named)
+        for at, token in _numbered(directory, settings, named, known)
         if repr(known.get(at)) != repr(token)
     }
     new = [at for at, token in numbered.items() if backend.token_to_id(token.content) is None]
@@ -96,14 +96,18 @@ def _names_tokens(field: str) -> bool:
 
 
 def _numbered(
-    directory: Path, settings: Mapping[str, Any], named: Mapping[str, AddedToken]
+    directory: Path,
+    settings: Mapping[str, Any],
+    named: Mapping[str, AddedToken],
+    known: Mapping[int, AddedToken],
 ) -> Iterator[tuple[int, AddedToken]]:
     """Tokens with their ids, which come in order."""
     source = f"{directory}/{_CONFIG if _NUMBERED in settings else _ADDED}"
     told = settings.get(_NUMBERED)
     if told is None:
         by_text = _read(directory, _ADDED)
-        told = {at: named.get(text, text) for text, at in by_text.items()}
+        by_id = {_id(at, source): named.get(text, text) for text, at in by_text.items()}
+        told = {at: token for at, token in by_id.items() if at not in known}
     if not isinstance(told, dict):
         raise ModelError(f"{source}: {_NUMBERED} must be an object, but is {short(told)}")
     ids = {_id(at, source): token for at, token in told.items()}

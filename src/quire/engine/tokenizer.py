@@ -148,8 +148,7 @@ class JsonTokenizer:
         self._backend = backend
         self._template = template
         self.longest_token = longest_token(backend)
-        added = backend.get_added_tokens_decoder()
-        self.special_ids = frozenset(id for id, token in added.items() if token.special)
+        self.special_ids = _left_out(backend)
         self.own_texts = own_texts(backend, self.special_ids)
         ids = map(backend.token_to_id, ends)
         self.end_ids = frozenset(id for id in ids if id is not None)
@@ -194,6 +193,20 @@ class JsonTokenizer:
         max_characters: float = math.inf,
     ) -> str:
         return render(self._template, messages, variables, max_characters)
+
+
+def _left_out(backend: tokenizers.Tokenizer) -> frozenset[int]:
+    """The tokens without which texts are decoded where special ones are skipped.
+
+    Also those that ``tokenizer.json`` says are special and another file says are not: the library
+    goes on leaving them out.
+    """
+    added = backend.get_added_tokens_decoder()
+    return frozenset(
+        id
+        for id, token in added.items()
+        if token.special or backend.decode([id]) != backend.decode([id], skip_special_tokens=False)
+    )
 
 
 class ConvertedTokenizer(JsonTokenizer):

@@ -180,23 +180,27 @@ def test_one_that_is_let_go_serves_who_has_it_and_nobody_new(files: Path) -> Non
     llm = served(files)
     shelf, engine = llm.engine.adapters, llm.engine
     assert shelf is not None
-    (expected,) = ask(llm, files, "a")
+    expected, whole = ask(llm, files, "ab")
     session = llm.open_session(lora_request=named(files, "b")[0])
     prompt = {"prompt_token_ids": PROMPTS[0], "adapter": "a"}
     engine.add_request("one", prompt, GREEDY)
     engine.step()
     shelf.remove("a")
     shelf.remove("b")
-    with pytest.raises(UnknownAdapterError, match="a is not loaded"):
-        engine.add_request("two", prompt, GREEDY)
+    for name in "ab":
+        with pytest.raises(UnknownAdapterError, match=f"{name} is not loaded"):
+            engine.add_request("two", {**prompt, "adapter": name}, GREEDY)
     while engine.has_work:
         deltas = engine.step()
     assert deltas[-1].final is not None
     assert deltas[-1].final.outputs[0].token_ids == expected.outputs[0].token_ids
-    assert shelf.weights == {}, "nobody has it any more"
+    assert [adapter.name for adapter in shelf.weights] == ["b"], "nobody has the other any more"
     session.append(PROMPTS[1])
-    with pytest.raises(UnknownAdapterError, match="b is not loaded any more"):
-        session.generate(GREEDY)
+    assert session.generate(GREEDY).outputs[0].token_ids == whole.outputs[0].token_ids
+    with pytest.raises(UnknownAdapterError, match="b is not loaded"):
+        engine.add_request("three", {**prompt, "adapter": "b"}, GREEDY)
+    session.close()
+    assert shelf.weights == {}, "nor this one"
 
 
 def test_sessions_keep_their_adapter_from_turn_to_turn(files: Path) -> None:

@@ -38,6 +38,8 @@ FILES: Mapping[str, dict[str, Any]] = {
     "flags over those of tokenizer.json": {
         CONFIG: numbered(**{f"t{A}": token("<a>", rstrip=True), f"t{B}": token("<b>", lstrip=True)})
     },
+    "special no more": {CONFIG: numbered(**{f"t{A}": token("<a>", special=False)})},
+    "special by then": {CONFIG: numbered(**{f"t{B}": token("<b>")})},
     "new ones in any order": {
         CONFIG: {
             **numbered(**{f"t{NEXT + 1}": token("<d>", special=False), f"t{NEXT}": token("<c>")}),
@@ -107,6 +109,7 @@ def test_ends_of_two_files_are_joined_and_templates_are_given_those_of_either(
         ({CONFIG: numbered(tx=token("<c>"))}, "'x' is no token's id"),
         ({CONFIG: {"added_tokens_decoder": [1]}}, "added_tokens_decoder must be an object"),
         ({ADDED: {"<c>": None}}, "added_tokens.json: None is no token's id"),
+        ({ADDED: {"<c>": [NEXT]}}, "is no token's id"),
         ({ADDED: {"<c>": NEXT + 1}}, "and is none of tokenizer.json's, of which the next is"),
     ],
 )
