@@ -43,7 +43,7 @@ class Clients:
             return
         texts = self._oracle.texts(event) * event.copies
         if event.stream:
-            self._check_stream(answer, texts, server)
+            self._check_stream(event, answer, texts, server)
         elif answer.complete:
             told = answer.json()
             assert [choice["text"] for choice in told["choices"]] == texts, "another text"
@@ -146,11 +146,15 @@ class Clients:
 
     # -- what they are told ------------------------------------------------------------------------
 
-    def _check_stream(self, answer: Answer, texts: list[str], server: VirtualServer) -> None:
+    def _check_stream(
+        self, event: Ask, answer: Answer, texts: list[str], server: VirtualServer
+    ) -> None:
         got, failed = [""] * len(texts), False
         for told in answer.events:
-            if "error" in told:
+            if "error" in told:  # a refusal too, once a sign of life has gone out
                 failed = True
+                if not any(got) and self._is_refusal(event, told["error"], answer):
+                    return
                 continue
             for choice in told["choices"]:
                 got[choice["index"]] += choice["text"]
@@ -166,26 +170,36 @@ class Clients:
         if not (answer.status and answer.complete):
             assert answer.hung_up or event.unfinished or server.ends, "no answer at all"
             return
-        error, settings = self._check_error(answer), self._life.script.settings
+        error = self._check_error(answer)
         match answer.status:
             case 400:
-                refusable = {"priority": event.priority and settings.policy.value == "fcfs"}
-                fits = len(event.prompt) + event.max_tokens <= settings.num_blocks
-                refusable["n"] = not fits or max(event.n, event.beams) > settings.max_num_seqs
-                assert refusable.get(error["param"]), error
+                assert self._is_refusable(event, error), error
             case 408:
-                assert event.unfinished or event.upload > settings.request_read_timeout
+                longest = self._life.script.settings.request_read_timeout
+                assert event.unfinished or event.upload > longest
             case 429:
                 assert error["code"] == "queue_full" and answer.headers["retry-after"]
             case 503 if error["code"] == "queue_timeout":
-                self._check_wait(answer)
+                assert answer.headers["retry-after"] and self._has_waited(answer)
             case _:
                 assert self._life.excused(answer, server), (answer.status, answer.body)
 
-    def _check_wait(self, answer: Answer) -> None:
+    def _is_refusal(self, event: Ask, error: _Json, answer: Answer) -> bool:
+        if error["code"] == "queue_timeout":
+            return self._has_waited(answer)
+        return error["code"] == "queue_full" or self._is_refusable(event, error)
+
+    def _is_refusable(self, event: Ask, error: _Json) -> bool:
+        settings = self._life.script.settings
+        refusable = {"priority": event.priority and settings.policy.value == "fcfs"}
+        fits = len(event.prompt) + event.max_tokens <= settings.num_blocks
+        refusable["n"] = not fits or max(event.n, event.beams) > settings.max_num_seqs
+        return bool(refusable.get(error["param"]))
+
+    def _has_waited(self, answer: Answer) -> bool:
         longest = self._life.script.settings.max_queue_time
-        assert longest and answer.headers["retry-after"]
-        assert answer.ended - answer.asked >= longest or self._life.jumped(answer)
+        waited = answer.ended - answer.asked >= (longest or 0.0)
+        return bool(longest) and (waited or self._life.jumped(answer))
 
     def _check_error(self, answer: Answer) -> _Json:
         error: _Json = answer.json()["error"]
