@@ -98,6 +98,19 @@ def test_prompts_that_come_at_once_keep_their_beginnings() -> None:
     assert shelf.num_bytes == 30 * FORM.num_bytes
 
 
+def test_the_latest_prompt_is_whole_after_ten_times_what_buffers_hold() -> None:
+    prefill, (client, shelf) = Prefill(most=12), fetcher(most=12)
+    for start in range(0, 120, 10):
+        names = [content(number).name for number in range(start, start + 10)]
+        prefill.shelf.used(reversed(names))
+        for number in range(start, start + 10):
+            prefill.shelf.write(content(number), parts(number))
+        fetch(client, prefill.server.port, names)
+        assert leading(shelf, names) == 10
+    prefill.server.close()
+    assert client.num_missing == client.num_failed == 0
+
+
 def test_nothing_behind_a_missing_block_is_sent(prefill: Prefill) -> None:
     prefill.compute(40)
     prefill.shelf.forget(NAMES[7])
