@@ -18,6 +18,7 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _GRACE = 5.0  # seconds for processes to end by themselves
+_DYING = 1.0  # seconds that one who is killed may take
 _LOOK = 0.1
 
 
@@ -86,15 +87,21 @@ def _alive(pid: int, began: str) -> bool:
 def _keep(grace: float) -> None:
     """Until the pipe is closed, however; then end what has not ended in time."""
     kept = {tuple(line.split()) for line in sys.stdin}
-    left = {(int(pid), began) for pid, began in kept}
-    deadline = time.monotonic() + grace
+    left = _wait({(int(pid), began) for pid, began in kept}, grace)
+    for pid, _ in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    _wait(left, _DYING)
+
+
+def _wait(left: set[tuple[int, str]], seconds: float) -> set[tuple[int, str]]:
+    """Who is there still after at most so many seconds."""
+    deadline = time.monotonic() + seconds
     while left := {one for one in left if _alive(*one)}:
         if time.monotonic() > deadline:
-            for pid, _ in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            return
+            break
         time.sleep(_LOOK)
+    return left
 
 
 if __name__ == "__main__":
