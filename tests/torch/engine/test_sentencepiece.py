@@ -21,9 +21,9 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("lacking", [{*PACKAGES}, *({one} for one in PACKAGES)], ids=str)
+@pytest.mark.parametrize("lacking", [PACKAGES, *((one,) for one in PACKAGES)], ids=" and ".join)
 def test_packages_that_are_lacking_are_named(
-    lacking: set[str], model: Path, monkeypatch: pytest.MonkeyPatch
+    lacking: tuple[str, ...], model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found(name: str) -> object:
         if name in lacking:
