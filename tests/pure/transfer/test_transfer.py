@@ -160,7 +160,7 @@ def test_a_peer_that_hangs_stops_nobody_else(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         asyncio.run(ask(listener.getsockname()[1]))
     assert client.num_failed == 31
-    assert "it was too slow, and is not asked for" in caplog.messages[-1]
+    assert any("it was too slow, and is not asked for" in said for said in caplog.messages)
 
 
 def test_a_peer_that_is_busy_is_waited_for(prefill: Prefill) -> None:
