@@ -58,7 +58,7 @@ def test_connections_that_are_held_lock_nobody_out(sent: bytes) -> None:
                 for _ in range(5):
                     with httpx.Client(base_url=server.url, timeout=PATIENCE) as newcomer:
                         if sent == METRICS:  # which a thread renders: who is answered is not held
-                            eventually(lambda: newcomer.get("/health").status_code == 200)  # noqa: B023
+                            eventually(lambda: newcomer.get("/health").status_code == 200)
                         assert newcomer.get("/health").status_code == 200
                 assert num_open(server) <= 6
                 assert bool(read_all(held[0])) == (sent == METRICS)  # an answer, and the end
