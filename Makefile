@@ -10,7 +10,7 @@ TORCH ?= $(if $(shell command -v nvidia-smi),cuda,cpu)
 BIN := $(VENV)/bin
 # Beside the usual index, not in its place: where it cannot be reached there is still a PyTorch.
 TORCH_FLAGS_cpu := --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
-BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard csrc/* csrc/*/*)
+BUILD_INPUTS := pyproject.toml cluster/pyproject.toml lab/pyproject.toml CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
 .PHONY: serve test suite check lint docs sanitize attack test-clients test-references world bench-peers clean
 
@@ -72,9 +72,10 @@ $(VENV)/torch:
 	$(BIN)/pip install --quiet $(TORCH_FLAGS_$(TORCH)) torch==2.13.0
 	touch $@
 
-# Compiles the kernels in csrc/ as well; without a C++ compiler it installs without them.
+# The server, its cluster and its laboratory. Compiles the kernels in csrc/ as well; without a C++
+# compiler it installs without them.
 $(VENV)/installed: $(VENV)/torch $(BUILD_INPUTS)
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --editable . --editable cluster --editable lab
 	touch $@
 
 $(VENV)/installed-docs: $(VENV)/torch $(BUILD_INPUTS)
@@ -82,5 +83,5 @@ $(VENV)/installed-docs: $(VENV)/torch $(BUILD_INPUTS)
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/torch $(BUILD_INPUTS)
-	$(BIN)/pip install --quiet --editable ".[dev]"
+	$(BIN)/pip install --quiet --editable ".[dev]" --editable cluster --editable lab
 	touch $@

@@ -25,11 +25,11 @@ sys.path.append(str(Path(__file__).parents[1] / "scripts"))
 
 from demo_model import corpus
 
-from quire.assembly import DEMO_MODEL
-from quire.capacity import Capacity
-from quire.engine import RequestOutput
-from quire.llm import LLM
-from quire.protocol import SamplingParams
+from quire.core.protocol import SamplingParams
+from quire.engine.capacity import Capacity
+from quire.engine.llm import LLM
+from quire.engine.outputs import RequestOutput
+from quire.models.demo import DEMO_MODEL
 
 SEED = 1  # of the split, as in scripts/train_demo_model.py
 CHUNK = 64  # tokens

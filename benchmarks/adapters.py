@@ -26,7 +26,8 @@ import torch
 from safetensors.torch import save_file
 
 from quire import LLM, LoRARequest, SamplingParams
-from quire.model import DecoderModel, adaptable
+from quire.models.adaptable import adaptable
+from quire.models.decoder import DecoderModel
 
 
 def save_adapter(directory: Path, model: DecoderModel, rank: int, seed: int) -> LoRARequest:

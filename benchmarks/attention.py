@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from quire.threads import usable_cores, wait_briefly
+from quire.kernels.threads import usable_cores, wait_briefly
 
 wait_briefly()
 
 import torch  # noqa: E402
 
-from quire.capacity.kv_groups import KVGroup  # noqa: E402
+from quire.core.kv_groups import KVGroup  # noqa: E402
 from quire.execution.kv.cache import KVCache  # noqa: E402
 from quire.kernels.cpu import CPUKernels, instruction_sets  # noqa: E402
 from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, KVShape  # noqa: E402

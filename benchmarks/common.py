@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from quire.bench.machine import machine_facts
-from quire.bench.report import describe
+from quire.tools.bench.machine import machine_facts
+from quire.tools.bench.report import describe
 
 _LIMITS = Path(__file__).with_name("limits.py")
 

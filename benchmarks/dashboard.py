@@ -29,9 +29,9 @@ import numpy as np
 import psutil
 from common import add_common_flags, show
 
-from quire.bench.processes import ServerProcess, serving
-from quire.bench.systems import Online
-from quire.bench.workloads import BenchRequest, one_request
+from quire.tools.bench.processes import ServerProcess, serving
+from quire.tools.bench.systems import Online
+from quire.tools.bench.workloads import BenchRequest, one_request
 
 PAGES = ("none", "hidden", "open")
 

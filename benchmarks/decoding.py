@@ -17,9 +17,9 @@ import time
 import torch
 
 from quire import LLM
-from quire.bench.machine import machine_facts, read_bandwidth, shortest
-from quire.bench.workloads import one_request
-from quire.commands.flags import engine_options
+from quire.tools.bench.machine import machine_facts, read_bandwidth, shortest
+from quire.tools.bench.workloads import one_request
+from quire.tools.commands.flags import engine_options
 
 STEPS = 60
 

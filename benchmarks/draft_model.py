@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 
 from quire import LLM, SamplingParams
-from quire.drafting import Speculation
-from quire.protocol import TO_DRAFT
-from quire.scheduling import Scheduler
+from quire.capabilities.speculation import Speculation
+from quire.core.protocol import TO_DRAFT
+from quire.core.scheduling import Scheduler
 
 COUNTS, TOKENS = (0, 1, 2, 3, 4, 6, 8), 300
 QUESTIONS = (

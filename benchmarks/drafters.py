@@ -17,13 +17,13 @@ import statistics
 import time
 from collections.abc import Callable
 
-from quire.config import SpeculativeConfig
-from quire.drafting import Drafter
-from quire.drafting.ngram import NgramDrafter
-from quire.drafting.prediction import PredictionDrafter
-from quire.drafting.suffix import SuffixDrafter
-from quire.protocol import Request, SamplingParams
-from quire.scheduling.sequence import Sequence
+from quire.capabilities.speculation import Drafter
+from quire.capabilities.speculation.config import SpeculativeConfig
+from quire.capabilities.speculation.ngram import NgramDrafter
+from quire.capabilities.speculation.prediction import PredictionDrafter
+from quire.capabilities.speculation.suffix import SuffixDrafter
+from quire.core.protocol import Request, SamplingParams
+from quire.core.scheduling.sequence import Sequence
 
 VOCABULARY, OUTPUT, MOST, ROUNDS = 50_000, 400, 4_000, 5
 DRAFTERS: dict[str, Callable[[], Drafter]] = {

@@ -21,7 +21,7 @@ from typing import Any
 from common import add_common_flags, show
 
 from quire import LLM, SamplingParams
-from quire.commands.flags import add_engine_flags, options
+from quire.tools.commands.flags import add_engine_flags, options
 
 READER = """
 import sys, zmq

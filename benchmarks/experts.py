@@ -28,8 +28,8 @@ from quire.kernels.cpu import CPUKernels
 from quire.kernels.experts import mixed, route
 from quire.kernels.ops import Experts
 from quire.kernels.products import PackedWeight, Products
-from quire.model.linear.packed import pack
-from quire.model.linear.rounding import Quantization, round_weight
+from quire.models.linear.packed import pack
+from quire.models.linear.rounding import Quantization, round_weight
 
 HIDDEN, INNER, MANY, CHOSEN = 1024, 384, 64, 8
 _READ_BYTES = 256 << 20

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from quire.errors import QuireError
+from quire.core.errors import QuireError
 from quire.execution.device import choose_device
 from quire.execution.gpu.graphs import CUDARecorder
 from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, LayerKV

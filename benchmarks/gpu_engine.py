@@ -28,9 +28,10 @@ from safetensors.torch import save_file
 
 import quire
 from quire import LLM, SamplingParams
-from quire.errors import QuireError
+from quire.core.errors import QuireError
+from quire.core.protocol import Step
+from quire.engine.capacity import limits_of
 from quire.execution.device import choose_device
-from quire.protocol import Step
 
 VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, DIM = 128_256, 4096, 14_336, 32, 8, 128
 NUM_REQUESTS = 256
@@ -39,7 +40,7 @@ MEANS = 161, 338
 
 def make_model(directory: Path, layers: int) -> None:
     """A checkpoint in the shape of Llama 3 8B, with the demonstration model's tokenizer."""
-    demo = Path(quire.__file__).parent / "demo"
+    demo = Path(quire.__file__).parent / "models/demo"
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(demo / name, directory)
     config = {
@@ -243,11 +244,10 @@ def idle_share(directory: Path, run_ahead: bool) -> tuple[float, float]:
 
 def measure_recovery(directory: Path) -> None:
     """Swapping 1,024 tokens out and in again against computing them (the paper's figure 19)."""
-    from quire.capacity import EngineLimits
-    from quire.config import EngineConfig
+    from quire.engine.config import EngineConfig
     from quire.execution.gpu.assembly import OnGPU
-    from quire.model import load_model
-    from quire.shape import CacheShape
+    from quire.models.loader import load_model
+    from quire.models.shape import CacheShape
 
     device = choose_device("cuda")
     model = load_model(directory, device=device)
@@ -260,7 +260,7 @@ def measure_recovery(directory: Path) -> None:
         blocks = 4096 // size
         with torch.inference_mode(), placement.turn():
             config = EngineConfig(block_size=size, max_num_seqs=1)
-            limits = EngineLimits.of(config, cache).with_blocks(blocks, blocks)
+            limits = limits_of(config, cache).with_blocks(blocks, blocks)
             placement.executor(model, limits, model.dtype)
             costs = placement.recovery_costs()
         swap = 2 * costs.swap_per_block * 1024 / size

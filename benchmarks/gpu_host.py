@@ -22,19 +22,20 @@ from clock import Clock
 from torch import Tensor
 
 from quire import LLM, SamplingParams
-from quire.assembly import engine as assembly
-from quire.capacity import EngineLimits, MemoryBudget
+from quire.core.limits import EngineLimits
+from quire.core.protocol import RecoveryCosts
+from quire.core.scheduling import Scheduler
+from quire.engine.assembly import engine as assembly
 from quire.engine.engine import Engine
 from quire.execution.executor import ModelExecutor
 from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.graphs import graph_sizes
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.kv.cache import KVCache
+from quire.execution.memory_budget import MemoryBudget
 from quire.execution.worker import Worker
 from quire.kernels.reference import ReferenceKernels
-from quire.model import Model
-from quire.protocol import RecoveryCosts
-from quire.scheduling import Scheduler
+from quire.models.base import Model
 
 SIZES = (1, 8, 64, 256)
 STEPS, WARM_UP = 60, 10

@@ -16,7 +16,7 @@ from typing import Any
 
 from common import add_common_flags, read_bandwidth, show
 
-from quire.bench.processes import run_bench
+from quire.tools.bench.processes import run_bench
 
 DECODE = ["--input-len", "128", "--output-len", "256", "--num-iters", "1"]
 LONG = ["--input-len", "4096", "--output-len", "1", "--num-iters", "1"]

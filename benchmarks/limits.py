@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.bench.machine import machine_facts, read_bandwidth, shortest
+from quire.tools.bench.machine import machine_facts, read_bandwidth, shortest
 
 BYTES = 256 << 20
 ROWS = (1, 4, 16, 64, 512)

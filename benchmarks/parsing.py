@@ -13,7 +13,7 @@ import random
 import time
 from itertools import pairwise
 
-from quire.dialect import DIALECTS, REASONING, OutputParser
+from quire.text.dialect import DIALECTS, REASONING, OutputParser
 
 _TURNS = 30
 _TOOLS = {"write": {"properties": {"path": {"type": "string"}, "lines": {"type": "integer"}}}}

@@ -17,18 +17,18 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from quire.threads import wait_briefly
+from quire.kernels.threads import wait_briefly
 
 wait_briefly()  # before torch is loaded
 
-from quire.bench.machine import OthersShare, machine_facts  # noqa: E402
-from quire.calibration.calibrate import calibrate  # noqa: E402
-from quire.calibration.prediction import predict  # noqa: E402
-from quire.calibration.steps import UNITS  # noqa: E402
-from quire.commands.compare import describe  # noqa: E402
-from quire.config import EngineConfig  # noqa: E402
-from quire.simulation.calibrated import read_calibration  # noqa: E402
-from quire.workload import Trace  # noqa: E402
+from quire.engine.config import EngineConfig  # noqa: E402
+from quire.tools.bench.machine import OthersShare, machine_facts  # noqa: E402
+from quire_lab.calibration.calibrate import calibrate  # noqa: E402
+from quire_lab.calibration.prediction import predict  # noqa: E402
+from quire_lab.calibration.steps import UNITS  # noqa: E402
+from quire_lab.commands.compare import describe  # noqa: E402
+from quire_lab.simulation.calibrated import read_calibration  # noqa: E402
+from quire_lab.workload import Trace  # noqa: E402
 
 
 def main() -> None:

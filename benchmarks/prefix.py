@@ -13,7 +13,7 @@ from typing import Any
 
 from common import add_common_flags, middle, show
 
-from quire.bench.processes import run_bench
+from quire.tools.bench.processes import run_bench
 
 FLAGS = {"cached": "--enable-prefix-caching", "uncached": "--no-enable-prefix-caching"}
 

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from quire.kernels.packing import Format
 from quire.kernels.products import PackedWeight, Products
-from quire.model.linear.packed import pack
-from quire.model.linear.rounding import (
+from quire.models.linear.packed import pack
+from quire.models.linear.rounding import (
     GROUP,
     Quantization,
     round_groups,

@@ -23,13 +23,13 @@ import torch
 from clock import Clock
 
 from quire import LLM
-from quire.bench.machine import machine_facts
-from quire.bench.workloads import make_workload
-from quire.commands.flags import engine_options
 from quire.engine.progress import RequestProgress
 from quire.execution import executor as executor_module
 from quire.execution.sampling.choosing import Choosing
 from quire.kernels.ops import Kernels
+from quire.tools.bench.machine import machine_facts
+from quire.tools.bench.workloads import make_workload
+from quire.tools.commands.flags import engine_options
 
 PARTS = (
     "products",

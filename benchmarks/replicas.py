@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 from common import add_common_flags, show
 
-from quire.assembly import DEMO_MODEL
-from quire.bench.http_client import HttpClient
-from quire.bench.processes import serving
-from quire.shape import read_shape
+from quire.models.demo import DEMO_MODEL
+from quire.models.shape import read_shape
+from quire.tools.bench.http_client import HttpClient
+from quire.tools.bench.processes import serving
 
 PREFIXES, PREFIX_TOKENS, OWN_TOKENS, OUTPUT_TOKENS = 8, 512, 32, 16
 AT_ONCE = 2

@@ -4,7 +4,7 @@
 
 Decode: one schedule + update with every sequence growing by one token, per sequence. Admission: a
 4,096-token prompt without and with a full prefix hit. Fork: one sequence of 4,096 tokens into 8.
-Beams: one schedule + update of a request with six. Import: quire.memory in a new process, less what
+Beams: one schedule + update of a request with six. Import: quire.core.memory in a new process, less what
 starting Python itself takes.
 """
 
@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from quire.memory import Demand, PagedAllocator
-from quire.protocol import Outcome, Progress, Request, Sample, SamplingParams, Step, StepResult
-from quire.scheduling import Scheduler
+from quire.core.memory import Demand, PagedAllocator
+from quire.core.protocol import Outcome, Progress, Request, Sample, SamplingParams, Step, StepResult
+from quire.core.scheduling import Scheduler
 
 BLOCK_SIZE = 16
 PROMPT = 4096
@@ -155,7 +155,7 @@ def import_memory() -> float:
         subprocess.run([sys.executable, "-c", code], check=True)
         return time.perf_counter() - start
 
-    rounds = [(seconds("import quire.memory"), seconds("pass")) for _ in range(10)]
+    rounds = [(seconds("import quire.core.memory"), seconds("pass")) for _ in range(10)]
     return (min(a for a, _ in rounds) - min(b for _, b in rounds)) * 1e6
 
 
@@ -167,7 +167,7 @@ def main() -> None:
         ("admission of 4,096 tokens, all cached", lambda: admission(hit=True)),
         ("fork of 4,096 tokens into 8", fork),
         ("step of 6 beams", beam_step),
-        ("import quire.memory", import_memory),
+        ("import quire.core.memory", import_memory),
     ]  # fmt: skip
     for name, measure in rows:
         print(f"{name:40} {measure():8.2f} us")

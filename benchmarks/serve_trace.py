@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from quire.bench.http_client import HttpClient
-from quire.bench.report import describe_times, percentiles
-from quire.bench.systems import Online, Run
-from quire.bench.workloads import fill
-from quire.workload import read_azure
+from quire.tools.bench.http_client import HttpClient
+from quire.tools.bench.report import describe_times, percentiles
+from quire.tools.bench.systems import Online, Run
+from quire.tools.bench.workloads import fill
+from quire_lab.workload import read_azure
 
 
 def slot_seconds(url: str) -> dict[str, float]:

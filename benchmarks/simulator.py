@@ -20,9 +20,10 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
-from quire.simulation import MODELS, Deployment, SimulationResult, Simulator, find_machine
-from quire.simulation.fleet import FleetSetup, FleetSimulator, ReplicaKind
-from quire.workload import DATASETS, Lengths, Synthetic, Trace, TraceRequest
+from quire.engine.traces.request import TraceRequest
+from quire_lab.simulation import MODELS, Deployment, SimulationResult, Simulator, find_machine
+from quire_lab.simulation.fleet import FleetSetup, FleetSimulator, ReplicaKind
+from quire_lab.workload import DATASETS, Lengths, Synthetic, Trace
 
 DEPLOYMENT = Deployment(MODELS["llama-3-8b"], find_machine("h100"))
 TEXT, SHORT = DATASETS["sharegpt"][1], Lengths.parse("8")

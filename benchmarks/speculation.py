@@ -22,8 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from quire.llm import LLM
-from quire.protocol import (
+from quire.core.protocol import (
     Executor,
     Outcome,
     PendingStep,
@@ -34,6 +33,7 @@ from quire.protocol import (
     StepResult,
     confirmed,
 )
+from quire.engine.llm import LLM
 
 _ROOT = Path(__file__).resolve().parent.parent
 _Text = tuple[list[int], list[int]]  # prompt, output

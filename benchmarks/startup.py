@@ -15,9 +15,9 @@ import time
 
 from common import add_common_flags, show
 
-from quire.bench.processes import serving
-from quire.bench.systems import Online
-from quire.bench.workloads import one_request
+from quire.tools.bench.processes import serving
+from quire.tools.bench.systems import Online
+from quire.tools.bench.workloads import one_request
 
 
 def start(arguments: list[str]) -> tuple[float, float, int]:

@@ -32,16 +32,19 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 import quire
-from quire.bench.machine import machine_facts
-from quire.config import ServerConfig
-from quire.engine import Engine, InputProcessor, load_tokenizer
-from quire.memory import PagedAllocator
-from quire.protocol import Outcome, PendingStep, Sample, Step, StepResult
-from quire.scheduling import Scheduler
-from quire.server import Server, create_app
-from quire.server.guards.connections import Connection, Connections
+from quire.core.memory import PagedAllocator
+from quire.core.protocol import Outcome, PendingStep, Sample, Step, StepResult
+from quire.core.scheduling import Scheduler
+from quire.engine.engine import Engine
+from quire.engine.input_processor import InputProcessor
+from quire.http.app import create_app
+from quire.http.config.server import ServerConfig
+from quire.http.guards.connections import Connection, Connections
+from quire.http.serving import Server
+from quire.text.tokenizer import load_tokenizer
+from quire.tools.bench.machine import machine_facts
 
-_DEMO = Path(quire.__file__).parent / "demo"
+_DEMO = Path(quire.__file__).parent / "models/demo"
 _VOCAB, _FIRST_WORD, _WORDS = 4096, 1000, 2000  # token ids
 _COLD = 2**20  # numbers of eight bytes read between two steps
 _EVENT = b"data: %b\n\n" % json.dumps(

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from quire.errors import RequestError
-from quire.grammar import GrammarCompiler, Guide, Place, Rules, fill_masks
-from quire.llm import LLM
-from quire.protocol import SamplingParams, StructuredOutputs
+from quire.capabilities.grammar import GrammarCompiler, Guide, Place, Rules, fill_masks
+from quire.core.errors import RequestError
+from quire.core.protocol import SamplingParams, StructuredOutputs
+from quire.engine.llm import LLM
 
 _WORDS = ["name", "age", "city", "email", "price", "tags", "note", "status", "owner", "count"]
 _KINDS: list[dict[str, Any]] = [

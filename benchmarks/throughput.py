@@ -15,7 +15,7 @@ from typing import Any
 
 from common import add_common_flags, middle, show
 
-from quire.bench.processes import run_bench, serving
+from quire.tools.bench.processes import run_bench, serving
 
 
 def served(model: list[str], engine: list[str], workload: list[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 No model and no tensors: whoever computes is told block tables and moves.
 """
 
-from quire.memory import Demand, PagedAllocator
+from quire.core.memory import Demand, PagedAllocator
 
 pool = PagedAllocator(num_blocks=8, block_size=4, num_host_blocks=4)
 prompt = ["Four", "score", "and", "seven", "years", "ago", "our"]

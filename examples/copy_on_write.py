@@ -1,6 +1,6 @@
 """One prompt, three continuations: what they share, what is copied, and what is found again."""
 
-from quire.memory import Demand, PagedAllocator, hash_blocks, root_hash
+from quire.core.memory import Demand, PagedAllocator, hash_blocks, root_hash
 
 pool = PagedAllocator(num_blocks=12, block_size=4)
 prompt = list(range(100, 110))  # token ids: two full blocks and a half

@@ -1,8 +1,8 @@
 """How many conversations fit a machine that is not here, by the real scheduler. No model loads."""
 
-from quire.config import EngineConfig
-from quire.simulation import Deployment, OpenLoop, Simulator, find_machine, find_model
-from quire.workload import Lengths, Synthetic
+from quire.engine.config import EngineConfig
+from quire_lab.simulation import Deployment, OpenLoop, Simulator, find_machine, find_model
+from quire_lab.workload import Lengths, Synthetic
 
 deployment = Deployment(
     find_model("llama-3-8b"), find_machine("l4"), config=EngineConfig(max_num_seqs=256)

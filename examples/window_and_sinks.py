@@ -1,6 +1,6 @@
 """A text that goes on for ever in a fixed number of blocks: a window, and attention sinks."""
 
-from quire.memory import Demand, PagedAllocator, Window
+from quire.core.memory import Demand, PagedAllocator, Window
 
 window = Window(tokens=5, step_tokens=1, sinks=2)  # each token sees 0, 1 and the last five
 pool = PagedAllocator(num_blocks=6, block_size=4, window=window)

@@ -21,9 +21,9 @@ from typing import NamedTuple
 import uvicorn
 from playwright.sync_api import Page, sync_playwright
 
-from quire.recording import lines
-from quire.server import bound
-from quire.server.live.page import replay_app
+from quire.http.guards.listening import bound
+from quire.http.live.page import replay_app
+from quire.tools.recording import lines
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from quire.protocol import SamplingParams
+from quire.core.protocol import SamplingParams
 
 PAGE = Path(__file__).parents[1] / "docs" / "serving.md"
 BEGIN = "<!-- sampling parameters: python scripts/sampling_table.py -->\n"

@@ -92,12 +92,14 @@ def calls_to_the_first_kernel() -> tuple[int, int]:
 
     import httpx
 
-    from quire.assembly import build_engine
-    from quire.config import EngineConfig, ServerConfig
-    from quire.engine import AsyncEngine, EngineThread
+    from quire.engine.assembly import build_engine
+    from quire.engine.async_engine import AsyncEngine
+    from quire.engine.config import EngineConfig
     from quire.engine.output_collector import OutputCollector
+    from quire.engine.thread import EngineThread
+    from quire.http.app import create_app
+    from quire.http.config.server import ServerConfig
     from quire.kernels.cpu import CPUKernels
-    from quire.server.app import create_app
 
     depths: dict[str, int] = {}
 

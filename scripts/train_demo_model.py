@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the demonstration model that ships in ``src/quire/demo``, and its draft model.
+"""Make the demonstration model that ships in ``src/quire/models/demo``, and its draft model.
 
 One command gathers the corpus from the running Python's standard library, trains the
 tokenizer and the model, measures it on held-out text, lets it teach a smaller one what it
@@ -30,7 +30,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-DEFAULT_OUT = Path(__file__).resolve().parent.parent / "src" / "quire" / "demo"
+DEFAULT_OUT = Path(__file__).resolve().parent.parent / "src" / "quire" / "models" / "demo"
 SIZE_LIMIT = 8_000_000
 DRAFT_SIZE_LIMIT = 1_000_000
 SAMPLES = ("What does `itertools.chain` do?", "Explain the with statement.", "What is str.split?")

@@ -1,4 +1,4 @@
-// The Python module quire.drafting._native: texts as array("I") in, drafts out.
+// The Python module quire.capabilities.speculation._native: texts as array("I") in, drafts out.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>

@@ -40,7 +40,7 @@ void bind_ranks(nb::module_& m) {
     try {
       std::rethrow_exception(thrown);
     } catch (const RankFailure& failure) {
-      nb::object error = nb::module_::import_("quire.errors").attr("RankError");
+      nb::object error = nb::module_::import_("quire.core.errors").attr("RankError");
       PyErr_SetString(error.ptr(), failure.what());
     }
   });

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quire.version import __version__
-
 if TYPE_CHECKING:
-    from quire.engine import BeamSearchParams, LoRARequest
-    from quire.llm import LLM
-    from quire.protocol import PoolingParams, SamplingParams
+    from quire.core.protocol import PoolingParams, SamplingParams
+    from quire.engine.beams import BeamSearchParams
+    from quire.engine.llm import LLM
+    from quire.engine.lora_request import LoRARequest
+
+__version__ = "0.1.0"
 
 __all__ = [
     "LLM",
@@ -25,16 +26,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: importing quire.memory or `quire --help` must not load torch.
+    # On first use: importing quire.core.memory or `quire --help` must not load torch.
     if name in ("LLM", "BeamSearchParams", "LoRARequest"):
-        from quire.threads import wait_briefly
+        from quire.kernels.threads import wait_briefly
 
         wait_briefly()  # before torch is loaded
-        from quire import llm
+        from quire.engine import llm
 
         return getattr(llm, name)
     if name in ("PoolingParams", "SamplingParams"):
-        import quire.protocol
+        import quire.core.protocol
 
-        return getattr(quire.protocol, name)
+        return getattr(quire.core.protocol, name)
     raise AttributeError(f"module 'quire' has no attribute {name!r}")

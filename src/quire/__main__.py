@@ -1,5 +1,5 @@
 import sys
 
-from quire.cli import main
+from quire.tools.cli import main
 
 sys.exit(main())

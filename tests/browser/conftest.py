@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import quire.page
+import quire.http.page
 from support.live_server import PATIENCE
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -49,7 +49,7 @@ def page(chromium: sync_api.Browser) -> Iterator[sync_api.Page]:
 def _module(route: sync_api.Route) -> None:
     """The server has them as one."""
     name = route.request.url.partition("/modules/")[2]
-    route.fulfill(path=Path(quire.page.__path__[0]) / name, content_type="text/javascript")
+    route.fulfill(path=Path(quire.http.page.__path__[0]) / name, content_type="text/javascript")
 
 
 def _refused(text: str) -> bool:

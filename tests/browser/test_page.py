@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from quire.dashboard import BlockState, Cell, number_of
-from quire.scheduling import Scheduler
-from quire.server.guards.logins import COOKIE
-from quire.server.live import watching
-from quire.server.live.state import Reader
-from quire.server.live.types import BlockStory
-from quire.server.live.watching import BlockLook, Frames
+from quire.core.scheduling import Scheduler
+from quire.engine.dashboard import BlockState, Cell, number_of
+from quire.http.guards.logins import COOKIE
+from quire.http.live import watching
+from quire.http.live.state import Reader
+from quire.http.live.types import BlockStory
+from quire.http.live.watching import BlockLook, Frames
 from support.block_truth import true_cells, true_holders
 from support.kv_groups import make_kv_groups, random_windows
 from support.live_server import LiveServer, eventually, live_server

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import uvicorn
 
-from quire.dashboard import Cell
-from quire.recording import check, lines
-from quire.server import bound
-from quire.server.live.page import replay_app
+from quire.engine.dashboard import Cell
+from quire.http.guards.listening import bound
+from quire.http.live.page import replay_app
+from quire.tools.recording import check, lines
 from support.block_truth import Frame
 from support.live_server import PATIENCE, eventually, live_server
 from support.recordings import simulated, workload

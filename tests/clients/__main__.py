@@ -21,8 +21,8 @@ from pathlib import Path
 from tests.clients.catalogue import CLIENTS, Client
 
 from benchmarks.peers.cache import Cache, PeerError
-from quire.assembly import DEMO_MODEL
-from quire.bench.processes import serving
+from quire.models.demo import DEMO_MODEL
+from quire.tools.bench.processes import serving
 
 _HERE = Path(__file__).parent
 _PATIENCE = 300.0  # seconds that a client's script may take

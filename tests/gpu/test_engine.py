@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
+from quire.core.protocol import PendingStep, Step
 from quire.execution.executor import ModelExecutor
-from quire.protocol import PendingStep, Step
 from support.hf_reference import random_prompts
 
 ModelDir = Callable[[str], Path]
@@ -51,7 +51,7 @@ def test_replayed_and_launched_steps_agree(dtype: str, model_dir: ModelDir) -> N
 
 def test_the_states_of_replayed_and_launched_steps_agree_bit_for_bit(model_dir: ModelDir) -> None:
     from quire.execution.gpu.assembly import OnGPU
-    from quire.model import load_model
+    from quire.models.loader import load_model
     from support.chunks import decode_chunks
     from support.limits import make_limits
 

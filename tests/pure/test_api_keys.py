@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.commands.flags import add_server_flags, server_config
-from quire.config import ServerConfig
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
+from quire.http.config.server import ServerConfig
+from quire.tools.commands.flags import add_server_flags, server_config
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
-from quire.cli import main
-from quire.config import EngineConfig, ServerConfig, make_room, parse_bytes
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
+from quire.core.settings import parse_bytes
+from quire.engine.config import EngineConfig
+from quire.http.config.open_files import make_room
+from quire.http.config.server import ServerConfig
+from quire.tools.cli import main
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quire.errors import shown
+from quire.core.errors import shown
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,6 @@ def test_the_core_is_standard_library_only(room: str) -> None:
 
 def test_the_command_line_loads_nothing_heavy_for_help() -> None:
     loaded = modules_after(
-        "import quire.cli\ntry: quire.cli.main(['serve', '--help'])\nexcept SystemExit: pass"
+        "import quire.tools.cli\ntry: quire.tools.cli.main(['serve', '--help'])\nexcept SystemExit: pass"
     )
     assert not loaded & {"torch", "numpy", "tokenizers", "fastapi", "transformers"}

@@ -1,4 +1,4 @@
-from quire.metrics import RequestMetrics
+from quire.core.metrics import RequestMetrics
 
 
 def metrics(**changes: object) -> RequestMetrics:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli import main
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
+from quire.tools.cli import main
 
 SIMULATE = ("simulate", "llama-3-8b", "--input", "50", "--output", "5", "--requests", "5")
 
@@ -22,7 +22,12 @@ SIMULATE = ("simulate", "llama-3-8b", "--input", "50", "--output", "5", "--reque
 def quire(*words: str | bytes, encoding: str = "utf-8", **streams: int) -> tuple[int, str]:
     """Status, and what was written to the error stream."""
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; from quire.cli import main; sys.exit(main())", *words],
+        [
+            sys.executable,
+            "-c",
+            "import sys; from quire.tools.cli import main; sys.exit(main())",
+            *words,
+        ],
         env={**os.environ, "PYTHONIOENCODING": encoding},
         stderr=subprocess.PIPE,
         **streams,
@@ -68,7 +73,7 @@ def test_a_file_of_flags_that_cannot_be_read_is_an_error_in_a_line(
 def test_closed_streams_are_no_error(closed: str, tmp_path: Path) -> None:
     """A service manager may start a command without them; no file takes their place."""
     out = tmp_path / "requests.csv"
-    program = "import sys; from quire.cli import main; sys.exit(main())"
+    program = "import sys; from quire.tools.cli import main; sys.exit(main())"
     command = shlex.join([sys.executable, "-c", program, *SIMULATE, "--requests-out", str(out)])
     done = subprocess.run(f"{command} {closed}", shell=True, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -77,7 +82,7 @@ def test_closed_streams_are_no_error(closed: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_what_is_typed_and_no_text_is_read_all_the_same(encoding: str) -> None:
-    program = """from quire.commands.chat import _screen
+    program = """from quire.tools.commands.chat import _screen
 print(ascii(_screen(markdown=False).read()))"""
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.config import ServerConfig
+from quire.http.config.server import ServerConfig
 
 ROOT = Path(quire.__file__).parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT / "Dockerfile").exists(), reason="no sources")

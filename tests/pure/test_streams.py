@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quire import streams
+from quire.engine import streams
 
 BEGIN = """
 import logging, os, sys, warnings
@@ -98,7 +98,7 @@ with nobody_waits():
     numbers = [int(line.split()[2]) for line in lines]
     assert numbers == sorted(numbers) and len(numbers) < total
     dropped = total - len(numbers)
-    assert f"{dropped} lines of stderr were dropped" in notice and "quire.streams" in notice
+    assert f"{dropped} lines of stderr were dropped" in notice and "quire.engine.streams" in notice
     assert after == f"root: it goes on, without {dropped}"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.threads import shares_of_cores, usable_cores
+from quire.kernels.threads import shares_of_cores, usable_cores
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import save_file
 
 from quire import LLM
-from quire.gguf import config_of, open_gguf
-from quire.model import load_model
-from quire.model.linear.checkpoints import read_checkpoint
-from quire.model.weights import Weights
-from quire.shape import Fields
+from quire.models.gguf import config_of, open_gguf
+from quire.models.linear.checkpoints import read_checkpoint
+from quire.models.loader import load_model
+from quire.models.shape import Fields
+from quire.models.weights import Weights
 from references.packages import Unreachable, package
 from support.hf_reference import hf_model, random_prompts
 from support.paged_harness import PagedHarness

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from quire.engine import load_tokenizer
-from quire.engine.detokenizer import Detokenizer
-from quire.engine.tokenizer import JsonTokenizer, Tokenizer
-from quire.server.doors.tokens import piece
+from quire.http.doors.tokens import piece
+from quire.text.detokenizer import Detokenizer
+from quire.text.tokenizer import JsonTokenizer, Tokenizer, load_tokenizer
 from references import llama_cpp_tokens
 from references.packages import environment, llama_cpp, package
 

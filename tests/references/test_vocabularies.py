@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from quire.engine import load_tokenizer
-from quire.gguf import end_tokens, open_gguf
+from quire.models.gguf import end_tokens, open_gguf
+from quire.text.tokenizer import load_tokenizer
 from references.llama_cpp import ask, with_a_model
 from references.packages import llama_cpp, package
 from support.gguf_vocabularies import write_like

@@ -12,11 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.assembly import build_engine
-from quire.config import EngineConfig, ServerConfig
-from quire.engine import AdapterShelf, Engine
-from quire.errors import ConfigError
-from quire.server import Server, create_app
+from quire.core.errors import ConfigError
+from quire.engine.adapters import AdapterShelf
+from quire.engine.assembly import build_engine
+from quire.engine.config import EngineConfig
+from quire.engine.engine import Engine
+from quire.http.app import create_app
+from quire.http.config.server import ServerConfig
+from quire.http.serving import Server
 from support.live_server import eventually
 from support.lora import save_adapter
 from support.small_models import make_model

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from quire.bench.systems import Online
-from quire.bench.workloads import BenchRequest, make_workload
-from quire.cli import main
-from quire.errors import ConfigError, EngineError
-from quire.protocol import Step
+from quire.core.errors import ConfigError, EngineError
+from quire.core.protocol import Step
+from quire.tools.bench.systems import Online
+from quire.tools.bench.workloads import BenchRequest, make_workload
+from quire.tools.cli import main
 from support.drafting import foreseen
 from support.live_server import MAX_MODEL_LEN, LiveServer
 

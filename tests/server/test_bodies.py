@@ -17,12 +17,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
-from quire.config import ServerConfig
-from quire.engine import InputProcessor
-from quire.server.guards import bodies
-from quire.server.guards.bodies import Bodies, default_max_body_bytes
-from quire.server.openai.requests import ChatRequest, CompletionRequest
-from quire.server.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
+from quire.engine.input_processor import InputProcessor
+from quire.http.config.server import ServerConfig
+from quire.http.guards import bodies
+from quire.http.guards.bodies import Bodies, default_max_body_bytes
+from quire.http.openai.requests import ChatRequest, CompletionRequest
+from quire.http.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
 from support.hostile_values import HOSTILE, HUGE
 from support.live_server import (
     MAX_MODEL_LEN,
@@ -157,7 +157,7 @@ def test_logprobs_are_bounded_together(shared: LiveServer) -> None:
 def test_a_large_answer_is_made_off_the_event_loop(
     shared: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from quire.server.answers.reply import Account
+    from quire.http.answers.reply import Account
 
     def noting(*arguments: Any) -> Any:
         threads.append(threading.current_thread().name)
@@ -238,7 +238,7 @@ def test_a_connection_is_kept_after_a_refusal_that_left_nothing_unread(shared: L
 
 
 def test_a_body_that_does_not_come_in_time_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.server.guards.hang_up._LINGER", 0.2)  # seconds
+    monkeypatch.setattr("quire.http.guards.hang_up._LINGER", 0.2)  # seconds
     with live_server(request_read_timeout=0.2) as server:
         for framing, content in (
             ("Content-Length: 30", b""),

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.cli import _parser
-from quire.config import ServerConfig
-from quire.server import create_app
+from quire.http.app import create_app
+from quire.http.config.server import ServerConfig
+from quire.tools.cli import _parser
 from support.live_server import MODEL, scripted_engine
 
 PAGE = Path(quire.__file__).parents[2] / "docs/coming-from.md"

@@ -17,8 +17,8 @@ import httpx
 import pytest
 from starlette.exceptions import HTTPException
 
-from quire.errors import ConfigError
-from quire.server.guards.packing import unpacked
+from quire.core.errors import ConfigError
+from quire.http.guards.packing import unpacked
 from support.live_server import MODEL, LiveServer, Post, events, eventually, live_server
 
 COMPLETIONS = "/v1/completions"
@@ -116,7 +116,7 @@ def test_a_failure_that_nobody_foresaw_is_told_with_its_id(
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("quire.server.openai.completions.check_answer", fail)
+    monkeypatch.setattr("quire.http.openai.completions.check_answer", fail)
     headers = {"x-request-id": "nine", "origin": PAGE}
     answer = shared.http.post(COMPLETIONS, json={"prompt": "x"}, headers=headers)
     assert answer.status_code == 500 and "request nine" in answer.json()["error"]["message"]
@@ -273,8 +273,8 @@ def test_https(tmp_path: Path) -> None:
 
 
 def test_an_open_server_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    from quire.config import ServerConfig
-    from quire.server.serving import _welcome
+    from quire.http.config.server import ServerConfig
+    from quire.http.serving import _welcome
 
     with caplog.at_level(logging.INFO):
         for host, keys in (("0.0.0.0", []), ("::", []), ("0.0.0.0", ["k"]), ("127.0.0.1", [])):

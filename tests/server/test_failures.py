@@ -11,8 +11,8 @@ import httpx
 import openai
 import pytest
 
-from quire.protocol import Step
-from quire.server import serving
+from quire.core.protocol import Step
+from quire.http import serving
 from support.live_server import MODEL, PATIENCE, LiveServer, Post, eventually, live_server
 
 LONG = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 200}
@@ -151,7 +151,7 @@ def test_a_dead_engine_is_unavailable_and_then_ends_the_server(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_shutdown_ends_what_runs(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="quire.server")
+    caplog.set_level(logging.INFO, logger="quire.http")
     with live_server() as server:
         server.executor.hold()
         with Post(server, {**LONG, "stream": stream}) as post:

@@ -20,13 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.routing import Route
 
-from quire.config import ServerConfig
-from quire.engine import RequestRecorder
-from quire.errors import RequestError
-from quire.server import create_app
-from quire.server.guards.clients import Caller
-from quire.server.guards.keys import ApiKeys
-from quire.workload import read_recording
+from quire.core.errors import RequestError
+from quire.engine.recorder import RequestRecorder
+from quire.http.app import create_app
+from quire.http.config.server import ServerConfig
+from quire.http.guards.clients import Caller
+from quire.http.guards.keys import ApiKeys
+from quire_lab.workload import read_recording
 from support.live_server import MODEL, LiveServer, eventually, live_server, scripted_engine
 
 ANNA, BERT = "anna-s-secret", "bert-s-secret"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tokenizers import normalizers
 
-from quire.engine.chat_template import ChatTemplate
-from quire.engine.places import echo_of
-from quire.engine.tokenizer import JsonTokenizer
-from quire.server.answers.logprobs import completion_logprobs
+from quire.http.answers.logprobs import completion_logprobs
+from quire.text.chat_template import ChatTemplate
+from quire.text.places import echo_of
+from quire.text.tokenizer import JsonTokenizer
 from support.live_server import MODEL, LiveServer, events, live_server
 from support.small_tokenizers import byte_level, with_byte_fallback
 

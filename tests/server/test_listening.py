@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from quire.cli import main
-from quire.errors import ConfigError
-from quire.server.guards.listening import bound, listen
+from quire.core.errors import ConfigError
+from quire.http.guards.listening import bound, listen
+from quire.tools.cli import main
 from support.live_server import PATIENCE
 
 
@@ -34,7 +34,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(_: object) -> None:
         raise AssertionError("a model is being loaded")
 
-    monkeypatch.setattr("quire.assembly.build_engine", load)
+    monkeypatch.setattr("quire.engine.assembly.build_engine", load)
 
 
 @pytest.mark.usefixtures("no_model")

@@ -17,15 +17,15 @@ import httpx
 import pytest
 from pydantic import TypeAdapter
 
-from quire.dashboard import Cell
-from quire.errors import EngineError
-from quire.memory import PagedAllocator
-from quire.scheduling import Scheduler
-from quire.server.errors import TooManyWatchersError, UnknownRequestError
-from quire.server.live import asking, past, routes, watching
-from quire.server.live.state import Reader
-from quire.server.live.types import DecisionList, EngineState, MomentList, RequestStory
-from quire.server.live.watching import BlockLook, BlockWatch, Frames, Watcher
+from quire.core.errors import EngineError
+from quire.core.memory import PagedAllocator
+from quire.core.scheduling import Scheduler
+from quire.engine.dashboard import Cell
+from quire.http.errors import TooManyWatchersError, UnknownRequestError
+from quire.http.live import asking, past, routes, watching
+from quire.http.live.state import Reader
+from quire.http.live.types import DecisionList, EngineState, MomentList, RequestStory
+from quire.http.live.watching import BlockLook, BlockWatch, Frames, Watcher
 from support.block_truth import Frame, true_cells
 from support.live_server import MODEL, PATIENCE, LiveServer, eventually, live_server
 

@@ -11,9 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-from quire.config import ServerConfig
-from quire.server import create_app
-from quire.server.description.answer_types import (
+from quire.http.app import create_app
+from quire.http.config.server import ServerConfig
+from quire.http.description.answer_types import (
     ChatCompletion,
     ChatCompletionChunk,
     ClosedSession,

@@ -13,10 +13,12 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from quire.config import ServerConfig
-from quire.server import Server, create_app, garbage, run_server
-from quire.server.histograms import StepHistogram
-from quire.server.metrics import ServerMetrics
+from quire.http import garbage
+from quire.http.app import create_app
+from quire.http.config.server import ServerConfig
+from quire.http.histograms import StepHistogram
+from quire.http.metrics import ServerMetrics
+from quire.http.serving import Server, run_server
 from support.live_server import (
     MAX_MODEL_LEN,
     MODEL,
@@ -250,7 +252,7 @@ def test_what_runs_lives_as_well_as_what_waits(monkeypatch: pytest.MonkeyPatch) 
     Who has hung up has none; the tasks that answer him are cancelled one after the other.
     """
     told: list[int] = []
-    monkeypatch.setattr("quire.server.serving.collect", told.append)
+    monkeypatch.setattr("quire.http.serving.collect", told.append)
     config = ServerConfig()
     app = create_app(scripted_engine()[0], [MODEL], config)
     server = Server(app, config)

@@ -11,14 +11,14 @@ import httpx
 import pytest
 from fastapi import Request
 
-from quire import page
-from quire.server.guards.logins import COOKIE, LASTS, PAGE_HEADER, Logins
-from quire.server.live.bundle import bundle
-from quire.server.live.files import INDEX, Files
+from quire.http import page
+from quire.http.guards.logins import COOKIE, LASTS, PAGE_HEADER, Logins
+from quire.http.live.bundle import bundle
+from quire.http.live.files import INDEX, Files
 from support.live_server import LiveServer, live_server
 
 KEY, PAGE = "a-key-of-the-operator's", {PAGE_HEADER: "1"}
-FOLDER = Path(__file__).parents[2] / "src" / "quire" / "page"
+FOLDER = Path(__file__).parents[2] / "src" / "quire" / "http" / "page"
 
 
 _FROM_A_BROWSER = Request({"type": "http", "headers": []})

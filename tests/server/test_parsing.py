@@ -10,11 +10,11 @@ import pytest
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
-from quire.errors import RequestError
-from quire.server.answers.rendering import _render
-from quire.server.guards import parsing
-from quire.server.guards.parsing import MOST_CONTAINERS, MOST_MEMBERS, MOST_VALUES, parse
-from quire.server.openai.requests import ChatRequest, CompletionRequest
+from quire.core.errors import RequestError
+from quire.http.answers.rendering import _render
+from quire.http.guards import parsing
+from quire.http.guards.parsing import MOST_CONTAINERS, MOST_MEMBERS, MOST_VALUES, parse
+from quire.http.openai.requests import ChatRequest, CompletionRequest
 
 TEXT = {"type": "text", "text": "a"}
 NASTY = ['"', "\\", "[", "{", ":", ",", "x", "é", "\n", "😀", '\\"', "]}"]

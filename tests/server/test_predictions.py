@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.protocol import Request
+from quire.core.protocol import Request
 from support.drafting import foreseen
 from support.live_server import LiveServer, events
 

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from quire.protocol import SchedulingPolicy, Verdict
+from quire.core.protocol import SchedulingPolicy, Verdict
 from support.live_server import MODEL, LiveServer, eventually, live_server
 
 

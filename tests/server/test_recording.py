@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli import main
-from quire.errors import ConfigError, QuireError
-from quire.recording import check, lines
-from quire.recording.served import ServerRecording
+from quire.core.errors import ConfigError, QuireError
+from quire.tools.cli import main
+from quire.tools.recording import check, lines
+from quire.tools.recording.served import ServerRecording
 from support.block_truth import Frame
 from support.live_server import LiveServer, eventually, live_server
 

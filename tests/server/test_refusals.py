@@ -12,8 +12,8 @@ import httpx
 import openai
 import pytest
 
-from quire.config import ServerConfig
-from quire.server import create_app
+from quire.http.app import create_app
+from quire.http.config.server import ServerConfig
 from support.live_server import (
     MAX_MODEL_LEN,
     MODEL,

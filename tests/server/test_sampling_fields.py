@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from quire.protocol import SamplingParams
-from quire.protocol.parameters import description
-from quire.server.openai.requests import ChatRequest, CompletionRequest, GenerationRequest
-from quire.server.session_types import TurnRequest
+from quire.core.protocol import SamplingParams
+from quire.core.protocol.parameters import description
+from quire.http.openai.requests import ChatRequest, CompletionRequest, GenerationRequest
+from quire.http.session_types import TurnRequest
 
 BODIES = [CompletionRequest, ChatRequest, TurnRequest]
 

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.server import serving
-from quire.workload import read_recording
+from quire.http import serving
+from quire_lab.workload import read_recording
 from support.live_server import MODEL, PATIENCE, LiveServer, Post, eventually, live_server
 from support.server_process import SCRIPTED, ServerProcess
 

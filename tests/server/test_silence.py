@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.config import ServerConfig
+from quire.http.config.server import ServerConfig
 from support.live_server import MODEL, LiveServer, eventually, live_server
 from support.speaking import TEMPLATE
 

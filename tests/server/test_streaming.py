@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from quire.core.errors import EngineError
 from quire.engine.output_collector import OutputCollector
-from quire.errors import EngineError
-from quire.server.answers.streaming import EventStream, Json
+from quire.http.answers.streaming import EventStream, Json
 from support.live_server import LiveServer, events, live_server
 
 FOX = "🦊 and 漢字"  # whose first character takes several tokens

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quire.errors import ConfigError, EngineError, QuireError
-from quire.terminal.models import ContextFullError, Piece
-from quire.terminal.remote import RemoteModel
+from quire.core.errors import ConfigError, EngineError, QuireError
+from quire.tools.terminal.models import ContextFullError, Piece
+from quire.tools.terminal.remote import RemoteModel
 from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer, eventually, live_server
 
 HELLO = [{"role": "user", "content": "hello"}]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from quire.cli import main
-from quire.terminal.top_text import View, page
+from quire.tools.cli import main
+from quire.tools.terminal.top_text import View, page
 from support.live_server import MODEL, LiveServer, live_server
 
 

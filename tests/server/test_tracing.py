@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from scripts.dashboard import GRAFANA, OF_PROMETHEUS, dashboard, metrics_in, queries
 
-from quire.config import ServerConfig
-from quire.errors import ConfigError
-from quire.server.logs import JSONLines
-from quire.tracing import spans as spans_module
+from quire.core.errors import ConfigError
+from quire.engine.tracing import spans as spans_module
+from quire.http.config.server import ServerConfig
+from quire.http.logs import JSONLines
 from support.live_server import LiveServer, eventually, live_server
 from support.trace_collector import Collector, attributes, collector
 
@@ -133,7 +133,9 @@ def test_a_collector_that_is_down_is_told_of_once(caplog: pytest.LogCaptureFixtu
         kept.status = 200
         server.complete(prompt=[1], max_tokens=2)
         eventually(lambda: server.metric("quire:spans_sent_total") == 1)
-    told = [one for one in caplog.records if one.name.startswith(("quire.tracing", "opentel"))]
+    told = [
+        one for one in caplog.records if one.name.startswith(("quire.engine.tracing", "opentel"))
+    ]
     assert [one.levelname for one in told] == ["WARNING", "INFO"]
 
 
@@ -282,6 +284,6 @@ def test_the_packages_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ServerConfig(otlp_traces_endpoint="http://a").otlp_traces_endpoint == (
         "http://a/v1/traces"
     )
-    monkeypatch.setattr("quire.config.traces._PACKAGES", ("no_such_package.trace",))
+    monkeypatch.setattr("quire.http.config.traces._PACKAGES", ("no_such_package.trace",))
     with pytest.raises(ConfigError, match=r"pip install 'quire\[otel\]'"):
         ServerConfig(otlp_traces_endpoint="http://a")

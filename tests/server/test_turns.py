@@ -16,9 +16,9 @@ import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from quire.server.guards.connections import Connection, Connections
-from quire.server.guards.hang_up import CancelOnDisconnect
-from quire.server.guards.turns import Haste, Turnstile
+from quire.http.guards.connections import Connection, Connections
+from quire.http.guards.hang_up import CancelOnDisconnect
+from quire.http.guards.turns import Haste, Turnstile
 
 READ = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 WORK = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n"

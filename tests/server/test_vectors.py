@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from quire.server.vectors.answers import (
+from quire.http.vectors.answers import (
     EmbeddingList,
     LlamaCppEmbedding,
     OllamaEmbedding,
@@ -22,7 +22,7 @@ from quire.server.vectors.answers import (
     Ranking,
     ScoreList,
 )
-from quire.server.vectors.bodies import EmbeddingRequest
+from quire.http.vectors.bodies import EmbeddingRequest
 from support.fake_model import WIDTH
 from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer, eventually, live_server
 

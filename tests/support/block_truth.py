@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 from array import array
 
-from quire.dashboard import BlockState, Cell, number_of
-from quire.memory import ContiguousAllocator, LayeredAllocator, PagedAllocator
-from quire.scheduling import Scheduler
-from quire.scheduling.sequence import Status
+from quire.core.memory import LayeredAllocator, PagedAllocator
+from quire.core.scheduling import Scheduler
+from quire.core.scheduling.sequence import Status
+from quire.engine.dashboard import BlockState, Cell, number_of
+from quire_lab.contiguous.allocator import ContiguousAllocator
 
 
 def true_cells(scheduler: Scheduler) -> list[Cell]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quire.memory import BlockTable
-from quire.protocol import Chunk, Readout
+from quire.core.memory import BlockTable
+from quire.core.protocol import Chunk, Readout
 
 _BLOCKS = 3  # of each sequence
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quire.memory import ContiguousAllocator
-from quire.memory.contiguous.buddy import BuddyRegions
+from quire_lab.contiguous.allocator import ContiguousAllocator
+from quire_lab.contiguous.buddy import BuddyRegions
 from support.invariants import check_pool
 
 

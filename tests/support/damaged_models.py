@@ -138,7 +138,7 @@ def try_all(originals: list[Path], seed: int, count: int) -> dict[str, Any]:
 def _serve(directory: Path) -> bool:
     """Whether the model is served; otherwise it is refused, in one line."""
     from quire import LLM, SamplingParams
-    from quire.errors import ModelError, QuireError, RequestError
+    from quire.core.errors import ModelError, QuireError, RequestError
 
     params = SamplingParams(max_tokens=3, min_tokens=2, temperature=0.0)
     try:

@@ -8,10 +8,10 @@ from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from quire.drafting import Proposal
-from quire.protocol import TO_DRAFT, Chunk, Outcome, Request, Step
-from quire.scheduling import Scheduler
-from quire.scheduling.sequence import Sequence
+from quire.capabilities.speculation import Proposal
+from quire.core.protocol import TO_DRAFT, Chunk, Outcome, Request, Step
+from quire.core.scheduling import Scheduler
+from quire.core.scheduling.sequence import Sequence
 
 if TYPE_CHECKING:
     from support.live_server import LiveServer
@@ -29,12 +29,12 @@ class Proposing:
         self._drafter = drafter
 
     def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
-        """See ``quire.drafting.Drafter``."""
+        """See ``quire.capabilities.speculation.Drafter``."""
         tokens = list(self._drafter(request, sequence))[:most]
         return Proposal(tokens, [1.0] * len(tokens), 3) if tokens else None
 
     def close(self, seq_id: int) -> None:
-        """See ``quire.drafting.Drafter``."""
+        """See ``quire.capabilities.speculation.Drafter``."""
 
 
 class Drafting:

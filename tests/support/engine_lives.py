@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from quire import LLM, SamplingParams
-from quire.engine import RequestOutput
-from quire.memory import Demand, KVAllocator
-from quire.protocol import Roster, Step
+from quire.core.memory import Demand, KVAllocator
+from quire.core.protocol import Roster, Step
+from quire.engine.outputs import RequestOutput
 from support.drafting import Drafting, knowing
 from support.lora import ALL, ATTENTION, save_adapter
 from support.small_models import VOCAB_SIZE, save_model

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from quire.memory import KVAllocator, hash_blocks, root_hash
-from quire.protocol import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
-from quire.scheduling import BlockEvents, Scheduler
+from quire.core.memory import KVAllocator, hash_blocks, root_hash
+from quire.core.protocol import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
+from quire.core.scheduling import BlockEvents, Scheduler
 from support.pipelined_runs import PipelinedRun
 from support.scheduler_runs import SchedulerRun
 from support.session_runs import SessionRun

@@ -15,8 +15,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from quire.memory import BlockMove, BlockTable, MoveKind
-from quire.protocol import (
+from quire.core.memory import BlockMove, BlockTable, MoveKind
+from quire.core.protocol import (
     Chunk,
     Opened,
     Outcome,
@@ -32,7 +32,7 @@ from quire.protocol import (
     column_biases,
     confirmed,
 )
-from quire.scheduling.beam_search import BeamSearch
+from quire.core.scheduling.beam_search import BeamSearch
 from support.fake_source import FakeSource
 from support.tables import visible
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from quire.protocol import IN_FLIGHT, Chunk, Opened, PendingStep, Step, StepResult
+from quire.core.protocol import IN_FLIGHT, Chunk, Opened, PendingStep, Step, StepResult
 from support.fake_model import FakeExecutor
 
 

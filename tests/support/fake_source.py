@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from quire.memory import BlockHash, BlockMove, Content
+from quire.core.memory import BlockHash, BlockMove, Content
 
 
 class FakeSource:

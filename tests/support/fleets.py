@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.capacity import EngineLimits
-from quire.protocol import RecoveryCosts
-from quire.simulation import MACHINES, MODELS, Deployment, Work
-from quire.simulation.fleet import FleetResult, FleetSetup, FleetSimulator
-from quire.workload import TraceRequest
+from quire.core.limits import EngineLimits
+from quire.core.protocol import RecoveryCosts
+from quire.engine.traces.request import TraceRequest
+from quire_lab.simulation import MACHINES, MODELS, Deployment, Work
+from quire_lab.simulation.fleet import FleetResult, FleetSetup, FleetSimulator
 from support.limits import make_limits
 
 BLOCK = 4

@@ -6,10 +6,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from quire.core.memory import BlockTable, MoveKind
+from quire.core.protocol import AllBlocksCleared, BlockEvent, BlocksStored, Opened, Step, StepResult
 from quire.execution.batch import StepBatch, pack
 from quire.execution.ranks.messages import Order, decode, encode
-from quire.memory import BlockTable, MoveKind
-from quire.protocol import AllBlocksCleared, BlockEvent, BlocksStored, Opened, Step, StepResult
 from support.event_runs import Told
 from support.fake_model import FULL, FakeLayer, Windows, key_of
 from support.scheduler_runs import MakeAllocator, make_paged

@@ -10,11 +10,11 @@ import numpy as np
 import tokenizers
 
 import quire
-from quire.grammar import GrammarCompiler, Guide, Place, Rules, fill_masks
-from quire.protocol import SamplingParams, StructuredOutputs
+from quire.capabilities.grammar import GrammarCompiler, Guide, Place, Rules, fill_masks
+from quire.core.protocol import SamplingParams, StructuredOutputs
 
 END = 0
-_FILE = Path(quire.__file__).parent / "demo" / "tokenizer.json"
+_FILE = Path(quire.__file__).parent / "models/demo" / "tokenizer.json"
 
 
 class Words:

@@ -7,9 +7,9 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from quire.drafting import Drafter, Proposal
-from quire.protocol import Request, SamplingParams
-from quire.scheduling.sequence import Sequence
+from quire.capabilities.speculation import Drafter, Proposal
+from quire.core.protocol import Request, SamplingParams
+from quire.core.scheduling.sequence import Sequence
 
 
 class Place(NamedTuple):

@@ -12,10 +12,12 @@ from typing import Any
 
 import httpx
 
-from quire.assembly import build_engine
-from quire.config import EngineConfig, ServerConfig
-from quire.engine import Engine
-from quire.server import Server, create_app
+from quire.engine.assembly import build_engine
+from quire.engine.config import EngineConfig
+from quire.engine.engine import Engine
+from quire.http.app import create_app
+from quire.http.config.server import ServerConfig
+from quire.http.serving import Server
 
 ASK_PREFILL = {"do_remote_decode": True, "do_remote_prefill": False, "remote_host": None}
 

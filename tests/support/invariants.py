@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quire.memory import BlockPool, PagedAllocator
+from quire.core.memory import BlockPool, PagedAllocator
 
 
 def check_pool(pool: BlockPool, owned: Iterable[int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator, Window
+from quire.core.memory import KVAllocator, LayeredAllocator, PagedAllocator, Window
 from support.fake_model import Sight, Windows
 
 WINDOWS = (1, 2, 3, 4, 5, 8, 12, 20, 30, 30, 40, 40, 50, 50, 60)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from quire.engine import RequestOutput
+from quire.engine.outputs import RequestOutput
 from quire.kernels import cpu
 from support.engine_lives import (
     LIVES,

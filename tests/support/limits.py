@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.capacity import EngineLimits
-from quire.config import EngineConfig
-from quire.shape import CacheShape
+from quire.core.limits import EngineLimits
+from quire.engine.capacity import limits_of
+from quire.engine.config import EngineConfig
+from quire.models.shape import CacheShape
 
 
 def make_limits(
@@ -21,4 +22,4 @@ def make_limits(
         settings["swap_space"] = 1.0
     config = EngineConfig(max_model_len=max_model_len, **settings)
     cache = CacheShape(windows, (1,) * len(windows), max_model_len or 2**31, False)
-    return EngineLimits.of(config, cache).with_blocks(num_blocks, num_host_blocks)
+    return limits_of(config, cache).with_blocks(num_blocks, num_host_blocks)

@@ -16,13 +16,16 @@ from fastapi import FastAPI
 from openai import OpenAI
 
 import quire
-from quire.config import ServerConfig
-from quire.engine import Engine, InputProcessor, Tokenizer, load_tokenizer
-from quire.memory import PagedAllocator
-from quire.protocol import Pooler, PreemptionMode
-from quire.scheduling import Ring, Scheduler
-from quire.scheduling.preemption import Preemption
-from quire.server import Server, create_app
+from quire.core.memory import PagedAllocator
+from quire.core.protocol import Pooler, PreemptionMode
+from quire.core.scheduling import Ring, Scheduler
+from quire.core.scheduling.preemption import Preemption
+from quire.engine.engine import Engine
+from quire.engine.input_processor import InputProcessor
+from quire.http.app import create_app
+from quire.http.config.server import ServerConfig
+from quire.http.serving import Server
+from quire.text.tokenizer import Tokenizer, load_tokenizer
 from support.described import Described
 from support.fake_model import WIDTH, FakeExecutor
 from support.scripted_executor import ScriptedExecutor
@@ -31,7 +34,7 @@ MODEL = "demo"
 MAX_MODEL_LEN = 256
 PATIENCE = 60.0  # seconds that anything here may take before it counts as hung
 
-_DEMO = Path(quire.__file__).parent / "demo"
+_DEMO = Path(quire.__file__).parent / "models/demo"
 _VOCAB = json.loads((_DEMO / "config.json").read_text())["vocab_size"]
 _EOS = json.loads((_DEMO / "config.json").read_text())["eos_token_id"]
 

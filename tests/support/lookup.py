@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quire.drafting import Proposal
-from quire.protocol import Request
-from quire.scheduling.sequence import Sequence
+from quire.capabilities.speculation import Proposal
+from quire.core.protocol import Request
+from quire.core.scheduling.sequence import Sequence
 
 
 class Lookup:

@@ -12,19 +12,19 @@ import tokenizers
 from llguidance import LLMatcher, LLTokenizer
 
 import quire
-from quire.config import ServerConfig
-from quire.dialect import Event, Reply
-from quire.engine import Begun
-from quire.engine.chat_template import ChatTemplate
-from quire.engine.detokenizer import Detokenizer
-from quire.engine.tokenizer import JsonTokenizer
-from quire.grammar import GrammarCompiler
-from quire.protocol import SamplingParams, StructuredOutputs
-from quire.server.chats.guidance import guided
-from quire.server.chats.speech import Speech
-from quire.server.chats.tools import AUTO, Tool, ToolChoice
+from quire.capabilities.grammar import GrammarCompiler
+from quire.core.protocol import SamplingParams, StructuredOutputs
+from quire.http.chats.guidance import guided
+from quire.http.chats.speech import Speech
+from quire.http.chats.tools import AUTO, Tool, ToolChoice
+from quire.http.config.server import ServerConfig
+from quire.text.begun import Begun
+from quire.text.chat_template import ChatTemplate
+from quire.text.detokenizer import Detokenizer
+from quire.text.dialect import Event, Reply
+from quire.text.tokenizer import JsonTokenizer
 
-_DEMO = Path(quire.__file__).parent / "demo" / "tokenizer.json"
+_DEMO = Path(quire.__file__).parent / "models/demo" / "tokenizer.json"
 
 
 class Obedient:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quire.protocol import Outcome, Progress, Sample, Step, StepResult
-from quire.scheduling import Scheduler
+from quire.core.protocol import Outcome, Progress, Sample, Step, StepResult
+from quire.core.scheduling import Scheduler
 
 
 def answer(step: Step, token_id: int = 7) -> StepResult:

@@ -12,7 +12,7 @@ from torch import Tensor
 from quire.kernels.adapters import AdaptedRows, Updates
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import AttentionBatch, KVGroupTables, LayerKV
-from quire.model import Model
+from quire.models.base import Model
 
 
 @dataclass

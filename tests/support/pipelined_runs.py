@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from quire.memory import MoveKind
-from quire.protocol import PendingStep, Step
+from quire.core.memory import MoveKind
+from quire.core.protocol import PendingStep, Step
 from support.fake_model import FULL, Windows
 from support.fake_pipeline import FakePipeline
 from support.outcomes import take_in

@@ -7,7 +7,7 @@ import sys
 
 import numpy
 
-from quire.errors import RankError
+from quire.core.errors import RankError
 from quire.kernels import _native
 
 

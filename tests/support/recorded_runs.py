@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import quire
-from quire.capacity import EngineLimits, KVGroup, sights_of
-from quire.engine import Engine, InputProcessor, RequestRecorder, StepRecorder, load_tokenizer
-from quire.protocol import PendingStep, RecoveryCosts, SamplingParams, Step, work_of
-from quire.simulation import CostModel
-from quire.workload import TraceRequest
+from quire.core.kv_groups import KVGroup, sights_of
+from quire.core.limits import EngineLimits
+from quire.core.protocol import PendingStep, RecoveryCosts, SamplingParams, Step, work_of
+from quire.engine.engine import Engine
+from quire.engine.input_processor import InputProcessor
+from quire.engine.recorder import RequestRecorder
+from quire.engine.step_recorder import StepRecorder
+from quire.engine.traces.request import TraceRequest
+from quire.text.tokenizer import load_tokenizer
+from quire_lab.simulation import CostModel
 from support.fake_model import FakeExecutor
 
-_TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
+_TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
 
 LIMITS = EngineLimits(
     kv_groups=(KVGroup((0,), 40),),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from quire.protocol import RecoveryCosts
-from quire.recording import Header, Writer
-from quire.recording.simulated import SimulationRecording
-from quire.simulation import OpenLoop, SimulationResult, Simulator, Work
-from quire.workload import TraceRequest
+from quire.core.protocol import RecoveryCosts
+from quire.engine.traces.request import TraceRequest
+from quire.tools.recording import Header, Writer
+from quire_lab.recorded import SimulationRecording
+from quire_lab.simulation import OpenLoop, SimulationResult, Simulator, Work
 from support.limits import make_limits
 
 LIMITS = make_limits(40, 512, enable_prefix_caching=True, max_num_seqs=8)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from quire.core.protocol import Request, SamplingParams
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.randomness import uniform
 from quire.execution.sampling.sampler import SampleRow
-from quire.protocol import Request, SamplingParams
 
 EOS = 2
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from quire.errors import RequestError
-from quire.memory import KVAllocator, LayeredAllocator, MoveKind, PagedAllocator
-from quire.protocol import (
+from quire.core.errors import RequestError
+from quire.core.memory import KVAllocator, LayeredAllocator, MoveKind, PagedAllocator
+from quire.core.protocol import (
     IN_FLIGHT,
     PendingStep,
     Pooling,
@@ -24,7 +24,7 @@ from quire.protocol import (
     StepResult,
     Verdict,
 )
-from quire.scheduling import Beyond, BlockEvents, Preemption, Scheduler, SequenceGroup
+from quire.core.scheduling import Beyond, BlockEvents, Preemption, Scheduler, SequenceGroup
 from support.fake_model import (
     EOS,
     FULL,

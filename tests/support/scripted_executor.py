@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from quire.protocol import (
+from quire.core.protocol import (
     Chunk,
     Outcome,
     PendingStep,

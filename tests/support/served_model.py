@@ -10,9 +10,11 @@ from typing import Any
 
 from openai import OpenAI
 
-from quire.assembly import build_engine
-from quire.config import EngineConfig, ServerConfig
-from quire.server import Server, create_app
+from quire.engine.assembly import build_engine
+from quire.engine.config import EngineConfig
+from quire.http.app import create_app
+from quire.http.config.server import ServerConfig
+from quire.http.serving import Server
 
 
 @contextmanager

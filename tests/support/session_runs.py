@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from quire.errors import RequestError, SessionBusyError
-from quire.protocol import Progress, Request, SamplingParams, SoftCut, Step
-from quire.scheduling import Ring, SequenceGroup
+from quire.core.errors import RequestError, SessionBusyError
+from quire.core.protocol import Progress, Request, SamplingParams, SoftCut, Step
+from quire.core.scheduling import Ring, SequenceGroup
 from support.fake_model import EOS, FULL, VOCAB, Windows, expected_turn
 from support.outcomes import take_in
 from support.scheduler_runs import MakeAllocator, SchedulerRun, make_paged, random_place

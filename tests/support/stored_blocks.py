@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from quire.memory import Content, hash_blocks
-from quire.store import RecordForm
-from quire.store.directory import RecordDirectory
+from quire.blocks.store import RecordForm
+from quire.blocks.store.directory import RecordDirectory
+from quire.core.memory import Content, hash_blocks
 
 BLOCK_SIZE = 4
 PARTS = (3000, 1100)

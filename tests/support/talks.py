@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quire.memory import PagedAllocator, Window
-from quire.protocol import PreemptionMode, Request, SamplingParams
-from quire.scheduling import Preemption, Ring, Scheduler
+from quire.core.memory import PagedAllocator, Window
+from quire.core.protocol import PreemptionMode, Request, SamplingParams
+from quire.core.scheduling import Preemption, Ring, Scheduler
 from support.fake_model import FULL, FakeExecutor, FakeLayer, Sight, Windows, expected_turn
 from support.outcomes import take_in
 

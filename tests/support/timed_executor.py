@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from quire.capacity import EngineLimits
-from quire.protocol import (
+from quire.core.limits import EngineLimits
+from quire.core.protocol import (
     Chunk,
     Executor,
     Opened,
@@ -20,8 +20,8 @@ from quire.protocol import (
     StepResult,
     confirmed,
 )
-from quire.simulation import AcceptanceProfile, SimulatedDrafting, Work, sights_of, work_of
-from quire.simulation.sampling import SimulatedModel
+from quire_lab.simulation import AcceptanceProfile, SimulatedDrafting, Work, sights_of, work_of
+from quire_lab.simulation.sampling import SimulatedModel
 from support.told_drafts import ToldDrafts
 
 Seen = list[tuple[float, Any, Any, Any]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quire.protocol import TO_DRAFT, Chunk, Opened, Outcome, Request
+from quire.core.protocol import TO_DRAFT, Chunk, Opened, Outcome, Request
 
 Drafts = Callable[[Request, int, int, int], Sequence[int]]
 """A request, a branch, tokens of its output that are known, how many -> drafts."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator
-from quire.protocol import Progress, Step, StepResult
-from quire.scheduling import Scheduler
+from quire.core.memory import KVAllocator, LayeredAllocator, PagedAllocator
+from quire.core.protocol import Progress, Step, StepResult
+from quire.core.scheduling import Scheduler
 
 _VERBS = {"abort", "add", "add_turn", "invalidate", "propose"}
 _OF_SESSIONS = {"append", "close", "hard_cut", "open", "recompute", "soft_cut"}

@@ -6,8 +6,8 @@ import random
 from collections import Counter
 from typing import Any
 
-from quire.dashboard import BlockTracker, Cell, delta, holding, snapshot
-from quire.scheduling import Scheduler
+from quire.core.scheduling import Scheduler
+from quire.engine.dashboard import BlockTracker, Cell, delta, holding, snapshot
 from support.block_truth import Frame, true_cells, true_holders
 from support.pipelined_runs import PipelinedRun
 from support.scheduler_runs import SchedulerRun

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from quire.cli import main
 from quire.kernels.instructions import choose_instructions
+from quire.tools.cli import main
 
 
 def test_it_tells_what_an_engine_would_have(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.assembly import build_engine
-from quire.config import EngineConfig, ServerConfig
-from quire.server import Server, create_app
+from quire.engine.assembly import build_engine
+from quire.engine.config import EngineConfig
+from quire.http.app import create_app
+from quire.http.config.server import ServerConfig
+from quire.http.serving import Server
 from support.live_server import eventually
 
 EXAMPLES = Path(quire.__file__).parents[2] / "examples"

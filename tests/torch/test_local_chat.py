@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from quire import LLM
-from quire.protocol import PendingStep, Step
-from quire.terminal.local import LocalModel
+from quire.core.protocol import PendingStep, Step
+from quire.tools.terminal.local import LocalModel
 
 HELLO = [{"role": "user", "content": "What is a list?"}]
 GREEDY = {"temperature": 0, "max_tokens": 12}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli import main
-from quire.commands import models
-from quire.hub import CachedModel
+from quire.models.hub import CachedModel
+from quire.tools.cli import main
+from quire.tools.commands import models
 
 
 @pytest.fixture

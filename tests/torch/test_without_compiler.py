@@ -14,7 +14,7 @@ TEXT = " a tuple of fields"  # after "A list is", as the demonstration model goe
 # Every command in one process, since torch takes seconds to load.
 WITHOUT = """
 import sys
-sys.modules["quire.kernels._native"] = sys.modules["quire.drafting._native"] = None
+sys.modules["quire.kernels._native"] = sys.modules["quire.capabilities.speculation._native"] = None
 import contextlib, io, json, logging
 logging.disable(logging.CRITICAL)
 from quire import LLM, SamplingParams

@@ -8,7 +8,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from quire.protocol import SoftCut
+from quire.core.protocol import SoftCut
 from world.exchange import Answer, Exchange
 from world.oracle import Oracle
 from world.script import KEYS, Ask, Nonsense, Talk

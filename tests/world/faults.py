@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
-from quire.engine import Message, Tokenizer
-from quire.memory import BlockMove, MoveKind, PagedAllocator
-from quire.protocol import Outcome, PendingStep, Step
+from quire.core.memory import BlockMove, MoveKind, PagedAllocator
+from quire.core.protocol import Outcome, PendingStep, Step
+from quire.text.chat_template import Message
+from quire.text.tokenizer import Tokenizer
 from support.fake_model import FakeExecutor
 
 

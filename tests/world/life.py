@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import quire
-from quire.engine import load_tokenizer
+from quire.text.tokenizer import load_tokenizer
 from world.clients import Clients
 from world.exchange import Answer
 from world.faults import Weather
@@ -18,7 +18,7 @@ from world.oracle import Oracle
 from world.script import Ask, Event, Fault, Nonsense, Script, Talk
 from world.server import VirtualServer
 
-_TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
+_TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
 _ORACLE = Oracle(_TOKENIZER)
 _RESTART = 20.0  # seconds that a supervisor takes
 _SETTLE = 120.0  # seconds after which nothing of a request may be left

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from quire.engine import Tokenizer
-from quire.protocol import Request, SamplingParams, SoftCut
+from quire.core.protocol import Request, SamplingParams, SoftCut
+from quire.text.tokenizer import Tokenizer
 from support.fake_model import EOS, FULL, expected_outputs, expected_turn
 from world.script import Ask
 

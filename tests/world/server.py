@@ -7,11 +7,16 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from quire.config import ServerConfig
-from quire.engine import Delta, Engine, EngineThread, InputProcessor, RequestRecorder, Tokenizer
-from quire.protocol import RecoveryCosts
-from quire.scheduling import Preemption, Scheduler
-from quire.server import create_app
+from quire.core.protocol import RecoveryCosts
+from quire.core.scheduling import Preemption, Scheduler
+from quire.engine.engine import Engine
+from quire.engine.input_processor import InputProcessor
+from quire.engine.outputs import Delta
+from quire.engine.recorder import RequestRecorder
+from quire.engine.thread import EngineThread
+from quire.http.app import create_app
+from quire.http.config.server import ServerConfig
+from quire.text.tokenizer import Tokenizer
 from support.fake_model import EOS
 from support.invariants import check_allocator
 from world.exchange import Answer, Exchange

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from quire.protocol import PreemptionMode, SchedulingPolicy
+from quire.core.protocol import PreemptionMode, SchedulingPolicy
 
 
 @dataclass(frozen=True)

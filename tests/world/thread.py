@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from quire.engine import Delta, Engine, EngineThread
-from quire.engine.thread import Command, Turn
+from quire.engine.engine import Engine
+from quire.engine.outputs import Delta
+from quire.engine.thread import Command, EngineThread, Turn
 
 
 class VirtualThread(EngineThread):

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.peers.models import random_model
 from benchmarks.peers.systems.llama_cpp import GGUF, LlamaCpp
 from benchmarks.peers.systems.system import CACHE_GIB, Run, System
-from quire.version import __version__
+from quire import __version__
 
 _FLAGS: Mapping[str, tuple[str, ...]] = {
     "bf16": (),

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from quire.errors import QuireError, RequestError, UnknownAdapterError
-from quire.protocol import Adapter
-from quire.scheduling import AdapterSlots
+from quire.core.errors import QuireError, RequestError, UnknownAdapterError
+from quire.core.protocol import Adapter
+from quire.core.scheduling import AdapterSlots
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,9 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
-from quire.engine.begun import ChatPrompt
-from quire.engine.chat_template import Message
+from quire.blocks.transfer import BlockFetcher
+from quire.core.errors import EngineError, QuireError, RequestError
+from quire.core.protocol import Origin, PoolingParams, SamplingParams
 from quire.engine.delivery import Delivery
 from quire.engine.engine import Engine
 from quire.engine.handover import Handover
@@ -28,14 +29,13 @@ from quire.engine.output_collector import OutputCollector
 from quire.engine.outputs import Delta
 from quire.engine.preparation import LONG, PreparationThreads
 from quire.engine.prepared import PreparedRequest
-from quire.engine.prompt_form import PromptForm
 from quire.engine.prompts import Prompt
 from quire.engine.thread import EngineThread
 from quire.engine.waiting_room import Places
-from quire.engine.weight import weight
-from quire.errors import EngineError, QuireError, RequestError
-from quire.protocol import Origin, PoolingParams, SamplingParams
-from quire.transfer import BlockFetcher
+from quire.text.begun import ChatPrompt
+from quire.text.chat_template import Message
+from quire.text.prompt_form import PromptForm
+from quire.text.weight import weight
 
 _T = TypeVar("_T")
 Deltas = AsyncGenerator[list[Delta], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from quire.scheduling import Scheduler
+from quire.core.scheduling import Scheduler
 
 logger = logging.getLogger(__name__)
 

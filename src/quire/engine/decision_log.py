@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from quire.core.protocol import Decision, Verdict
 from quire.engine.progress import RequestProgress
-from quire.protocol import Decision, Verdict
 
 logger = logging.getLogger(__name__)
 

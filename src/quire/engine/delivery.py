@@ -7,9 +7,9 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 
+from quire.core.errors import EngineError
 from quire.engine.output_collector import OutputCollector
 from quire.engine.outputs import Delta
-from quire.errors import EngineError
 
 GATHERED = 0.01  # seconds
 _HANDED_OUT = 64  # deltas, by weight, for which tasks are woken in a turn of the event loop

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from quire.core.protocol import Outcome, Step
 from quire.engine.progress import RequestProgress
 from quire.engine.stats import EngineStats
-from quire.protocol import Outcome, Step
 
 
 def count_drafts(

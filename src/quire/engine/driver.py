@@ -11,12 +11,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from quire.core.errors import EngineError, QuireError
 from quire.engine.engine import Engine
 from quire.engine.interrupts import Interrupts, within
 from quire.engine.many import naming
 from quire.engine.outputs import Delta
 from quire.engine.prepared import PreparedRequest
-from quire.errors import EngineError, QuireError
 
 _T = TypeVar("_T")
 _FORKED = (

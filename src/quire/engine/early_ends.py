@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from quire.core.errors import EngineError, QueueTimeoutError, QuireError
+from quire.core.protocol import Decision
+from quire.core.scheduling.request_queue import RequestQueue
 from quire.engine.adapters import Read
 from quire.engine.outputs import Delta
 from quire.engine.progress import RequestProgress
 from quire.engine.waiting_room import WaitingRoom
-from quire.errors import EngineError, QueueTimeoutError, QuireError
-from quire.protocol import Decision
-from quire.scheduling.request_queue import RequestQueue
 
 
 class EarlyEnds:

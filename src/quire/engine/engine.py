@@ -7,7 +7,26 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from quire.drafting import Speculation
+from quire.blocks.events import EventPublisher
+from quire.blocks.store import DiskStore, Tiers
+from quire.blocks.transfer import BlockFetcher, BlockServer
+from quire.capabilities.speculation import Speculation
+from quire.core.errors import EngineError, QuireError, RankError, RequestError
+from quire.core.protocol import (
+    Decision,
+    Executor,
+    Origin,
+    Parts,
+    PendingStep,
+    PoolingParams,
+    Progress,
+    Request,
+    SamplingParams,
+    Step,
+    StepResult,
+    Verdict,
+)
+from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.engine.adapters import AdapterShelf
 from quire.engine.aside import take_aside
 from quire.engine.books import count_faults
@@ -25,27 +44,8 @@ from quire.engine.recent import Recent
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager
 from quire.engine.stats import EngineStats
+from quire.engine.tracing import Standing, Watchers
 from quire.engine.waiting_room import WaitingRoom
-from quire.errors import EngineError, QuireError, RankError, RequestError
-from quire.events import EventPublisher
-from quire.protocol import (
-    Decision,
-    Executor,
-    Origin,
-    Parts,
-    PendingStep,
-    PoolingParams,
-    Progress,
-    Request,
-    SamplingParams,
-    Step,
-    StepResult,
-    Verdict,
-)
-from quire.scheduling import Scheduler, SequenceGroup
-from quire.store import DiskStore, Tiers
-from quire.tracing import Standing, Watchers
-from quire.transfer import BlockFetcher, BlockServer
 
 logger = logging.getLogger(__name__)
 _TORN = "a step was interrupted half way, so that nothing of the engine can be relied on"

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from quire.blocks.transfer import BlockFetcher
+from quire.core.memory import BlockHash, KVAllocator, hash_blocks
+from quire.core.protocol import Request
 from quire.engine.preparation import PreparationThreads
 from quire.engine.prepared import PreparedRequest
 from quire.engine.prompts import Prompt
-from quire.memory import BlockHash, KVAllocator, hash_blocks
-from quire.protocol import Request
-from quire.transfer import BlockFetcher
 
 Call = Callable[[Callable[[], list[BlockHash]]], Awaitable[list[BlockHash]]]
 """What is returned in the engine's thread, between two steps."""

@@ -8,20 +8,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from quire.capabilities.grammar import GrammarCompiler
+from quire.core.errors import ContextLengthError, RequestError, UnknownAdapterError, shown
+from quire.core.protocol import Adapter, Pooler, PoolingParams, Request, SamplingParams
+from quire.core.protocol.checks import check_integer, check_token_ids
 from quire.engine.adapters import AdapterShelf
-from quire.engine.bad_words import bad_word_ids
-from quire.engine.begun import Begun, ChatPrompt, begun_in
-from quire.engine.chat_template import Message
-from quire.engine.encoder import Encoder
 from quire.engine.prepared import PreparedParams, PreparedRequest
-from quire.engine.prompt_form import PromptForm, around_the_gap, infilling_marks, special_around
 from quire.engine.prompts import Prompt, check_client, given_of
-from quire.engine.stop_strings import StopAutomaton
-from quire.engine.tokenizer import Tokenizer
-from quire.errors import ContextLengthError, RequestError, UnknownAdapterError, shown
-from quire.grammar import GrammarCompiler
-from quire.protocol import Adapter, Pooler, PoolingParams, Request, SamplingParams
-from quire.protocol.checks import check_integer, check_token_ids
+from quire.text.bad_words import bad_word_ids
+from quire.text.begun import Begun, ChatPrompt, begun_in
+from quire.text.chat_template import Message
+from quire.text.encoder import Encoder
+from quire.text.prompt_form import PromptForm, around_the_gap, infilling_marks, special_around
+from quire.text.stop_strings import StopAutomaton
+from quire.text.tokenizer import Tokenizer
 
 MAX_PRIORITY = 1_000  # up or down
 MAX_PROMPT_LOGPROBS = 2**21  # times tokens of the prompt

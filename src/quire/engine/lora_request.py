@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from quire.core.errors import ConfigError
+from quire.core.protocol import Adapter
 from quire.engine.adapters import AdapterShelf
 from quire.engine.driver import Driver
 from quire.engine.many import each_of, with_each
 from quire.engine.prompts import Prompt
-from quire.errors import ConfigError
-from quire.protocol import Adapter
 
 
 class LoRARequest(NamedTuple):

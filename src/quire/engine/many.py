@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
+from quire.core.errors import ConfigError, RequestError
 from quire.engine.prepared import PreparedRequest
 from quire.engine.prompts import Prompt, as_dict
-from quire.errors import ConfigError, RequestError
 
 _T = TypeVar("_T")
 

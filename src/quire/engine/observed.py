@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from quire.drafting import Speculation
+from quire.blocks.store import DiskStore, Tiers
+from quire.capabilities.speculation import Speculation
+from quire.core.scheduling import Scheduler
 from quire.engine.adapters import AdapterShelf
 from quire.engine.decision_log import DecisionLog
 from quire.engine.others import OtherRanks
@@ -14,8 +16,6 @@ from quire.engine.progress import RequestProgress
 from quire.engine.recent import Recent
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
-from quire.scheduling import Scheduler
-from quire.store import DiskStore, Tiers
 
 
 class Observed(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from quire.errors import RankError
+from quire.core.errors import RankError
 
 
 class OtherRanks(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from quire.core.errors import EngineError
 from quire.engine.outputs import Delta, joined
-from quire.errors import EngineError
 
 _SCORED = 8  # deltas without log-probabilities that are written in the time of one with some
 

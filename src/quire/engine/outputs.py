@@ -8,10 +8,10 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from quire.engine.places import Place
-from quire.errors import QuireError
-from quire.metrics import RequestMetrics
-from quire.protocol import TokenLogprobs
+from quire.core.errors import QuireError
+from quire.core.metrics import RequestMetrics
+from quire.core.protocol import TokenLogprobs
+from quire.text.places import Place
 
 
 class Logprob(NamedTuple):

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from quire.protocol import Parts
+from quire.core.protocol import Parts
 
 _PARTS = ("plan", "moves", "draft", "forward", "sampling", "update")
 _WHOLE = "step"

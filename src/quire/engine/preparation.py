@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from quire.errors import EngineError, RequestError
-from quire.heap import give_memory_back
+from quire.core.errors import EngineError, RequestError
+from quire.kernels.heap import give_memory_back
 
 LONG = 2**15  # characters or tokens; what is longer is prepared apart
 _LONGEST_COMPILING = 10.0  # seconds

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.engine.stop_strings import StopAutomaton
-from quire.protocol import PoolingParams, Request, Rules, SamplingParams
+from quire.core.protocol import PoolingParams, Request, Rules, SamplingParams
+from quire.text.stop_strings import StopAutomaton
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from quire.core.errors import BusyError
 from quire.engine.engine import Engine
-from quire.errors import BusyError
-from quire.tracing import Profile
+from quire.engine.tracing import Profile
 
 _PROFILE = "profile"
 

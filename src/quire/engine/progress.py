@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from quire.engine.detokenizer import Detokenizer
-from quire.engine.outputs import (
-    CompletionOutput,
-    Delta,
-    RequestOutput,
-    TokenLogprobTable,
-)
-from quire.engine.places import Place, places_of
+from quire.core.errors import EngineError, QuireError, RequestAbortedError
+from quire.core.metrics import RequestMetrics
+from quire.core.protocol import FinishReason, Progress
+from quire.core.scheduling import SequenceGroup
+from quire.engine.outputs import CompletionOutput, Delta, RequestOutput, TokenLogprobTable
 from quire.engine.prepared import PreparedRequest
-from quire.engine.stop_strings import StopStrings
-from quire.engine.tokenizer import Tokenizer
-from quire.errors import EngineError, QuireError, RequestAbortedError
-from quire.metrics import RequestMetrics
-from quire.protocol import FinishReason, Progress
-from quire.scheduling import SequenceGroup
-from quire.tracing import Standing
+from quire.engine.tracing import Standing
+from quire.text.detokenizer import Detokenizer
+from quire.text.places import Place, places_of
+from quire.text.stop_strings import StopStrings
+from quire.text.tokenizer import Tokenizer
 
 
 class BranchProgress:

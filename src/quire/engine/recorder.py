@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.memory import hash_blocks
-from quire.metrics import RequestMetrics
-from quire.protocol import Request, Step, Verdict
-from quire.tracing import Standing, Watcher
-from quire.workload import DraftCounts, Seen, TraceRequest, TraceWriter
+from quire.core.memory import hash_blocks
+from quire.core.metrics import RequestMetrics
+from quire.core.protocol import Request, Step, Verdict
+from quire.engine.traces.request import DraftCounts, Seen, TraceRequest
+from quire.engine.traces.writer import TraceWriter
+from quire.engine.tracing import Standing, Watcher
 
 logger = logging.getLogger(__name__)
 

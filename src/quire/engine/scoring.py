@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from quire.core.errors import RequestError
+from quire.core.protocol import Pooler, PoolingParams
 from quire.engine.outputs import RequestOutput
 from quire.engine.prompts import Prompt
-from quire.errors import RequestError
-from quire.protocol import Pooler, PoolingParams
 
 Text = str | list[int]
 

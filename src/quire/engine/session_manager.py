@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from quire.core.errors import RequestError, UnknownSessionError
+from quire.core.protocol import Adapter, Origin
+from quire.core.scheduling import Scheduler, Session
 from quire.engine.adapters import AdapterShelf
 from quire.engine.input_processor import InputProcessor
 from quire.engine.prepared import PreparedParams, PreparedRequest
-from quire.errors import RequestError, UnknownSessionError
-from quire.protocol import Adapter, Origin
-from quire.scheduling import Scheduler, Session
 
 _MOST_INPUT = 2**20  # tokens that wait for a turn, where no sequence is too long
 

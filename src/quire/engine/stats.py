@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from quire.memory import Usage
-from quire.protocol import Step
+from quire.core.memory import Usage
+from quire.core.protocol import Step
 
 _POSITIONS = 16  # of drafts; more are counted where there are more
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from quire.errors import ConfigError
-from quire.protocol import Request, Sight, Step, Work, work_of
-from quire.tracing import Watcher
+from quire.core.errors import ConfigError
+from quire.core.protocol import Request, Sight, Step, Work, work_of
+from quire.engine.tracing import Watcher
 
 logger = logging.getLogger(__name__)
 

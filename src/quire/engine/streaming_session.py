@@ -7,11 +7,11 @@ from contextlib import suppress
 from itertools import count
 from types import TracebackType
 
+from quire.core.errors import UnknownSessionError
+from quire.core.protocol import Adapter, SamplingParams, SoftCut
+from quire.core.scheduling import SessionEvent
 from quire.engine.driver import Driver
 from quire.engine.outputs import Delta, RequestOutput
-from quire.errors import UnknownSessionError
-from quire.protocol import Adapter, SamplingParams, SoftCut
-from quire.scheduling import SessionEvent
 
 
 class StreamingSession:

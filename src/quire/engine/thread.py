@@ -10,9 +10,9 @@ from collections.abc import Callable
 from enum import Enum
 from queue import Empty, SimpleQueue
 
+from quire.core.errors import RankError
 from quire.engine.engine import Engine
 from quire.engine.outputs import Delta
-from quire.errors import RankError
 
 logger = logging.getLogger(__name__)
 

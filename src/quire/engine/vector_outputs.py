@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from quire.core.errors import EngineError
+from quire.core.metrics import RequestMetrics
 from quire.engine.outputs import RequestOutput
-from quire.errors import EngineError
-from quire.metrics import RequestMetrics
 
 _Made = TypeVar("_Made")
 _Self = TypeVar("_Self", bound="PoolingRequestOutput[Any]")

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from quire.errors import QueueFullError, RequestError
-from quire.scheduling import WaitEstimate
-from quire.scheduling.request_queue import RequestQueue
+from quire.core.errors import QueueFullError, RequestError
+from quire.core.scheduling import WaitEstimate
+from quire.core.scheduling.request_queue import RequestQueue
 
 _SHORTEST, _LONGEST = 1.0, 600.0
 TOKEN_BYTES = 128  # of a prompt that waits: a Python number in JSON's list, in tuples, and hashed

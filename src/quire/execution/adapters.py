@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from quire.core.protocol import Adapter, Opened
 from quire.kernels.adapters import AdaptedRows
-from quire.protocol import Adapter, Opened
 
 
 class StepAdapters:

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quire.core.memory import BlockTable
+from quire.core.protocol import Chunk, column_biases
 from quire.kernels.ops import AttentionBatch, ColumnBias, KVGroupTables, Texts
-from quire.memory import BlockTable
-from quire.protocol import Chunk, column_biases
 
 
 class Header(NamedTuple):

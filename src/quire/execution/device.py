@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import torch
 
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
 from quire.kernels.gpu.support import check_device
 
 logger = logging.getLogger(__name__)

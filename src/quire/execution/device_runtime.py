@@ -10,8 +10,10 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, MemoryBudget
-from quire.errors import ModelError
+from quire.core.errors import ModelError
+from quire.core.limits import EngineLimits
+from quire.core.memory import BlockSource
+from quire.core.protocol import Adapter, RecoveryCosts
 from quire.execution.adapters import StepAdapters
 from quire.execution.draft_model import DraftModel
 from quire.execution.executor import ModelExecutor
@@ -19,14 +21,13 @@ from quire.execution.forward import DirectForward, Forward
 from quire.execution.free_memory import free_memory
 from quire.execution.kv.cache import KVCache
 from quire.execution.measure import measure_recovery
+from quire.execution.memory_budget import FREE_MEMORY_SHARE, MemoryBudget
 from quire.execution.promises import Claim
 from quire.execution.worker import Worker
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.instructions import Instructions
 from quire.kernels.ops import Kernels
-from quire.memory import BlockSource
-from quire.model import Model
-from quire.protocol import Adapter, RecoveryCosts
+from quire.models.base import Model
 
 
 class Draft(NamedTuple):

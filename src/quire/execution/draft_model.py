@@ -8,12 +8,7 @@ from itertools import accumulate, takewhile
 
 from torch import Tensor
 
-from quire.execution.batch import pack, pack_texts
-from quire.execution.forward import Hidden, nothing_sampled
-from quire.execution.sampling.past import Past
-from quire.execution.sampling.sampler import SampleRow, draw
-from quire.execution.worker import Worker
-from quire.protocol import (
+from quire.core.protocol import (
     TO_DRAFT,
     Behind,
     Chunk,
@@ -24,6 +19,11 @@ from quire.protocol import (
     Step,
     last_of,
 )
+from quire.execution.batch import pack, pack_texts
+from quire.execution.forward import Hidden, nothing_sampled
+from quire.execution.sampling.past import Past
+from quire.execution.sampling.sampler import SampleRow, draw
+from quire.execution.worker import Worker
 
 logger = logging.getLogger(__name__)
 

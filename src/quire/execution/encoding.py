@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from quire.execution.pooling import finished, outcome
-from quire.model import Dense, EncoderModel, TextBatch
-from quire.protocol import (
+from quire.core.protocol import (
     Chunk,
     Opened,
     Outcome,
@@ -20,6 +18,9 @@ from quire.protocol import (
     Step,
     StepResult,
 )
+from quire.execution.pooling import finished, outcome
+from quire.models.dense import Dense
+from quire.models.encoder import EncoderModel, TextBatch
 
 _LEAST_SHARE = 0.85  # of the longest text of a batch that each of its texts has
 _SHORT = 8  # tokens by which a text may be shorter, however short the longest is

@@ -7,6 +7,7 @@ from itertools import accumulate
 
 import torch
 
+from quire.core.protocol import Chunk, Parts, PendingStep, Roster, Step, StepResult
 from quire.execution.adapters import StepAdapters
 from quire.execution.batch import pack
 from quire.execution.draft_model import DraftModel
@@ -15,7 +16,6 @@ from quire.execution.pooling import Pools
 from quire.execution.sampling.choosing import Choosing
 from quire.execution.sampling.past import Pasts
 from quire.execution.worker import Worker
-from quire.protocol import Chunk, Parts, PendingStep, Roster, Step, StepResult
 
 
 class ModelExecutor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from quire.execution.adapters import StepAdapters
 from quire.execution.batch import StepBatch
 from quire.kernels.ops import Kernels, LayerKV, Texts
-from quire.model import Model
+from quire.models.base import Model
 
 Sampled = Callable[[], Tensor]
 """[R] int64, the tokens of the step before, where they were sampled; to be asked for last, once all

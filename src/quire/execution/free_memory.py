@@ -8,10 +8,10 @@ from pathlib import Path
 
 import psutil
 
-from quire.cgroups import PROCESS, SYSTEM
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
 from quire.execution.memory_limits import MemoryLimit, memory_limits
 from quire.execution.promises import promises
+from quire.kernels.cgroups import PROCESS, SYSTEM
 
 _TORCH_HAS_NONE = "can't allocate memory"
 _IN_MEMORY = ("tmpfs", "ramfs")

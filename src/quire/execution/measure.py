@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from quire.capacity.kv_groups import KVGroup
-from quire.errors import EngineError
+from quire.core.errors import EngineError
+from quire.core.kv_groups import KVGroup
+from quire.core.memory import BlockMove, BlockTable, MoveKind
+from quire.core.protocol import Chunk, Opened, RecoveryCosts, Request, SamplingParams, Step
 from quire.execution.executor import ModelExecutor
-from quire.memory import BlockMove, BlockTable, MoveKind
-from quire.protocol import Chunk, Opened, RecoveryCosts, Request, SamplingParams, Step
 
 _PROMPT_TOKENS = 256
 _BLOCKS = 16

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from quire.cgroups import PROCESS, SYSTEM, directories
+from quire.kernels.cgroups import PROCESS, SYSTEM, directories
 
 _NO_LIMIT = 2**62  # version 1 of cgroups writes what is nearly 2^63
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from quire.core.protocol import Chunk, Opened, Outcome, Pooling, PoolingParams, Step
 from quire.execution.worker import Worker
-from quire.model import Dense
-from quire.protocol import Chunk, Opened, Outcome, Pooling, PoolingParams, Step
+from quire.models.dense import Dense
 
 _NOT_NUMBERS = "the model's states are not numbers (NaN)"
 _AT_ONCE = 256  # rows; bounds the logits held at once where tokens are scored

@@ -23,7 +23,7 @@ from typing import IO, NamedTuple
 
 import psutil
 
-from quire.cgroups import PROCESS, SYSTEM, directories
+from quire.kernels.cgroups import PROCESS, SYSTEM, directories
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from typing import Protocol
 
 from torch import Tensor
 
+from quire.core.memory import BlockMove
 from quire.execution.batch import StepBatch
 from quire.execution.forward import Forward, Hidden, Sampled
 from quire.kernels.ops import Kernels, LayerKV, Texts
-from quire.memory import BlockMove
-from quire.model import Model
+from quire.models.base import Model
 
 
 class BlockStore(Protocol):

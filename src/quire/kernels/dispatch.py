@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from quire.compiled import KERNELS, why_missing
+from quire.kernels.compiled import KERNELS, why_missing
 from quire.kernels.ops import Kernels
 from quire.kernels.products import Products
 from quire.kernels.reference import ReferenceKernels

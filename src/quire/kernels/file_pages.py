@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from quire.errors import ModelError
+from quire.core.errors import ModelError
 
 _LARGEST = 1 << 30  # bytes of a file that holds more than one tensor
 _PAGE = mmap.PAGESIZE

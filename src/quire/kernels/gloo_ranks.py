@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
-from quire.errors import RankError
+from quire.core.errors import RankError
 from quire.kernels.lines import Line, call, late, wait_for_calls
 
 _LOOK_EVERY = timedelta(seconds=0.1)

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from quire.compiled import KERNELS, need, why_missing
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
+from quire.kernels.compiled import KERNELS, need, why_missing
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import time
 import weakref
 from contextlib import suppress
 
-from quire.errors import ConfigError, RankError
+from quire.core.errors import ConfigError, RankError
 
 _HELLO = struct.Struct("<12sII")  # what it is, rank, size
 _KNOWN_BY = b"quire ranks1"

@@ -9,7 +9,7 @@ import weakref
 import torch
 from torch import Tensor
 
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
 from quire.kernels import _native
 from quire.kernels.native import CODES
 

@@ -14,14 +14,17 @@ from typing import TypeVar
 import pytest
 
 import quire
-from quire.engine import AsyncEngine, Deltas, Engine, InputProcessor, load_tokenizer
-from quire.errors import EngineError, RequestError
-from quire.memory import PagedAllocator
-from quire.protocol import SamplingParams, Step, StepResult
-from quire.scheduling import Scheduler
+from quire.core.errors import EngineError, RequestError
+from quire.core.memory import PagedAllocator
+from quire.core.protocol import SamplingParams, Step, StepResult
+from quire.core.scheduling import Scheduler
+from quire.engine.async_engine import AsyncEngine, Deltas
+from quire.engine.engine import Engine
+from quire.engine.input_processor import InputProcessor
+from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor
 
-TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
+TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
 PROMPT = [1, 2, 3]
 _T = TypeVar("_T")
 

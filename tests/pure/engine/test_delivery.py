@@ -8,14 +8,13 @@ from collections.abc import Coroutine
 import pytest
 from world.loop import VirtualLoop
 
-from quire.engine import Delta
+from quire.core.errors import EngineError
+from quire.core.protocol import TokenLogprobs
 from quire.engine.delivery import GATHERED, Delivery
 from quire.engine.output_collector import OutputCollector
-from quire.engine.outputs import TokenLogprobTable
-from quire.engine.places import Place
-from quire.engine.token_texts import OwnTexts
-from quire.errors import EngineError
-from quire.protocol import TokenLogprobs
+from quire.engine.outputs import Delta, TokenLogprobTable
+from quire.text.places import Place
+from quire.text.token_texts import OwnTexts
 
 
 def delta(request_id: str, token: int = 5, *, first: bool = False, end: bool = False) -> Delta:

@@ -9,13 +9,24 @@ from typing import Any
 import pytest
 
 import quire
-from quire.engine import Delta, Engine, InputProcessor, RequestOutput, load_tokenizer
-from quire.errors import RequestError
-from quire.memory import PagedAllocator
-from quire.protocol import Outcome, PendingStep, Roster, Sample, SamplingParams, Step, StepResult
-from quire.scheduling import Scheduler
+from quire.core.errors import RequestError
+from quire.core.memory import PagedAllocator
+from quire.core.protocol import (
+    Outcome,
+    PendingStep,
+    Roster,
+    Sample,
+    SamplingParams,
+    Step,
+    StepResult,
+)
+from quire.core.scheduling import Scheduler
+from quire.engine.engine import Engine
+from quire.engine.input_processor import InputProcessor
+from quire.engine.outputs import Delta, RequestOutput
+from quire.text.tokenizer import load_tokenizer
 
-TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
+TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
 STORY = TOKENIZER.encode("one two three four five six seven eight", add_special_tokens=False)
 EOS = 0
 

@@ -7,13 +7,12 @@ from typing import cast
 
 import pytest
 
-from quire.engine import Delta, RequestOutput
+from quire.core.errors import EngineError
+from quire.core.protocol import TokenLogprobs
 from quire.engine.output_collector import OutputCollector
-from quire.engine.outputs import TokenLogprobTable, joined
-from quire.engine.places import Place
-from quire.engine.token_texts import OwnTexts
-from quire.errors import EngineError
-from quire.protocol import TokenLogprobs
+from quire.engine.outputs import Delta, RequestOutput, TokenLogprobTable, joined
+from quire.text.places import Place
+from quire.text.token_texts import OwnTexts
 
 
 def delta(token_id: int) -> Delta:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pickle
 
-from quire.engine import Logprob
-from quire.engine.outputs import TokenLogprobTable
-from quire.engine.places import Place
-from quire.engine.token_texts import OwnTexts
-from quire.protocol import TokenLogprobs
+from quire.core.protocol import TokenLogprobs
+from quire.engine.outputs import Logprob, TokenLogprobTable
+from quire.text.places import Place
+from quire.text.token_texts import OwnTexts
 
 FOUND = TokenLogprobs(-2.0, 3, ((7, -0.5), (4, -1.0), (9, -2.0)))
 

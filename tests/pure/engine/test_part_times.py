@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from quire.core.protocol import Parts
 from quire.engine import part_times
 from quire.engine.part_times import PartTimes
-from quire.protocol import Parts
 
 
 def step(parts: Parts) -> None:

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from quire.core.errors import EngineError, RequestError
 from quire.engine import preparation
 from quire.engine.preparation import LONG, PreparationThreads
-from quire.errors import EngineError, RequestError
-from quire.heap import give_memory_back
+from quire.kernels.heap import give_memory_back
 
 PATIENCE = 60.0
 

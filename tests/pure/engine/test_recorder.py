@@ -13,14 +13,19 @@ from typing import Any
 import pytest
 
 import quire
-from quire.engine import Engine, InputProcessor, RequestRecorder, load_tokenizer
-from quire.memory import PagedAllocator
-from quire.protocol import SamplingParams
-from quire.scheduling import Scheduler
-from quire.workload import TraceRequest, TraceWriter, read_recording
+from quire.core.memory import PagedAllocator
+from quire.core.protocol import SamplingParams
+from quire.core.scheduling import Scheduler
+from quire.engine.engine import Engine
+from quire.engine.input_processor import InputProcessor
+from quire.engine.recorder import RequestRecorder
+from quire.engine.traces.request import TraceRequest
+from quire.engine.traces.writer import TraceWriter
+from quire.text.tokenizer import load_tokenizer
+from quire_lab.workload import read_recording
 from support.fake_model import FakeExecutor
 
-TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
+TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
 
 
 class BadDisk:

@@ -14,17 +14,21 @@ from typing import Any
 import pytest
 
 import quire
-from quire.drafting import Speculation
-from quire.engine import AsyncEngine, Engine, InputProcessor, RequestOutput, load_tokenizer
-from quire.memory import PagedAllocator
-from quire.protocol import Request, SamplingParams
-from quire.scheduling import Scheduler
-from quire.scheduling.sequence import Sequence
+from quire.capabilities.speculation import Speculation
+from quire.core.memory import PagedAllocator
+from quire.core.protocol import Request, SamplingParams
+from quire.core.scheduling import Scheduler
+from quire.core.scheduling.sequence import Sequence
+from quire.engine.async_engine import AsyncEngine
+from quire.engine.engine import Engine
+from quire.engine.input_processor import InputProcessor
+from quire.engine.outputs import RequestOutput
+from quire.text.tokenizer import load_tokenizer
 from support.drafting import Drafter, Proposing, knowing
 from support.fake_model import FakeExecutor
 from support.fake_pipeline import FakePipeline
 
-TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
+TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
 EOS = 0
 RUNS = 120
 BLOCKS, SIZE = 40, 4

@@ -10,27 +10,25 @@ from typing import Any
 import pytest
 
 import quire
-from quire.engine import (
-    AsyncEngine,
-    Driver,
-    Engine,
-    InputProcessor,
-    StreamingSession,
-    load_tokenizer,
-    session_manager,
-)
-from quire.errors import (
+from quire.core.errors import (
     RequestError,
     SessionBusyError,
     TooManySessionsError,
     UnknownSessionError,
 )
-from quire.memory import PagedAllocator, Window
-from quire.protocol import SamplingParams
-from quire.scheduling import Ring, Scheduler
+from quire.core.memory import PagedAllocator, Window
+from quire.core.protocol import SamplingParams
+from quire.core.scheduling import Ring, Scheduler
+from quire.engine import session_manager
+from quire.engine.async_engine import AsyncEngine
+from quire.engine.driver import Driver
+from quire.engine.engine import Engine
+from quire.engine.input_processor import InputProcessor
+from quire.engine.streaming_session import StreamingSession
+from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor, FakeLayer, Sight
 
-TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
+TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
 VERBS = ("append", "generate", "hard_cut", "soft_cut", "recompute", "close")
 TIMEOUT = 100.0
 ONE_TOKEN = SamplingParams(max_tokens=1, ignore_eos=True)

@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 
 import quire
-from quire.engine import AsyncEngine, Engine, InputProcessor, load_tokenizer
+from quire.core.errors import QueueFullError, QueueTimeoutError, RequestError
+from quire.core.memory import PagedAllocator
+from quire.core.protocol import SamplingParams, SchedulingPolicy, Step, StepResult
+from quire.core.scheduling import Scheduler
+from quire.core.scheduling.request_queue import RequestQueue
+from quire.engine.async_engine import AsyncEngine
+from quire.engine.engine import Engine
+from quire.engine.input_processor import InputProcessor
 from quire.engine.waiting_room import WaitingRoom
-from quire.errors import QueueFullError, QueueTimeoutError, RequestError
-from quire.memory import PagedAllocator
-from quire.protocol import SamplingParams, SchedulingPolicy, Step, StepResult
-from quire.scheduling import Scheduler
-from quire.scheduling.request_queue import RequestQueue
+from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor
 
-TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
+TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
 
 
 class Seen(RequestQueue):

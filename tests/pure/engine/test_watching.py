@@ -7,21 +7,18 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.engine import (
-    Engine,
-    InputProcessor,
-    begin_profile,
-    end_profile,
-    load_tokenizer,
-)
-from quire.errors import BusyError
-from quire.memory import PagedAllocator
-from quire.protocol import Request, SamplingParams
-from quire.scheduling import Scheduler
-from quire.tracing import Standing, Watcher
+from quire.core.errors import BusyError
+from quire.core.memory import PagedAllocator
+from quire.core.protocol import Request, SamplingParams
+from quire.core.scheduling import Scheduler
+from quire.engine.engine import Engine
+from quire.engine.input_processor import InputProcessor
+from quire.engine.profiling import begin_profile, end_profile
+from quire.engine.tracing import Standing, Watcher
+from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor
 
-TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
+TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
 
 
 def an_engine() -> Engine:

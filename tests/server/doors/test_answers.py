@@ -9,7 +9,7 @@ import httpx
 import pytest
 from pydantic import TypeAdapter
 
-from quire.server.doors.answers import (
+from quire.http.doors.answers import (
     AnthropicErrorAnswer,
     CountedInput,
     CountedTokens,

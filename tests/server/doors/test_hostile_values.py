@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from quire.server.doors.anthropic_types import CountTokensRequest, MessagesRequest
-from quire.server.doors.llama_cpp_types import LlamaCppRequest
-from quire.server.doors.ollama_types import (
+from quire.http.doors.anthropic_types import CountTokensRequest, MessagesRequest
+from quire.http.doors.llama_cpp_types import LlamaCppRequest
+from quire.http.doors.ollama_types import (
     GenerateRequest,
     OllamaChatRequest,
     OllamaOptions,
     ShowRequest,
 )
-from quire.server.doors.responses_types import ResponsesRequest
-from quire.server.doors.tokens_types import DetokenizeRequest, TokenizeRequest
+from quire.http.doors.responses_types import ResponsesRequest
+from quire.http.doors.tokens_types import DetokenizeRequest, TokenizeRequest
 from support.hostile_values import HOSTILE
 from support.live_server import MODEL, LiveServer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from quire.config import ServerConfig
-from quire.server import create_app
+from quire.http.app import create_app
+from quire.http.config.server import ServerConfig
 from support.live_server import MODEL, LiveServer, eventually, live_server, scripted_engine
 
 

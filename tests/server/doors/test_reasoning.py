@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from quire.grammar.guide import Guide, May
-from quire.protocol import Request
+from quire.capabilities.grammar.guide import Guide, May
+from quire.core.protocol import Request
 from support.live_server import MODEL, LiveServer, live_server
 from support.speaking import WEATHER
 

@@ -8,8 +8,8 @@ from typing import Any
 import openai
 import pytest
 
-from quire.server.doors.responses_store import ResponseStore
-from quire.server.errors import UnknownResponseError
+from quire.http.doors.responses_store import ResponseStore
+from quire.http.errors import UnknownResponseError
 from support.live_server import MODEL, LiveServer, live_server
 from support.speaking import SAID, WEATHER
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from quire.bench.processes import run_bench, serving
-from quire.cli import main
-from quire.errors import EngineError
+from quire.core.errors import EngineError
+from quire.tools.bench.processes import run_bench, serving
+from quire.tools.cli import main
 
 PROFILE = Path(__file__).parents[3] / "benchmarks" / "profile_step.py"
 POOL = ("--kv-cache-memory-bytes", "16MiB")

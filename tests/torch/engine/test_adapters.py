@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig
 
 from quire import LLM, LoRARequest, SamplingParams
-from quire.engine import RequestOutput
-from quire.errors import ConfigError, UnknownAdapterError
+from quire.core.errors import ConfigError, UnknownAdapterError
+from quire.engine.outputs import RequestOutput
 from support.gguf_files import add_tokenizer, write_gguf
 from support.lora import ATTENTION, merge, save_adapter
 from support.small_models import SMALL_LLAMA, make_model, save_model

@@ -12,8 +12,8 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from quire import LLM, SamplingParams
-from quire.engine import load_tokenizer
-from quire.errors import ModelError
+from quire.core.errors import ModelError
+from quire.text.tokenizer import load_tokenizer
 from support.small_tokenizers import byte_level
 
 BASE = byte_level(special=[AddedToken("<a>", special=True), AddedToken("<b>", normalized=False)])

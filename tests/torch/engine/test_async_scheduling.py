@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.engine import RequestOutput
-from quire.errors import ConfigError, EngineError
+from quire.core.errors import ConfigError, EngineError
+from quire.core.protocol import PendingStep, Step
+from quire.engine.outputs import RequestOutput
 from quire.execution.device_runtime import OnCPU
 from quire.execution.executor import ModelExecutor
 from quire.execution.sampling import choosing
 from quire.execution.sampling.sampler import Draws, draw
-from quire.protocol import PendingStep, Step
 from support.hf_reference import random_prompts
 
 ModelDir = Callable[[str], Path]

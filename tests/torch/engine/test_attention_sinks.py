@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams
-from quire.engine import RequestOutput
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
+from quire.engine.outputs import RequestOutput
 from support.hf_reference import random_prompts
 from support.streaming_reference import StreamingReference
 

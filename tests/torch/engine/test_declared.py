@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from transformers.cli.serving import utils as serving
 
 import quire
-from quire.config import ServerConfig
-from quire.dialect import Declared, Event, Parser, Reply, Wanted, literal
-from quire.engine import Begun
-from quire.engine.chat_template import ChatTemplate
-from quire.engine.tokenizer import JsonTokenizer
-from quire.errors import RequestError
-from quire.protocol import SamplingParams
-from quire.server.chats.speech import Speech
-from quire.server.chats.tools import AUTO, Tool, ToolChoice
+from quire.core.errors import RequestError
+from quire.core.protocol import SamplingParams
+from quire.http.chats.speech import Speech
+from quire.http.chats.tools import AUTO, Tool, ToolChoice
+from quire.http.config.server import ServerConfig
+from quire.text.begun import Begun
+from quire.text.chat_template import ChatTemplate
+from quire.text.dialect import Declared, Event, Parser, Reply, Wanted, literal
+from quire.text.tokenizer import JsonTokenizer
 from support.obedient import Obedient
 from support.tool_schemas import SCHEMAS
 
@@ -93,7 +93,7 @@ def test_the_pieces_add_up_to_the_whole(parts: list[str], cuts: list[int]) -> No
 
 def test_marks_that_are_declared_stay_in_the_text(caplog: pytest.LogCaptureFixture) -> None:
     backend = tokenizers.Tokenizer.from_file(
-        str(Path(quire.__file__).parent / "demo/tokenizer.json")
+        str(Path(quire.__file__).parent / "models/demo/tokenizer.json")
     )
     marks = ["<|tool_call>", "<tool_call|>", '<|"|>', "<channel|>"]
     backend.add_special_tokens([tokenizers.AddedToken(one, special=True) for one in marks])

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from quire import LLM, PoolingParams
-from quire.errors import ModelError, RequestError
+from quire.core.errors import ModelError, RequestError
 from quire.execution.device_runtime import OnCPU
 from support.small_encoders import make_encoder
 from support.small_models import make_model
@@ -125,6 +125,6 @@ def test_they_are_read_only_where_there_is_memory_for_them(
     assert llm.capacity.weight_bytes > asked[0]
     refused = ModelError("no room")
     monkeypatch.setattr(OnCPU, "admit", Mock(side_effect=refused))
-    monkeypatch.setattr("quire.model.weights.Weights.take", Mock(side_effect=AssertionError))
+    monkeypatch.setattr("quire.models.weights.Weights.take", Mock(side_effect=AssertionError))
     with pytest.raises(ModelError, match="no room"):
         LLM(model, threads=1)

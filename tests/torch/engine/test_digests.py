@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from quire.assembly import digests
-from quire.assembly.digests import FileDigests, samples
+from quire.engine.assembly import digests
+from quire.engine.assembly.digests import FileDigests, samples
 
 SIZE = 3 * digests._PIECE // 2
 

@@ -19,11 +19,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from quire import LLM, SamplingParams
-from quire.assembly import DEMO_DRAFT
-from quire.assembly import draft as assembly
-from quire.errors import ConfigError, ModelError
-from quire.protocol import TO_DRAFT
-from quire.server.live.state import EngineReader
+from quire.core.errors import ConfigError, ModelError
+from quire.core.protocol import TO_DRAFT
+from quire.engine.assembly import draft as assembly
+from quire.http.live.state import EngineReader
+from quire.models.demo import DEMO_DRAFT
 from support.drafting import Verified
 from support.engine_lives import Life, alone, draw_requests, save_models, serve
 from support.hf_reference import random_prompts

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from quire.assembly import draft as assembly
-from quire.engine import RequestOutput
-from quire.llm import LLM
-from quire.protocol import PendingStep, Reasoning, SamplingParams, Step, StructuredOutputs
+from quire.core.protocol import PendingStep, Reasoning, SamplingParams, Step, StructuredOutputs
+from quire.engine.assembly import draft as assembly
+from quire.engine.llm import LLM
+from quire.engine.outputs import RequestOutput
 from support.drafting import Drafting, Verified, knowing
 from support.hf_reference import random_prompts
 

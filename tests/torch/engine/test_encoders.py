@@ -16,12 +16,13 @@ from starlette.testclient import TestClient
 from tokenizers import Tokenizer
 
 from quire import LLM, PoolingParams
-from quire.config import ServerConfig
-from quire.engine import Engine, load_tokenizer
-from quire.errors import ConfigError, EngineError, ModelError, RequestError
-from quire.model import EncoderModel, TextBatch
-from quire.protocol import Pooling
-from quire.server import create_app
+from quire.core.errors import ConfigError, EngineError, ModelError, RequestError
+from quire.core.protocol import Pooling
+from quire.engine.engine import Engine
+from quire.http.app import create_app
+from quire.http.config.server import ServerConfig
+from quire.models.encoder import EncoderModel, TextBatch
+from quire.text.tokenizer import load_tokenizer
 from support.small_encoders import make_encoder, tokenizer
 
 FAMILIES = ("Bert", "Roberta", "MPNet", "DistilBert", "ModernBert", "Gemma3Text")

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams
-from quire.errors import ConfigError, ModelError
+from quire.core.errors import ConfigError, ModelError
 from quire.execution.free_memory import is_memory
 from quire.kernels.file_pages import FilePages
-from quire.model import load_model
+from quire.models.loader import load_model
 
 ModelDir = Callable[[str], Path]
 

@@ -10,8 +10,8 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Split
 
-from quire.engine import load_tokenizer
-from quire.errors import ModelError
+from quire.core.errors import ModelError
+from quire.text.tokenizer import load_tokenizer
 from support.gguf_vocabularies import write_like
 from support.small_tokenizers import byte_level
 

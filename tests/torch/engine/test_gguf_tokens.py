@@ -12,9 +12,9 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from quire import LLM, SamplingParams
-from quire.engine import load_tokenizer
-from quire.errors import ModelError
-from quire.gguf import WORDS, Words, end_tokens, open_gguf
+from quire.core.errors import ModelError
+from quire.models.gguf import WORDS, Words, end_tokens, open_gguf
+from quire.text.tokenizer import load_tokenizer
 from support.gguf_files import write_gguf
 from support.gguf_vocabularies import (
     ADDED,

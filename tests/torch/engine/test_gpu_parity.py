@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from quire import LLM, PoolingParams, SamplingParams
-from quire.assembly import engine as assembly
-from quire.capacity import EngineLimits
-from quire.capacity.pool import MemoryBudget
-from quire.engine import RequestOutput
+from quire.core.limits import EngineLimits
+from quire.core.protocol import PendingStep, Pooling, RecoveryCosts, Step
+from quire.engine.assembly import engine as assembly
+from quire.engine.capacity.pool import MemoryBudget
+from quire.engine.outputs import RequestOutput
 from quire.execution.device_runtime import Draft
 from quire.execution.executor import ModelExecutor
 from quire.execution.measure import measure_recovery
 from quire.execution.worker import Worker
-from quire.model import Model
-from quire.protocol import PendingStep, Pooling, RecoveryCosts, Step
+from quire.models.base import Model
 from support.drafting import Drafting, knowing
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
 from support.hf_reference import random_prompts

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from quire import LLM
-from quire.cluster.replica import report_of
-from quire.errors import ConfigError
-from quire.routing import Report
-from quire.transfer import BlockFetcher, BlockServer
+from quire.blocks.transfer import BlockFetcher, BlockServer
+from quire.core.errors import ConfigError
+from quire_cluster.replica import report_of
+from quire_cluster.rules import Report
 from support.handover import Serving, liar, relay, serving
 from support.lora import save_adapter
 from support.small_models import make_model

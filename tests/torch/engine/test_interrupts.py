@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from quire import LLM, BeamSearchParams, SamplingParams
-from quire.errors import EngineError, QuireError, UnknownSessionError
-from quire.protocol import Step
+from quire.core.errors import EngineError, QuireError, UnknownSessionError
+from quire.core.protocol import Step
 from support.interrupted import interrupted, lines_of
 from support.live_server import scripted_engine
 from support.scripted_executor import ScriptedExecutor
@@ -37,7 +37,7 @@ def interruptible() -> Iterator[None]:
 def scripted(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[LLM, ScriptedExecutor]:
     engine, executor = scripted_engine(**options)
     capacity = type("Capacity", (), {"model_name": "demo"})()
-    monkeypatch.setattr("quire.llm.build_engine", lambda config: (engine, capacity))
+    monkeypatch.setattr("quire.engine.llm.build_engine", lambda config: (engine, capacity))
     return LLM(), executor
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from quire import LLM, LoRARequest, SamplingParams
-from quire.errors import ConfigError
-from quire.events.wire import short
+from quire.blocks.events.wire import short
+from quire.core.errors import ConfigError
 from support.lora import save_adapter
 from support.small_models import make_model
 from support.vllm_events import AllBlocksCleared, BlockRemoved, BlockStored, replay

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.assembly import DEMO_MODEL
-from quire.cli import main
-from quire.errors import ConfigError, ModelError, RequestError
+from quire.core.errors import ConfigError, ModelError, RequestError
+from quire.models.demo import DEMO_MODEL
+from quire.tools.cli import main
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from quire import LLM, BeamSearchParams, LoRARequest, PoolingParams, SamplingParams
-from quire.assembly import DEMO_MODEL
-from quire.errors import ConfigError, EngineError, RequestError
+from quire.core.errors import ConfigError, EngineError, RequestError
+from quire.models.demo import DEMO_MODEL
 from support.lora import save_adapter
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)

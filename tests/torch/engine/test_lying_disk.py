@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.memory import MoveKind
-from quire.server.metrics import ServerMetrics
+from quire.core.memory import MoveKind
+from quire.http.metrics import ServerMetrics
 from support.hf_reference import random_prompts
 
 ModelDir = Callable[[str], Path]

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams
-from quire.assembly import main_memory
-from quire.assembly.loading import load, locate
-from quire.assembly.main_memory import working_bytes
-from quire.capacity import EngineLimits
-from quire.config import EngineConfig
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
+from quire.engine.assembly import main_memory
+from quire.engine.assembly.loading import load, locate
+from quire.engine.assembly.main_memory import working_bytes
+from quire.engine.capacity import limits_of
+from quire.engine.config import EngineConfig
 from quire.execution.promises import promises
-from quire.shape import CacheShape
+from quire.models.shape import CacheShape
 
 MIB = 2**20
 SMALL = {"max_num_batched_tokens": 64, "max_num_seqs": 4, "block_size": 16}
@@ -39,7 +39,7 @@ def needed(**settings: object) -> int:
     directory = locate(config)
     model = load(config, directory, torch.device("cpu"), lambda num_bytes: None, "")
     cache = CacheShape(model.windows, (8,) * len(model.kv_shapes), model.max_positions, False)
-    return working_bytes(EngineLimits.of(config, cache), model, directory, config)
+    return working_bytes(limits_of(config, cache), model, directory, config)
 
 
 def test_a_pool_up_to_the_last_free_byte_is_refused(free: Callable[[int], None]) -> None:

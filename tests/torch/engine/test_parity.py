@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.engine import RequestOutput
+from quire.engine.outputs import RequestOutput
 from support.hf_reference import hf_greedy, random_prompts
 from support.small_models import FAMILIES
 

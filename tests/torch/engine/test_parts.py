@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire import LLM, SamplingParams
-from quire.engine import begin_profile, end_profile
+from quire.engine.profiling import begin_profile, end_profile
 
 
 def test_a_step_has_all_its_parts() -> None:

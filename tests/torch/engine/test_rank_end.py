@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from quire.assembly.ranks import follower
-from quire.store import DiskStore
-from quire.store.segment import names_in
+from quire.blocks.store import DiskStore
+from quire.blocks.store.segment import names_in
+from quire.engine.assembly.ranks import follower
 from support.stored_blocks import FORM, content, files, parts
 
 

@@ -20,16 +20,16 @@ import httpx
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.assembly import DEMO_MODEL
-from quire.assembly.ranks import meeting
-from quire.assembly.ranks.facts import difference, facts_of
-from quire.assembly.ranks.line import Line
-from quire.assembly.ranks.meeting import Door, meet
-from quire.assembly.ranks.team import Team
-from quire.config import EngineConfig
-from quire.errors import ConfigError, ModelError, RankError
-from quire.memory import hash_blocks, root_hash
-from quire.transfer import BlockFetcher
+from quire.blocks.transfer import BlockFetcher
+from quire.core.errors import ConfigError, ModelError, RankError
+from quire.core.memory import hash_blocks, root_hash
+from quire.engine.assembly.ranks import meeting
+from quire.engine.assembly.ranks.facts import difference, facts_of
+from quire.engine.assembly.ranks.line import Line
+from quire.engine.assembly.ranks.meeting import Door, meet
+from quire.engine.assembly.ranks.team import Team
+from quire.engine.config import EngineConfig
+from quire.models.demo import DEMO_MODEL
 from support.live_server import eventually
 from support.server_process import ServerProcess
 

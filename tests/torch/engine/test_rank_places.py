@@ -18,13 +18,13 @@ import httpx
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.assembly.ranks.gathering import gather
-from quire.assembly.ranks.line import Line
-from quire.assembly.ranks.processes import Start
-from quire.cli import main
-from quire.config import EngineConfig
-from quire.errors import ConfigError
-from quire.store.segment import names_in
+from quire.blocks.store.segment import names_in
+from quire.core.errors import ConfigError
+from quire.engine.assembly.ranks.gathering import gather
+from quire.engine.assembly.ranks.line import Line
+from quire.engine.assembly.ranks.processes import Start
+from quire.engine.config import EngineConfig
+from quire.tools.cli import main
 from support.live_server import eventually
 from support.server_process import ServerProcess
 
@@ -105,7 +105,7 @@ def rank_of(parent: int) -> int:
 
     def is_there() -> bool:
         for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-            if b"quire.assembly.ranks" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"quire.engine.assembly.ranks" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(int(pid))
         return bool(found)
 
@@ -143,7 +143,7 @@ def test_a_rank_goes_on_though_nobody_reads_what_it_says() -> None:
     os.set_blocking(writing, True)
     config = EngineConfig.create({"tensor_parallel_size": 2})
     start = Start.of(1, config, threads=1, cpus=None, with_rank_0=False)
-    command = [sys.executable, "-m", "quire.assembly.ranks", str(there.fileno())]
+    command = [sys.executable, "-m", "quire.engine.assembly.ranks", str(there.fileno())]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stderr": writing}
     with here, there, subprocess.Popen(command, pass_fds=[there.fileno()], **pipes) as rank:
         try:

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from quire import LLM, LoRARequest, SamplingParams
-from quire.engine import RequestOutput
-from quire.errors import RankError
-from quire.events.wire import short
+from quire.blocks.events.wire import short
+from quire.blocks.store import DiskStore
+from quire.blocks.store.segment import names_in
+from quire.core.errors import RankError
+from quire.core.memory import hash_blocks, root_hash
+from quire.core.protocol import TO_DRAFT, RecoveryCosts, Step, StructuredOutputs
+from quire.engine.outputs import RequestOutput
 from quire.execution.batch import pack
 from quire.execution.ranks.messages import Order, decode
-from quire.memory import hash_blocks, root_hash
-from quire.protocol import TO_DRAFT, RecoveryCosts, Step, StructuredOutputs
-from quire.store import DiskStore
-from quire.store.segment import names_in
 from support.drafting import Drafting
 from support.hf_reference import random_prompts
 from support.live_server import eventually
@@ -302,7 +302,7 @@ def test_four_ranks_of_a_mixture_with_fewer_kv_heads(
     """
     directory = make_model("mixtral", tmp_path / "model")
     draft = make_model("qwen2_window", tmp_path / "draft")
-    monkeypatch.setattr("quire.assembly.draft.check_draft", lambda *_: None)
+    monkeypatch.setattr("quire.engine.assembly.draft.check_draft", lambda *_: None)
     drafts = {"method": "draft", "model": str(draft), "num_speculative_tokens": 3}
     options = {"dtype": "float32", "kv_cache_memory_bytes": "1MiB", "max_model_len": 64}
     params = SamplingParams(n=2, seed=3, max_tokens=16, ignore_eos=True)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.engine import load_tokenizer, tokenizer
-from quire.errors import ModelError
+from quire.core.errors import ModelError
+from quire.text import tokenizer
+from quire.text.tokenizer import load_tokenizer
 
 PACKAGES = ("sentencepiece", "google.protobuf")
 

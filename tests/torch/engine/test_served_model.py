@@ -13,8 +13,8 @@ import pytest
 from openai import APIError, BadRequestError, OpenAI
 
 from quire import LLM
-from quire.assembly import DEMO_MODEL
-from quire.engine import load_tokenizer
+from quire.models.demo import DEMO_MODEL
+from quire.text.tokenizer import load_tokenizer
 from support.served_model import served_model
 
 OPTIONS: dict[str, Any] = {"kv_cache_memory_bytes": "16MiB", "scheduling_policy": "priority"}

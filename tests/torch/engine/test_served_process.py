@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from quire.workload import read_recording
+from quire_lab.workload import read_recording
 from support.server_process import ServerProcess
 
 SERVE = (

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.engine import StreamingSession
-from quire.errors import ConfigError, RequestError, SessionBusyError, UnknownSessionError
-from quire.scheduling import SessionVerb
+from quire.core.errors import ConfigError, RequestError, SessionBusyError, UnknownSessionError
+from quire.core.scheduling import SessionVerb
+from quire.engine.streaming_session import StreamingSession
 from support.hf_reference import hf_greedy, random_prompts
 from support.streaming_reference import StreamingReference
 

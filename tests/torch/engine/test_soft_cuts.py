@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from quire import LLM, SamplingParams
-from quire.assembly import draft
-from quire.assembly.engine import _NO_SOFT_CUTS_ON_GPU
-from quire.engine import StreamingSession
-from quire.errors import RequestError
-from quire.protocol import SoftCut
+from quire.core.errors import RequestError
+from quire.core.protocol import SoftCut
+from quire.engine.assembly import draft
+from quire.engine.assembly.engine import _NO_SOFT_CUTS_ON_GPU
+from quire.engine.streaming_session import StreamingSession
 from support.drafting import Verified
 from support.hf_reference import hf_model, random_prompts
 from support.streaming_reference import StreamingReference, share_of

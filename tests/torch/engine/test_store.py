@@ -13,15 +13,15 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams
-from quire.assembly import draft as assembly
-from quire.engine import RequestOutput
+from quire.blocks.store import DiskStore, Tiers
+from quire.core.errors import ConfigError
+from quire.core.memory import hash_blocks, root_hash
+from quire.core.protocol import RecoveryCosts
+from quire.engine.assembly import draft as assembly
+from quire.engine.llm import LoRARequest
+from quire.engine.outputs import RequestOutput
 from quire.engine.thread import EngineThread, Turn
-from quire.errors import ConfigError
-from quire.llm import LoRARequest
-from quire.memory import hash_blocks, root_hash
-from quire.protocol import RecoveryCosts
-from quire.server.metrics import ServerMetrics
-from quire.store import DiskStore, Tiers
+from quire.http.metrics import ServerMetrics
 from support.hf_reference import random_prompts
 from support.law_of_bits import facts
 from support.lora import save_adapter

@@ -11,10 +11,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from quire.engine import RequestOutput
-from quire.errors import RequestError
-from quire.llm import LLM
-from quire.protocol import Reasoning, SamplingParams, StructuredOutputs
+from quire.core.errors import RequestError
+from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
+from quire.engine.llm import LLM
+from quire.engine.outputs import RequestOutput
 
 HOT: dict[str, Any] = {"temperature": 2.0, "seed": 1, "max_tokens": 150}
 PERSON = {

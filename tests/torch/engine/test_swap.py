@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.engine import RequestOutput
-from quire.errors import ConfigError, ModelError
+from quire.core.errors import ConfigError, ModelError
+from quire.core.protocol import Verdict
+from quire.engine.outputs import RequestOutput
 from quire.execution.kv.swap_file import SwapFile
-from quire.protocol import Verdict
 from support.hf_reference import random_prompts
 
 ModelDir = Callable[[str], Path]

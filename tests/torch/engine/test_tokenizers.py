@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from quire.engine import Tokenizer, load_tokenizer
-from quire.engine.tokenizer import _FOR_BPE_TOO as FORCED
-from quire.engine.tokenizer import ConvertedTokenizer, PythonTokenizer
+from quire.text.tokenizer import _FOR_BPE_TOO as FORCED
+from quire.text.tokenizer import ConvertedTokenizer, PythonTokenizer, Tokenizer, load_tokenizer
 from support.small_tokenizers import byte_level
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "town", "##s", "a", "##b", "'", "."]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.engine import RequestOutput
-from quire.memory import LayeredAllocator
+from quire.core.memory import LayeredAllocator
+from quire.engine.outputs import RequestOutput
 from support.hf_reference import hf_greedy, random_prompts
 
 ModelDir = Callable[[str], Path]

@@ -11,13 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.capacity.kv_groups import KVGroup
+from quire.core.kv_groups import KVGroup
+from quire.core.memory import BlockMove, BlockTable, MoveKind
+from quire.core.protocol import Chunk, Readout, SoftCut
 from quire.execution.batch import pack
 from quire.execution.kv.cache import KVCache, bytes_per_token
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import KVShape
-from quire.memory import BlockMove, BlockTable, MoveKind
-from quire.protocol import Chunk, Readout, SoftCut
 
 chunk_shapes = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=5)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
 from quire.execution import device
 from quire.execution.device import choose_device
 

@@ -6,10 +6,18 @@ from typing import cast
 
 import torch
 
+from quire.core.memory import BlockTable
+from quire.core.protocol import (
+    Chunk,
+    Opened,
+    Pooling,
+    PoolingParams,
+    Readout,
+    Request,
+    SamplingParams,
+)
 from quire.execution.pooling import Pools
 from quire.execution.worker import Worker
-from quire.memory import BlockTable
-from quire.protocol import Chunk, Opened, Pooling, PoolingParams, Readout, Request, SamplingParams
 
 # Added from left to right the one is lost; by pieces it need not be.
 STATES = torch.tensor([[1.0, 3.0], [1e17, -1e17], [-1e17, 1e17], [5.0, 7.0]])

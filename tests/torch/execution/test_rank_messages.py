@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from quire.errors import RankError
+from quire.blocks.store import RecordForm, RecordShelf
+from quire.core.errors import RankError
+from quire.core.memory import BlockMove, BlockTable, Content, MoveKind
+from quire.core.protocol import Adapter, Chunk, SoftCut
 from quire.execution.adapters import StepAdapters
 from quire.execution.batch import pack
 from quire.execution.ranks import LeadingWorker, Orders, SharedSource
 from quire.execution.ranks.messages import Order, decode, encode
-from quire.memory import BlockMove, BlockTable, Content, MoveKind
-from quire.protocol import Adapter, Chunk, SoftCut
-from quire.store import RecordForm, RecordShelf
 
 COPY, OUT = BlockMove(MoveKind.COPY, 3, 4), BlockMove(MoveKind.SWAP_OUT, 5, 6, 1)
 STORE = BlockMove(MoveKind.STORE, 5, -1, 1, Content(b"n" * 16, (1, 2, 3, 2**40)))

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.application import build
-from quire.config import EngineConfig, ServerConfig
-from quire.engine import Engine
+from quire.engine.config import EngineConfig
+from quire.engine.engine import Engine
+from quire.http.application import build
+from quire.http.config.server import ServerConfig
 from quire.kernels.huge_pages import HugePages, touch
 
 

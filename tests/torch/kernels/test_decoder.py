@@ -23,8 +23,8 @@ from quire.kernels.ops import (
 )
 from quire.kernels.products import PackedWeight, Products
 from quire.kernels.reference import ReferenceKernels
-from quire.model.layers import MLP, Attention, Layer, run_layers
-from quire.model.linear import Joined, Linear, PlainLinear
+from quire.models.layers import MLP, Attention, Layer, run_layers
+from quire.models.linear import Joined, Linear, PlainLinear
 from support.instruction_sets import TESTED
 from support.kv_tiles import to_rows, to_tiles
 from support.paged_batches import make_batch

@@ -20,7 +20,7 @@ from quire.kernels.ops import DenseMLP, Experts
 from quire.kernels.packing import Format
 from quire.kernels.products import PackedWeight, Products
 from quire.kernels.reference import ReferenceKernels
-from quire.model.linear import PlainLinear
+from quire.models.linear import PlainLinear
 from support.instruction_sets import TESTED
 from support.packed_weights import FORMS, fits, grouped
 

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.errors import RankError
+from quire.core.errors import RankError
 from quire.kernels.adapters import AdaptedRows, Site, Update
 from quire.kernels.cpu import CPUKernels
 from quire.kernels.ops import LayerKV
 from quire.kernels.ranks import Ranks
-from quire.model import load_model
+from quire.models.loader import load_model
 from support.paged_batches import make_batch
 from support.ranks import ranks_of, together
 from support.thread_ranks import on_ranks
@@ -92,7 +92,7 @@ def compare(
         return states(model, contexts, adapting)
 
     one_by_one = on_ranks(size, compute)
-    monkeypatch.setattr("quire.model.decoder.run_layers", None)
+    monkeypatch.setattr("quire.models.decoder.run_layers", None)
     before = torch.get_num_threads()
     fused = together(ranks_of(size), compute)
     torch.set_num_threads(before)

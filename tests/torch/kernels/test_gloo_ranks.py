@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.errors import ConfigError, RankError
+from quire.core.errors import ConfigError, RankError
 from quire.kernels.gloo_ranks import GlooRanks
 from quire.kernels.ranks import Ranks
 from support.ranks import ranks_of, together

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.errors import ConfigError, ModelError
+from quire.core.errors import ConfigError, ModelError
 from quire.kernels.gpu.support import check_cache_dtype, check_device, check_model
 from quire.kernels.gpu.tiles import Tile, Tiles, choose_tiles
 from quire.kernels.ops import AttentionSpec, KVGroupTables, KVShape, LayerKV

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.config import EngineConfig
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
+from quire.engine.config import EngineConfig
 from quire.kernels import _native, cpu
 from quire.kernels.instructions import Instructions, choose, choose_instructions
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.errors import ConfigError, RankError
+from quire.core.errors import ConfigError, RankError
 from quire.kernels.shared_ranks import SharedMemoryRanks
 from support.ranks import rank_processes, ranks_of, together
 

@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from quire.capacity import EngineLimits, KVGroup, MemoryBudget
+from quire.core.kv_groups import KVGroup
+from quire.core.limits import EngineLimits
+from quire.core.memory import BlockSource
+from quire.core.protocol import Adapter, RecoveryCosts, Step
 from quire.execution.device_runtime import Draft
 from quire.execution.executor import ModelExecutor
 from quire.execution.gpu.forward import DeviceForward
@@ -19,12 +22,11 @@ from quire.execution.gpu.kv_cache import DeviceKVCache
 from quire.execution.gpu.memory import CUDAMemory, MemoryPlan, one_at_a_time, run_or_refuse
 from quire.execution.gpu.worst_step import worst_step
 from quire.execution.measure import measure_recovery
+from quire.execution.memory_budget import MemoryBudget
 from quire.execution.worker import Worker
 from quire.kernels.gpu.kernels import GPUKernels
 from quire.kernels.gpu.support import check_cache_dtype, check_model
-from quire.memory import BlockSource
-from quire.model import Model
-from quire.protocol import Adapter, RecoveryCosts, Step
+from quire.models.base import Model
 
 
 class _Parts(NamedTuple):

@@ -12,7 +12,7 @@ from quire.execution.forward import Hidden, Sampled, asked_of
 from quire.execution.gpu.graphs import LaunchRecorder, RecordedDecodes
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.kernels.ops import Kernels, LayerKV, Texts
-from quire.model import Model
+from quire.models.base import Model
 
 
 class DeviceForward:

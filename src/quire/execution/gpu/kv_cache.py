@@ -9,12 +9,12 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from quire.capacity.kv_groups import KVGroup
+from quire.core.kv_groups import KVGroup
+from quire.core.memory import BlockMove, MoveKind
 from quire.execution.gpu.pinned import swap_memory
 from quire.execution.kv.cache import SCALE, is_scaled
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.ops import KVShape, LayerKV
-from quire.memory import BlockMove, MoveKind
 
 _Movers = dict[MoveKind, BlockMover]
 

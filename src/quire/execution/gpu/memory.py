@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from quire.errors import ConfigError, ModelError
+from quire.core.errors import ConfigError, ModelError
 
 _Result = TypeVar("_Result")
 

@@ -7,7 +7,7 @@ import weakref
 import torch
 from torch import Tensor
 
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
 from quire.execution.free_memory import free_memory
 
 _PORTABLE = 1  # cudaHostRegisterPortable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.memory import BlockTable
-from quire.protocol import Chunk, Opened, Readout, Request, SamplingParams, Step
+from quire.core.memory import BlockTable
+from quire.core.protocol import Chunk, Opened, Readout, Request, SamplingParams, Step
 
 # Nearly all of the vocabulary is kept, so the sampler has to sort it.
 _SAMPLING = SamplingParams(temperature=100.0, top_p=0.9999)

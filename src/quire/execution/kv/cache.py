@@ -8,12 +8,12 @@ from itertools import groupby
 
 import torch
 
-from quire.capacity.kv_groups import KVGroup
+from quire.core.kv_groups import KVGroup
+from quire.core.memory import BlockMove, BlockSource, Content, MoveKind
 from quire.execution.kv.swap_file import SwapFile
 from quire.execution.kv.tiles import BlockBytes
 from quire.kernels.huge_pages import HugePages, touch
 from quire.kernels.ops import Kernels, KVShape, LayerKV
-from quire.memory import BlockMove, BlockSource, Content, MoveKind
 
 SCALE = torch.float32  # what a key or value of int8 or fp8 is to be multiplied by
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import xxhash
 
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
 from quire.execution.kv.tiles import BlockBytes
 
 Transfer = Callable[[int, list[memoryview], int], int]

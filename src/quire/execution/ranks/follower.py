@@ -8,13 +8,13 @@ from typing import NoReturn
 
 import torch
 
+from quire.core.memory import BlockMove, BlockSource, MoveKind
+from quire.core.protocol import Adapter
 from quire.execution.adapters import StepAdapters
 from quire.execution.forward import nothing_sampled
 from quire.execution.ranks.messages import Order, decode
 from quire.execution.worker import Worker
 from quire.kernels.ranks import RankGroup
-from quire.memory import BlockMove, BlockSource, MoveKind
-from quire.protocol import Adapter
 
 _PATIENCE = 60.0  # seconds; whether rank 0 is there still, others look
 

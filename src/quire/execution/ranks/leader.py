@@ -8,7 +8,8 @@ from struct import unpack
 
 from torch import Tensor
 
-from quire.errors import RankError
+from quire.core.errors import RankError
+from quire.core.memory import BlockMove, MoveKind
 from quire.execution.adapters import StepAdapters
 from quire.execution.batch import StepBatch
 from quire.execution.forward import Forward, Hidden, Sampled
@@ -17,8 +18,7 @@ from quire.execution.ranks.source import SharedSource
 from quire.execution.worker import BlockStore, Worker
 from quire.kernels.ops import Kernels
 from quire.kernels.ranks import RankGroup
-from quire.memory import BlockMove, MoveKind
-from quire.model import Model
+from quire.models.base import Model
 
 _INTERRUPTED = "rank 0 was interrupted in the middle of a step"
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quire.core.memory import BlockHash, BlockMove, Content, MoveKind
 from quire.execution.batch import Header, StepBatch
-from quire.memory import BlockHash, BlockMove, Content, MoveKind
 
 _KINDS = list(MoveKind)
 _NUMBER_OF = {kind: number for number, kind in enumerate(_KINDS)}

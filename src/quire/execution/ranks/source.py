@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from quire.memory import BlockHash, BlockSource, Content
+from quire.core.memory import BlockHash, BlockSource, Content
 
 
 class Part(BlockSource, Protocol):

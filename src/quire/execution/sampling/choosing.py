@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quire.core.protocol import IN_FLIGHT, Chunk, Opened, Outcome, Readout, Sample, confirmed
 from quire.execution.forward import Hidden
 from quire.execution.pooling import Pools
 from quire.execution.sampling.past import Past
@@ -17,15 +18,6 @@ from quire.execution.sampling.prompt_logprobs import prompt_logprobs
 from quire.execution.sampling.sampler import Draws, SampleRow, beam_candidates, draw
 from quire.execution.transfer import to_device
 from quire.execution.worker import Worker
-from quire.protocol import (
-    IN_FLIGHT,
-    Chunk,
-    Opened,
-    Outcome,
-    Readout,
-    Sample,
-    confirmed,
-)
 
 _NOT_NUMBERS = "the model's logits are not numbers (NaN)"
 

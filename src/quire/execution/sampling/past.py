@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from quire.grammar import Guide, Place, Rules
-from quire.protocol import Step
+from quire.capabilities.grammar import Guide, Place, Rules
+from quire.core.protocol import Step
 
 
 class TokenCounts:

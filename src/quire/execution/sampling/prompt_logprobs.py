@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from quire.core.protocol import Chunk, Opened, TokenLogprobs
 from quire.execution.sampling.sampler import token_logprobs
 from quire.execution.transfer import to_device
 from quire.execution.worker import Worker
-from quire.protocol import Chunk, Opened, TokenLogprobs
 
 _ROWS = 256  # bounds the logits held at once
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quire.core.protocol import Request
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.randomness import uniform
 from quire.execution.transfer import to_device
-from quire.protocol import Request
 
 FLOAT32 = torch.finfo(torch.float32)
 

@@ -23,11 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from quire.core.protocol.step import Sample, TokenLogprobs
 from quire.execution.sampling.likeliest import Likeliest
 from quire.execution.sampling.logits_processors import process_logits
 from quire.execution.sampling.rows import Filters, SampleRow
 from quire.execution.transfer import Readback, to_device
-from quire.protocol.step import Sample, TokenLogprobs
 
 __all__ = ["Draws", "SampleRow", "beam_candidates", "draw", "sample", "token_logprobs"]
 

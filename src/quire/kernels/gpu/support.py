@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from quire.errors import ConfigError, ModelError
+from quire.core.errors import ConfigError, ModelError
 from quire.kernels.ops import KVShape
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

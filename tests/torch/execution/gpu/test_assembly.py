@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from quire.errors import ConfigError, ModelError
+from quire.core.errors import ConfigError, ModelError
 from quire.execution.batch import pack
-from quire.model import load_model
+from quire.models.loader import load_model
 from support.chunks import decode_chunks
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
 from support.limits import make_limits

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.capacity.kv_groups import KVGroup, layers_by_window
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
+from quire.core.kv_groups import KVGroup, layers_by_window
 from quire.execution.batch import pack
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import DirectForward, Hidden
@@ -21,7 +21,9 @@ from quire.execution.kv.cache import KVCache
 from quire.execution.worker import Worker
 from quire.kernels.ops import Kernels
 from quire.kernels.reference import ReferenceKernels
-from quire.model import Model, Streaming, load_model
+from quire.models.base import Model
+from quire.models.loader import load_model
+from quire.models.streaming import Streaming
 from support.capture_rules import AsksTheDeviceError, capture_rules
 from support.chunks import make_chunk
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from quire.core.memory import BlockTable
+from quire.core.protocol import Chunk, Readout
 from quire.execution.batch import Fields, StepBatch, pack
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.kernels.ops import AttentionBatch
-from quire.memory import BlockTable
-from quire.protocol import Chunk, Readout
 
 BLOCK_SIZE = 4
 MAX_WIDTH = 12

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from quire.capacity.kv_groups import KVGroup
+from quire.core.kv_groups import KVGroup
+from quire.core.memory import BlockMove, MoveKind
 from quire.execution.kv.cache import KVCache
 from quire.kernels.ops import KVShape, LayerKV
 from quire.kernels.reference import ReferenceKernels
-from quire.memory import BlockMove, MoveKind
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
 
 pytestmark = pytest.mark.skipif(

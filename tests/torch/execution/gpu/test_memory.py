@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from quire.errors import ConfigError, ModelError
+from quire.core.errors import ConfigError, ModelError
 from quire.execution.gpu import memory
 from quire.execution.gpu.memory import MemoryPlan, one_at_a_time, run_or_refuse
 

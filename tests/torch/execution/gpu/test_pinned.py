@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from quire.errors import ConfigError
+from quire.core.errors import ConfigError
 from quire.execution.gpu import pinned
 from quire.execution.gpu.pinned import swap_memory
 

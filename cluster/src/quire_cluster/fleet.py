@@ -1,0 +1,76 @@
+"""The replicas as the gateway asks them: over Ray Serve."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+from starlette.types import Message
+
+from quire.core.errors import EngineError, QueueTimeoutError
+from quire.http.errors import EngineUnavailableError
+from quire_cluster.calls import Call, Whole
+from quire_cluster.routing import Hint
+
+_ACCEPTED = 30.0  # seconds until a replica has taken a request: none may be there for a while
+_AGAIN = 2.0  # seconds after which one may be
+_TOLD = 10.0  # seconds for all replicas to tell something
+
+
+class Fleet:
+    """All replicas: of the deployment that answers, and of the others beside it."""
+
+    def __init__(self, answering: DeploymentHandle[Any], *others: DeploymentHandle[Any]) -> None:
+        self._all = [answering, *others]
+        self._answer = answering.options(stream=True, method_name="answer")
+
+    async def ask(self, call: Call, hint: Hint) -> AsyncGenerator[list[Message], None]:
+        """See ``Replicas.ask``."""
+        answer = self._answer.remote(call, hint)
+        try:
+            await asyncio.wait_for(anext(answer), _ACCEPTED)
+            async for messages in answer:
+                yield messages
+        except asyncio.TimeoutError:
+            text = f"no replica has taken the request within {_ACCEPTED:g} s"
+            raise QueueTimeoutError(text, _AGAIN) from None
+        except (RayError, RayServeException) as error:
+            raise _gone(error) from error
+        finally:
+            answer.cancel()
+
+    async def ask_all(self, call: Call) -> list[Whole]:
+        """What each says; those that do not answer are left out."""
+        told = [one for one in await self._tell("whole_answer", call) if isinstance(one, Whole)]
+        if not told:
+            raise EngineUnavailableError("no replica answers")
+        return sorted(told)
+
+    async def stop(self) -> None:
+        """End all engines; what they run ends with an error."""
+        await self._tell("stop")
+
+    async def _tell(self, method: str, *arguments: Any) -> list[Any]:
+        """What all say to that, or what became of them."""
+        asked = (self._ask_of(handle, method, arguments) for handle in self._all)
+        return [one for told in await asyncio.gather(*asked) for one in told]
+
+    async def _ask_of(
+        self, handle: DeploymentHandle[Any], method: str, arguments: tuple[Any, ...]
+    ) -> list[Any]:
+        """None, where none is there."""
+        with contextlib.suppress(TimeoutError, RayError, RayServeException):
+            said = handle.broadcast(method, *arguments)
+            return list(await said.results_async(timeout_s=_TOLD, return_exceptions=True))
+        return []
+
+
+def _gone(error: Exception) -> EngineError:
+    return EngineUnavailableError(
+        f"the replica that had this request is gone ({type(error).__name__}): ask again"
+    )

@@ -1,0 +1,172 @@
+"""A replica: an engine, and the app that serves it, in an actor of Ray Serve's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from fastapi import FastAPI
+from starlette.types import Message
+
+from quire.blocks.transfer import BlockFetcher, BlockServer, Prefiller
+from quire.core.errors import EngineError
+from quire.core.protocol import SamplingParams
+from quire.engine.async_engine import AsyncEngine
+from quire.engine.config import EngineConfig
+from quire.engine.engine import Engine
+from quire.http.application import Served, build
+from quire.http.config.server import ServerConfig
+from quire_cluster.calls import Call, Whole
+from quire_cluster.routing import Hint
+from quire_cluster.rules import Report
+
+logger = logging.getLogger(__name__)
+
+_SIGN = 1.0  # seconds between two signs of life
+
+
+async def load_replica(
+    name: str,
+    engine_config: EngineConfig,
+    config: ServerConfig,
+    engines: int,
+    prefiller: Prefiller | None = None,
+) -> Replica:
+    """engines: how many may share this machine's memory. prefiller: for one that decodes."""
+    served = await asyncio.to_thread(build, engine_config, config, name, engines)
+    logger.info("replica %s: %s", name, served.capacity.describe())
+    if isinstance(served.engine.transfer, BlockFetcher):
+        served.engine.transfer.prefiller = prefiller
+    replica = Replica(name, served, engine_config.role)
+    await replica.start()
+    return replica
+
+
+class Replica:
+    """An engine and its app, as Ray Serve, a gateway and other replicas use them."""
+
+    def __init__(self, name: str, served: Served, role: str = "both") -> None:
+        self._name, self._role = name, role
+        self._app: FastAPI = served.app
+        self._engine: AsyncEngine = served.app.state.service.engine
+        self._num_reports = 0
+        self._life = AsyncExitStack()
+        self._life.callback(served.engine.close)
+
+    async def start(self) -> None:
+        """Run the engine, from the event loop that will use it."""
+        await self._life.enter_async_context(self._app.router.lifespan_context(self._app))
+
+    async def stop(self) -> None:
+        await self._life.aclose()
+
+    async def answer(self, call: Call, hint: Hint) -> AsyncGenerator[list[Message], None]:
+        """What the app says, as it comes; first nothing, to tell that the request is here.
+
+        hint: for who chose this replica.
+        """
+        yield []
+        answer = _Answer(self._app, call)
+        try:
+            while messages := await answer.take():
+                yield messages
+        finally:
+            await answer.cancel()
+
+    async def whole_answer(self, call: Call) -> Whole:
+        messages: list[Message] = []
+        answer = _Answer(self._app, call)
+        while taken := await answer.take():
+            messages += taken
+        body = b"".join(message.get("body", b"") for message in messages)
+        return Whole(self._name, messages[0]["status"], body, self._role)
+
+    async def prefill(
+        self, prompt: Mapping[str, Any], hint: Hint
+    ) -> AsyncGenerator[tuple[str, int] | None, None]:
+        """Where the blocks of a prompt can be fetched; before, signs that it is being computed."""
+        work = asyncio.create_task(self._prefill(prompt))
+        try:
+            while not work.done():
+                yield None
+                await asyncio.wait([work], timeout=_SIGN)
+            yield await work
+        finally:
+            work.cancel()
+
+    async def _prefill(self, prompt: Mapping[str, Any]) -> tuple[str, int]:
+        engine, params = self._engine.engine, SamplingParams(max_tokens=1, temperature=0.0)
+        if not isinstance(engine.transfer, BlockServer):
+            raise EngineError("this replica hands no blocks over")
+        name = f"prefill-{uuid4().hex}"
+        async with aclosing(self._engine.generate({name: prompt}, params)) as computed:
+            async for _ in computed:
+                pass
+        await self._engine.call(engine.put_away)
+        return engine.transfer.host, engine.transfer.port
+
+    def check_health(self) -> None:
+        """EngineError if requests cannot be served."""
+        if not self._engine.healthy:
+            raise EngineError("the engine is not running")
+
+    async def report(self) -> Report:
+        """What the engine says of itself, between two steps."""
+        self._num_reports += 1
+        return await self._engine.call(partial(report_of, self._engine.engine, self._num_reports))
+
+
+def report_of(engine: Engine, number: int) -> Report:
+    """What an engine has to do, and room for."""
+    usage, queue, stats = engine.scheduler.allocator.usage(), engine.scheduler.queue, engine.stats
+    branches = (
+        branch for group in (*queue.running, *queue.waiting) for branch in group.branches[:1]
+    )
+    backlog = sum(max(0, each.num_prompt_tokens - each.num_computed) for each in branches)
+    rate = stats.num_tokens / stats.busy_seconds if stats.busy_seconds else 0.0
+    wait = engine.waiting_room.predicted_wait
+    if isinstance(engine.transfer, BlockServer) and rate:  # nothing but prompts is waited for
+        wait = max(wait, backlog / rate)
+    return Report(number, usage.capacity, usage.free + usage.cached, backlog, wait, rate)
+
+
+class _Answer:
+    """An app at work on one request, and what it has said since it was last asked."""
+
+    def __init__(self, app: FastAPI, call: Call) -> None:
+        self._body: bytes | None = call.body
+        self._said: list[Message] = []
+        self._news = asyncio.Event()
+        self._work = asyncio.create_task(app(dict(call.scope), self._receive, self._send))
+        self._work.add_done_callback(lambda work: self._news.set())
+
+    async def take(self) -> list[Message]:
+        """At least one message, or none at the end. Raises what the app raises."""
+        await self._news.wait()
+        self._news.clear()
+        said, self._said = self._said, []
+        if self._work.done():
+            self._news.set()  # for who asks again
+            if not said:
+                await self._work
+        return said
+
+    async def cancel(self) -> None:
+        """If it has not ended, as when its client has left."""
+        self._work.cancel()
+        await asyncio.wait([self._work])
+
+    async def _receive(self) -> Message:
+        if self._body is None:
+            await asyncio.Event().wait()  # who leaves is told otherwise: by ``cancel``
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def _send(self, message: Message) -> None:
+        self._said.append(message)
+        self._news.set()

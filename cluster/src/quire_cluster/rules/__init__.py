@@ -1,0 +1,30 @@
+"""Which replica gets a request, whether another computes its prompt, and how many there should be:
+the rules alone, on figures that replicas tell. Who deploys replicas and who simulates them has
+them from here."""
+
+from quire_cluster.rules.affinity import (
+    MOST_PIECES,
+    TOKENS_PER_PIECE,
+    Affinity,
+    Load,
+    Prefix,
+    Report,
+    RoundRobin,
+)
+from quire_cluster.rules.pairing import TAKEN_WITHIN, Pairing
+from quire_cluster.rules.scaling import Demand, demand_of, replicas_wanted
+
+__all__ = [
+    "MOST_PIECES",
+    "TAKEN_WITHIN",
+    "TOKENS_PER_PIECE",
+    "Affinity",
+    "Demand",
+    "Load",
+    "Pairing",
+    "Prefix",
+    "Report",
+    "RoundRobin",
+    "demand_of",
+    "replicas_wanted",
+]

@@ -1,0 +1,191 @@
+"""Replicas from their deployment to their end, in a Ray of their own or one that is there."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from threading import Event
+
+import ray
+from ray import serve
+from ray.serve.config import HTTPOptions
+from ray.serve.schema import LoggingConfig
+
+from quire.core.errors import ConfigError, EngineError
+from quire.kernels.threads import usable_cpus
+from quire_cluster.config import Settings, Span
+from quire_cluster.ending import Ending
+from quire_cluster.keeper import Keeper
+from quire_cluster.serve import application, shared_out
+
+_LEAVING = 30.0  # seconds that the end takes at most, beside the requests'
+_OBJECT_STORE = 2**28  # bytes: only large requests lie in it
+_OWN = re.compile(r"^quire\.errors\.\w+: (.+)$", re.MULTILINE)
+
+
+def run(settings: Settings, tell: Callable[[str], None]) -> str | None:
+    """Serve until a signal asks for the end, then let running requests end.
+
+    What has not ended with it, in words: then Ray, too, would wait at this process's exit.
+    """
+    settings = shared_out(settings)
+    if settings.deploy.address is None:
+        settings = _on_this_machine(settings)
+    ending, place = Ending(), settings.deploy.address
+    with (
+        contextlib.ExitStack() as last,
+        joined(place, ending),
+        deployed(settings, ending),
+    ):
+        asked = last.enter_context(_signals())  # until all has ended
+        tell(describe(settings))
+        asked.wait()
+        asked.clear()
+        ending.within(settings.server.shutdown_timeout + _LEAVING)
+        drain(settings, ending, asked)
+    if ending.left is None or place is None:  # of a Ray of our own nothing is left
+        return ending.left
+    name = settings.deploy.app_name
+    return f"{ending.left}: the application {name!r} may be left in the Ray at {place}"
+
+
+def _on_this_machine(settings: Settings) -> Settings:
+    """Blocks are handed over where no other machine reaches them."""
+    engine = settings.engine
+    if engine.role == "both":
+        return settings
+    transfer = {**(engine.kv_transfer_config or {}), "kv_ip": "127.0.0.1"}
+    return settings._replace(engine=replace(engine, kv_transfer_config=transfer))
+
+
+@contextlib.contextmanager
+def joined(address: str | None, ending: Ending) -> Iterator[None]:
+    """A Ray: the one at ``address``, or one of our own that ends with us."""
+    if address is None:
+        with _own_ray(ending):
+            yield
+        return
+    try:
+        ray.init(address=address, log_to_driver=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"address: no Ray can be joined at {address}: {error}") from error
+    try:
+        yield
+    finally:
+        ending.within(_LEAVING)
+        ending.do("leaving Ray", ray.shutdown)
+
+
+@contextlib.contextmanager
+def _own_ray(ending: Ending) -> Iterator[None]:
+    with contextlib.closing(Keeper()) as keeper:
+        ray.init(
+            num_cpus=usable_cpus(),
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE,
+            log_to_driver=False,
+        )
+        keeper.watch()
+        try:
+            yield
+        finally:
+            ending.within(_LEAVING)
+            ending.do("Ray Serve", serve.shutdown)
+            ending.do("Ray", ray.shutdown)
+
+
+@contextlib.contextmanager
+def deployed(settings: Settings, ending: Ending) -> Iterator[None]:
+    """The application, from when all its replicas are there."""
+    server, name = settings.server, settings.deploy.app_name
+    options = HTTPOptions(
+        host=server.host,
+        port=server.port,
+        ssl_keyfile=server.ssl_keyfile,
+        ssl_certfile=server.ssl_certfile,
+    )
+    quiet = LoggingConfig(enable_access_log=False)  # Quire has its own
+    serve.start(http_options=options, logging_config=quiet)
+    try:
+        serve.run(application(settings), name=name, logging_config=quiet)
+        yield
+    except RuntimeError as error:
+        raise EngineError(_why(name) or str(error)) from None
+    finally:
+        ending.within(_LEAVING)
+        ending.do(f"the application {name!r}", partial(serve.delete, name))
+
+
+def drain(settings: Settings, ending: Ending, asked: Event) -> None:
+    """Refuse what is new, and wait for the rest; a second signal ends it at once."""
+
+    def end(seconds: float) -> None:
+        serve.get_app_handle(settings.deploy.app_name).end.remote(seconds).result()
+
+    ending.do("the gateway", partial(end, settings.server.shutdown_timeout), enough=asked)
+    if asked.is_set():
+        ending.within(_LEAVING)
+        ending.do("the gateway", partial(end, 0.0))
+
+
+def describe(settings: Settings) -> str:
+    """Where the replicas are served, and what they are."""
+    engine, server, deploy = settings
+    scheme = "http" if server.ssl_certfile is None else "https"
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    number = _number(deploy.answering)
+    if deploy.prefilling is not None:
+        number += f", and {_number(deploy.prefilling)} to compute prompts"
+    place = ray.get_runtime_context().gcs_address
+    return (
+        f"Replicas of {engine.model or 'quire-demo'}: {number}, with {engine.threads} threads "
+        f"each, routed by {deploy.routing}. Ray is at {place}, and its logs tell more: "
+        f"{_logs()}{_events(settings)}\n"
+        f"Quire running on {scheme}://{host}:{server.port} (Press CTRL+C to quit)"
+    )
+
+
+def _events(settings: Settings) -> str:
+    """Where they are published, of the first replica to the last."""
+    events, most = settings.engine.kv_events, settings.deploy.most
+    if events is None:
+        return ""
+    first, last = (replace(events, data_parallel_rank=rank).addresses[0] for rank in (0, most - 1))
+    places = first if most == 1 else f"from {first} to {last}"
+    return f". KV events are at {places}; quire:kv_events_info in /metrics tells whose are where"
+
+
+def _number(span: Span) -> str:
+    return f"{span.first}" + (f" (from {span.fewest} to {span.most})" if span.changes else "")
+
+
+def _logs() -> str:
+    context = ray.get_runtime_context()
+    return f"{context.get_temp_dir()}/{context.get_session_name()}/logs/serve"
+
+
+def _why(name: str) -> str | None:
+    """What the engine that could not be started has said."""
+    told = serve.status().applications.get(name)
+    messages = [] if told is None else [each.message for each in told.deployments.values()]
+    found = _OWN.findall("\n".join(messages))
+    return found[-1] if found else None
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[Event]:
+    """Set by each signal that asks for the end. Ray has set handlers of its own before."""
+    asked = Event()
+    kinds = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup has asked for
+        kinds.append(signal.SIGHUP)
+    before = [signal.signal(kind, lambda number, frame: asked.set()) for kind in kinds]
+    try:
+        yield asked
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)

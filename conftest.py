@@ -1,0 +1,43 @@
+"""Settings of the test process that must be made before torch is loaded, and small models."""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from quire.kernels.threads import wait_briefly
+
+wait_briefly()
+# No test looks at the clock. Chance is drawn anew only where long random runs are asked for: what
+# fails now fails for what was changed.
+AT_RANDOM = "QUIRE_RANDOM_RUNS" in os.environ
+settings.register_profile("quire", deadline=None, derandomize=not AT_RANDOM)
+settings.load_profile("quire")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+for variable in ("QUIRE_API_KEY", "VLLM_API_KEY", "LLAMA_API_KEY", "OLLAMA_ORIGINS"):
+    os.environ.pop(variable, None)  # it would guard every server of the tests
+
+
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    """Each test draws the same numbers, whichever ran before it."""
+    if not AT_RANDOM:
+        random.seed(0)
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The directory of a small model, by family; made once a session."""
+    from support.small_models import make_model  # needs torch, which not all tests have
+
+    made: dict[str, Path] = {}
+
+    def directory(family: str) -> Path:
+        if family not in made:
+            made[family] = make_model(family, tmp_path_factory.mktemp(family))
+        return made[family]
+
+    return directory

@@ -1,0 +1,1 @@
+"""The laboratory: how many users fit, how fast, and how true that is. Never imported by a server."""

@@ -1,0 +1,158 @@
+"""``quire calibrate``: how long this machine's steps take, measured, fitted, and checked.
+
+A grid of scenarios is served by the real engine, in several passes; runs that other processes
+slowed down are left out. Every fourth scenario is held out of the fit, and tells how far off it
+is.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+
+from quire.core.errors import ConfigError
+from quire.core.memory import BlockMove, MoveKind
+from quire.core.protocol import Executor, Step
+from quire.engine.assembly import DEMO_NAME, build_engine
+from quire.engine.assembly.draft import draft_directory, draft_name
+from quire.engine.capacity import Capacity
+from quire.engine.config import EngineConfig
+from quire.models.demo import DEMO_MODEL
+from quire.models.loader import resolve_model
+from quire.models.shape import read_shape
+from quire_lab.calibration.fit import fit
+from quire_lab.calibration.grid import Scenario, grid, serve
+from quire_lab.calibration.imported import errors
+from quire_lab.calibration.steps import TimedStep
+from quire_lab.calibration.watch import WatchedEngine
+from quire_lab.simulation.calibrated import Calibration, DraftCalibration
+
+_PASSES = 4
+_LONG = 60.0  # seconds; a pass that takes longer is the last
+_DISTURBED = 1.15  # times a scenario's quickest run
+_HELD_OUT = 4
+_MOVES = 32
+_REPEATS = 3
+
+Run = list[TimedStep]
+"""A scenario, served once."""
+
+
+def calibrate(
+    config: EngineConfig, progress: Callable[[str], None], unit: str = "wall"
+) -> Calibration:
+    """Measure and fit. ``progress`` is told what is being measured.
+
+    Raises:
+        ConfigError: the pool or the length is too small to see anything.
+    """
+    # Steps one by one: what they cost cannot be seen where they overlap with their planning. And
+    # no drafts but the grid's own.
+    alone = replace(config, async_scheduling=False, speculative_config=None)
+    found = _measured(alone, progress, unit)
+    draft = None
+    if config.speculation is not None and config.speculation.has_draft_model:
+        progress(f"passes of {draft_name(config.speculation)}")
+        draft = _draft(config, alone, progress, unit)
+    return replace(found, draft=draft)
+
+
+def _draft(
+    config: EngineConfig, alone: EngineConfig, progress: Callable[[str], None], unit: str
+) -> DraftCalibration:
+    """Of the model that drafts: served by itself, what its forward passes and sampling take."""
+    speculation, directory = config.speculation, str(draft_directory(config))
+    assert speculation is not None
+    tokenizer = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
+    served = replace(
+        alone,
+        model=directory,
+        revision=None,
+        tokenizer=str(tokenizer),
+        quantization=speculation.quantization,
+        hf_overrides=None,
+    )
+    found = _measured(served, progress, unit, alone=True)
+    return DraftCalibration(replace(found.model, name=draft_name(speculation)), found.costs)
+
+
+def _measured(
+    config: EngineConfig, progress: Callable[[str], None], unit: str, *, alone: bool = False
+) -> Calibration:
+    """alone: see ``WatchedEngine``."""
+    engine, capacity = build_engine(config)
+    directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
+    shape = read_shape(directory, config.hf_overrides)
+    name = DEMO_NAME if config.model is None else shape.name
+    scenarios = grid(config, capacity)
+    if len(scenarios) < _HELD_OUT:
+        raise ConfigError("max_model_len or the KV pool is too small to calibrate with")
+    watched, random = WatchedEngine(engine, capacity.limits, unit, alone=alone), Random(0)
+    serve(watched, Scenario(1, 8), random)  # warm up
+    runs: list[list[Run]] = [[] for _ in scenarios]
+    for number in range(1, _PASSES + 1):
+        start = time.perf_counter()
+        for i, scenario in enumerate(scenarios):
+            progress(f"pass {number}, {i + 1} of {len(scenarios)}: {scenario}")
+            runs[i].append(serve(watched, scenario, random))
+        if time.perf_counter() - start > _LONG:
+            break
+    fitted, held_out = split([undisturbed(several) for several in runs])
+    copied, swapped = (block_seconds(watched.executor, kind, capacity) for kind in ("copy", "swap"))
+    costs = replace(fit(fitted), per_copied_block=copied, per_swapped_block=swapped)
+    median_error, total_error = errors(costs, held_out)
+    return Calibration(
+        model=replace(shape, name=name, dtype=capacity.dtype, kv_dtype=_kv_dtype(capacity)),
+        machine=f"this machine ({platform.machine()})",
+        block_size=config.block_size,
+        pool_bytes=capacity.pool_bytes,
+        costs=costs,
+        median_error=median_error,
+        total_error=total_error,
+        unit=unit,
+    )
+
+
+def _kv_dtype(capacity: Capacity) -> str | None:
+    """As a ``ModelShape`` names it; None: the model's own."""
+    name = {"float8_e4m3fn": "fp8"}.get(capacity.kv_dtype, capacity.kv_dtype)
+    return None if name == capacity.dtype else name
+
+
+def undisturbed(runs: Sequence[Run]) -> Run:
+    """The steps of runs that took about as long as the quickest; the rest shared the machine."""
+    times = [sum(step.seconds for step in run) for run in runs]
+    limit = _DISTURBED * min(times)
+    return [step for run, taken in zip(runs, times, strict=True) if taken <= limit for step in run]
+
+
+def split(scenarios: Sequence[Run]) -> tuple[Run, Run]:
+    """The steps to fit, and those of every fourth scenario, which are held out."""
+    fitted: Run = []
+    held_out: Run = []
+    for number, steps in enumerate(scenarios, 1):
+        (fitted if number % _HELD_OUT else held_out).extend(steps)
+    return fitted, held_out
+
+
+def block_seconds(executor: Executor, kind: str, capacity: Capacity) -> float:
+    """Of one block moved within the pool, or one way to the host; 0 where there is none."""
+    kv_group = capacity.kv_groups[0]
+    if kind == "copy":
+        count = min(_MOVES, kv_group.num_blocks // 2)
+        moves = [BlockMove(MoveKind.COPY, i, count + i) for i in range(count)]
+    else:
+        count = min(_MOVES, kv_group.num_blocks, kv_group.num_host_blocks)
+        moves = [BlockMove(MoveKind.SWAP_OUT, i, i) for i in range(count)]
+        moves += [BlockMove(MoveKind.SWAP_IN, i, i) for i in range(count)]
+    if not moves:
+        return 0.0
+    times = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        executor.submit(Step(moves)).collect()
+        times.append(time.perf_counter() - start)
+    return min(times) / len(moves)

@@ -1,0 +1,121 @@
+"""What a comparison comes to, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quire_lab.calibration.comparison import AGREES, DECIDING, FEWEST, Comparison, Figure
+
+_SLOWER = 0.05  # of what steps cost, from which on it counts
+_DISTURBED = 1.1
+_MILLISECOND = 1e-3
+
+
+def verdict(found: Comparison) -> list[str]:
+    """Whether they agree, if there is enough to say so; where they part if not, and why."""
+    deciding = [one for one in found.figures if one.name in DECIDING]
+    if found.agrees:
+        far = max(deciding, key=lambda one: abs(one.off or 0.0))
+        largest = f"; {_short(far)} is {_off(far)}" if far.off else ""
+        names = [one.name.partition(",")[0] for one in deciding]
+        within = f"{', '.join(names[:-1])} and {names[-1]} are within {AGREES:.0%}{largest}."
+        agrees = f"The simulation agrees with the recording: {within}"
+        sentences = [agrees if found.is_enough else f"{_too_few(found)} Of these, {within}"]
+    else:
+        wrong = ", ".join(f"{_short(one)} is {_off(one)}" for one in deciding if not one.agrees)
+        sentences = [f"The simulation does not agree with the recording: {wrong}.", _where(found)]
+        if not found.is_enough:
+            sentences.insert(0, _too_few(found))
+    return [*sentences, *_why(found)]
+
+
+def _too_few(found: Comparison) -> str:
+    few = "1 request is" if found.num_compared == 1 else f"{found.num_compared} requests are"
+    return f"No verdict: {few} too few, {FEWEST} are the least."
+
+
+def _short(figure: Figure) -> str:
+    name, _, kind = figure.name.partition(", ")
+    return f"the {kind} {name}" if kind else f"the number of {name}"
+
+
+def _off(figure: Figure) -> str:
+    if figure.off is None:
+        return f"{figure.simulated:,.0f} for none"
+    how = ("long", "short") if figure.unit else ("high", "low")
+    return f"{abs(figure.off):.1%} too {how[figure.off < 0]}"
+
+
+def _where(found: Comparison) -> str:
+    apart = [one for one in found.stretches if not one.agrees]
+    if not apart:
+        return "No part of the time stands out in TTFT."
+    first, total = apart[0], len(found.stretches)
+    when = f"{first.begin:,.1f} s after the first request came" if first.begin else "at once"
+    return f"They part {when}; TTFT is apart in {len(apart)} of {total} stretches of time."
+
+
+def _why(found: Comparison) -> Iterator[str]:
+    yield from _speed(found)
+    if found.disturbed is not None and found.disturbed > _DISTURBED:
+        yield (
+            f"By the clock steps took {found.disturbed:.2f} times their processor time: they had "
+            "to wait for cores. With --unit cpu that is left out."
+        )
+    if not found.agrees:
+        yield from _waiting(found)
+        if not found.kinds:
+            yield "With --steps, what quire serve --record-steps wrote, it can be told why."
+    if found.result.num_refused:
+        yield (
+            f"Of {len(found.recording.requests):,} requests that were served, the simulation "
+            f"refuses {found.result.num_refused:,}; the first {found.result.first_refusal}."
+        )
+    cached = found.figure("prompt tokens in the cache")
+    if not cached.agrees:
+        yield (
+            f"The prefix cache held {cached.real:,.0f} tokens of prompts, and "
+            f"{cached.simulated:,.0f} in the simulation."
+        )
+    if found.recording.preparing > _MILLISECOND:
+        yield (
+            f"Before they stood in line, requests took {found.recording.preparing * 1e3:.3g} ms in "
+            "the mean to be read and tokenized; that is in none of these figures."
+        )
+    if found.recording.num_left_out:
+        yield f"{found.recording.num_left_out:,} requests tell no times, and are left out."
+
+
+def _speed(found: Comparison) -> Iterator[str]:
+    """What is the costs' fault, and what is not."""
+    speed = found.speed
+    if speed is None:
+        return
+    if abs(speed - 1) > _SLOWER:
+        worst = max(found.kinds, key=lambda kind: abs(kind.real - kind.costed))
+        yield (
+            f"The recorded steps took {speed:.2f} times what they cost, mostly those {worst.name} "
+            f"({worst.real / worst.costed:.2f} times)."
+        )
+    if found.agrees and found.decides_alike:
+        return
+    ttft = next(one for one in found.equal if one.name == "TTFT, mean")
+    text = f"If each step had taken what it costs, the mean TTFT would be {_off(ttft)}"
+    if found.decides_alike:
+        yield f"{text}: who is served when is simulated right, and what it costs is not."
+    else:
+        yield f"{text}: what steps cost is not all that is simulated wrong."
+
+
+def _waiting(found: Comparison) -> Iterator[str]:
+    """Where the mean TTFT is made of few long waits, little decides who has them."""
+    ttft, line = found.figure("TTFT, mean"), found.figure("in line, mean")
+    apart, waiting = ttft.simulated - ttft.real, line.simulated - line.real
+    if ttft.agrees or not apart or not waiting / apart >= 0.5:
+        return
+    waits = sorted((one.queueing for one in found.recording.requests), reverse=True)
+    most = next(i for i in range(1, len(waits) + 1) if sum(waits[:i]) >= sum(waits) / 2)
+    yield (
+        f"{min(1.0, waiting / apart):.0%} of what the mean TTFT is off by are waits in line, of "
+        f"which {most} of {len(waits):,} requests have half."
+    )

@@ -1,0 +1,95 @@
+"""``quire plan``: how many fit, how fast, what binds and what would change that."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from quire.engine.config import EngineConfig
+from quire.tools.commands.command import ELSEWHERE, Command
+from quire_lab.commands.machines import add_machines, asks_for_machines, plan_machines
+from quire_lab.commands.plan_text import describe, describe_assumed, describe_sample
+from quire_lab.commands.plan_values import plan_values
+from quire_lab.commands.prices import prices_of
+from quire_lab.commands.setup import Setup, add_flags
+from quire_lab.commands.text import described_trace
+from quire_lab.reports import write_plan
+from quire_lab.reports.style import require_matplotlib
+from quire_lab.simulation import SimulatedDrafting
+from quire_lab.simulation.planning.changes import next_faster, priced
+from quire_lab.simulation.planning.curve import LoadCurve
+from quire_lab.simulation.planning.planner import Planner
+from quire_lab.simulation.planning.speculation import try_drafts
+from quire_lab.simulation.sample import MOST_REQUESTS, MOST_SAMPLE_TOKENS, PARTS, WorkloadSample
+
+_MOST_SEQS = 1024  # more than fit as a rule: that is what is asked
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser, EngineConfig(max_num_seqs=_MOST_SEQS))
+    group = parser.add_argument_group("plan")
+    group.add_argument(
+        "--part", choices=PARTS, default="busiest", help="of a trace that is longer than "
+        f"{MOST_REQUESTS:,} requests or {MOST_SAMPLE_TOKENS:,} tokens: as many as bring most "
+        "tokens a second, the first ones, or the whole, which takes as much longer (%(default)s)",
+    )  # fmt: skip
+    add_machines(parser)
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print the plan as JSON")
+    group.add_argument("--report", metavar="DIR", help="write it as a page with pictures there")
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    if arguments.report is not None:
+        require_matplotlib()  # before anything is simulated
+    of_machines = asks_for_machines(arguments)
+    setup = Setup(arguments)
+    sample = WorkloadSample.take(
+        setup.workload,
+        setup.max_model_len if of_machines else setup.limits.max_model_len,
+        shares_prefixes=setup.shares_prefixes,
+        has_times=setup.has_times,
+        seed=arguments.seed,
+        part=arguments.part,
+    )
+    if of_machines:
+        told = described_trace(setup.trace) + describe_sample(sample, setup.max_model_len)
+        return plan_machines(arguments, setup, sample, told, _progress)
+    machine = setup.deployment.machine
+    faster = next_faster(machine)
+    prices = prices_of(arguments, [one.name for one in (machine, faster) if one is not None])
+    deployment = replace(setup.deployment, machine=priced(machine, prices))
+    planner = Planner(deployment, sample, setup.goals, _progress, prices)
+    found = planner.plan(arguments.users, arguments.rate)
+    if setup.acceptance is not None or setup.deployment.drafting is not None:
+        drafting = setup.deployment.drafting or SimulatedDrafting(acceptance=setup.acceptance)
+        trials = try_drafts(planner, drafting, arguments.users, arguments.rate, found.saturation)
+        found = replace(found, speculation=trials)
+    curve = None
+    if arguments.report is not None:
+        curve = LoadCurve.of(planner, found, arguments.users)
+    _progress("")
+    if curve is not None:
+        assumed, values = describe_assumed(setup, found), plan_values(setup, found)
+        page = write_plan(Path(arguments.report), found, curve, assumed, values)
+        print(f"written: {page}", file=sys.stderr)
+    if arguments.json:
+        print(json.dumps(plan_values(setup, found), indent=1))
+    else:
+        print("\n".join(describe(setup, found)))
+    return 0
+
+
+def _progress(what: str) -> None:
+    """What is simulated now: in one line of a terminal, or as lines of a log."""
+    line = f"simulating: {what}" if what else ""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+    elif line:
+        print(line, file=sys.stderr, flush=True)
+
+
+COMMAND = Command("plan", ELSEWHERE["plan"].help, add_plan, plan)

@@ -1,0 +1,136 @@
+"""``--report``: what a simulation gave as a page with pictures, and the files beside it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quire.core.errors import ConfigError
+from quire.engine.capacity import describe_kv_groups
+from quire.tools.commands.text import number, size
+from quire_lab.commands.setup import Setup, describe_machine
+from quire_lab.commands.text import described_trace
+from quire_lab.contiguous import name_of
+from quire_lab.simulation import SimulationResult, Simulator
+from quire_lab.simulation.sample import WorkloadSample
+from quire_lab.workload import Trace
+
+if TYPE_CHECKING:
+    from quire_lab.reports.curves import Panel
+
+_SPEEDS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+"""Times the workload's own rate, for the chart of latency against rate."""
+
+
+def add_report(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--report", metavar="DIR", help="write a page with pictures there, with PNG, CSV and JSON "
+        "files and a trace for Perfetto beside it",
+    )  # fmt: skip
+    group.add_argument(
+        "--map-at", type=float, metavar="S", help="the second that the report's block map shows "
+        "(default: when most of the memory was taken, which a run before finds out)",
+    )  # fmt: skip
+
+
+def check_report(arguments: argparse.Namespace) -> None:
+    """Complain before anything is simulated."""
+    if arguments.report is not None:
+        from quire_lab.reports.style import require_matplotlib
+
+        require_matplotlib()
+    elif arguments.map_at is not None:
+        raise ConfigError("map_at is for a report: give --report DIR")
+
+
+def fullest_moment(result: SimulationResult) -> float:
+    """Seconds: the middle of the interval in which most of the pool was taken."""
+    _taken, start, seconds = max(
+        (
+            (p.used + p.reserved + p.internal + p.external, -p.start, p.seconds)
+            for p in result.series
+        ),
+        default=(0.0, 0.0, 0.0),
+    )
+    return -start + seconds / 2
+
+
+def write(arguments: argparse.Namespace, setup: Setup, result: SimulationResult) -> Path:
+    """Write the report; the path of its page."""
+    from quire_lab.reports import write_report
+
+    deployment, model = setup.deployment, setup.deployment.model
+    limits, pool = setup.limits, setup.limits.pool_bytes(deployment.cache.token_bytes)
+    machine = describe_machine(deployment.machine, deployment.tensor_parallel)
+    lengths = f"{arguments.input} in, {arguments.output} out"
+    trace = arguments.trace and Path(arguments.trace).name
+    workload = trace or arguments.dataset or lengths
+    arrives = "; ".join([_how_it_arrives(arguments), *described_trace(setup.trace)])
+    facts = {
+        "model": f"{model.name}: {size(model.weight_bytes)} of weights in {model.dtype}, "
+        f"{size(deployment.kv_bytes_per_token)} of keys and values a token",
+        "machine": machine,
+        "workload": f"{workload}, {arrives}",
+        "KV pool": f"{size(pool)}: {describe_kv_groups(limits)}, {name_of(limits)}",
+        "prefix caching": "on" if limits.enable_prefix_caching else "off",
+        "limits": f"{limits.max_num_seqs} sequences at once, "
+        f"{limits.max_num_batched_tokens:,} tokens a step, {limits.max_model_len:,} tokens a "
+        "sequence",
+        "preemption": limits.preemption_mode,
+    }
+    return write_report(
+        Path(arguments.report),
+        result,
+        title=f"{model.name} on {machine}, simulated",
+        facts=facts,
+        bytes_per_token=pool // (limits.num_blocks * limits.block_size),
+        rates=_rates(arguments, setup),
+    )
+
+
+def _how_it_arrives(arguments: argparse.Namespace) -> str:
+    if arguments.users is not None:
+        return f"{arguments.users} users with one request at a time each"
+    if arguments.rate is not None:
+        return f"{number(arguments.rate)} requests/s"
+    return "at its own times" if arguments.trace is not None else "all at once"
+
+
+def _rates(arguments: argparse.Namespace, setup: Setup) -> list[Panel]:
+    """The workload's first requests at several rates; empty where it has none to vary."""
+    from tqdm import tqdm
+
+    from quire_lab.reports.curves import Curve, Panel
+
+    sample = WorkloadSample.take(
+        setup.workload, setup.limits.max_model_len, shares_prefixes=setup.shares_prefixes,
+        has_times=isinstance(setup.workload, Trace) and setup.has_times, seed=arguments.seed,
+    )  # fmt: skip
+    own = sample.rate if sample.rate is not None else arguments.rate
+    if own is None or arguments.users is not None:
+        return []
+    results = []
+    for speed in tqdm(_SPEEDS, desc="rates", disable=not sys.stderr.isatty()):
+        simulator = Simulator(
+            setup.limits, setup.deployment.cost_model(setup.limits.block_size), seed=arguments.seed,
+            drafting=setup.deployment.drafting,
+        )  # fmt: skip
+        results.append((own * speed, simulator.run(sample.at_rate(own * speed))))
+
+    def panel(title: str, unit: str, scale: float, name: str) -> Panel:
+        curves = tuple(
+            Curve(
+                label,
+                tuple((r, scale * getattr(getattr(one, name), field)) for r, one in results),
+            )
+            for label, field in (("median", "p50"), ("90th percentile", "p90"))
+        )
+        return Panel(title, "request rate (req/s)", unit, curves)
+
+    return [
+        panel("TTFT", "time to first token (s)", 1.0, "ttft"),
+        panel("TPOT", "time per further token (ms)", 1e3, "tpot"),
+        panel("normalised latency", "latency per output token (ms)", 1e3, "normalized_latency"),
+    ]

@@ -1,0 +1,320 @@
+"""What ``simulate`` and ``plan`` are told: model, machine, workload, settings, goals."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import ConfigError
+from quire.core.limits import EngineLimits
+from quire.core.metrics import Goals
+from quire.engine.config import EngineConfig
+from quire.models.hub import config_file
+from quire.models.shape import BYTES, ROUNDINGS, ModelShape, plain_form, read_shape, rounded_form
+from quire.tools.commands.flags import add_flag
+from quire_lab.commands.drafting import acceptance_of, add_acceptance, drafting_of
+from quire_lab.contiguous import KV_ALLOCATORS, PAGED, limits_under
+from quire_lab.simulation import Deployment, Machine, find_machine, find_model
+from quire_lab.simulation.calibrated import Calibration, read_calibration
+from quire_lab.simulation.catalogue.models import find_known
+from quire_lab.workload import FORMATS, PRESETS, UNITS, Lengths, Synthetic, Trace, TraceFacts
+
+_MOST_USERS = 2**24
+_SETTINGS = (
+    "dtype", "max_model_len", "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization",
+    "kv_cache_dtype", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching",
+    "preemption_mode", "swap_space", "speculative_config",
+    "enable_lora", "max_loras",
+)  # fmt: skip
+"""Of the engine's, those that a simulation looks at."""
+
+SYNTHETIC_REQUESTS = 1000
+
+
+def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
+    """``defaults``: of the settings."""
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL",
+        help="name in the catalogue or on Hugging Face, of which config.json alone is fetched, a "
+        "GGUF file, or a config.json or its directory (default: the calibrated model)",
+    )  # fmt: skip
+    _add_machine(parser.add_argument_group("machine"))
+    _add_workload(parser.add_argument_group("workload"))
+    engine = parser.add_argument_group("engine")
+    engine.add_argument(
+        "--quantization", choices=ROUNDINGS, help="round weights: int8, int4, w8a8 or w4a8 as "
+        "quire serve does; or fp8, which engines on GPUs keep and Quire does not (default: as the "
+        "model is stored)",
+    )  # fmt: skip
+    for field in fields(EngineConfig):
+        if field.name in _SETTINGS:
+            default, text = getattr(defaults, field.name), field.metadata["help"]
+            add_flag(engine, field.name, str(field.type), default, text)
+    engine.add_argument(
+        "--kv-allocator", choices=KV_ALLOCATORS, default=PAGED, help="how KV memory is given out: "
+        "paged; or max, pow2, oracle, the contiguous baselines of the PagedAttention paper "
+        "(%(default)s)",
+    )  # fmt: skip
+    add_acceptance(parser.add_argument_group("speculation"))
+    group = parser.add_argument_group("goals", "for 90 % of the requests, in seconds")
+    group.add_argument("--ttft", type=float, metavar="S", help="time to the first token")
+    group.add_argument("--tpot", type=float, metavar="S", help="time per token after the first")
+
+
+def _add_machine(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--machine", default="a100-80", metavar="NAME", help="name in the catalogue, or a JSON "
+        "file as docs/simulation.md describes it (%(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--tensor-parallel-size", type=int, default=1, metavar="N", help="machines that share a "
+        "model (%(default)s)",
+    )  # fmt: skip
+    group.add_argument("--pipeline-parallel-size", type=int, default=1, help=argparse.SUPPRESS)
+    group.add_argument(
+        "--cost-model", metavar="FILE", help="seconds of steps, as quire calibrate measured them "
+        "(default: from the machine's figures)",
+    )  # fmt: skip
+
+
+def _add_workload(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--trace", metavar="FILE", help="requests from a trace")
+    group.add_argument(
+        "--trace-format", choices=list(FORMATS), help="(default: by how the file begins)"
+    )
+    group.add_argument(
+        "--time-unit", choices=list(UNITS), help="of a JSONL trace's times (default: what its "
+        "rows show; where they do not, it must be said)",
+    )  # fmt: skip
+    group.add_argument(
+        "--columns", metavar="C", help="of a CSV in no known format: prompt=NAME,output=NAME, and "
+        "time=NAME (seconds or a date) or time_ms=NAME; numbers count columns without a header",
+    )  # fmt: skip
+    group.add_argument(
+        "--requests", type=int, metavar="N", help="only the first N (drawn ones: "
+        f"{SYNTHETIC_REQUESTS:,})",
+    )  # fmt: skip
+    group.add_argument(
+        "--dataset",
+        choices=list(PRESETS),
+        help="draw requests like those of a known data set, "
+        "of answers from documents (rag) or of agents with tools (agents)",
+    )
+    lengths = "512, 100-500, normal:512:100 or lognormal:512:0.8"
+    group.add_argument("--input", metavar="L", help=f"draw lengths of prompts: {lengths}")
+    group.add_argument("--output", metavar="L", help="draw lengths of outputs, likewise")
+    group.add_argument("--users", type=int, metavar="N", help="each has one request at a time")
+    group.add_argument(
+        "--rate", type=float, metavar="R", help="requests per second (a trace's are scaled to it)"
+    )
+    group.add_argument(
+        "--burstiness", type=float, default=1.0, metavar="X", help="shape of the gamma "
+        "distribution of times between requests; 1 is a Poisson process (%(default)s)",
+    )  # fmt: skip
+    group.add_argument("--n", type=int, default=1, help="outputs of a request (%(default)s)")
+    group.add_argument("--beam-search", action="store_true", help="the n outputs are beams")
+    group.add_argument(
+        "--shared-prefix", type=int, metavar="N", help="tokens that all prompts begin with (0, or "
+        "the dataset's)",
+    )  # fmt: skip
+    group.add_argument(
+        "--turns", type=int, metavar="N", help="answers in a chat (1, or the dataset's)"
+    )
+    group.add_argument(
+        "--think-seconds", type=float, metavar="S", help="mean time from a chat's turn to the next "
+        "(60, or the dataset's)",
+    )  # fmt: skip
+    group.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+
+
+class Setup:
+    """The flags, understood."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self.acceptance = acceptance_of(arguments)
+        calibration = None
+        if arguments.cost_model is not None:
+            calibration = read_calibration(Path(arguments.cost_model))
+        self.deployment = self._deployment(calibration)
+        self.workload = self._workload()
+        self.goals = Goals(arguments.ttft, arguments.tpot)
+        for name in ("ttft", "tpot"):
+            value = getattr(self.goals, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be above 0 seconds, got {value}")
+        for name in ("users", "requests"):
+            value = getattr(arguments, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if arguments.users is not None and arguments.users > _MOST_USERS:
+            raise ConfigError(f"users must be at most {_MOST_USERS:,}, got {arguments.users}")
+        if arguments.rate is not None and not arguments.rate > 0:
+            raise ConfigError(f"rate must be above 0 requests per second, got {arguments.rate}")
+
+    @cached_property
+    def limits(self) -> EngineLimits:
+        """Of one engine. ConfigError: the model does not fit."""
+        return self.deployment.limits()
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Whether or not the model fits."""
+        deployment = self.deployment
+        limits = limits_under(deployment.kv_allocator, deployment.config, deployment.cache)
+        return limits.max_model_len
+
+    @cached_property
+    def trace(self) -> TraceFacts | None:
+        """What is in the trace; None: the workload is drawn."""
+        return self.workload.facts() if isinstance(self.workload, Trace) else None
+
+    @property
+    def shares_prefixes(self) -> bool:
+        if isinstance(self.workload, Trace):
+            return self.workload.format.shares_prefixes
+        return self.workload.shares_prefixes
+
+    @property
+    def num_requests(self) -> int | None:
+        """None: as many as the trace holds."""
+        workload = self.workload
+        return workload.limit if isinstance(workload, Trace) else workload.num_requests
+
+    @property
+    def has_times(self) -> bool:
+        if isinstance(self.workload, Trace):
+            return self.workload.format.has_times
+        return self.workload.rate is not None
+
+    def _deployment(self, calibration: Calibration | None) -> Deployment:
+        arguments = self._arguments
+        if arguments.pipeline_parallel_size != 1:
+            raise ConfigError(
+                "pipeline_parallel_size: pipeline stages are not simulated, since several steps of "
+                "disjoint batches are under way at once, and the scheduler plans one after the "
+                "other; use tensor_parallel_size"
+            )
+        model, machine = self._model(calibration), find_machine(arguments.machine)
+        settings = {name: getattr(arguments, name) for name in _SETTINGS}
+        if calibration is not None:
+            settings["kv_cache_memory_bytes"] = (
+                settings["kv_cache_memory_bytes"] or calibration.pool_bytes
+            )
+            machine = replace(machine, name=calibration.machine)
+        config = EngineConfig(**settings, seed=arguments.seed)
+        if calibration is not None:
+            _check_known(calibration, config)
+        drafting = drafting_of(arguments, config.speculation, model, self._as_asked, calibration)
+        return Deployment(
+            model,
+            machine,
+            arguments.tensor_parallel_size,
+            config,
+            None if calibration is None else calibration.costs,
+            drafting,
+            arguments.kv_allocator,
+        )
+
+    def _model(self, calibration: Calibration | None) -> ModelShape:
+        arguments = self._arguments
+        given: str | ModelShape | None = arguments.model
+        if given is None and calibration is not None:
+            given = calibration.model
+        if given is None:
+            raise ConfigError("name a model, or give the file of a calibrated one (--cost-model)")
+        return self._as_asked(given, arguments.quantization)
+
+    def _as_asked(self, given: str | ModelShape, quantization: str | None) -> ModelShape:
+        """A model, or the one of this name, in the types that the flags say."""
+        arguments = self._arguments
+        model = named_model(given) if isinstance(given, str) else given
+        if arguments.dtype != "auto":
+            model = replace(model, dtype=arguments.dtype)
+        if quantization is not None:
+            model = rounded(model, quantization)
+        if arguments.kv_cache_dtype != "auto":
+            model = replace(model, kv_dtype=arguments.kv_cache_dtype)
+        return model
+
+    def _workload(self) -> Trace | Synthetic:
+        arguments = self._arguments
+        if arguments.trace is not None:
+            for name in ("dataset", "input", "output"):
+                if getattr(arguments, name) is not None:
+                    raise ConfigError(f"--trace and --{name} contradict each other")
+            if arguments.columns is not None:
+                for name in ("trace_format", "time_unit"):
+                    if getattr(arguments, name) is not None:
+                        flag = name.replace("_", "-")
+                        raise ConfigError(f"--columns and --{flag} contradict each other")
+                path = Path(arguments.trace)
+                return Trace.of_columns(path, arguments.columns, arguments.requests)
+            path, form, unit = Path(arguments.trace), arguments.trace_format, arguments.time_unit
+            return Trace.open(path, form, arguments.requests, unit)
+        for name in ("columns", "time_unit"):
+            if getattr(arguments, name) is not None:
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} is of a trace: give --trace FILE too")
+        names = ("rate", "burstiness", "n", "beam_search", "shared_prefix", "turns")
+        chosen: dict[str, Any] = {
+            name: getattr(arguments, name) for name in (*names, "think_seconds", "seed")
+        }
+        for name in ("input", "output"):
+            text = getattr(arguments, name)
+            chosen[f"{name}_lengths"] = Lengths.parse(text) if text else None
+        asked = {name: value for name, value in chosen.items() if value is not None}
+        if arguments.dataset is None and not {"input_lengths", "output_lengths"} <= asked.keys():
+            raise ConfigError(
+                "say what is to be served: --trace FILE, --dataset NAME, or --input and --output"
+            )
+        asked["num_requests"] = arguments.requests or SYNTHETIC_REQUESTS
+        if arguments.dataset is None:
+            return Synthetic(**asked)
+        return replace(PRESETS[arguments.dataset], **asked)
+
+
+def _check_known(calibration: Calibration, config: EngineConfig) -> None:
+    """ConfigError where it matters what something costs that the calibration does not know."""
+    for what, field, asked in (
+        ("swap", "swap_space", config.swap_space > 0),
+        ("drafts", "speculative_config", config.speculation is not None),
+    ):
+        if asked and what in calibration.unknown:
+            raise ConfigError(
+                f"{field}: these costs, from {calibration.measured}, do not tell what that costs"
+            )
+
+
+def named_model(name: str) -> ModelShape:
+    """A model that is known, or is here, or of the hub, whose config.json is all that is fetched.
+
+    Raises:
+        ModelError: it cannot be had, or is not understood.
+    """
+    owner, slash, own_name = name.partition("/")
+    of_hub = slash and owner and own_name and "/" not in own_name and not owner.startswith(".")
+    if not of_hub or find_known(name) is not None or Path(name).exists():
+        return find_model(name)
+    return replace(read_shape(config_file(name)), name=own_name)
+
+
+def rounded(model: ModelShape, quantization: str) -> ModelShape:
+    """With weights rounded. ConfigError: they are already, in another way."""
+    plain = plain_form(model.dtype, BYTES[model.dtype])
+    stored = "a GGUF file" if model.stored_bytes is not None else None
+    if model.form is not None and quantization not in model.form.name:
+        stored = model.form.name
+    if stored is not None:
+        raise ConfigError(
+            f"quantization is {quantization}, but the weights of {model.name} are stored rounded "
+            f"already ({stored}): leave it out"
+        )
+    return replace(model, form=rounded_form(quantization, plain))
+
+
+def describe_machine(machine: Machine, tensor_parallel: int) -> str:
+    return machine.name if tensor_parallel == 1 else f"{tensor_parallel} x {machine.name}"

@@ -1,0 +1,167 @@
+"""A recording of a simulation: what the page would have shown of such an engine."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic_core import to_json
+
+from quire.blocks.store import DiskStore, Tiers
+from quire.capabilities.speculation import Speculation
+from quire.core.protocol import Decision, Outcome, Parts, Progress, Step
+from quire.engine.adapters import AdapterShelf
+from quire.engine.dashboard import BlockTracker, delta, snapshot
+from quire.engine.decision_log import DecisionLog
+from quire.engine.others import OtherRanks
+from quire.engine.outputs import Delta
+from quire.engine.part_times import PartTimes
+from quire.engine.progress import RequestProgress
+from quire.engine.recent import Recent
+from quire.engine.stats import EngineStats
+from quire.engine.waiting_room import WaitingRoom
+from quire.http.live.state import Reader
+from quire.tools.recording.form import STORIES, Writer
+from quire_lab.simulation.engine import SimulatedEngine
+
+_STATES, _FRAMES = 1.0, 0.1  # seconds from one to the next
+_LIMIT = 100  # requests of each kind that are described
+_ALL = 1 << 30  # blocks to look at: nobody waits
+
+
+class Notes:
+    """What an engine that did the same would know of itself."""
+
+    def __init__(self, engine: SimulatedEngine) -> None:
+        self.scheduler = engine.scheduler
+        self.stats = EngineStats()
+        self.recent = Recent(self.stats)
+        self.part_times = PartTimes(Parts())  # none: nothing is computed
+        self.log = DecisionLog()
+        self.waiting_room = WaitingRoom(self.scheduler.queue, None)
+        self.speculation: Speculation | None = engine.speculation
+        self.adapters: AdapterShelf | None = None
+        self.others: OtherRanks | None = None
+        self.store: DiskStore | Tiers | None = None
+        self.now = 0.0
+        self.clock = lambda: self.now
+        self._last: dict[str, dict[int, float]] = {}  # when outputs had their latest tokens
+
+    def progress(self, request_id: str) -> RequestProgress | None:
+        """There are no texts."""
+
+    def plan(self, step: Step) -> None:
+        self.log.take(step.decisions, step.now)
+        self.waiting_room.observe(step.now)
+        self.recent.begin(step.now)
+
+    def end(
+        self, now: float, step: Step, outcomes: Mapping[int, Outcome], progress: Sequence[Progress]
+    ) -> None:
+        self.now = now
+        self.stats.observe_step(step, now - step.now)
+        for chunk in step.chunks:
+            if chunk.drafts:
+                right = len(outcomes[chunk.seq_id].tokens) - 1
+                self.stats.observe_drafts(len(chunk.drafts), right)
+        self.recent.observe(self._deltas(progress), len(step.chunks))
+
+    def _deltas(self, progress: Sequence[Progress]) -> list[Delta]:
+        """As the engine would give them: an output's tokens of one step together."""
+        counts: dict[tuple[str, int], int] = defaultdict(int)
+        requests = {one.request.request_id: one.request for one in progress}
+        for one in progress:
+            counts[one.request.request_id, one.branch] += one.sample is not None
+        deltas = []
+        for (request_id, branch), count in counts.items():
+            times = self._last.setdefault(request_id, {})
+            since = times.get(branch, requests[request_id].arrival)
+            tokens, first = (0,) * count, branch not in times
+            deltas.append(Delta(request_id, branch, "", tokens, None, self.now - since, first))
+            times[branch] = self.now
+        for request_id in requests:
+            if self.scheduler.group(request_id) is None:
+                del self._last[request_id]
+        return deltas
+
+
+class SimulationRecording:
+    """Watches one simulated engine, and writes what its page would have shown."""
+
+    def __init__(self, engine: SimulatedEngine, model_name: str, writer: Writer) -> None:
+        self._notes = Notes(engine)
+        limits = engine.limits
+        layers = [(len(kv_group.layers), 0) for kv_group in limits.kv_groups]
+        self._reader = Reader(
+            self._notes,
+            model_name,
+            limits.max_model_len,
+            kv_layers=layers,
+            wall=self._notes.clock,
+        )
+        self._tracker = BlockTracker(engine.scheduler)
+        self._writer = writer
+        self._told = 0  # the latest decision's number
+        self._frames = 0
+        self._next_state = math.inf  # a second from the first step on, when there are rates
+        self._next_frame = -math.inf
+        engine.observer = self
+
+    # -- what the simulator tells --------------------------------------------------------------
+
+    def planned(self, step: Step) -> None:
+        if not self._notes.stats.num_steps:
+            self._next_state = step.now + _STATES
+        self._notes.plan(step)
+
+    def ended(
+        self, now: float, step: Step, outcomes: Mapping[int, Outcome], progress: Sequence[Progress]
+    ) -> None:
+        self._notes.end(now, step, outcomes, progress)
+        rests = not self._notes.scheduler.has_work
+        due = rests or now >= self._next_state
+        if due or now >= self._next_frame:
+            self._next_frame = now + _FRAMES
+            self._tell_blocks(now)
+        if due:  # a state and the blocks of the same moment
+            self._next_state = now + _STATES
+            self._tell_state(now)
+
+    def refused(self, now: float, decision: Decision) -> None:
+        self._notes.log.note(decision, now)
+        if not self._notes.scheduler.has_work:  # no step may come that would tell of it
+            self._notes.now = now
+            self._tell_state(now)
+
+    # -- what is written -----------------------------------------------------------------------
+
+    def _tell_blocks(self, now: float) -> None:
+        tracker, step = self._tracker, self._notes.stats.num_steps
+        while not tracker.update(_ALL):
+            pass
+        changed, tracker.changed = tracker.changed, set()
+        if changed or not self._frames:
+            self._frames += 1
+            moment = self._frames, step, now
+            first = self._frames == 1
+            blocks = tracker.blocks
+            frame = snapshot(blocks, *moment) if first else delta(blocks, changed, *moment)
+            self._writer.blocks(now, frame)
+
+    def _tell_state(self, now: float) -> None:
+        told = self._reader.decisions(self._told, _LIMIT * 10)
+        self._writer.decisions(now, [_plain(one) for one in told.data])
+        self._told = told.latest
+        state = self._reader.state(_LIMIT)
+        self._writer.state(_plain(state))
+        for row in state.requests.running[:STORIES]:
+            self._writer.story(now, _plain(self._reader.story(row.id)))
+
+
+def _plain(value: object) -> dict[str, Any]:
+    """As the server would say it."""
+    plain: dict[str, Any] = json.loads(to_json(value, inf_nan_mode="null"))
+    return plain

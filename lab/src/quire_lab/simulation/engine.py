@@ -1,0 +1,400 @@
+"""An engine on a virtual clock: the real scheduler and allocator, no model.
+
+Orca's iteration-level scheduling makes a step the unit of time: arrivals during a step wait for
+its end, as they do in ``Engine.step``. The clock is somebody else's, who has one engine or many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import partial
+
+from quire.capabilities.speculation import Speculation
+from quire.core.errors import RequestError
+from quire.core.limits import EngineLimits
+from quire.core.memory import BlockSource, Usage
+from quire.core.protocol import Decision, Outcome, Progress, Step, Verdict
+from quire.core.scheduling import WaitEstimate
+from quire.core.scheduling.stats import SchedulerStats
+from quire.engine.traces.request import TraceRequest
+from quire_lab.simulation.acceptance import Profiles
+from quire_lab.simulation.cost_model import CostModel
+from quire_lab.simulation.draft_model import SimulatedDraftModel
+from quire_lab.simulation.drafting import SimulatedDrafting
+from quire_lab.simulation.fast_forward import FastForward
+from quire_lab.simulation.live import LiveRequest, RequestMaker
+from quire_lab.simulation.observer import Observer
+from quire_lab.simulation.recorder import SimulationRecorder, map_blocks
+from quire_lab.simulation.result import RequestRecord
+from quire_lab.simulation.sampling import SimulatedModel
+from quire_lab.simulation.steady_decoding import SteadyDecoding
+from quire_lab.simulation.steady_run import SteadyRun, UnderWay
+from quire_lab.simulation.work import beside, sights_of, work_of
+
+ENDS, PLANS = 0, 2
+"""What an engine does next when it pauses: its step ends, or it plans the next one. Between the
+two, at one time, stands who arrives at that time."""
+
+Pause = tuple[float, int]
+"""The time, and ENDS or PLANS."""
+
+
+class SimulatedEngine:
+    """One life of an engine with these limits, from an empty pool on.
+
+    ``steps`` is to be run up to each time at which somebody may come, who is then handed over.
+
+    seed: of the beams' candidates.
+    skip_ahead: take steps that only decode together, and look at nobody who does nothing else in
+        steps of others. The result is the same to the last bit. Steps that may verify drafts are
+        never skipped.
+    map_at: seconds at which to note who owns which block.
+    drafting: who drafts, and how well; None: nobody. Where a model does, ``cost_model`` is
+        ``CostsWithDraft``.
+    source: what blocks are fetched from, and stored in.
+    most_missed: ``steps`` ends early, and the engine has given up, as soon as more requests than
+        these have missed the goals.
+    on_end: called with every request that has ended or was refused, and the time.
+    on_step: called with the time and every step that the scheduler made; steps that were taken
+        together are not among them, nor in others who only decodes.
+    """
+
+    def __init__(
+        self,
+        limits: EngineLimits,
+        cost_model: CostModel,
+        recorder: SimulationRecorder,
+        *,
+        on_end: Callable[[RequestRecord, float], None],
+        seed: int = 0,
+        skip_ahead: bool = True,
+        map_at: float | None = None,
+        drafting: SimulatedDrafting | None = None,
+        source: BlockSource | None = None,
+        most_missed: int | None = None,
+        on_step: Callable[[float, Step], None] | None = None,
+    ) -> None:
+        self.limits = limits
+        self.num_tokens = 0  # computed
+        self.busy_seconds = 0.0
+        self.scheduler = limits.scheduler(cost_model.recovery_costs(limits.block_size), source)
+        self._cost_model = cost_model
+        self._recorder = recorder
+        self.observer: Observer | None = None  # with one, no steps are taken together
+        self._on_end = on_end
+        self._skip_ahead = skip_ahead and drafting is None
+        self._map_at = map_at
+        self._most_missed = math.inf if most_missed is None else most_missed
+        self._on_step = on_step
+        self._model = SimulatedModel(seed)
+        self._maker = RequestMaker(limits)
+        self._live: dict[str, LiveRequest] = {}
+        self._fast_forward = FastForward(self.scheduler, limits, self._live)
+        self._steady: SteadyDecoding | None = None
+        self._drafting = drafting
+        self.speculation: Speculation | None = None
+        self._draft_model: SimulatedDraftModel | None = None
+        self._sights = sights_of(limits.kv_groups)
+        if drafting is not None:
+            self.speculation = drafting.speculation(self._profiles_of, seed)
+            self._draft_model = drafting.draft_model(limits, cost_model, self._profiles_of, seed)
+            if self._draft_model is not None:
+                self._sights = self._draft_model.target_sights
+        self._estimate = WaitEstimate(self.scheduler.queue)
+        # Requests that have come, and that the scheduler need not know of yet.
+        self._line: deque[tuple[int, TraceRequest, float]] = deque()
+        self._line_tokens = 0  # of their prompts
+        self._has_news = False  # somebody has come since the last step was planned
+        self._idle = True  # nothing has run just before
+        self._under_way: UnderWay | None = None
+        self._run: SteadyRun | None = None
+
+    @property
+    def stats(self) -> SchedulerStats:
+        return self.scheduler.stats
+
+    @property
+    def gave_up(self) -> bool:
+        """Too many have missed the goals."""
+        return self._recorder.num_missed > self._most_missed
+
+    # -- what is known of it between two pauses ------------------------------------------------
+
+    @property
+    def usage(self) -> Usage:
+        """The pool's slots during the step under way, or since the last one."""
+        known = self.scheduler.allocator if self._steady is None else self._steady
+        return known.usage()
+
+    @property
+    def backlog(self) -> int:
+        """Tokens of prompts that are here and not computed."""
+        queue = self.scheduler.queue
+        trunks = (g.branches[0] for line in (queue.running, queue.waiting) for g in line)
+        missing = (each.num_prompt_tokens - each.num_computed for each in trunks)
+        return self._line_tokens + sum(tokens for tokens in missing if tokens > 0)
+
+    @property
+    def predicted_wait(self) -> float:
+        """Seconds until who waits now has been let in, as the engine predicts it."""
+        return self._estimate.of(self.scheduler.queue.num_new + len(self._line))
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def due(self, pause: Pause) -> Pause:
+        """When to go on, if somebody has come since it paused."""
+        run = self._run
+        return pause if run is None else (run.due, ENDS if run.is_last else PLANS)
+
+    def take(self, number: int, trace: TraceRequest, now: float) -> None:
+        """A request has come. number: its own among all, of one engine or of many.
+
+        It may have to go on before the pause that it has told: see ``due``.
+        """
+        self._line.append((number, trace, now))
+        self._line_tokens += trace.prompt_tokens
+        self._has_news = True
+        if self._run is not None:
+            self._run.cut(now)
+
+    def catch_up(self, now: float) -> None:
+        """Make what can be asked of it true, if it is in the midst of steps taken together."""
+        if self._run is not None:
+            self._run.catch_up(now)
+
+    def lose(self, now: float) -> list[LiveRequest]:
+        """The engine dies, in the midst of whatever it does; the requests that the scheduler knew.
+
+        Those that were in line before it are nowhere.
+        """
+        if self._run is not None:
+            self._run.catch_up(now)
+            self._count_waits(self._run)
+        if self._steady is not None:
+            self._steady.close(now, lost=self._under_way is not None)
+        if self._under_way is not None:
+            start, usage, running, waiting = self._under_way
+            self._recorder.step(start, now, usage, running, waiting)
+        allocator = self.scheduler.allocator
+        allocator.advance(now)
+        allocator.settle()
+        for request_id in self._live:
+            self.scheduler.abort(request_id)
+        return list(self._live.values())
+
+    def _admit(self) -> None:
+        """Tell the scheduler of as many as one step could admit.
+
+        Whoever is further back in line cannot matter to it yet, and would only take memory; but
+        where a wait may end, clients share or adapters wait, everybody does.
+        """
+        limits = self.limits
+        all_matter = limits.max_queue_time is not None or limits.scheduling_policy != "fcfs"
+        all_matter = all_matter or limits.max_loras > 0  # who waits for a slot is passed
+        all_matter = all_matter or self.observer is not None
+        self._has_news = False
+        while self._line and (
+            all_matter or self.scheduler.queue.num_waiting <= limits.max_num_seqs
+        ):
+            self._add(*self._line.popleft())
+
+    def _add(self, number: int, trace: TraceRequest, now: float) -> None:
+        self._line_tokens -= trace.prompt_tokens
+        try:
+            request = self._maker.make(number, trace, now)
+            group = self.scheduler.add(request)
+        except RequestError as error:
+            if self.observer is not None:
+                self.observer.refused(now, Decision(Verdict.REFUSE, str(number), str(error)))
+            self._on_end(self._recorder.refuse(str(number), now, str(error)), now)
+        else:
+            own = None if self._drafting is None else self._drafting.profiles_of(trace)
+            self._live[request.request_id] = LiveRequest(trace, request, group, own)
+
+    def _profiles_of(self, request_id: str) -> Profiles:
+        acceptance = self._live[request_id].acceptance
+        assert acceptance is not None, "nobody asks where nobody drafts"
+        return acceptance
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def steps(self, now: float) -> Iterator[Pause]:
+        """Work off what is there, from ``now`` on. Pauses where others may come in between."""
+        self._idle = True
+        while not self.gave_up:
+            self._admit()
+            if not self.scheduler.has_work:
+                return
+            steady, after = self._steadied(now), None
+            if steady is not None and self._fast_forward.is_alone(steady):
+                after = yield from self._decode(steady, now)
+                if after is None:
+                    self._settle(now)
+            now = (yield from self._step(now)) if after is None else after
+
+    def _steadied(self, now: float) -> SteadyDecoding | None:
+        """Those who only decode in the next step, if others can be planned beside them."""
+        forward, steady = self._fast_forward, self._steady
+        mixes = forward.mixes and self._map_at is None
+        if steady is not None:
+            if forward.goes_on(steady, now, mixes=mixes):
+                return steady
+            self._settle(now)
+        skips = self._skip_ahead and self.observer is None
+        self._steady = forward.begin(now, mixes=mixes) if skips else None
+        return self._steady
+
+    def _settle(self, now: float) -> None:
+        """Look at everybody in the next step."""
+        if self._steady is not None:
+            self._steady.close(now)
+            self._steady = None
+
+    def _step(self, now: float) -> Generator[Pause, None, float]:
+        """One step of the scheduler; when it ends."""
+        scheduler = self.scheduler
+        if self.speculation is not None:
+            self.speculation.propose(scheduler)
+        steady, context = self._steady, 0 if self._steady is None else self._steady.context
+        step = scheduler.schedule(now, None if steady is None else partial(steady.step, now))
+        if self._on_step is not None:
+            self._on_step(now, step)
+        if self.observer is not None:
+            self.observer.planned(step)
+        self._decide(now, step.decisions)
+        work = work_of(step, self._sights)
+        if steady is not None:
+            work = beside(work, len(steady), context)
+        if self._idle:
+            work, self._idle = work._replace(woken=1), False
+        seconds = self._cost_model.seconds(work)
+        if self._draft_model is not None:
+            seconds += self._draft_model.seconds(step)
+        end = now + seconds
+        if self._map_at is not None and end > self._map_at:
+            self._recorder.block_map = map_blocks(now, scheduler.allocator, self._live.values())
+            self._map_at = None
+        running = scheduler.num_running_seqs
+        usage = step.usage if steady is None else steady.usage()
+        self._begin(UnderWay(now, usage, running, self._num_waiting))
+        yield end, ENDS
+        self._end(end, work.num_tokens)
+        gaps = None
+        if steady is not None:
+            gaps = steady.gaps(now, end)
+            step.chunks[:0] = steady.finish(now)
+        self._update(step, end, gaps)
+        yield end, PLANS
+        return end
+
+    def _begin(self, under_way: UnderWay) -> None:
+        self._estimate.observe(under_way.start)
+        self._under_way = under_way
+
+    def _end(self, end: float, num_tokens: int) -> None:
+        assert self._under_way is not None, "it has begun"
+        start, usage, running, waiting = self._under_way
+        self._recorder.step(start, end, usage, running, waiting)
+        self._under_way = None
+        self.num_tokens += num_tokens
+        self.busy_seconds += end - start
+
+    def _update(self, step: Step, end: float, gaps: dict[float, int] | None = None) -> None:
+        """What the step has led to; ``gaps`` as for ``_progress``."""
+        draft_model = self._draft_model
+        done = step if draft_model is None else draft_model.filled(step)
+        results = self._model.results(done, self._live)
+        if draft_model is not None:
+            draft_model.observe(results.outcomes)
+        if self.speculation is not None:
+            self.speculation.observe(step, results.outcomes, end - step.now)
+            self._count_drafts(step, results.outcomes)
+        progress: list[Progress] = []
+        self.scheduler.update(step, results, end, progress.append)
+        self._fast_forward.note(step, progress)
+        self._progress(progress, end, gaps)
+        if self.observer is not None:
+            self.observer.ended(end, step, results.outcomes, progress)
+
+    def _count_drafts(self, step: Step, outcomes: Mapping[int, Outcome]) -> None:
+        for chunk in step.chunks:
+            if chunk.drafts:
+                request = self.scheduler.request_of(chunk.seq_id)
+                assert request is not None, "who has drafts in a step has not ended before"
+                accepted = len(outcomes[chunk.seq_id].tokens) - 1
+                self._live[request.request_id].verified(len(chunk.drafts), accepted)
+
+    @property
+    def _num_waiting(self) -> int:
+        return self.scheduler.queue.num_waiting + len(self._line)
+
+    def _decide(self, now: float, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            if decision.what is Verdict.EXPIRE:
+                live = self._live.pop(decision.request_id)
+                arrival = live.request.arrival
+                self._on_end(
+                    self._recorder.refuse(live.request.request_id, arrival, decision.why), now
+                )
+                continue
+            if decision.what is not Verdict.WAIT:
+                self._live[decision.request_id].decided(decision.what, now)
+            self._recorder.decide(now, decision)
+
+    def _progress(
+        self, progress: Iterable[Progress], now: float, gaps: dict[float, int] | None = None
+    ) -> None:
+        """Take in new tokens. ``gaps``: times between tokens of this step that are known already,
+        and how often each occurred."""
+        gaps = {} if gaps is None else gaps
+        for one in progress:
+            request_id = one.request.request_id
+            live = self._live[request_id]
+            live.num_output_tokens += 1
+            last = live.last_times.get(one.branch)
+            live.last_times[one.branch] = now
+            if last is None:
+                if live.first_token_time is None:
+                    live.first_token_time = now
+            elif not live.trace.beam_search:  # a beam's tokens all come in the end
+                gaps[now - last] = gaps.get(now - last, 0) + 1
+            if one.finish_reason is not None:
+                live.to_end -= 1
+                if not live.to_end:
+                    del self._live[request_id]
+                    self._on_end(self._recorder.finish(live, now), now)
+        self._recorder.gaps(gaps)
+
+    # -- steps that only decode ----------------------------------------------------------------
+
+    def _decode(self, steady: SteadyDecoding, now: float) -> Generator[Pause, None, float | None]:
+        """Such steps until something else happens; when they end. None: there was not one."""
+        map_at = math.inf if self._map_at is None else self._map_at
+        run = self._run = SteadyRun(
+            steady,
+            now,
+            self._num_waiting,
+            begin=self._begin,
+            over=self._end,
+            gaps=self._recorder.gaps,
+        )
+        is_last = False
+        while not (is_last or self._has_news) and run.foresee(self._cost_model.seconds, map_at):
+            yield run.due, ENDS if run.is_last else PLANS
+            is_last = run.is_last  # unless somebody has come
+            run.catch_up(run.due)
+        self._run = None
+        if not run.num_steps:
+            return None
+        self._count_waits(run)
+        if is_last:
+            gaps = steady.gaps(run.start, run.end)
+            self._update(Step([], steady.finish(run.start)), run.end, gaps)
+            yield run.end, PLANS
+        return run.end
+
+    def _count_waits(self, run: SteadyRun) -> None:
+        if run.num_waits:
+            self.stats.decisions[Verdict.WAIT.value] += run.num_waits

@@ -1,0 +1,73 @@
+"""Which steps only decode, or decode for most: see ``SteadyDecoding``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from quire.core.limits import EngineLimits
+from quire.core.protocol import Progress, SchedulingPolicy, Step, Verdict
+from quire.core.scheduling import Scheduler
+from quire_lab.contiguous import PAGED, name_of
+from quire_lab.simulation.live import LiveRequest
+from quire_lab.simulation.steady_decoding import NEXT, SteadyDecoding, only_decodes
+
+
+class FastForward:
+    """Tells who of the scheduler's groups only decode. It must be told of every step.
+
+    mixes: whether others may be prefilled and let in beside them.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, limits: EngineLimits, live: Mapping[str, LiveRequest]
+    ) -> None:
+        self._scheduler = scheduler
+        self._live = live
+        self._is_paged = name_of(limits) == PAGED
+        # Windows give blocks back as sequences grow.
+        self._has_windows = any(kv_group.window is not None for kv_group in limits.kv_groups)
+        # Whether who is next may change though nobody comes or ends, or it may be passed.
+        fair = limits.scheduling_policy == SchedulingPolicy.FAIR.value
+        self._time_matters = fair or limits.max_queue_time is not None or limits.max_loras > 0
+        self.mixes = not fair  # else each token counts for who is next
+        self._blocked: str | None = None  # kept waiting by the last step, and nothing freed since
+        self._may_fork = False  # the last step may have led to forks, whose moves are to come
+
+    def note(self, step: Step, progress: Iterable[Progress]) -> None:
+        """The scheduler has made this step, and this came of it."""
+        waits = [d.request_id for d in step.decisions if d.what is Verdict.WAIT]
+        ended = any(one.finish_reason is not None for one in progress)
+        self._blocked = waits[-1] if waits and not ended else None
+        self._may_fork = any(chunk.readout != NEXT for chunk in step.chunks)
+
+    def begin(self, now: float, *, mixes: bool) -> SteadyDecoding | None:
+        """The groups first in line that only decode from ``now`` on; None if there are none.
+
+        mixes: though others may have to be prefilled and let in beside them.
+        """
+        scheduler, running = self._scheduler, self._scheduler.running
+        if self._has_windows or scheduler.sessions or not running:
+            return None
+        if not only_decodes(running[0] if mixes else running[-1]):
+            return None
+        steady = SteadyDecoding(scheduler, self._live, is_paged=self._is_paged)
+        return steady if self.goes_on(steady, now, mixes=mixes) else None
+
+    def goes_on(self, steady: SteadyDecoding, now: float, *, mixes: bool) -> bool:
+        """Whether all of these get a token in the next step, with those who join them."""
+        budget = self._scheduler.max_num_batched_tokens
+        if not steady.join(now) or not 0 < len(steady) <= budget or not steady.can_step:
+            return False
+        return mixes or self.is_alone(steady)
+
+    def is_alone(self, steady: SteadyDecoding) -> bool:
+        """Whether nobody else has a part in the next steps, until somebody comes or a text ends."""
+        scheduler = self._scheduler
+        if self._may_fork or steady.num_groups < len(scheduler.running):
+            return False
+        first = scheduler.queue.first()
+        if first is None:
+            return True
+        if self._time_matters or first.request.request_id != self._blocked:
+            return False
+        return len(steady) < scheduler.max_num_batched_tokens  # what is left is offered

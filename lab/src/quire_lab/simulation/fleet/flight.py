@@ -1,0 +1,40 @@
+"""A request under way in a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from quire.core.memory import BlockHash
+from quire.engine.traces.request import TraceRequest
+
+
+class Flight:
+    """From its arrival to its end, wherever it is.
+
+    trace: with the time at which it came first. times_lost: by replicas that failed.
+    ask: the ``Ask`` for its prompt's blocks, while another computes them.
+    source: who has computed its prompt, before somebody is chosen to go on: slot and life.
+    names: of its blocks that this other one has been sent.
+    """
+
+    __slots__ = ("ask", "names", "number", "source", "times_lost", "trace")
+
+    def __init__(self, number: int, trace: TraceRequest) -> None:
+        self.number = number
+        self.trace = trace
+        self.times_lost = 0
+        self.ask: object | None = None
+        self.source: tuple[int, int] | None = None
+        self.names: Sequence[BlockHash] = ()
+
+    def begin_anew(self) -> None:
+        """Who had it is gone."""
+        self.times_lost += 1
+        self.ask = self.source = None
+        self.names = ()
+
+    @property
+    def prompt(self) -> TraceRequest:
+        """What a prefill engine is asked for: the prompt, and a token that nobody looks at."""
+        return replace(self.trace, output_tokens=1, max_tokens=None, n=1, beam_search=False)

@@ -1,0 +1,71 @@
+"""A prompt's blocks on their way from who has computed it to who goes on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.core.memory import BlockHash
+from quire.engine.traces.request import block_names
+from quire_lab.simulation.fleet.flight import Flight
+from quire_lab.simulation.fleet.replica import Replica
+from quire_lab.simulation.fleet.transfer import Links, TransferCosts
+
+
+@dataclass(frozen=True)
+class Sent:
+    """times_lost and target_life are as they were: who has died since gets nothing."""
+
+    flight: Flight
+    source: Replica
+    target: Replica
+    names: Sequence[BlockHash]
+    num_bytes: int
+    end: float
+    source_life: int
+    target_life: int
+    times_lost: int
+
+    def arrives(self) -> bool:
+        """Whether the target still waits for it. If the source has died, it has waited in vain,
+        and computes the prompt itself."""
+        flight, source, target = self.flight, self.source, self.target
+        if flight.times_lost != self.times_lost or target.life != self.target_life:
+            return False
+        if source.is_up and source.life == self.source_life and target.source is not None:
+            target.source.add(self.names)
+            flight.names = self.names
+        return True
+
+
+class Handover:
+    """Sends blocks, over links that are busy for so long."""
+
+    def __init__(self, costs: TransferCosts) -> None:
+        self._links = Links(costs)
+
+    def missing(self, flight: Flight, target: Replica, now: float) -> list[BlockHash]:
+        """Names of the prompt's full blocks that the target's pool does not have."""
+        trace, own = flight.trace, f"own {flight.number}"
+        size = target.limits.block_size
+        names = block_names(trace.content, trace.prompt_tokens, size, own)
+        target.engine.catch_up(now)
+        locate = target.engine.scheduler.allocator.locate
+        return [name for name in names if locate(name) is None]
+
+    def begin(
+        self,
+        flight: Flight,
+        source: Replica,
+        life: int,
+        target: Replica,
+        names: Sequence[BlockHash],
+        now: float,
+    ) -> Sent:
+        """These blocks, but for those that have come already for somebody else."""
+        has, limits = target.source, target.limits
+        new = [name for name in names if has is None or not has.has(name)]
+        size = len(new) * sum(limits.block_bytes(target.kind.deployment.cache.token_bytes))
+        ends = [(one.slot, one.kind.deployment) for one in (source, target)]
+        end = self._links.send(ends[0], ends[1], size, now)
+        return Sent(flight, source, target, names, size, end, life, target.life, flight.times_lost)

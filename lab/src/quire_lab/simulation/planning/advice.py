@@ -1,0 +1,152 @@
+"""A plan in two sentences: whether it is enough, and what to do."""
+
+from __future__ import annotations
+
+from quire.core.metrics import Goals
+from quire_lab.simulation.planning.changes import Change, Changed, Price
+from quire_lab.simulation.planning.plan import Binding, Plan
+from quire_lab.simulation.planning.search import CLOSE
+from quire_lab.simulation.planning.trials import WORTH
+
+BINDS = {
+    Binding.MEMORY: "the KV pool is full while requests wait for blocks",
+    Binding.COMPUTE: "prompts wait for their turn in steps that are full",
+    Binding.LATENCY: "steps take longer than the goal for a token",
+    Binding.SEQUENCES: "more sequences may not run at once",
+}
+
+
+_LASTING = 1.1
+"""Times what a line that never empties gets: what is above that cannot last."""
+
+
+def ranked(plan: Plan) -> tuple[Changed, ...]:
+    """The changes that change something for the better, the best first; drafts if weighed."""
+    found = [one for one in plan.changed if one.gain >= 1 + CLOSE and one.like is None]
+    trials = plan.speculation
+    if trials is not None and trials.measure == "goodput" and trials.gain(trials.chosen) >= WORTH:
+        found.append(_speculation(plan, trials.gain(trials.chosen)))
+    return tuple(sorted(found, key=lambda one: -one.gain))
+
+
+def idle(plan: Plan) -> tuple[Changed, ...]:
+    """The changes that change nothing, or for the worse."""
+    return tuple(one for one in plan.changed if one.gain < 1 + CLOSE and one.refused is None)
+
+
+def alike(plan: Plan) -> tuple[Changed, ...]:
+    """Other routings that give as much as one of those above."""
+    return tuple(one for one in plan.changed if one.gain >= 1 + CLOSE and one.like is not None)
+
+
+def answer(plan: Plan) -> str:
+    """Whether it is enough for what was asked about."""
+    many = f"{plan.tensor_parallel} x " if plan.tensor_parallel > 1 else ""
+    machine, model = f"{many}{plan.machine.name}", plan.model.name
+    most, asked = best_rate(plan), plan.asked_rate
+    meets = "" if plan.goals == Goals() else " within the goals"
+    even = ", if they come evenly" if plan.goodput.poisson is not None else ""
+    takes = f"{machine} takes {most:.3g} requests/s of {model}{meets}{even}"
+    if asked is None:
+        return f"{takes}."
+    if asked <= most:
+        return f"Enough: {takes}; {asked:.3g} come."
+    return f"Not enough: {takes}, but {asked:.3g} come."
+
+
+def advice(plan: Plan) -> str:
+    """What to do, because of what."""
+    best, because = ranked(plan), BINDS[plan.binds]
+    free = [one for one in best if one.change.price is Price.NOTHING]
+    bought = [one for one in best if one.change.price is not Price.NOTHING]
+    if free:
+        first = free[0]
+        more = [one for one in bought if one.gain > first.gain]
+        beyond = f"; more than that takes {_choice(plan, more)}" if more else ""
+        return (
+            f"Do this: {_gain(plan, first)}, since {first.change.why}; more is needed because "
+            f"{because}{beyond}."
+        )
+    if bought:
+        return f"No setting gives more, because {because}; this does: {_choice(plan, bought)}."
+    return f"Nothing that was tried gives more: {because}."
+
+
+def too_few(plan: Plan) -> str | None:
+    """Where the workload is over before its line has grown; None where it is long enough."""
+    lasting = plan.saturation.request_rate
+    if plan.goals == Goals() or best_rate(plan) <= _LASTING * lasting:
+        return None
+    return (
+        f"{len(plan.sample.requests):,} requests are over before a line has grown: for ever, no "
+        f"more than some {lasting:.3g} requests/s can be served; give a longer workload."
+    )
+
+
+def best_rate(plan: Plan) -> float:
+    """Requests per second that it takes; evenly strewn where its own bursts are too much."""
+    even = plan.goodput.poisson
+    return plan.goodput.rate if even is None else even
+
+
+def per_million(plan: Plan, dollars: float, rate: float) -> float:
+    """Dollars for a million tokens, of prompts and outputs together, served at this rate.
+
+    dollars: an hour.
+    """
+    return dollars / (rate * sum(plan.sample.mean_tokens) * 3600) * 1e6
+
+
+def cost(plan: Plan, change: Change, rate: float) -> str | None:
+    """An hour, and for a million tokens; None where no price is known."""
+    if change.dollars is None or not rate:
+        return None
+    million = per_million(plan, change.dollars, rate)
+    return f"${change.dollars:,.3g} an hour, ${million:,.3g} a million tokens"
+
+
+def _choice(plan: Plan, found: list[Changed]) -> str:
+    """Of what is not free, the best first: what to take, and what else would do."""
+    accurate = next((one for one in found if one.change.price is Price.ACCURACY), None)
+    machines = _machines(plan, [one for one in found if one.change.price is Price.MONEY])
+    if accurate is None or machines is None:
+        return _gain(plan, accurate or machines or found[0])
+    enough = _is_enough(plan, accurate) or not _is_enough(plan, machines)
+    if enough and accurate.gain - 1 >= (machines.gain - 1) / 2:
+        return f"{_gain(plan, accurate)}; or {_gain(plan, machines)}"
+    return _gain(plan, machines)
+
+
+def _machines(plan: Plan, found: list[Changed]) -> Changed | None:
+    """Of what is bought, the best first: what is enough, and of that what costs least; where
+    nothing has to be enough, no more than twice the machines."""
+    enough = [one for one in found if _is_enough(plan, one)]
+    if plan.asked_rate is None or plan.asked_rate <= best_rate(plan):
+        few = 2 * plan.tensor_parallel
+        return next((one for one in found if one.change.machines <= few), None)
+    if not enough:
+        return found[0] if found else None
+    dollars = [one.change.dollars for one in enough]
+    if all(each is not None for each in dollars):
+        return min(enough, key=lambda one: (one.change.dollars or 0.0, -one.rate))
+    return min(enough, key=lambda one: (one.change.machines, -one.rate))
+
+
+def _is_enough(plan: Plan, one: Changed) -> bool:
+    """For what is asked about."""
+    return plan.asked_rate is not None and one.rate >= plan.asked_rate
+
+
+def _gain(plan: Plan, one: Changed) -> str:
+    change = one.change
+    price = "" if change.price is Price.NOTHING else f", at the price of {change.price.value}"
+    told = cost(plan, change, one.rate) if change.price is Price.MONEY else None
+    price += "" if told is None else f": {told}"
+    text = f"{change.name} ({one.rate:.3g} requests/s, {one.gain - 1:+.0%}{price})"
+    return text if change.price is Price.NOTHING else f"{text}, since {change.why}"
+
+
+def _speculation(plan: Plan, gain: float) -> Changed:
+    name, why = "speculation, as many drafts as the engine chooses", "a step gives several tokens"
+    change = Change("speculative_config", name, Price.NOTHING, why, plan.deployment)
+    return Changed(change, gain * best_rate(plan), gain)

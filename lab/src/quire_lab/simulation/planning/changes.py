@@ -1,0 +1,199 @@
+"""Every knob that can bind, turned: what else could be had, and what that would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from enum import Enum
+from typing import NamedTuple
+
+from quire.core.errors import ConfigError
+from quire.models.shape import BYTES, plain_form, rounded_form
+from quire_lab.contiguous import PAGED, name_of
+from quire_lab.simulation.catalogue.machines import MACHINES, Machine
+from quire_lab.simulation.planning.deployment import Deployment
+from quire_lab.simulation.result import SimulationResult
+
+BLOCK_SIZES = (8, 16, 32, 64, 128)
+
+
+class Price(Enum):
+    """What a change is paid with."""
+
+    NOTHING = "a setting"
+    ACCURACY = "some accuracy"
+    MONEY = "hardware"
+
+
+class Change(NamedTuple):
+    """One knob turned alone.
+
+    deployment: with it. replicas: so many of them, behind a router with this ``routing``.
+    why: what it does, as the end of a sentence that begins with "because".
+    same: how it is known without a simulation that it changes nothing.
+    further: more of the same, tried if this much is better than nothing.
+    """
+
+    knob: str
+    name: str
+    price: Price
+    why: str
+    deployment: Deployment
+    replicas: int = 1
+    routing: str | None = None
+    same: str | None = None
+    further: Change | None = None
+
+    @property
+    def machines(self) -> int:
+        return self.replicas * self.deployment.tensor_parallel
+
+    @property
+    def dollars(self) -> float | None:
+        """An hour; None where no price is known."""
+        each = self.deployment.dollars
+        return None if each is None else each * self.replicas
+
+
+class Changed(NamedTuple):
+    """What a change gives: requests per second, and times as many as without it.
+
+    Both are 0 where it gives less than nothing: how much less is not looked for.
+    refused: why it cannot be had. like: another routing of as many replicas that gives as much.
+    """
+
+    change: Change
+    rate: float
+    gain: float
+    refused: str | None = None
+    like: str | None = None
+
+
+def changes(
+    deployment: Deployment, beyond: SimulationResult, shares: bool, prices: Mapping[str, float]
+) -> Iterator[Change]:
+    """All but replicas, for which see ``replicas.py``.
+
+    beyond: what a rate that is too high came to. shares: whether prompts begin alike.
+    prices: dollars an hour, by name of a machine.
+    """
+    yield from _settings(deployment, beyond, shares)
+    if deployment.costs is None:  # else times of steps are known of this machine and model alone
+        yield from _forms(deployment)
+        yield from _machines(deployment, prices)
+
+
+def _settings(base: Deployment, beyond: SimulationResult, shares: bool) -> Iterator[Change]:
+    limits, free = base.limits(), Price.NOTHING
+    yield from _batched_tokens(base)
+    gave_way = beyond.preemptions.swaps + beyond.preemptions.recomputes > 0
+    waits = gave_way or beyond.num_decisions.get("wait", 0) > 0
+    yield from _sequences(base, beyond)
+    slots = limits.num_blocks * limits.block_size
+    for size in BLOCK_SIZES if (name_of(limits) == PAGED) else ():
+        if size == limits.block_size or size > slots:
+            continue
+        # Each sequence wastes less than a block.
+        room = beyond.most_held + size * beyond.most_running <= 0.95 * slots
+        same = None if waits or shares or not room else "nobody waits for a block"
+        why = f"{'less' if size < limits.block_size else 'more'} of a block stays empty"
+        other = base.configured(block_size=size)
+        yield Change("block_size", f"block size {size}", free, why, other, same=same)
+    if (name_of(limits) == PAGED) and limits.enable_prefix_caching != shares:
+        caching = not limits.enable_prefix_caching
+        name, why = f"prefix caching {'on' if caching else 'off'}", "prompts begin alike"
+        other = base.configured(enable_prefix_caching=caching)
+        same = None if shares or gave_way else "no two prompts begin alike"
+        yield Change("enable_prefix_caching", name, free, why, other, same=same)
+    if not limits.num_host_blocks:
+        why = "who gives way comes back without being computed again"
+        other = base.configured(swap_space=64.0, preemption_mode="auto")
+        same = None if gave_way else "nobody gives way"
+        yield Change("swap_space", "64 GiB of swap space", free, why, other, same=same)
+
+
+def _batched_tokens(base: Deployment) -> Iterator[Change]:
+    """Half as many in a step, or twice; and so on, while that helps."""
+    knob, own = "max_num_batched_tokens", base.config.max_num_batched_tokens
+    for factors, why in (
+        ((1 / 8, 1 / 4, 1 / 2), "shorter chunks of prompts hold up others' tokens less"),
+        ((8, 4, 2), "a prompt needs fewer steps"),
+    ):
+        further: Change | None = None
+        for factor in factors:
+            tokens = max(1, int(own * factor))
+            other = base.configured(max_num_batched_tokens=tokens)
+            name = f"{knob} {tokens:,}"
+            further = Change(knob, name, Price.NOTHING, why, other, further=further)
+        if further is not None:
+            yield further
+
+
+def _sequences(base: Deployment, beyond: SimulationResult) -> Iterator[Change]:
+    knob, most = "max_num_seqs", base.config.max_num_seqs
+    same = None if beyond.most_running >= most else f"no more than {beyond.most_running:,} run"
+    other = base.configured(max_num_seqs=2 * most)
+    yield Change(knob, f"{knob} {2 * most:,}", Price.NOTHING, "more run at once", other, same=same)
+    fewer = 1 << max(0, (min(most, beyond.most_running) - 1).bit_length() - 1)
+    if fewer < most:
+        why = "steps of fewer sequences are shorter"
+        other = base.configured(max_num_seqs=fewer)
+        yield Change(knob, f"{knob} {fewer:,}", Price.NOTHING, why, other)
+
+
+def _forms(base: Deployment) -> Iterator[Change]:
+    """Of weights and of keys and values."""
+    model, price = base.model, Price.ACCURACY
+    if model.form is None and model.stored_bytes is None:
+        plain = plain_form(model.dtype, BYTES[model.dtype])
+        machine = base.machine
+        int8, fp8 = machine.flops_int8, machine.flops_fp8
+        of_8_bits = {"w8a8": int8, "w4a8": int8, "fp8": fp8}
+        for name in ("int8", "int4", *(form for form, peak in of_8_bits.items() if peak)):
+            other = replace(base, model=replace(model, form=rounded_form(name, plain)))
+            faster = name in of_8_bits
+            why = "products in 8 bits are faster, and " * faster + "less is read in each step"
+            yield Change("quantization", f"weights in {name}", price, why, other)
+    if model.kv_dtype is None:
+        other = replace(base, model=replace(model, kv_dtype="fp8"))
+        why = "the pool holds twice as many tokens"
+        yield Change("kv_cache_dtype", "KV cache in 8 bits", price, why, other)
+
+
+def _machines(base: Deployment, prices: Mapping[str, float]) -> Iterator[Change]:
+    price, machine = Price.MONEY, base.machine
+    for parallel in (2, 4, 8):
+        try:
+            other = replace(base, tensor_parallel=parallel * base.tensor_parallel)
+        except ConfigError:
+            continue
+        number = other.tensor_parallel
+        why = f"{number} machines share each step"
+        name = f"tensor parallel {number}"
+        yield Change("tensor_parallel_size", name, price, why, other)
+        break
+    faster = next_faster(machine)
+    if faster is not None:
+        other = replace(base, machine=priced(faster, prices))
+        number = base.tensor_parallel
+        name = f"{faster.name} for {machine.name}" + (f", {number} of each" * (number > 1))
+        yield Change("machine", name, price, "its steps are shorter", other)
+
+
+def priced(machine: Machine, prices: Mapping[str, float]) -> Machine:
+    """With the price that is told of it, if one is."""
+    return replace(machine, price_per_hour=prices.get(machine.name.lower(), machine.price_per_hour))
+
+
+def next_faster(machine: Machine) -> Machine | None:
+    """Of the catalogue, the one that is least above this one in everything."""
+    above = [
+        other
+        for other in MACHINES.values()
+        if other.name != machine.name
+        and other.is_cpu == machine.is_cpu
+        and other.flops >= machine.flops
+        and other.bandwidth >= machine.bandwidth
+        and other.memory >= machine.memory
+    ]
+    return min(above, key=lambda other: other.flops * other.bandwidth, default=None)

@@ -1,0 +1,209 @@
+"""A model on a machine: what is left for the KV pool, and how it is set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from quire.core.errors import ConfigError
+from quire.core.limits import EngineLimits
+from quire.engine.capacity import fill
+from quire.engine.config import EngineConfig
+from quire.execution.memory_budget import FREE_MEMORY_SHARE, MemoryBudget
+from quire.models.shape import CacheShape, ModelShape
+from quire_lab.contiguous import PAGED, limits_under
+from quire_lab.simulation.catalogue.machines import GB, MACHINES, Machine
+from quire_lab.simulation.cost_model import CostModel, CostsWithDraft
+from quire_lab.simulation.drafting import SimulatedDrafting, SmallerModel
+from quire_lab.simulation.roofline import Roofline
+
+ACTIVATION_TOKENS = 2048
+_SHOWN = 6  # ways in which a model would fit
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A model on ``tensor_parallel`` machines.
+
+    config: the engine's settings; its pool is what weights and activations leave of the memory
+        that may be taken, unless kv_cache_memory_bytes says otherwise.
+    costs: calibrated seconds of steps; None: the roofline's.
+    drafting: who drafts, and how well; None: nobody. A model that does is on one of the machines;
+        the others keep as much free, for all have as many blocks.
+    kv_allocator: how KV memory is given out, one of KV_ALLOCATORS.
+    """
+
+    model: ModelShape
+    machine: Machine
+    tensor_parallel: int = 1
+    config: EngineConfig = field(default_factory=EngineConfig)
+    costs: CostModel | None = None
+    drafting: SimulatedDrafting | None = None
+    kv_allocator: str = PAGED
+
+    def __post_init__(self) -> None:
+        model, parallel = self.model, self.tensor_parallel
+        if parallel < 1 or model.num_heads % parallel:
+            raise ConfigError(
+                f"tensor_parallel_size must divide the model's {model.num_heads} heads, "
+                f"got {parallel}"
+            )
+        heads, nodes = model.num_kv_heads, self.machine.per_node
+        if model.latent is None and heads % parallel and parallel % heads:
+            sizes = ", ".join(
+                str(n)
+                for n in range(1, model.num_heads + 1)
+                if model.num_heads % n == 0 and (heads % n == 0 or n % heads == 0)
+            )
+            raise ConfigError(
+                f"tensor_parallel_size must divide the model's {heads} KV heads, or be a multiple "
+                f"of them, got {parallel}; allowed: {sizes}"
+            )
+        if parallel > nodes and parallel % nodes:
+            raise ConfigError(
+                f"tensor_parallel_size above {nodes}, the {self.machine.name} of a node, must be a "
+                f"multiple of it, got {parallel}"
+            )
+
+    @property
+    def name(self) -> str:
+        """Of its machines."""
+        parallel, machine = self.tensor_parallel, self.machine.name
+        return machine if parallel == 1 else f"{parallel} x {machine}"
+
+    @property
+    def activation_bytes(self) -> int:
+        """Of a step of 2,048 tokens: some vectors of each, and the logits of a batch in float32."""
+        model = self.model
+        vectors = 4 * model.hidden_size + 2 * model.intermediate_size
+        return 2 * ACTIVATION_TOKENS * vectors + 4 * 256 * model.vocab_size
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the KV pool, over all machines; of heads that several keep, of one of them.
+
+        Raises:
+            ConfigError: the weights leave nothing, with what would fit; or less than the pool.
+        """
+        requested = self.config.kv_cache_memory_bytes
+        if requested is not None:
+            self._check_pool(requested)
+            return requested
+        total = int(self.machine.memory * self._share) * self.tensor_parallel
+        each, beside = self.model.kv_bytes_per_token, self._draft_kv_bytes
+        room = total - self._taken_bytes
+        left = room * (each + beside) // (each * self.copies + beside * self.tensor_parallel)
+        if left < (each + beside) * 16:
+            raise ConfigError(self._does_not_fit(total))
+        return int(left * FREE_MEMORY_SHARE) if self.machine.is_cpu else left
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Of a token in the pool, a draft model's too."""
+        return self.model.kv_bytes_per_token + self._draft_kv_bytes
+
+    @property
+    def draft(self) -> SmallerModel | None:
+        """The model that drafts."""
+        return None if self.drafting is None else self.drafting.model
+
+    @property
+    def _draft_kv_bytes(self) -> int:
+        return 0 if self.draft is None else self.draft.shape.kv_bytes_per_token
+
+    @property
+    def copies(self) -> int:
+        """Machines that keep the same keys and values."""
+        return self.model.kv_copies(self.tensor_parallel)
+
+    @property
+    def dollars(self) -> float | None:
+        """An hour, of all its machines; None where no price is known."""
+        each = self.machine.price_per_hour
+        return None if each is None else each * self.tensor_parallel
+
+    @property
+    def slots(self) -> int:
+        """Tokens that the pool holds."""
+        return self.kv_bytes // self.kv_bytes_per_token
+
+    @property
+    def cache(self) -> CacheShape:
+        """What a token takes in it, layer by layer."""
+        config = self.config
+        own = self.model.cache(None if config.window is not None else config.max_model_len)
+        if self.draft is None:
+            return own
+        shape, longest = self.draft.shape, own.max_positions if config.window is None else None
+        try:
+            return own.with_draft(shape.cache(longest))
+        except ConfigError as error:
+            raise ConfigError(f"speculative_config: model {shape.name}: {error}") from None
+
+    def cost_model(self, block_size: int) -> CostModel:
+        machine, draft = self.machine, self.draft
+        own = self.costs or Roofline(self.model, machine, self.tensor_parallel, block_size)
+        if draft is None:
+            return own
+        return CostsWithDraft(own, draft.costs or Roofline(draft.shape, machine, 1, block_size))
+
+    def configured(self, **changes: Any) -> Deployment:
+        """The same with other settings of the engine."""
+        return replace(self, config=replace(self.config, **changes))
+
+    def under(self, kv_allocator: str) -> Deployment:
+        """The same with KV memory given out in another way."""
+        return replace(self, kv_allocator=kv_allocator)
+
+    def limits(self) -> EngineLimits:
+        """As the real engine would have them here."""
+        config, cache = self.config, self.cache
+        room = MemoryBudget(self.kv_bytes, 1.0)
+        return fill(limits_under(self.kv_allocator, config, cache), cache, config, room)
+
+    @property
+    def _share(self) -> float:
+        """Of a machine's memory that may be taken at all."""
+        return 1.0 if self.machine.is_cpu else self.config.gpu_memory_utilization
+
+    @property
+    def _taken_bytes(self) -> int:
+        """Of weights and activations, over all machines."""
+        weights = self.model.weight_bytes_over(self.tensor_parallel)
+        draft = 0 if self.draft is None else self.draft.shape.weight_bytes
+        return weights + (self.activation_bytes + draft) * self.tensor_parallel
+
+    def _check_pool(self, size: int) -> None:
+        """A pool that was asked for may take all that there is; a calibrated one was there."""
+        total = self.machine.memory * self.tensor_parallel
+        if self.costs is None and size * self.copies > total - self._taken_bytes:
+            copies = f" on each of {self.copies}" if self.copies > 1 else ""
+            raise ConfigError(
+                f"kv_cache_memory_bytes is {size:,}{copies}, but {self.tensor_parallel} x "
+                f"{self.machine.name} have {total:,} bytes, of which weights and activations of "
+                f"{self.model.name} take {self._taken_bytes:,}"
+            )
+
+    def _does_not_fit(self, total: int) -> str:
+        model, machine = self.model, self.machine
+        weights = f"{model.weight_bytes / GB:.1f} GB in {model.weight_form.name}"
+        if self.draft is not None:
+            draft = self.draft.shape
+            weights += f", those of {draft.name}, which drafts, {draft.weight_bytes / GB:.1f} GB"
+        text = (
+            f"{model.name} does not fit {self.tensor_parallel} x {machine.name}: its weights take "
+            f"{weights}, and {total / GB:.1f} GB can be used"
+        )
+        fits = [
+            f"--tensor-parallel-size {n}" for n in (2, 4, 8, 16, 32, 64) if self._fits(machine, n)
+        ][:1]
+        fits += [other.name for other in MACHINES.values() if self._fits(other, 1)]
+        fits = [*fits[:_SHOWN], *(["and larger ones"] if len(fits) > _SHOWN else [])]
+        return f"{text}; what would fit: {', '.join(fits) or 'none of the known machines'}"
+
+    def _fits(self, machine: Machine, parallel: int) -> bool:
+        try:
+            other = replace(self, machine=machine, tensor_parallel=parallel)
+        except ConfigError:
+            return False
+        return machine.memory * other._share * parallel > 1.05 * other._taken_bytes

@@ -1,0 +1,216 @@
+"""Every change of a plan's setting, weighed by what the plan was asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from quire.core.errors import ConfigError
+from quire.core.limits import EngineLimits
+from quire.core.metrics import Goals
+from quire.engine.traces.request import TraceRequest
+from quire_lab.simulation.fleet import FleetResult, FleetSetup, FleetSimulator, ReplicaKind
+from quire_lab.simulation.planning.changes import Change, Changed, changes
+from quire_lab.simulation.planning.deployment import Deployment
+from quire_lab.simulation.planning.nameless import (
+    OnStep,
+    nameless_deployment,
+    nobody_gives_way,
+    sooner,
+)
+from quire_lab.simulation.planning.plan import GOAL_SHARE, Goodput, Saturation, most_missed_of
+from quire_lab.simulation.planning.replicas import halves, numbers, pairs, replicated
+from quire_lab.simulation.planning.search import CLOSE, foreseen, highest_rate
+from quire_lab.simulation.result import SimulationResult
+from quire_lab.simulation.sample import WorkloadSample
+from quire_lab.simulation.simulator import Simulator
+from quire_lab.simulation.work import Work
+
+Result = SimulationResult | FleetResult
+
+_CLOSE = 0.05
+"""Share to which the rate with a change is found."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Finds what each change alone would do.
+
+    goodput: without any; where bursts miss the goals at every rate, that of even arrivals counts.
+    simulator: of a deployment with these limits, which gives up once so many have missed the goals.
+    asked_rate: requests per second that have to be served. prices: as ``changes`` takes them.
+    """
+
+    deployment: Deployment
+    sample: WorkloadSample
+    goals: Goals
+    saturation: Saturation
+    goodput: Goodput
+    simulator: Callable[[EngineLimits, Deployment, int | None, OnStep | None], Simulator]
+    progress: Callable[[str], None]
+    asked_rate: float | None
+    prices: Mapping[str, float]
+
+    def changed(self) -> tuple[Changed, ...]:
+        """The best first."""
+        beyond = self.goodput.beyond or self.saturation.result
+        coming = changes(self.deployment, beyond, self.sample.shares_prefixes, self.prices)
+        found: list[Changed] = []
+        for change in coming:
+            turned: Change | None = change
+            while turned is not None:
+                found.append(self._turned(turned, guess=self._guess(turned, found)))
+                turned = turned.further if found[-1].gain > 1 else None
+        return tuple(sorted([*found, *self.replicas()], key=lambda one: -one.gain))
+
+    # -- replicas ------------------------------------------------------------------------------
+
+    def replicas(self) -> Iterator[Changed]:
+        """More machines: two by each routing, and by the best of these as many as are needed."""
+        base = self.deployment
+        in_halves = halves(base)
+        if in_halves is not None:
+            yield self._turned(in_halves, guess=self._guess(in_halves, ()))
+        best: Changed | None = None
+        for change in pairs(base):
+            found = self._turned(change) if best is None else self._rerouted(change, best)
+            yield found
+            if found.like is None and found.gain > (1 if best is None else best.gain):
+                best = found
+        if best is None:
+            return
+        each, routing = best.rate / 2, best.change.routing
+        assert routing is not None, "they are behind one"
+        for count in numbers(each, self.asked_rate):
+            yield self._turned(replicated(base, count, routing), start=count * each)
+
+    def _rerouted(self, change: Change, best: Changed) -> Changed:
+        """The same replicas by another routing: as good, or how much better or worse."""
+        if self.goals == Goals():
+            found = self._turned(change)
+            near = abs(found.rate - best.rate) <= CLOSE * best.rate
+            return found._replace(like=best.change.routing if near else None)
+        self.progress(change.name)
+        meets = self._meets(change)
+        if meets((1 + _CLOSE) * best.rate):
+            return self._turned(change, start=(1 + 2 * _CLOSE) * best.rate)
+        if meets((1 - _CLOSE) * best.rate):
+            return Changed(change, best.rate, best.gain, like=best.change.routing)
+        return self._turned(change, start=(1 - 2 * _CLOSE) * best.rate)
+
+    # -- one change ----------------------------------------------------------------------------
+
+    @property
+    def _base(self) -> float:
+        even = self.goodput.poisson
+        return self.goodput.rate if even is None else even
+
+    def _guess(self, change: Change, found: Sequence[Changed]) -> float:
+        """About how high a rate meets the goals: as with what is like it, or by what steps cost."""
+        faster = self._faster(change)
+        for one in reversed(found):
+            alike = one.change.knob == change.knob and one.gain > 0
+            if alike and abs(self._faster(one.change) - faster) <= CLOSE * faster:
+                return one.rate
+        return change.replicas * self._base * faster
+
+    def _faster(self, change: Change) -> float:
+        """How many times as fast as without it a step is that computes as much as it may."""
+        prompt, output = self.sample.mean_tokens
+        tokens = self.deployment.config.max_num_batched_tokens
+        rows = round(tokens * output / (prompt + output))
+        work = Work(
+            prefill_tokens=tokens - rows,
+            prefill_pairs=(tokens - rows) * prompt / 2,
+            prefill_context=tokens - rows,
+            decode_seqs=rows,
+            decode_context=rows * (prompt + output / 2),
+            samples=rows,
+        )
+        without, turned = (
+            each.cost_model(each.config.block_size).seconds(work)
+            for each in (self.deployment, change.deployment)
+        )
+        return without / turned
+
+    def _turned(
+        self, change: Change, *, start: float | None = None, guess: float | None = None
+    ) -> Changed:
+        """start: of several replicas, a rate to look at first; guess: what may come out."""
+        base = self._base
+        if change.same is not None:
+            return Changed(change, base, 1.0)
+        self.progress(change.name)
+        try:
+            if self.goals == Goals():
+                rate = self._served(change)
+            else:
+                start = start or change.replicas * base
+                rate = self._met(change, start, guess or start)
+        except ConfigError as error:
+            return Changed(change, 0.0, 0.0, refused=str(error))
+        return Changed(change, rate, rate / base if base else 1.0)
+
+    def _served(self, change: Change) -> float:
+        """Requests per second of a line that never empties."""
+        sample = self.sample.lengthened(change.replicas)
+        result = self._run(change, sample.at_once)
+        if not result.num_finished:
+            raise ConfigError(result.first_refusal or "no request can be served")
+        return result.request_rate
+
+    def _met(self, change: Change, start: float, guess: float) -> float:
+        """The highest rate that meets the goals."""
+        base, high = self._base, self.goodput.beyond_rate
+        meets = self._meets(change)
+        if not base:
+            guess = 0.7 * self.saturation.request_rate
+            return highest_rate(meets, [guess], guess / 70, 30 * guess, _CLOSE)[0]
+        high = high if math.isfinite(high) else base * (1 + _CLOSE)
+
+        def search(meets: Callable[[float], bool]) -> tuple[float, float]:
+            if change.replicas > 1:
+                return highest_rate(meets, [start], base, 30 * start, _CLOSE)
+            if meets(high):
+                return highest_rate(meets, [], 0.0, 30 * base, _CLOSE, low=high)
+            return (base, high) if meets(base) else (0.0, base)
+
+        return foreseen(search, meets, guess)[0]
+
+    def _meets(self, change: Change) -> Callable[[float], bool]:
+        """Whether the goals are met at a rate, for as long with several replicas as with one."""
+        sample = self.sample.lengthened(change.replicas)
+        if self.goodput.poisson is not None:
+            sample = replace(sample, has_times=False)
+        spare = most_missed_of(len(sample.requests))
+
+        def meets(rate: float) -> bool:
+            result = self._run(change, partial(sample.at_rate, rate), spare)
+            return result.goodput_share >= GOAL_SHARE
+
+        return meets
+
+    def _run(
+        self,
+        change: Change,
+        come: Callable[[], Iterable[TraceRequest]],
+        most_missed: int | None = None,
+    ) -> Result:
+        """Without names of blocks, if these do not matter."""
+
+        def run(deployment: Deployment, on_step: OnStep | None = None) -> Result:
+            if change.routing is None:
+                one = self.simulator(deployment.limits(), deployment, most_missed, on_step)
+                return one.run(come())
+            fleet = FleetSetup((ReplicaKind(deployment),) * change.replicas, change.routing)
+            told = None if on_step is None else lambda _, now, step: on_step(now, step)
+            seed = deployment.config.seed
+            return FleetSimulator(
+                fleet, seed=seed, goals=self.goals, most_missed=most_missed, on_step=told
+            ).run(come())
+
+        plain = nameless_deployment(change.deployment, self.sample)
+        without = None if plain is None else partial(run, plain, nobody_gives_way)
+        return sooner(without, partial(run, change.deployment))

@@ -1,0 +1,197 @@
+"""What a simulation notes while it runs, in memory that does not grow with the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from quire.core.limits import EngineLimits
+from quire.core.memory import KVAllocator, Usage
+from quire.core.metrics import Distribution, Goals, RequestMetrics
+from quire.core.protocol import Decision, Verdict
+from quire.core.scheduling.sequence import Status
+from quire.core.scheduling.stats import SchedulerStats
+from quire.engine.traces.request import DraftCounts
+from quire_lab.simulation.live import LiveRequest
+from quire_lab.simulation.result import (
+    BlockMap,
+    Owner,
+    Preemptions,
+    PrefixCache,
+    RequestRecord,
+    SimulationResult,
+    TimedDecision,
+)
+from quire_lab.simulation.series import TimeSeries
+
+
+class SimulationRecorder:
+    """Adds up a run. ``keep_records`` and ``keep_decisions`` bound what it keeps whole."""
+
+    def __init__(
+        self,
+        goals: Goals,
+        keep_records: int | None,
+        keep_decisions: int | None,
+    ) -> None:
+        self.block_map: BlockMap | None = None
+        self._goals = goals
+        self._keep_records = keep_records
+        self._keep_decisions = keep_decisions
+        self._records: list[RequestRecord] = []
+        self._decisions: list[TimedDecision] = []
+        self._latest_wait: tuple[str, str] | None = None  # who waits, and why
+        self._series = TimeSeries()
+        self._num_steps = 0
+        self._num_refused = 0
+        self._num_met_goals = self._num_missed_ttft = self._num_missed_tpot = 0
+        self._first_refusal: str | None = None
+        self._tokens_in = self._tokens_out = 0
+        self._drafts = self._draft_tokens = self._accepted_tokens = 0
+        self._swaps = self._recomputes = self._swapped_blocks = 0
+        self._saved_blocks = self._peak_blocks = 0
+        self._ttft, self._tpot, self._itl = Distribution(), Distribution(), Distribution()
+        self._normalized, self._e2e = Distribution(), Distribution()
+        self._queueing = Distribution()
+
+    @property
+    def num_missed(self) -> int:
+        """Requests that missed the goals, or were refused."""
+        return self._e2e.count - self._num_met_goals + self._num_refused
+
+    def step(self, start: float, end: float, usage: Usage, running: int, waiting: int) -> None:
+        self._num_steps += 1
+        self._series.add(start, end, usage, running, waiting)
+
+    def gaps(self, gaps: Mapping[float, int]) -> None:
+        """Times between tokens that one step ended, and how often each occurred."""
+        for gap in sorted(gaps) if len(gaps) > 1 else gaps:
+            if gaps[gap]:
+                self._itl.add(gap, gaps[gap])
+
+    def decide(self, now: float, decision: Decision) -> None:
+        """Keep a decision, but not that somebody still waits for the same reason."""
+        if decision.what is Verdict.WAIT:
+            wait = (decision.request_id, decision.why)
+            if wait == self._latest_wait:
+                return
+            self._latest_wait = wait
+        elif decision.what is not Verdict.REFUSE:
+            self._latest_wait = None
+        if self._keep_decisions is None or len(self._decisions) < self._keep_decisions:
+            self._decisions.append(TimedDecision(now, decision))
+
+    def refuse(self, request_id: str, arrival: float, why: str) -> RequestRecord:
+        self._num_refused += 1
+        self._first_refusal = self._first_refusal or why
+        self.decide(arrival, Decision(Verdict.REFUSE, request_id, why))
+        return self._keep(RequestRecord(request_id, None, None, refused=why))
+
+    def finish(self, live: LiveRequest, now: float) -> RequestRecord:
+        record = live.record(now)
+        assert record.metrics is not None
+        self._count(record.metrics)
+        self._queueing.add((record.admitted or 0.0) - live.trace.arrival)
+        self._swapped_blocks += live.group.memory.swapped_blocks
+        return self._keep(record)
+
+    def result(
+        self, limits: EngineLimits, stats: SchedulerStats, begin: float, end: float
+    ) -> SimulationResult:
+        series = self._series.points()
+        busy = sum(point.seconds for point in series)
+        share = 1 / busy if busy else 0.0
+        usage = Usage(
+            *(
+                round(sum(getattr(point, part) * point.seconds for point in series) * share)
+                for part in Usage._fields
+            )
+        )
+        running = sum(point.running * point.seconds for point in series) * share
+        total = self._peak_blocks + self._saved_blocks
+        return SimulationResult(
+            block_size=limits.block_size,
+            num_blocks=limits.num_blocks,
+            seconds=end - begin,
+            busy_seconds=busy,
+            num_steps=self._num_steps,
+            num_finished=self._e2e.count,
+            num_refused=self._num_refused,
+            num_met_goals=self._num_met_goals,
+            num_missed_ttft=self._num_missed_ttft,
+            num_missed_tpot=self._num_missed_tpot,
+            tokens_in=self._tokens_in,
+            tokens_out=self._tokens_out,
+            num_decisions=dict(sorted(stats.decisions.items())),
+            preemptions=Preemptions(self._swaps, self._recomputes, self._swapped_blocks),
+            prefix_cache=PrefixCache(
+                stats.prefix_queries, stats.prefix_hits, stats.prefix_evicted, stats.prefix_tails
+            ),
+            drafts=DraftCounts(self._drafts, self._draft_tokens, self._accepted_tokens),
+            ttft=self._ttft.summary(),
+            tpot=self._tpot.summary(),
+            itl=self._itl.summary(),
+            normalized_latency=self._normalized.summary(),
+            e2e_latency=self._e2e.summary(),
+            queueing=self._queueing.summary(),
+            mean_running=running,
+            most_running=max((point.most_running for point in series), default=0),
+            most_held=max((point.most_held for point in series), default=0),
+            mean_usage=usage,
+            saved_blocks_share=self._saved_blocks / total if total else 0.0,
+            first_refusal=self._first_refusal,
+            series=series,
+            records=tuple(self._records),
+            decisions=tuple(self._decisions),
+            block_map=self.block_map,
+        )
+
+    def _count(self, metrics: RequestMetrics) -> None:
+        for distribution, value in (
+            (self._ttft, metrics.ttft),
+            (self._tpot, metrics.tpot),
+            (self._normalized, metrics.normalized_latency),
+            (self._e2e, metrics.e2e_latency),
+        ):
+            if value is not None:
+                distribution.add(value)
+        late, slow = self._goals.misses_ttft(metrics), self._goals.misses_tpot(metrics)
+        self._num_missed_ttft += late
+        self._num_missed_tpot += slow
+        self._num_met_goals += not (late or slow)
+        self._tokens_in += metrics.num_prompt_tokens
+        self._tokens_out += metrics.num_output_tokens
+        self._drafts += metrics.num_drafts
+        self._draft_tokens += metrics.num_draft_tokens
+        self._accepted_tokens += metrics.num_accepted_tokens
+        self._swaps += metrics.num_swaps
+        self._recomputes += metrics.num_recomputes
+        self._saved_blocks += metrics.shared_blocks
+        self._peak_blocks += metrics.peak_blocks
+
+    def _keep(self, record: RequestRecord) -> RequestRecord:
+        if self._keep_records is None or len(self._records) < self._keep_records:
+            self._records.append(record)
+        return record
+
+
+def map_blocks(now: float, allocator: KVAllocator, live: Iterable[LiveRequest]) -> BlockMap:
+    """Who owns which block now."""
+    owners = []
+    for one in live:
+        group = one.group
+        tables = set(group.tables())
+        for branch in group.branches:
+            if branch.seq_id in tables:
+                swapped = group.status is Status.SWAPPED
+                owners.append(
+                    Owner(
+                        one.request.request_id,
+                        branch.index,
+                        allocator.table(branch.seq_id).block_ids,
+                        allocator.num_tokens(branch.seq_id),
+                        swapped,
+                    )
+                )
+    num_blocks = allocator.usage().capacity // allocator.block_size
+    cached = tuple(allocator.cached_blocks())
+    return BlockMap(now, allocator.block_size, num_blocks, tuple(owners), cached)

@@ -1,0 +1,75 @@
+"""A model that writes nothing: tokens tell branches apart and outputs end, and that is all."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+
+from quire.core.protocol import Opened, Outcome, Roster, Sample, Step, StepResult, confirmed
+from quire_lab.simulation.live import END, LiveRequest, own_token
+
+_ENDS = Outcome((Sample(END),))
+_LOG_HALVES = [math.log(0.5**rank) for rank in range(1, 1025)]
+
+
+class SimulatedModel:
+    """Samples for steps, and candidates for beams from a seeded model.
+
+    A beam's next token is sure or open: the likeliest has probability p = u ** (1 / 3), u uniform,
+    so 0.75 in the mean; the others halve the rest from rank to rank.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._roster = Roster()
+
+    def results(self, step: Step, live: Mapping[str, LiveRequest]) -> StepResult:
+        """What every chunk gives that is to be read out."""
+        outcomes = {}
+        beams: Counter[str] = Counter()
+        for chunk, known in zip(step.chunks, self._roster.follow(step), strict=True):
+            readout, request_id = chunk.readout, known.request.request_id
+            if readout is None:
+                continue
+            if readout.candidates:
+                place = f"{self._seed},{request_id},{chunk.start},{beams[request_id]}"
+                drawn = _log_probs(place, readout.candidates)
+                outcomes[chunk.seq_id] = Outcome(
+                    candidates=[(own_token(request_id, rank), p) for rank, p in enumerate(drawn)]
+                )
+                beams[request_id] += 1
+                continue
+            end = chunk.start + len(chunk.token_ids)
+            if readout.rows == 1 and readout.draws == 1:  # by far the most
+                outcomes[chunk.seq_id] = _outcome(known, end, live)
+                continue
+            lengths = range(end - readout.rows + 1, end + 1)
+            tokens = [_sample(known, length, live) for length in lengths]
+            forks = [_sample(known._replace(branch=i), end, live) for i in range(1, readout.draws)]
+            outcomes[chunk.seq_id] = Outcome(confirmed(tokens, chunk.drafts), forks)
+        return StepResult(outcomes)
+
+
+def _sample(known: Opened, length: int, live: Mapping[str, LiveRequest]) -> Sample:
+    return _outcome(known, length, live).tokens[0]
+
+
+def _outcome(known: Opened, length: int, live: Mapping[str, LiveRequest]) -> Outcome:
+    """After ``length`` tokens the branch's own one, or the end of a text that is complete by it."""
+    request = known.request
+    own = live[request.request_id]
+    if request.eos_token_ids:  # else max_tokens ends it
+        produced = length - len(request.prompt_token_ids) + 1
+        if produced >= own.output_tokens:
+            return _ENDS
+    return own.outcomes[known.branch]
+
+
+def _log_probs(place: str, count: int) -> list[float]:
+    """Of the likeliest tokens, drawn by the ``place`` of a beam."""
+    uniform = (zlib.crc32(place.encode()) + 1) / (2**32 + 1)
+    likeliest = uniform ** (1 / 3)
+    rest = math.log((1 - likeliest) or 1e-12)
+    return [math.log(likeliest), *(rest + half for half in _LOG_HALVES[: count - 1])]

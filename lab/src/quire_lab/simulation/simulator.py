@@ -1,0 +1,98 @@
+"""One engine on a virtual clock, and a workload that it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from quire.core.limits import EngineLimits
+from quire.core.metrics import Goals
+from quire.core.protocol import Step
+from quire.engine.traces.request import TraceRequest
+from quire_lab.simulation.arrivals import Arrivals, OpenLoop
+from quire_lab.simulation.cost_model import CostModel
+from quire_lab.simulation.drafting import SimulatedDrafting
+from quire_lab.simulation.engine import Pause, SimulatedEngine
+from quire_lab.simulation.recorder import SimulationRecorder
+from quire_lab.simulation.result import RequestRecord, SimulationResult
+
+
+class Simulator:
+    """One run of a workload, by an engine with these limits.
+
+    seed, skip_ahead, map_at, drafting, on_step: see ``SimulatedEngine``.
+    goals: what the result counts requests against.
+    keep_records, keep_decisions: how many of each the result holds; None is all.
+    most_missed: the run ends early, and the result tells only of what was until then, as soon as
+        more requests than these have missed the goals.
+    on_record: called with every request that has ended or was refused.
+    """
+
+    def __init__(
+        self,
+        limits: EngineLimits,
+        cost_model: CostModel,
+        *,
+        seed: int = 0,
+        skip_ahead: bool = True,
+        goals: Goals | None = None,
+        keep_records: int | None = 0,
+        keep_decisions: int | None = 0,
+        map_at: float | None = None,
+        drafting: SimulatedDrafting | None = None,
+        most_missed: int | None = None,
+        on_record: Callable[[RequestRecord], None] | None = None,
+        on_step: Callable[[float, Step], None] | None = None,
+    ) -> None:
+        self.limits = limits
+        self._recorder = SimulationRecorder(goals or Goals(), keep_records, keep_decisions)
+        self.engine = SimulatedEngine(
+            limits,
+            cost_model,
+            self._recorder,
+            on_end=self._ended,
+            seed=seed,
+            skip_ahead=skip_ahead,
+            map_at=map_at,
+            drafting=drafting,
+            most_missed=most_missed,
+            on_step=on_step,
+        )
+        self._on_record = on_record
+        self._arrivals: Arrivals = OpenLoop(())
+        self._num_arrived = 0
+
+    def run(self, workload: Iterable[TraceRequest]) -> SimulationResult:
+        """Serve requests that come in order of arrival."""
+        return self.serve(OpenLoop(workload))
+
+    def serve(self, arrivals: Arrivals) -> SimulationResult:
+        """Serve all that come, to the end. A simulator serves once."""
+        self._arrivals, engine = arrivals, self.engine
+        now = begin = arrivals.next_time or 0.0
+        while True:
+            self._arrive(now)
+            for pause in engine.steps(now):
+                now = self._arrive_until(pause)
+            if engine.gave_up or arrivals.next_time is None:
+                return self._recorder.result(self.limits, engine.stats, begin, now)
+            now = max(now, arrivals.next_time)
+
+    def _arrive(self, now: float) -> None:
+        """Hand over who has come."""
+        arrivals = self._arrivals
+        while (time := arrivals.next_time) is not None and time <= now:
+            self.engine.take(self._num_arrived, arrivals.take(), time)
+            self._num_arrived += 1
+
+    def _arrive_until(self, pause: Pause) -> float:
+        """Hand over who comes before the engine goes on; when it does."""
+        arrivals, engine = self._arrivals, self.engine
+        while (time := arrivals.next_time) is not None and time <= pause[0]:
+            self._arrive(time)
+            pause = engine.due(pause)
+        return pause[0]
+
+    def _ended(self, record: RequestRecord, now: float) -> None:
+        if self._on_record is not None:
+            self._on_record(record)
+        self._arrivals.ended(now)

@@ -1,0 +1,283 @@
+"""Branches that only decode, in steps that need not look at each of them.
+
+A simulated token says only which branch it belongs to. So nothing has to be known of a step but
+who takes a block in it, who fills one, and whose text ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from quire.core.memory import BlockTable, KVAllocator, Usage
+from quire.core.protocol import Chunk, Readout
+from quire.core.scheduling import Scheduler
+from quire.core.scheduling.sequence import Sequence, SequenceGroup
+from quire_lab.simulation.live import LiveRequest
+
+NEXT = Readout()
+"""One sample, after the last token."""
+
+_TAKE, _FILL = 0, 1
+_Event = tuple[int, int, int]
+"""What a step does beside adding a token to each branch, in the order in which it does it:
+(number of the group, _TAKE a block or _FILL one, number of the row)."""
+
+_NEAR = 16  # tokens; to look further for where a region ends costs more than to begin anew
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One branch. Steps are counted from the beginning of the ``SteadyDecoding``.
+
+    first: steps that had been taken when it came. known: tokens it had computed then.
+    end: steps after which its text is complete. settled: steps that the allocator knows of.
+    """
+
+    number: int
+    group_number: int
+    live: LiveRequest
+    group: SequenceGroup
+    branch: Sequence
+    first: int
+    known: int
+    end: int
+    settled: int
+
+
+class SteadyDecoding:
+    """The groups that stand first in line, and get a token for each branch in every step.
+
+    What a branch is in the midst of a block is worked out when it comes to the block's end, or
+    when its text ends, or this is closed. Until then, only this may use what is theirs.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, live: Mapping[str, LiveRequest], *, is_paged: bool
+    ) -> None:
+        self.num_steps = 0
+        self.context = 0  # tokens that the next step's rows see
+        self._scheduler = scheduler
+        self._live = live
+        self._allocator: KVAllocator = scheduler.allocator
+        self._is_paged = is_paged
+        self._rows: dict[int, Row] = {}  # in line, by number
+        self._groups: Counter[SequenceGroup] = Counter()  # how many rows each has, in line
+        self._numbers = 0  # rows that there have been
+        self._group_numbers = 0
+        self._ahead = 0  # tokens that the allocator does not know of
+        self._events: dict[int, list[_Event]] = {}  # by the step that they are part of
+        self._ends: dict[int, list[Row]] = {}  # by the number of steps
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def num_groups(self) -> int:
+        return len(self._groups)
+
+    @property
+    def next_end(self) -> int:
+        """Steps after which some text is complete."""
+        return min(self._ends)
+
+    def join(self, now: float) -> bool:
+        """Take in the groups behind these that do nothing but decode from now on, up to one that
+        does something else. False: these do not stand before all others any more.
+
+        now: when the last step was over, which has given each of them a token.
+        """
+        running, count = self._scheduler.running, len(self._groups)
+        if count and (
+            len(running) < count or running[count - 1] is not next(reversed(self._groups))
+        ):
+            return False
+        for group in running[count:]:
+            live = self._live[group.request.request_id]
+            if not only_decodes(group) or not live.has_token_of(now):
+                break
+            rooms = self._rooms(group)
+            if rooms is None:
+                break
+            self._add(group, live, rooms)
+        return True
+
+    def _add(self, group: SequenceGroup, live: LiveRequest, rooms: Seq[int]) -> None:
+        self._group_numbers += 1
+        steps = self.num_steps
+        for branch, room in zip(group.branches, rooms, strict=True):
+            self._numbers += 1
+            end = steps + live.output_tokens - branch.num_output_tokens
+            row = Row(
+                self._numbers, self._group_numbers, live, group, branch, steps,
+                branch.num_computed, end, steps,
+            )  # fmt: skip
+            self._rows[row.number] = row
+            self._groups[group] += 1
+            self._ends.setdefault(end, []).append(row)
+            self.context += len(branch.token_ids)
+            self._plan(row, steps, room)
+
+    def _rooms(self, group: SequenceGroup) -> list[int] | None:
+        """Tokens that each branch can add where it is; None if one needs more than a new block."""
+        allocator = self._allocator
+        if not self._is_paged:
+            return _rooms_in_regions(allocator, group)
+        rooms = [-branch.num_computed % allocator.block_size for branch in group.branches]
+        takes = allocator.blocks_to_append({branch.seq_id: 1 for branch in group.branches})
+        return rooms if takes == rooms.count(0) else None  # else some are copied first
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    @property
+    def num_sure(self) -> int:
+        """Steps that can be taken, whatever they take: no branch takes two blocks in as many."""
+        allocator = self._allocator
+        if self._is_paged and allocator.num_free_blocks >= len(self._rows):
+            return allocator.block_size
+        return 1
+
+    @property
+    def can_step(self) -> bool:
+        """Whether there is room for one more step."""
+        events = self._events.get(self.num_steps)
+        if events is None or (self._is_paged and len(events) <= self._allocator.num_free_blocks):
+            return True
+        takers = sum(kind == _TAKE and number in self._rows for _, kind, number in events)
+        return not takers or (self._is_paged and takers <= self._allocator.num_free_blocks)
+
+    def step(self, now: float) -> tuple[int, int]:
+        """One more step, planned at ``now``; groups and tokens that it is for."""
+        self._allocator.advance(now)
+        self._allocator.settle()
+        events = self._events.pop(self.num_steps, None)
+        if events is not None:
+            events.sort()
+            for _, kind, number in events:
+                row = self._rows.get(number)
+                if row is not None:
+                    (self._take if kind == _TAKE else self._fill)(row)
+        self.num_steps += 1
+        self._ahead += len(self._rows)
+        self.context += len(self._rows)
+        return len(self._groups), len(self._rows)
+
+    def usage(self) -> Usage:
+        """The pool's slots during the step taken last."""
+        ahead = self._ahead
+        used, reserved, internal, *free = self._allocator.usage()
+        promised = 0 if self._is_paged else ahead  # regions are promised to them
+        return Usage(used + ahead, reserved - promised, internal - ahead + promised, *free)
+
+    def gaps(self, start: float, end: float) -> dict[float, int]:
+        """Of the step taken last, from ``start`` to ``end``: times since the last token of those
+        who go on, and how often each occurs."""
+        return {end - start: len(self._rows) - len(self._ends.get(self.num_steps, ()))}
+
+    def finish(self, start: float) -> list[Chunk]:
+        """Let those go whose texts are complete by the step taken last, which began at ``start``.
+
+        Their part of that step has been planned, and their chunks are returned: ``update`` must be
+        given them.
+        """
+        return [self._finish(row, start) for row in self._ends.pop(self.num_steps, ())]
+
+    def _finish(self, row: Row, start: float) -> Chunk:
+        branch, table = row.branch, self._settle(row, self.num_steps - 1)
+        row.live.num_output_tokens += self.num_steps - 1 - row.first
+        row.live.last_times[branch.index] = start
+        del self._rows[row.number]
+        self._groups[row.group] -= 1
+        if not self._groups[row.group]:
+            del self._groups[row.group]
+        self.context -= len(branch.token_ids) + 1
+        token, prompt = [branch.token_ids[-1]], branch.num_prompt_tokens
+        return Chunk(branch.seq_id, token, branch.num_computed, table, prompt, NEXT)
+
+    def close(self, now: float, *, lost: bool = False) -> None:
+        """Bring all up to date with the steps taken, which are over at ``now``.
+
+        lost: but the last, which will never be.
+        """
+        told = self.num_steps - lost
+        for row in self._rows.values():
+            self._settle(row, self.num_steps)
+            if told > row.first:
+                row.live.num_output_tokens += told - row.first
+                row.live.last_times[row.branch.index] = now
+
+    def _settle(self, row: Row, steps: int) -> BlockTable:
+        """Bring a row up to date with so many steps; and the allocator with all of them."""
+        branch, group = row.branch, row.group
+        self._append(row, self.num_steps)
+        branch.num_computed = row.known + steps - row.first
+        _reach(branch, branch.num_computed + 1)
+        group.memory.hold(*self._allocator.blocks_held(group.tables()))
+        return self._allocator.table(branch.seq_id)
+
+    def _take(self, row: Row) -> None:
+        """With all that the branch has added to the block before."""
+        self._append(row, self.num_steps + 1)  # this step's token is known already
+        self._plan(row, self.num_steps + 1, self._allocator.block_size - 1)
+
+    def _plan(self, row: Row, step: int, room: int) -> None:
+        """Note when the branch fills its last block, and when it takes the next one."""
+        group, take = row.group_number, step + room
+        self._events.setdefault(take, []).append((group, _TAKE, row.number))
+        if self._scheduler.enable_prefix_caching:
+            fill = take if self._allocator.block_size == 1 else take - 1
+            if fill >= step:
+                self._events.setdefault(fill, []).append((group, _FILL, row.number))
+
+    def _fill(self, row: Row) -> None:
+        """Others may find the block that this step fills."""
+        branch, size = row.branch, self._allocator.block_size
+        self._append(row, self.num_steps + 1)  # they share it, and must not seem to be written over
+        end = row.known + self.num_steps + 1 - row.first
+        _reach(branch, end)
+        branch.hash_blocks(size)
+        self._allocator.commit(branch.seq_id, branch.block_hashes, end // size)
+
+    def _append(self, row: Row, steps: int) -> None:
+        """Let the allocator know of the tokens of so many steps."""
+        count = steps - row.settled
+        if count:
+            moves = self._allocator.append({row.branch.seq_id: count})
+            assert moves == [], "there is room where it is, or in a free block"
+            row.settled = steps
+            self._ahead -= count
+
+
+def only_decodes(group: SequenceGroup) -> bool:
+    """Whether each of its branches has one token to compute, and samples the next."""
+    if not group.expanded or group.beams is not None:
+        return False
+    return all(
+        branch.fork_from is None and len(branch.token_ids) - branch.num_computed == 1
+        for branch in group.branches
+    )
+
+
+def _rooms_in_regions(allocator: KVAllocator, group: SequenceGroup) -> list[int] | None:
+    """Tokens that each branch can add to its region, or the next few; None if one must move."""
+    # A request was admitted for no more than its limit.
+    rooms = []
+    for branch in group.branches:
+        most = group.request.max_tokens - branch.num_output_tokens
+        room = most if not allocator.blocks_to_append({branch.seq_id: most}) else min(most, _NEAR)
+        while room and allocator.blocks_to_append({branch.seq_id: room}):
+            room //= 2
+        if not room:
+            return None
+        rooms.append(room)
+    return rooms
+
+
+def _reach(branch: Sequence, num_tokens: int) -> None:
+    """Give the branch tokens up to so many. It says one again and again: see ``own_token``."""
+    token_ids = branch.token_ids
+    missing = num_tokens - len(token_ids)
+    if missing > 0:
+        token_ids.extend(token_ids[-1:] * missing)

@@ -1,0 +1,122 @@
+"""A run of steps that only decode, foreseen a few at a time.
+
+When they end is known beforehand. So an engine need not be asked at each of them: it is left alone
+until somebody comes, or wants to know how it is, or the foreseen steps are over.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from quire.core.memory import Usage
+from quire_lab.simulation.steady_decoding import SteadyDecoding
+from quire_lab.simulation.work import Work, decoding
+
+
+class UnderWay(NamedTuple):
+    """A step that has begun."""
+
+    start: float
+    usage: Usage
+    running: int
+    waiting: int
+
+
+class SteadyRun:
+    """Steps of those who decode, nobody else being there. start, end: of the last that is over.
+
+    begin, over: told of each step as it begins, and with its tokens as it ends; gaps of the times
+    between tokens that it gives, but for those of a step that ends a text.
+    """
+
+    def __init__(
+        self,
+        steady: SteadyDecoding,
+        now: float,
+        waiting: int,
+        *,
+        begin: Callable[[UnderWay], None],
+        over: Callable[[float, int], None],
+        gaps: Callable[[Mapping[float, int]], None],
+    ) -> None:
+        self.steady = steady
+        self.start = self.end = now
+        self._first = steady.num_steps
+        self._limit = steady.next_end
+        self._waiting = waiting
+        self._ends: list[float] = []  # of the steps foreseen
+        self._num_over = 0  # of those
+        self._is_under_way = False
+        self._begin, self._over, self._gaps = begin, over, gaps
+
+    @property
+    def due(self) -> float:
+        """When the steps foreseen are over."""
+        return self._ends[-1]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether texts end with the last of them."""
+        ahead = len(self._ends) - self._num_over - self._is_under_way
+        return self.steady.num_steps + ahead == self._limit
+
+    @property
+    def num_steps(self) -> int:
+        """That have begun."""
+        return self.steady.num_steps - self._first
+
+    @property
+    def num_waits(self) -> int:
+        """How often somebody has been kept waiting by them."""
+        return self.num_steps if self._waiting else 0
+
+    def foresee(self, seconds: Callable[[Work], float], before: float) -> bool:
+        """Begin a step, and say when it and some more are over: each ``before`` that time.
+
+        False: there is none.
+        """
+        steady, count = self.steady, len(self.steady)
+        most = min(self._limit - steady.num_steps, steady.num_sure)
+        time, context, ends = self.end, steady.context, list[float]()
+        for _ in range(most):
+            time += seconds(decoding(count, context))
+            if time > before:
+                break
+            ends.append(time)
+            context += count
+        if not ends or not steady.can_step:
+            return False
+        self._ends, self._num_over = ends, 0
+        self._plan()
+        return True
+
+    def cut(self, now: float) -> None:
+        """Somebody comes: what is planned from now on waits for that."""
+        del self._ends[bisect_left(self._ends, now) + 1 :]
+
+    def catch_up(self, now: float) -> None:
+        """End the steps that end until ``now``, and begin those that begin before."""
+        ends, steady, count = self._ends, self.steady, len(self.steady)
+        while self._num_over < len(ends):
+            if not self._is_under_way:
+                if self.end >= now:
+                    return
+                assert steady.can_step, "as many steps are sure"
+                self._plan()
+            end = ends[self._num_over]
+            if end > now:
+                return
+            self.start, self.end = self.end, end
+            self._num_over += 1
+            self._is_under_way = False
+            self._over(end, count)
+            if steady.num_steps < self._limit:
+                self._gaps(steady.gaps(self.start, end))
+
+    def _plan(self) -> None:
+        self.steady.step(self.end)
+        self._is_under_way = True
+        usage = self.steady.usage()
+        self._begin(UnderWay(self.end, usage, len(self.steady), self._waiting))

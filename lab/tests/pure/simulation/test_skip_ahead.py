@@ -1,0 +1,152 @@
+"""Steps that only decode are taken together: the result must be the same to the last bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.core.limits import EngineLimits
+from quire.core.protocol import RecoveryCosts, Step
+from quire.engine.traces.request import Segment, TraceRequest
+from quire_lab.simulation.result import SimulationResult
+from quire_lab.simulation.simulator import Simulator
+from quire_lab.simulation.steady_decoding import NEXT
+from quire_lab.simulation.work import Work
+from support.limits import make_limits
+from support.slow import random_runs
+
+
+class UnevenCosts:
+    """Times that no two steps share, so that a step in the wrong place shows."""
+
+    def seconds(self, work: Work) -> float:
+        return (
+            0.003 + 7e-4 * work.prefill_tokens + 1.1e-4 * work.decode_seqs
+            + 1.3e-6 * work.decode_context + 1e-3 * (work.copied_blocks + work.swapped_blocks)
+        )  # fmt: skip
+
+    def recovery_costs(self, block_size: int) -> RecoveryCosts:
+        return RecoveryCosts(swap_per_block=5e-4, recompute_per_token=3e-4)
+
+
+def run(
+    setup: EngineLimits, workload: list[TraceRequest], skip_ahead: bool, map_at: float | None
+) -> tuple[SimulationResult, dict[float, Any]]:
+    """The result, and what each step that the scheduler made did, by its time."""
+    steps: dict[float, Any] = {}
+
+    def note(now: float, step: Step) -> None:
+        chunks = [(c.seq_id, len(c.token_ids), c.start, c.table, c.readout) for c in step.chunks]
+        steps[now] = (step.moves, chunks, step.decisions)
+
+    simulator = Simulator(
+        setup, UnevenCosts(), skip_ahead=skip_ahead, keep_records=None, keep_decisions=None,
+        map_at=map_at, on_step=note,
+    )  # fmt: skip
+    return simulator.run(workload), steps
+
+
+def test_some_steps_are_skipped() -> None:
+    setup = make_limits(num_blocks=100, max_model_len=200)
+    workload = [TraceRequest(0.0, 10, 100), TraceRequest(0.1, 10, 80)]
+    ahead, few = run(setup, workload, True, None)
+    result, all_steps = run(setup, workload, False, None)
+    assert ahead == result
+    assert len(few) < 10 < len(all_steps) == result.num_steps
+
+
+def test_steps_are_not_taken_together_while_somebody_waits_for_a_time() -> None:
+    """Else nobody would look whether it has waited for too long, or who is next."""
+    workload = [TraceRequest(0.0, 10, 60), TraceRequest(0.0, 10, 60)]
+    for waiting, together in (
+        ({}, True),
+        ({"max_queue_time": 100.0}, False),
+        ({"scheduling_policy": "fair"}, False),
+    ):
+        setup = make_limits(100, 200, max_num_seqs=1, **waiting)
+        result, steps = run(setup, workload, True, None)
+        assert result.num_steps == 120
+        # The second is alone, and nobody waits.
+        assert len(steps) < 20 if together else 60 <= len(steps) < 70
+
+
+def test_a_block_is_shared_by_who_is_let_in_while_its_owner_only_decodes() -> None:
+    """The answer of the first is what the third begins with."""
+    setup = make_limits(50, 100, block_size=2, max_num_batched_tokens=3, max_num_seqs=4)
+    said = (Segment(1, 2),)
+    workload = [
+        TraceRequest(0.0, 1, 2, content=said),
+        TraceRequest(0.0, 1, 1),
+        TraceRequest(0.001, 3, 1, content=said),
+    ]
+    result, _ = run(setup, workload, False, None)
+    assert run(setup, workload, True, None)[0] == result
+    assert [one.metrics.cached_tokens for one in result.records] == [0, 0, 2]
+
+
+def test_steps_of_windows_are_not_taken_together() -> None:
+    """Sequences give blocks back as they grow."""
+    setup = make_limits(100, 200, windows=(None, 24))
+    result, steps = run(setup, [TraceRequest(0.0, 10, 60)], True, None)
+    assert len(steps) == result.num_steps == 60
+
+
+segments = st.builds(Segment, st.integers(0, 3), st.integers(1, 20))
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> list[TraceRequest]:
+    arrival, requests = 0.0, []
+    for _ in range(draw(st.integers(1, 12))):
+        arrival += draw(st.sampled_from([0.0, 0.001, 0.01, 0.2]))
+        output = draw(st.integers(1, 50))
+        limit = draw(st.sampled_from([None, None, output, output + 7]))
+        content = tuple(draw(st.lists(segments, max_size=4)))
+        prompt = draw(st.integers(1, 40))
+        kind = draw(st.sampled_from([(1, False), (1, False), (1, False), (3, False), (2, True)]))
+        adapter = draw(st.sampled_from([None, None, "a", "b", "c"]))
+        requests.append(
+            TraceRequest(arrival, prompt, output, *kind, limit, content, adapter=adapter)
+        )
+    return requests
+
+
+@st.composite
+def setups(draw: st.DrawFn) -> EngineLimits:
+    size = draw(st.sampled_from([1, 2, 4, 16]))
+    host = draw(st.sampled_from([0, 40]))
+    modes = ["recompute", "auto", "swap"] if host else ["recompute"]
+    allocator = draw(st.sampled_from(["paged", "paged", "paged", "max", "pow2", "oracle"]))
+    return make_limits(
+        num_blocks=draw(st.sampled_from([100, 200, 400])) // size,
+        max_model_len=100,
+        block_size=size,
+        max_num_seqs=draw(st.sampled_from([1, 4, 8])),
+        max_num_batched_tokens=draw(st.sampled_from([3, 8, 32])),
+        kv_allocator=allocator,
+        enable_prefix_caching=allocator == "paged" and draw(st.booleans()),
+        preemption_mode=draw(st.sampled_from(modes)),
+        num_host_blocks=host,
+        scheduling_policy=draw(st.sampled_from(["fcfs", "fcfs", "priority", "fair"])),
+        max_queue_time=draw(st.sampled_from([None, None, 0.3])),
+        **draw(st.sampled_from([{}, {"max_loras": 2, "enable_lora": True}])),
+    )
+
+
+@pytest.mark.slow
+@settings(max_examples=random_runs(200), deadline=None)
+@given(setups(), workloads(), st.sampled_from([None, 0.0, 0.05, 0.5]))
+def test_skipping_ahead_changes_nothing(
+    setup: EngineLimits, workload: list[TraceRequest], map_at: float | None
+) -> None:
+    ahead, few = run(setup, workload, True, map_at)
+    result, all_steps = run(setup, workload, False, map_at)
+    for time, (moves, chunks, decisions) in few.items():
+        all_moves, all_chunks, all_decisions = all_steps[time]
+        left_out = all_chunks[: len(all_chunks) - len(chunks)]
+        assert (moves, left_out + chunks, decisions) == (all_moves, all_chunks, all_decisions)
+        assert all(tokens == 1 and readout == NEXT for _, tokens, _, _, readout in left_out)
+    assert ahead == result

@@ -1,9 +1,0 @@
-"""A rank, as ``RankProcess`` starts it."""
-
-import socket
-import sys
-
-from quire.assembly.ranks.follower import run
-
-if __name__ == "__main__":
-    run(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,95 @@
+"""Events as vLLM writes them: a batch in MessagePack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from quire.core.memory import BlockHash
+from quire.core.protocol import Adapter, AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
+
+_MEDIUM = "GPU"  # what readers call the memory that is computed in, a CPU's too
+
+# In the order in which arrays have them.
+_STORED = (
+    "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
+    "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind",
+    ("kv_cache_spec_sliding_window", int | None, None),
+)  # fmt: skip
+_REMOVED = ("block_hashes", "medium", "group_idx")
+
+
+class Wire:
+    """Writes events of an engine.
+
+    windows: of its KV groups, in tokens. rank: of data parallel.
+    as_arrays: fields by their position, as before vLLM 0.23.
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        windows: Sequence[int | None],
+        rank: int = 0,
+        *,
+        as_arrays: bool = False,
+    ) -> None:
+        import msgspec
+
+        def message(name: str, fields: Sequence[Any]) -> Callable[..., Any]:
+            return msgspec.defstruct(
+                name, fields, tag=name, array_like=as_arrays, omit_defaults=True, gc=False
+            )
+
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._stored = message("BlockStored", _STORED)
+        self._removed = message("BlockRemoved", _REMOVED)
+        self._cleared = message("AllBlocksCleared", ())
+        self._block_size, self._rank = block_size, rank
+        self._kinds = [
+            ("full_attention", None) if window is None else ("sliding_window", window)
+            for window in windows
+        ]
+
+    def batch(self, seconds: float, events: Sequence[BlockEvent]) -> bytes:
+        """What happened in a step that ended at ``seconds`` of the wall clock."""
+        return self._encode([seconds, [self._message(event) for event in events], self._rank])
+
+    def _message(self, event: BlockEvent) -> Any:
+        if isinstance(event, AllBlocksCleared):
+            return self._cleared()
+        names = [short(name) for name in event.names]
+        if isinstance(event, BlocksRemoved):
+            return self._removed(names, _MEDIUM, event.kv_group)
+        adapter = event.adapter
+        return self._stored(
+            names,
+            None if event.parent is None else short(event.parent),
+            event.token_ids,
+            self._block_size,
+            None if adapter is None else _number(adapter),
+            _MEDIUM,
+            None if adapter is None else adapter.name,
+            _extra_keys(event),
+            event.kv_group,
+            *self._kinds[event.kv_group],
+        )
+
+
+def short(name: BlockHash) -> int:
+    """A block's name in 64 bits: the last ones, as vLLM's readers take them."""
+    return int.from_bytes(name[-8:], "big")
+
+
+def _number(adapter: Adapter) -> int:
+    """Of 31 bits, the same in every engine that serves it."""
+    return int.from_bytes(adapter.fingerprint[:4], "big") >> 1
+
+
+def _extra_keys(event: BlocksStored) -> list[list[str] | None]:
+    """What beside its tokens and the block before makes each block what it is."""
+    named = [] if event.adapter is None else [event.adapter.name]
+    keys: list[list[str] | None] = [named or None for _ in event.names]
+    if event.parent is None and event.cache_salt:
+        keys[0] = [*named, event.cache_salt]
+    return keys

@@ -1,0 +1,17 @@
+"""Blocks beyond the pool: as records, in memory and in files that outlive it. Never torch."""
+
+from quire.blocks.store.directory import StoreCounts
+from quire.blocks.store.disk import DiskStore, check_writable
+from quire.blocks.store.record import RecordForm, digest
+from quire.blocks.store.shelf import RecordShelf
+from quire.blocks.store.tiers import Tiers
+
+__all__ = [
+    "DiskStore",
+    "RecordForm",
+    "RecordShelf",
+    "StoreCounts",
+    "Tiers",
+    "check_writable",
+    "digest",
+]

@@ -1,0 +1,8 @@
+"""Blocks from engine to engine: one computes prompts, another goes on from them. Never torch."""
+
+from quire.blocks.transfer.client import BlockFetcher, Prefiller
+from quire.blocks.transfer.identity import Identity
+from quire.blocks.transfer.server import BlockServer
+from quire.blocks.transfer.shelves import FetchedBlocks
+
+__all__ = ["BlockFetcher", "BlockServer", "FetchedBlocks", "Identity", "Prefiller"]

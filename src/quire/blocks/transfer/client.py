@@ -1,0 +1,172 @@
+"""Blocks from a prefill engine, before the prompt that begins with them is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Protocol
+
+from quire.blocks.store import RecordForm
+from quire.blocks.transfer.connection import Connection
+from quire.blocks.transfer.identity import Identity, TooSlow, TransferError
+from quire.blocks.transfer.peers import MOST_AT_ONCE, Address, Peers
+from quire.blocks.transfer.server import MOST_NAMES, QUESTION
+from quire.blocks.transfer.shelves import FetchedBlocks
+from quire.core.memory import BlockHash
+
+logger = logging.getLogger(__name__)
+
+
+class Prefiller(Protocol):
+    """Has other engines compute prompts."""
+
+    def pays(self, new_tokens: int) -> bool:
+        """Whether to ask for a prompt that has so many tokens in blocks that are not here."""
+        ...
+
+    async def prefill(self, prompt: Mapping[str, Any]) -> tuple[str, int] | None:
+        """Address and port of who has its blocks now; None: nobody has. Raises nothing."""
+        ...
+
+
+class FetchingRanks(Protocol):
+    """The other ranks of an engine, each of which has its part of a block to fetch."""
+
+    def begin(self, host: str, port: int, names: Sequence[BlockHash]) -> Callable[[float], None]:
+        """Have them fetch theirs; what is returned waits for that, for at most so many seconds."""
+        ...
+
+
+class BlockFetcher:
+    """Fetches records and puts them on a shelf, which tells whether they are what they should be.
+
+    A peer that dies, lies or is slow costs the time that it may take, and nothing else: what has
+    not come is computed. Its time does not count for others (``Peers``). Blocks are of use from a
+    text's beginning on, so nothing is fetched behind the first one that is missing.
+
+    rank: whose parts these are; a peer's listens so many ports after its first.
+    others: the other ranks, who fetch as well.
+    prefiller: who computes prompts that do not say who has; None: they are computed here.
+    num_fetched: records; num_failed: transfers that ended before their end; num_missing: blocks
+    that were asked for and not there.
+    """
+
+    def __init__(
+        self,
+        shelf: FetchedBlocks,
+        form: RecordForm,
+        identity: Identity,
+        seconds: float,
+        rank: int = 0,
+    ) -> None:
+        self._shelf = shelf
+        self._rank = rank
+        self.others: FetchingRanks | None = None
+        self._form = form
+        self._identity = identity
+        self._seconds = seconds
+        self._peers = Peers()
+        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="quire-fetch")
+        self.prefiller: Prefiller | None = None
+        self.num_fetched = self.num_failed = self.num_missing = 0
+
+    @property
+    def num_unused(self) -> int:
+        """Records that were fetched, and given up before anybody went on from them."""
+        return self._shelf.num_unused
+
+    async def fetch(self, host: str, port: int, names: Sequence[BlockHash]) -> None:
+        """Have these blocks of a text on the shelf, in order, as many as can be had in time."""
+        wanted, address = self._wanted(names), (host, port)
+        if not wanted:
+            return
+        try:
+            count = await asyncio.wait_for(self._turn(address, wanted), self._seconds)
+        except (asyncio.TimeoutError, TooSlow):
+            self._peers.hung(address)
+            self._fail(address, "it is too slow")
+        except TransferError as error:
+            self._fail(address, str(error))
+        else:
+            self._peers.answered(address)
+            self._tell(address, count, len(wanted), len(names))
+
+    async def _turn(self, address: Address, names: Sequence[BlockHash]) -> int:
+        """Wait for the peer's turn, and for what it has of these blocks."""
+        refused = await self._peers.begin(address)
+        if refused is not None:
+            raise TransferError(refused)
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._threads, self._fetch_all, *address, names)
+        work.add_done_callback(partial(self._ended, address))
+        return await asyncio.shield(work)  # whose thread is busy until its own time is over
+
+    def fetch_part(self, host: str, port: int, names: Sequence[BlockHash]) -> None:
+        """The same, of another rank than 0, in the calling thread. Logs what went wrong."""
+        try:
+            self._fetch(host, port, self._wanted(names))
+        except TransferError as error:
+            logger.warning("blocks from %s:%d: %s; they are computed", host, port, error)
+
+    def _ended(self, address: Address, work: asyncio.Future[int]) -> None:
+        self._peers.end(address)
+        if not work.cancelled():
+            work.exception()  # it is told where somebody waits for it still
+
+    def _fail(self, address: Address, why: str) -> None:
+        self.num_failed += 1
+        logger.warning("blocks from %s:%d: %s; the rest is computed", *address, why)
+
+    def _tell(self, address: Address, count: int, wanted: int, asked: int) -> None:
+        """What a transfer that went well has not brought: a buffer may be too small."""
+        if count < wanted:
+            self.num_missing += wanted - count
+            logger.warning(
+                "blocks from %s:%d: it has the first %d of %d; the rest is computed. Its "
+                "kv_buffer_size may be too small",
+                *(*address, count, wanted),
+            )
+        elif wanted < asked and wanted == self._shelf.most:
+            logger.warning(
+                "blocks from %s:%d: kv_buffer_size keeps %d of %d here; the rest is computed",
+                *(*address, wanted, asked),
+            )
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _wanted(self, names: Sequence[BlockHash]) -> list[BlockHash]:
+        """Those that are not here, as many as can be asked for and kept."""
+        wanted = [name for name in names if not self._shelf.has(name)]
+        return wanted[: min(MOST_NAMES, self._shelf.most)]
+
+    def _fetch_all(self, host: str, port: int, names: Sequence[BlockHash]) -> int:
+        """How many of the first names have come."""
+        if self.others is None:
+            return self._fetch(host, port, names)
+        wait = self.others.begin(host, port, names)
+        count = self._fetch(host, port, names)
+        wait(self._seconds)
+        return count
+
+    def _fetch(self, host: str, port: int, names: Sequence[BlockHash]) -> int:
+        if not names:
+            return 0
+        with (
+            self._shelf.expecting(names),
+            Connection.to(host, port + self._rank, self._seconds) as connection,
+        ):
+            connection.greet(self._identity)
+            connection.send(QUESTION.pack(len(names)), *names)
+            for count, name in enumerate(names):
+                here = connection.receive(1)
+                if here == b"\0":
+                    return count
+                if here != b"\1":
+                    raise TransferError("its answer makes no sense")
+                self._shelf.put(name, connection.receive(self._form.num_bytes))
+                self.num_fetched += 1
+        return len(names)

@@ -1,0 +1,166 @@
+"""Compiling what is asked of texts: bounded in size, kept for the next who asks the same."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from functools import cache, partial
+from typing import NamedTuple
+
+from llguidance import LLMatcher, LLParserLimits
+
+from quire.capabilities.grammar.guide import Rules, Thinking
+from quire.capabilities.grammar.source import grammar_source
+from quire.capabilities.grammar.vocabulary import Tokenizer, Vocabulary
+from quire.core.errors import RequestError
+from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
+
+_FIELD = "structured_outputs"
+_MOST_KEPT = 128 << 20  # bytes of compiled grammars, by what they are taken to have
+_BYTES_A_CHARACTER = 64
+_BYTES_A_FUEL = 200  # what is counted in a short expression can take as much as there is fuel
+_FUELS = (10_000, 30_000, 100_000)  # each is tried if the one before was too little
+_LONGEST_ANEW = 8_192  # characters
+_LONGEST_REASON = 400  # characters, of the library's own
+
+
+class _Asked(NamedTuple):
+    """What is asked of a text, and the order in which it stands; "" if in none."""
+
+    text: StructuredOutputs
+    order: str
+
+
+class _Kept(NamedTuple):
+    """What has been compiled."""
+
+    matcher: LLMatcher
+    num_bytes: int  # that it is taken to have
+
+
+class GrammarCompiler:
+    """Makes the rules for the outputs of a model. Any thread may call it.
+
+    tokenizer: its words are read when the first grammar is compiled, which takes a while where they
+        are many.
+    ends: tokens that end a text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, ends: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size, self._ends = vocab_size, ends
+        self._lock = threading.Lock()  # of the vocabulary
+        self._vocabulary: Vocabulary | None = None
+        self._kept_lock = threading.Lock()
+        self._kept: OrderedDict[_Asked, _Kept] = OrderedDict()
+        self._num_bytes = 0
+
+    def warm_up(self) -> None:
+        """Read the tokenizer's words now, which keeps other threads waiting while it lasts."""
+        with suppress(RequestError):  # it cannot be done; whoever asks for it is told
+            self._words()
+
+    def rules(self, params: SamplingParams) -> Rules | None:
+        """What guides outputs of a request; None if anything may be written.
+
+        RequestError, naming the field, where there is no text that fits, or no way to see to it.
+        """
+        text, asked = None, _asked(params)
+        if asked is not None:
+            text = self._matcher(asked)
+        budget = params.thinking_token_budget
+        if budget is not None and params.reasoning is None:
+            raise RequestError(
+                "thinking_token_budget needs the marks of the model's reasoning, which only chats "
+                "know",
+                "thinking_token_budget",
+            )
+        if text is None and budget is None:
+            return None
+        thinking = None
+        if params.reasoning is not None and not (asked and asked.order):
+            thinking = self._thinking(params.reasoning, budget, single=text is not None)
+        if text is None:
+            return Rules(text, thinking, self._ends)
+        anew = cache(partial(self._anew, params))
+        return Rules(text, thinking, self._ends, anew, self._words())
+
+    def _anew(self, params: SamplingParams) -> LLMatcher | None:
+        """Between two steps, so that it may not take long."""
+        asked = _asked(params)
+        if asked is None or asked.text.size > _LONGEST_ANEW:
+            return None
+        return self._compile(asked).matcher
+
+    def _thinking(self, marks: Reasoning, budget: int | None, *, single: bool) -> Thinking:
+        start = () if marks.open else self._encode(marks.start)
+        if single and len(start) > 1:
+            start = ()  # a grammar would have to go along with each of its parts
+        return Thinking(start, self._encode(marks.end), marks.open, budget)
+
+    def _encode(self, mark: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(mark, add_special_tokens=False))
+
+    def _matcher(self, asked: _Asked) -> LLMatcher:
+        """At the beginning of a text. It is not to be moved: others have it too."""
+        with self._kept_lock:
+            kept = self._kept.get(asked)
+            if kept is not None:
+                self._kept.move_to_end(asked)
+        if kept is not None and not _is_spent(kept.matcher):
+            return kept.matcher
+        new = self._compile(asked)
+        with self._kept_lock:
+            old = self._kept.pop(asked, None)
+            self._kept[asked] = new
+            self._num_bytes += new.num_bytes - (0 if old is None else old.num_bytes)
+            while self._num_bytes > _MOST_KEPT:
+                _, oldest = self._kept.popitem(last=False)
+                self._num_bytes -= oldest.num_bytes
+        return new.matcher
+
+    def _compile(self, asked: _Asked) -> _Kept:
+        vocabulary, limits = self._words(), _limits(_FUELS[-1])
+        source = grammar_source(asked.text, vocabulary.token_id, limits, asked.order)
+        for fuel in _FUELS:
+            matcher = LLMatcher(vocabulary.words, source, log_level=0, limits=_limits(fuel))
+            if not matcher.is_error():
+                matcher.compute_bitmask()  # what it finds out is kept for all copies
+            if not matcher.is_error():
+                return _Kept(matcher, fuel * _BYTES_A_FUEL + asked.text.size * _BYTES_A_CHARACTER)
+        why = matcher.get_error().removesuffix("<non-verbose/>").strip()
+        if why.startswith("NoExtension"):
+            why = "there is no text that it allows"
+        raise RequestError(f"{_FIELD}: {why[:_LONGEST_REASON]}", _FIELD)
+
+    def _words(self) -> Vocabulary:
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = Vocabulary(self._tokenizer, self._vocab_size, self._ends)
+            return self._vocabulary
+
+
+def _asked(params: SamplingParams) -> _Asked | None:
+    if params.structured_outputs is None:
+        return None
+    return _Asked(params.structured_outputs, params.reasoning.order if params.reasoning else "")
+
+
+def _limits(initial_fuel: int) -> LLParserLimits:
+    return LLParserLimits(
+        max_items_in_row=2_000,
+        initial_lexer_fuel=initial_fuel,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_lexer_states=50_000,
+        max_grammar_size=100_000,
+        verbose_errors=False,
+    )
+
+
+def _is_spent(matcher: LLMatcher) -> bool:
+    """Whether all states have been made that may be: copies share them, and so their end."""
+    copy = matcher.deep_copy()
+    copy.compute_bitmask()
+    return copy.is_error()

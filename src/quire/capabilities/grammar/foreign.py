@@ -1,0 +1,189 @@
+"""What of a JSON schema is left to llguidance, and what it may be trusted with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits
+
+from quire.capabilities.grammar.numbers import shifted
+from quire.capabilities.grammar.subschemas import edited, pointed, subschemas
+from quire.core.errors import RequestError, shown
+from quire.core.exact_json import write
+
+Json = Mapping[str, Any]
+
+_DEFINITIONS = ("$defs", "definitions")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_VALUES = ("const", "enum")
+_WORDS = {"default", "examples", "example", "title", "description", "$comment"}  # bind nobody
+_BEYOND = 18  # digits: it has no ranges that begin there
+_MOST_PLACES = 400
+_LONGEST_REASON = 400  # characters, of the library's own
+_PLAIN = re.compile(r"[^/~%]+")
+_FARTHEST = 10**18 - 128  # the last float below
+_ESCAPES = 'nrbtf\\"'  # without \\u, by which a key could be taken for another
+_LAYOUT = "x-guidance"  # llguidance's word for how JSON is laid out
+_UNSATISFIABLE = "Unsatisfiable schema"
+_FIELD = "structured_outputs"
+
+
+class Unfit(Exception):
+    """A part cannot stand alone."""
+
+
+class Impossible(Exception):
+    """There is no value that a schema allows."""
+
+
+class Foreign:
+    """Of one schema."""
+
+    def __init__(self, schema: Any, limits: LLParserLimits) -> None:
+        own = schema.get(_LAYOUT, {}) if isinstance(schema, dict) else {}
+        if not isinstance(own, dict):
+            raise RequestError(f"{_FIELD}: {_LAYOUT} must be an object", _FIELD)
+        self._layout = own
+        self._schema = schema
+        self._limits = limits
+        known = {"whitespace_flexible", "whitespace_pattern"}
+        inner = (one for one, _ in subschemas(schema) if one is not schema)
+        self._alone = own.keys() <= known and not any(
+            isinstance(one.get("$id", one.get("id")), str) for one in inner
+        )
+
+    @property
+    def white_space(self) -> str | None:
+        """An expression for it; None: there is none."""
+        if not self._layout.get("whitespace_flexible", True):
+            return None
+        return str(self._layout.get("whitespace_pattern") or r"[ \t\n\r]+")
+
+    def check(self) -> None:
+        """RequestError where llguidance does not understand it, or knows that nothing fits."""
+        if why := self._why_not(self._json(edited(self._schema, [_harmless]))):
+            raise RequestError(f"{_FIELD}: {why[:_LONGEST_REASON]}", _FIELD)
+
+    def resolve(self, reference: Any) -> Any:
+        """What is referred to."""
+        found = pointed(self._schema, reference) if self._alone else None
+        if found is None:
+            raise Unfit
+        return found
+
+    def part(self, schema: Json) -> str:
+        """A part of it, with what it refers to; Impossible, or Unfit where it has to be whole."""
+        if not self._alone:
+            raise Unfit
+        needed: dict[str, dict[str, Any]] = {}
+        todo: list[Any] = [schema]
+        while todo:
+            for one, _ in subschemas(todo.pop()):
+                if "$ref" not in one:
+                    continue
+                found = self.resolve(one["$ref"])
+                kind, *names = str(one["$ref"])[2:].split("/")
+                if kind not in _DEFINITIONS or not _PLAIN.fullmatch("/".join(names)):
+                    raise Unfit
+                if (name := names[0]) not in needed.setdefault(kind, {}):
+                    needed[kind][name] = found
+                    todo.append(found)
+        alone = {key: one for key, one in schema.items() if key not in _DEFINITIONS} | needed
+        if isinstance(self._schema, dict) and "$schema" in self._schema:
+            alone["$schema"] = self._schema["$schema"]
+        return self._possible(self._json(alone))
+
+    def whole(self) -> str:
+        return self._json(self._schema)
+
+    def text(self, said: Json) -> str:
+        """A text, in which all escapes may be; Impossible."""
+        source = f"%json {write({**said, 'type': 'string', _LAYOUT: self._layout})}"
+        sure = len(said) < 2 and "pattern" not in said  # to look takes a millisecond
+        return source if sure else self._possible(source)
+
+    def multiple(self, said: Json, *, whole: bool) -> str:
+        """A number of which a part is given; bounds are what keeps its digits from going on."""
+        ends = {key: said[key] for key in _BOUNDS if key in said}
+        if "minimum" not in ends and "exclusiveMinimum" not in ends:
+            ends["minimum"] = -_FARTHEST
+        if "maximum" not in ends and "exclusiveMaximum" not in ends:
+            ends["maximum"] = _FARTHEST
+        type_ = "integer" if whole else "number"
+        return self._possible(self._json({"type": type_, "multipleOf": said["multipleOf"], **ends}))
+
+    def _possible(self, source: str) -> str:
+        if _UNSATISFIABLE in self._why_not(source):
+            raise Impossible
+        return source
+
+    def _why_not(self, source: str) -> str:
+        """What llguidance has against it, "" if nothing."""
+        why = LLMatcher.validate_grammar(f"start: {source}", limits=self._limits)
+        return (why.partition("failed to compile JSON schema: ")[2] or why).strip()
+
+    def _json(self, schema: Any) -> str:
+        for one, _ in subschemas(schema):
+            for key, number in _numbers(one):
+                if not (_is_step if key == "multipleOf" else _is_exact)(number):
+                    raise RequestError(
+                        f"{_FIELD}: {key} {shown(write(number))} is a number that cannot be kept "
+                        "to exactly, beside what else the schema says of the value",
+                        _FIELD,
+                    )
+        if isinstance(schema, bool):
+            schema = {"anyOf": [schema]}  # it takes nothing but objects
+        bare = edited(schema, [_without_words])
+        return (
+            f"%json {write({**bare, _LAYOUT: {'json_allowed_escapes': _ESCAPES, **self._layout}})}"
+        )
+
+
+def _numbers(schema: Json) -> Iterator[tuple[str, int | Decimal]]:
+    """Those that bind, each with the word that it belongs to."""
+    for key in (*_BOUNDS, *_VALUES, "multipleOf"):
+        todo = [schema.get(key)]
+        while todo:
+            one = todo.pop()
+            if isinstance(one, (list, dict)):
+                todo += one.values() if isinstance(one, dict) else one
+            elif isinstance(one, (int, Decimal)) and not isinstance(one, bool):
+                yield key, one
+
+
+def _is_exact(number: int | Decimal) -> bool:
+    """Whether llguidance, which makes a float of it, comes back to it."""
+    if Decimal(number).adjusted() >= _BEYOND:
+        return False
+    back = float(number)
+    return Decimal(back) == number or (
+        isinstance(number, Decimal) and Decimal(repr(back)) == number
+    )
+
+
+def _is_step(number: int | Decimal) -> bool:
+    """The same for what divides others, which it takes apart by multiplying with ten."""
+    if not _is_exact(number):
+        return False
+    value, places = abs(float(number)), 0
+    while value % 1 and places < _MOST_PLACES:
+        value, places = value * 10, places + 1
+    return Decimal(value) == shifted(Decimal(number).copy_abs(), places)
+
+
+def _harmless(schema: dict[str, Any]) -> dict[str, Any]:
+    """Without numbers that are not for it."""
+    kinds = {"const": object, "enum": list}
+    wrong = {key for key, number in _numbers(schema) if not _is_exact(number)}
+    return {
+        key: value
+        for key, value in schema.items()
+        if key not in wrong or not isinstance(value, kinds.get(key, (int, Decimal)))
+    }
+
+
+def _without_words(schema: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key not in _WORDS}

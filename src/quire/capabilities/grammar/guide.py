@@ -1,0 +1,212 @@
+"""Where an output stands in the text that it must become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from llguidance import LLMatcher
+
+from quire.capabilities.grammar.vocabulary import Vocabulary
+
+
+class Thinking(NamedTuple):
+    """How an output may reason before its text begins, in tokens."""
+
+    start: tuple[int, ...]  # empty: it has begun with the prompt's end, or may not begin
+    end: tuple[int, ...]
+    open: bool
+    budget: int | None  # tokens of reasoning, after which the end is written for it
+
+    @property
+    def num_opening(self) -> int:
+        """Tokens of the output before what is reasoning."""
+        return 0 if self.open else len(self.start)
+
+
+class Rules(NamedTuple):
+    """What is the same for all outputs of a request."""
+
+    text: LLMatcher | None  # at the beginning of the text; it is copied, never moved
+    thinking: Thinking | None
+    ends: frozenset[int]  # tokens that end an output
+    anew: Callable[[], LLMatcher | None] = lambda: None  # the text's, which no other request has
+    vocabulary: Vocabulary | None = None  # where there is a text
+
+
+class May(Enum):
+    """What may come next, where it is no single token."""
+
+    NOTHING = "nothing"
+    ANYTHING = "anything"
+    GO_ON = "anything but an end"
+    MATCH = "what the grammar allows"
+    MATCH_OR_THINK = "that, or the beginning of reasoning"
+
+
+class Guide:
+    """Stands after some tokens of one output. Derived from them: it can be made again any time."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.matcher: LLMatcher | None = None
+        self._length = 0  # tokens after which it stands
+        self._begun: int | None = None  # where the text begins, once that is known
+        self._matched = 0  # tokens that the matcher has taken
+        self._stuck: int | None = None  # the length at which a token came that may not
+        self._alone = False  # whether no other request has what the matcher is a copy of
+        self._restart()
+
+    def fork(self) -> Guide:
+        """Another one that stands at the same place."""
+        other = Guide(self.rules)
+        other.matcher = None if self.matcher is None else self.matcher.deep_copy()
+        other._length, other._begun = self._length, self._begun
+        other._matched, other._stuck = self._matched, self._stuck
+        other._alone = self._alone
+        return other
+
+    def follow(self, output: Sequence[int], length: int) -> None:
+        """Stand after the first ``length`` tokens of ``output``, which begins as it is known."""
+        self.retreat(length)
+        for place in range(self._length, length):
+            self._length = place + 1
+            self._advance(output)
+
+    def retreat(self, length: int) -> None:
+        """Stand after no more than ``length`` tokens: those beyond are not as they were known."""
+        if length >= self._length:
+            return
+        if self._stuck is not None and length < self._stuck:
+            self._stuck = None
+        if self._begun is None or length < self._begun or self._undecided_at(length):
+            if self._matched:
+                self.text().rollback(self._matched)
+            self._restart()
+            return
+        surplus = self._matched - (length - self._begun)
+        if surplus > 0:
+            self.text().rollback(surplus)
+            self._matched -= surplus
+        self._length = length
+
+    def next(self) -> int | May:
+        """The token that must come next, or what may."""
+        thinking = self.rules.thinking
+        if self._stuck is not None:
+            return May.NOTHING  # after a draft that is wrong, nobody asks; else it has failed
+        if self._begun is not None:
+            return May.ANYTHING if self.rules.text is None else May.MATCH
+        assert thinking is not None
+        if self._undecided:
+            return May.ANYTHING if self.rules.text is None else May.MATCH_OR_THINK
+        if thinking.budget is not None:
+            beyond = self._length - thinking.num_opening - thinking.budget
+            if 0 <= beyond < len(thinking.end):
+                return thinking.end[beyond]
+        return May.GO_ON
+
+    def forced(self, output: Sequence[int]) -> list[int]:
+        """The tokens that come next, if there is one way to go on; as they are mostly written."""
+        then, thinking = self.next(), self.rules.thinking
+        if isinstance(then, int):
+            assert thinking is not None and thinking.budget is not None
+            return list(thinking.end[self._length - thinking.num_opening - thinking.budget :])
+        if then is not May.MATCH or self.rules.vocabulary is None:
+            return []
+        text = self.text().compute_ff_bytes()
+        after = output[self._length - 1] if self._matched else None
+        return self.rules.vocabulary.tokens(text, after) if text else []
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can follow, if so."""
+        if self.matcher is not None and self.matcher.is_error():
+            return f"the grammar has become too complex: {self.matcher.get_error()[:200]}"
+        return None if self._stuck is None else "the text does not follow its grammar"
+
+    def renewed(self, output: Sequence[int]) -> bool:
+        """Whether another matcher goes on, because the states that others made were too many.
+
+        Copies share them. What other requests have written may not decide what this one can.
+        """
+        if self._alone or self.matcher is None or not self.matcher.is_error():
+            return False
+        if (new := self.rules.anew()) is None:
+            return False
+        self.matcher, self._alone = new.deep_copy(), True
+        assert self._begun is not None
+        for token in output[self._begun : self._begun + self._matched]:
+            self.matcher.consume_token(token)
+        return True
+
+    def text(self) -> LLMatcher:
+        """The matcher, after what there is of the text."""
+        if self.matcher is None:
+            assert self.rules.text is not None
+            self.matcher = self.rules.text.deep_copy()
+        return self.matcher
+
+    @property
+    def _undecided(self) -> bool:
+        """Whether it may yet begin to reason."""
+        return self._undecided_at(self._length)
+
+    def _restart(self) -> None:
+        thinking = self.rules.thinking
+        reasons = thinking is not None and (thinking.open or bool(thinking.start))
+        self._length = self._matched = 0
+        self._begun = None if reasons else 0
+        self._stuck = None
+
+    def _advance(self, output: Sequence[int]) -> None:
+        """One token further, which is there already."""
+        length = self._length
+        if self._stuck is not None:
+            return
+        if self._begun is None:
+            self._think(output)
+        if self._begun is not None and length > self._begun and self.rules.text is not None:
+            if self._takes(output[length - 1]) or (
+                self.renewed(output) and self._takes(output[length - 1])
+            ):
+                self._matched += 1
+            else:
+                self._stuck = length
+
+    def _takes(self, token: int) -> bool:
+        matcher = self.text()
+        return not matcher.is_stopped() and bool(matcher.try_consume_tokens([token]))
+
+    def _think(self, output: Sequence[int]) -> None:
+        """See whether the text has begun, before or after the last token."""
+        thinking, length = self.rules.thinking, self._length
+        assert thinking is not None
+        known = min(length, thinking.num_opening)
+        if tuple(output[:known]) != thinking.start[:known]:
+            self._begun = 0  # there is no reasoning
+            return
+        first = length - len(thinking.end)
+        if first >= known and tuple(output[first:length]) == thinking.end:
+            self._begun = length
+        elif self.rules.vocabulary is not None:
+            mark = self.rules.vocabulary.text(thinking.end)
+            last = output[max(known, length - len(mark)) : length]
+            self._look_for(mark, self.rules.vocabulary.text(last))
+
+    def _look_for(self, mark: bytes, text: bytes) -> None:
+        """See whether a text has just come to the reasoning's end, with whatever tokens.
+
+        Who reads it takes that for the end. What the last token has beyond the mark is lost to the
+        grammar, and so must be white space.
+        """
+        _, found, beyond = text.partition(mark)
+        if found and not beyond.strip():
+            self._begun = self._length
+        elif found:
+            self._stuck = self._length
+
+    def _undecided_at(self, length: int) -> bool:
+        thinking = self.rules.thinking
+        return thinking is not None and length < thinking.num_opening

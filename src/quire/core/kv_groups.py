@@ -1,0 +1,103 @@
+"""KV groups: the layers that share a window, and how the KV memory is divided among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from quire.core.memory import Window
+from quire.core.protocol import EVERYTHING, Sight
+
+
+class KVGroup(NamedTuple):
+    """Layers whose blocks are given out together, and how many blocks they have."""
+
+    layers: tuple[int, ...]
+    num_blocks: int
+    num_host_blocks: int = 0
+    window: Window | None = None
+
+    @classmethod
+    def of_values(cls, values: Sequence[Any]) -> KVGroup:
+        """As JSON has it."""
+        layers, num_blocks, num_host_blocks, window = values
+        return cls(tuple(layers), num_blocks, num_host_blocks, window and Window(*window))
+
+    def num_sink_blocks(self, block_size: int) -> int:
+        """Blocks of each sequence that its window does not leave behind."""
+        return 0 if self.window is None else self.window.sink_blocks(block_size)
+
+    def seqs_that_fit(self, num_tokens: int | None, block_size: int) -> int:
+        """Sequences of ``num_tokens``, or in a window of any length, that it holds at one time."""
+        length = blocks_of(num_tokens, block_size, self.window)
+        whole = self.num_blocks // length
+        if self.window is None:
+            return whole
+        spare = self.num_blocks - self.window.step_blocks(block_size)
+        return max(whole, spare // self.window.seq_blocks(block_size))
+
+
+def layers_by_window(windows: Sequence[int | None]) -> dict[int | None, tuple[int, ...]]:
+    """The layers of each KV group, full attention first."""
+    distinct = sorted(set(windows), key=lambda window: (window is not None, window or 0))
+    return {
+        window: tuple(layer for layer, own in enumerate(windows) if own == window)
+        for window in distinct
+    }
+
+
+def sights_of(kv_groups: Sequence[KVGroup], layers: range | None = None) -> tuple[Sight, ...]:
+    """Of a model with these KV groups.
+
+    layers: those that are its own, where a draft model has the others.
+    """
+    counts = [
+        len(kv_group.layers) if layers is None else sum(one in layers for one in kv_group.layers)
+        for kv_group in kv_groups
+    ]
+    own = [(kv_group.window, n) for kv_group, n in zip(kv_groups, counts, strict=True) if n]
+    if all(window is None for window, _ in own):
+        return EVERYTHING
+    return tuple(
+        Sight(n / sum(counts), None if window is None else window.tokens + window.sinks)
+        for window, n in own
+    )
+
+
+def blocks_of(num_tokens: int | None, block_size: int, window: Window | None) -> int:
+    """Blocks of a text of ``num_tokens``; None: so many that its window holds no more of more."""
+    if num_tokens is not None:
+        return -(-num_tokens // block_size)
+    assert window is not None, "only a window lets a sequence go on for ever"
+    return window.seq_blocks(block_size) + window.step_blocks(block_size)
+
+
+def blocks_needed(window: Window | None, length: int, block_size: int, num_seqs: int = 1) -> int:
+    """Most blocks that sequences of ``length`` blocks hold in a KV group."""
+    lengths = [length] * num_seqs
+    return sum(lengths) if window is None else window.most_held(lengths, block_size)
+
+
+def divide(
+    budget: int, block_bytes: Sequence[int], least: Sequence[int], most: Sequence[int | None]
+) -> list[int]:
+    """Blocks of each KV group, for ``budget`` bytes; the lists are by KV group.
+
+    least: blocks that the longest sequence needs: given first, if there are bytes for all.
+    most: no KV group gets more, the others have it instead; None: no limit.
+    Beyond that, all KV groups get the same number of blocks, since a short sequence needs as many
+    in each.
+    """
+    blocks = [0] * len(block_bytes)
+    if sum(count * size for count, size in zip(least, block_bytes, strict=True)) <= budget:
+        blocks = list(least)
+    left = budget - sum(count * size for count, size in zip(blocks, block_bytes, strict=True))
+    room = [None if cap is None else cap - has for cap, has in zip(most, blocks, strict=True)]
+    open_kv_groups = sorted(range(len(blocks)), key=lambda i: (room[i] is None, room[i] or 0))
+    for place, kv_group in enumerate(open_kv_groups):
+        share = left // sum(block_bytes[i] for i in open_kv_groups[place:])
+        limit = room[kv_group]
+        more = share if limit is None else min(share, limit)
+        blocks[kv_group] += more
+        left -= more * block_bytes[kv_group]
+    return blocks

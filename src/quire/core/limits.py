@@ -1,0 +1,133 @@
+"""What holds for an engine from its start to its end, in one record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from quire.core.errors import ConfigError
+from quire.core.kv_groups import KVGroup
+from quire.core.memory import (
+    BlockSource,
+    KVAllocator,
+    LayeredAllocator,
+    NoBlocks,
+    PagedAllocator,
+)
+from quire.core.protocol import PreemptionMode, RecoveryCosts, SchedulingPolicy
+from quire.core.scheduling import Beyond, BlockEvents, Preemption, Ring, Scheduler
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """A config, applied to a model. Scheduler, GPU runner and simulator are made from it.
+
+    KV groups: the pool; until ``fill`` has found its size, a block in each KV group. None of them:
+        the model keeps no keys and values, and reads each text whole, in one step.
+    max_model_len: the longest text, prompt and output; None: a window lets texts go on for ever.
+    """
+
+    kv_groups: tuple[KVGroup, ...]
+    block_size: int
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    enable_prefix_caching: bool
+    preemption_mode: str
+    scheduling_policy: str
+    attention_sinks: int
+    max_num_sessions: int
+    max_sessions_per_client: int
+    max_queue_time: float | None
+    max_loras: int  # 0: there are no adapters
+    kv_events: bool  # whether somebody is told what the prefix cache holds
+
+    def values(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def of_values(cls, values: Mapping[str, Any]) -> EngineLimits:
+        """Of what ``values`` gave. ConfigError if it is something else."""
+        try:
+            groups = map(KVGroup.of_values, values["kv_groups"])
+            return cls(**{**values, "kv_groups": tuple(groups)})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"these are no limits of an engine: {error}") from None
+
+    def with_blocks(self, num_blocks: int, num_host_blocks: int = 0) -> EngineLimits:
+        """The same with so many blocks in each KV group."""
+        kv_groups = (
+            kv_group._replace(num_blocks=num_blocks, num_host_blocks=num_host_blocks)
+            for kv_group in self.kv_groups
+        )
+        return replace(self, kv_groups=tuple(kv_groups))
+
+    @property
+    def num_blocks(self) -> int:
+        """Over all KV groups."""
+        return sum(kv_group.num_blocks for kv_group in self.kv_groups)
+
+    @property
+    def num_host_blocks(self) -> int:
+        """Over all KV groups."""
+        return sum(kv_group.num_host_blocks for kv_group in self.kv_groups)
+
+    @property
+    def windows(self) -> list[int | None]:
+        """Of each KV group, in tokens."""
+        return [kv_group.window and kv_group.window.tokens for kv_group in self.kv_groups]
+
+    def block_bytes(self, token_bytes: Sequence[int]) -> list[int]:
+        """Of a block in each KV group: it holds keys and values of the KV group's layers.
+
+        token_bytes: of a token in each layer.
+        """
+        return [
+            self.block_size * sum(token_bytes[layer] for layer in kv_group.layers)
+            for kv_group in self.kv_groups
+        ]
+
+    def pool_bytes(self, token_bytes: Sequence[int]) -> int:
+        """Of the whole pool on the device."""
+        sizes = zip(self.kv_groups, self.block_bytes(token_bytes), strict=True)
+        return sum(kv_group.num_blocks * each for kv_group, each in sizes)
+
+    def allocator(self) -> KVAllocator:
+        """An empty pool."""
+        size = self.block_size
+        if not self.kv_groups:
+            return NoBlocks(size)
+        kv_groups = [
+            PagedAllocator(kv_group.num_blocks, size, kv_group.num_host_blocks, kv_group.window)
+            for kv_group in self.kv_groups
+        ]
+        return kv_groups[0] if len(kv_groups) == 1 else LayeredAllocator(kv_groups)
+
+    def scheduler(self, costs: RecoveryCosts, source: BlockSource | None = None) -> Scheduler:
+        """A scheduler over an empty pool. ``source``: what it fetches blocks from, and stores."""
+        allocator = self.allocator()
+        return Scheduler(
+            allocator,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            enable_prefix_caching=self.enable_prefix_caching,
+            policy=SchedulingPolicy(self.scheduling_policy),
+            preemption=Preemption(allocator, PreemptionMode(self.preemption_mode), costs),
+            beyond=Beyond(allocator, source, costs),
+            max_num_sessions=self.max_num_sessions,
+            max_sessions_per_client=self.max_sessions_per_client,
+            ring=self._ring(),
+            max_queue_time=self.max_queue_time,
+            max_adapters=self.max_loras or None,
+            block_events=BlockEvents(allocator) if self.kv_events else None,
+            whole_prompts=not self.kv_groups,
+        )
+
+    def _ring(self) -> Ring:
+        size, windows = self.max_model_len, [kv_group.window for kv_group in self.kv_groups]
+        window = windows[0] if windows else None
+        if size is None and window is not None:
+            size = window.sinks + window.tokens
+        return Ring(self.attention_sinks, size)

@@ -1,0 +1,170 @@
+"""Several pools behind one allocator: layers with different windows keep different tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from quire.core.memory.blocks import BlockHash, BlockMove
+from quire.core.memory.paged import PagedAllocator
+from quire.core.memory.pool import ContentWatcher
+from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
+from quire.core.memory.views import PoolView
+
+_GRAVITY = {When.NOW: 0, When.LATER: 1, When.NEVER: 2}
+
+
+class LayeredAllocator:
+    """A *KV group* is the layers that share a window; each has a PagedAllocator of its own.
+
+    Every verb is done in all KV groups or in none: all of them are asked before any is changed.
+    Numbers of blocks are sums over the KV groups, but for those of a Fit: they are those of the one
+    that has least room.
+    """
+
+    def __init__(self, kv_groups: Sequence[PagedAllocator]) -> None:
+        if len({kv_group.block_size for kv_group in kv_groups}) != 1:
+            raise ValueError("there must be KV groups, with one block size")
+        self.kv_groups = tuple(kv_groups)
+        self.block_size = kv_groups[0].block_size
+
+    @property
+    def num_free_blocks(self) -> int:
+        return sum(kv_group.num_free_blocks for kv_group in self.kv_groups)
+
+    def advance(self, now: float) -> None:
+        for kv_group in self.kv_groups:
+            kv_group.advance(now)
+
+    def fit(self, demand: Demand) -> Fit:
+        common = self._common_hits(demand)
+        fits = [kv_group.fit(common) for kv_group in self.kv_groups]
+        tightest = max(fits, key=lambda fit: (_GRAVITY[fit.when], fit.needed - fit.free))
+        # A token would have been saved if no KV group had lost it.
+        before = [kv_group.fit(demand) for kv_group in self.kv_groups]
+        reach = min(fit.cached + fit.evicted for fit in before)
+        cached = fits[0].cached
+        return tightest._replace(evicted=max(0, reach - cached))
+
+    def admit(self, seq_id: int, demand: Demand) -> int | None:
+        common = self._common_hits(demand)
+        if any(kv_group.fit(common).when is not When.NOW for kv_group in self.kv_groups):
+            return None
+        cached = {kv_group.admit(seq_id, common) for kv_group in self.kv_groups}
+        assert len(cached) == 1, "all KV groups found the same beginning"
+        return cached.pop()
+
+    def take_fetches(self) -> list[BlockMove]:
+        return self._in_all(PagedAllocator.take_fetches)
+
+    def locate(self, content: BlockHash) -> Sequence[int] | None:
+        found = [kv_group.locate(content) for kv_group in self.kv_groups]
+        blocks = [blocks[0] for blocks in found if blocks is not None]
+        return blocks if len(blocks) == len(found) else None
+
+    def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
+        return sum(kv_group.blocks_to_append(new_tokens) for kv_group in self.kv_groups)
+
+    def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
+        for kv_group in self.kv_groups:
+            kv_group.drop(new_tokens)
+        if any(
+            kv_group.blocks_to_append(new_tokens) > kv_group.num_free_blocks
+            for kv_group in self.kv_groups
+        ):
+            return None
+        return self._in_all(lambda kv_group: kv_group.append(new_tokens))
+
+    def draft(self, seq_id: int, count: int) -> bool:
+        if not all(kv_group.can_draft(seq_id, count) for kv_group in self.kv_groups):
+            return False
+        return all(kv_group.draft(seq_id, count) for kv_group in self.kv_groups)
+
+    def trim(self, seq_id: int, num_tokens: int) -> None:
+        for kv_group in self.kv_groups:
+            kv_group.trim(seq_id, num_tokens)
+
+    def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
+        return self._in_all(lambda kv_group: kv_group.fork(parent_id, child_id))
+
+    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> None:
+        for kv_group in self.kv_groups:
+            kv_group.commit(seq_id, block_hashes, count)
+
+    def settle(self) -> None:
+        for kv_group in self.kv_groups:
+            kv_group.settle()
+
+    def free(self, seq_id: int, *, invalid: bool = False) -> float:
+        return sum(kv_group.free(seq_id, invalid=invalid) for kv_group in self.kv_groups)
+
+    def invalidate(self, block: int, kv_group: int = 0) -> None:
+        self.kv_groups[kv_group].invalidate(block)
+
+    def watch(self, watcher: ContentWatcher) -> None:
+        for number, kv_group in enumerate(self.kv_groups):
+            kv_group.watch(watcher, number)
+
+    def clear_contents(self) -> None:
+        for kv_group in self.kv_groups:
+            kv_group.clear_contents()
+
+    def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
+        return self.kv_groups[kv_group].cached_blocks()
+
+    def charge(self, seq_id: int) -> float:
+        return sum(kv_group.charge(seq_id) for kv_group in self.kv_groups)
+
+    def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
+        ids = list(seq_ids)
+        for kv_group in self.kv_groups:
+            kv_group.drop(ids)
+        if not all(kv_group.can_swap_out(ids) for kv_group in self.kv_groups):
+            return None
+        return self._in_all(lambda kv_group: kv_group.swap_out(ids))
+
+    def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
+        ids = list(seq_ids)
+        if not all(kv_group.can_swap_in(ids, headroom) for kv_group in self.kv_groups):
+            return None
+        return self._in_all(lambda kv_group: kv_group.swap_in(ids, headroom))
+
+    def table(self, seq_id: int) -> BlockTable:
+        first, *others = (kv_group.table(seq_id) for kv_group in self.kv_groups)
+        return first._replace(further=tuple(others))
+
+    def num_tokens(self, seq_id: int) -> int:
+        return self.kv_groups[0].num_tokens(seq_id)
+
+    def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
+        held = [kv_group.blocks_held(seq_ids) for kv_group in self.kv_groups]
+        return sum(distinct for distinct, _ in held), sum(shared for _, shared in held)
+
+    def usage(self) -> Usage:
+        return Usage(
+            *map(sum, zip(*(kv_group.usage() for kv_group in self.kv_groups), strict=True))
+        )
+
+    def views(self) -> tuple[PoolView, ...]:
+        return tuple(view for kv_group in self.kv_groups for view in kv_group.views())
+
+    def _common_hits(self, demand: Demand) -> Demand:
+        """The demand with so few hashes that every KV group finds all of them.
+
+        A shorter beginning ends in another window, so each KV group must be asked again.
+        """
+        agreed = len(demand.block_hashes)
+        while True:
+            demand = replace(demand, block_hashes=demand.block_hashes[:agreed])
+            agreed = min(kv_group.hit_blocks(demand) for kv_group in self.kv_groups)
+            if agreed == len(demand.block_hashes):
+                return demand
+
+    def _in_all(self, act: Callable[[PagedAllocator], list[BlockMove] | None]) -> list[BlockMove]:
+        """The moves of every KV group, each with its KV group."""
+        moves: list[BlockMove] = []
+        for number, kv_group in enumerate(self.kv_groups):
+            own = act(kv_group)
+            assert own is not None, "every KV group has said that there is room"
+            moves += (move._replace(kv_group=number) for move in own)
+        return moves

@@ -1,0 +1,404 @@
+"""PagedAllocator, the block manager of PagedAttention (Kwon et al., SOSP 2023, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from quire.core.memory.block_list import BlockList
+from quire.core.memory.blocks import BEYOND, BlockHash, BlockMove, MoveKind
+from quire.core.memory.holdings import Holdings
+from quire.core.memory.occupancy import Occupancy
+from quire.core.memory.paged_view import PagedView
+from quire.core.memory.pool import BlockPool, ContentWatcher
+from quire.core.memory.prefix import Hits, evicted_tokens, find_hits
+from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
+from quire.core.memory.views import PoolView
+from quire.core.memory.window import Window, most_held
+
+
+class PagedAllocator:
+    """Fixed-size blocks anywhere in memory, allocated on demand, shared by reference count.
+
+    A block is copied when a sequence is about to write into it while others hold it too. Full
+    blocks are found again by content (prefix caching) for as long as nobody needed their memory.
+
+    With a ``window``, a sequence gives back the blocks that its later tokens cannot see, all but
+    those of its attention sinks.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_host_blocks: int = 0,
+        window: Window | None = None,
+    ) -> None:
+        if num_blocks < 1 or block_size < 1 or num_host_blocks < 0:
+            raise ValueError(
+                "num_blocks and block_size must be at least 1, num_host_blocks at least 0; got "
+                f"{num_blocks}, {block_size}, {num_host_blocks}"
+            )
+        self.block_size = block_size
+        self.window = window
+        self.device = BlockPool(num_blocks)
+        self.host = BlockPool(num_host_blocks)
+        self._num_sinks = 0 if window is None else window.sink_blocks(block_size)
+        self.tables: dict[int, BlockList] = {}
+        self.occupancy = Occupancy(self.device, block_size)
+        self._holdings = Holdings(self.device, self.occupancy, block_size)
+        self._unsettled: set[int] = set()  # published, and computed by the step under way
+        self._fetches: list[BlockMove] = []  # for what admissions have found beyond the pool
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self.device.num_free
+
+    def advance(self, now: float) -> None:
+        self.device.now = now
+
+    def fit(self, demand: Demand) -> Fit:
+        return self._fit(demand, self._hits(demand))
+
+    def hit_blocks(self, demand: Demand) -> int:
+        """Leading blocks of the demand that need not be computed."""
+        return self._hits(demand).end
+
+    def _fit(self, demand: Demand, hits: Hits) -> Fit:
+        fresh = most_held(demand, hits.num_dropped, self.block_size, self.window)
+        blocks, ref_counts = hits.shared, self.device.ref_counts
+        into = hits.blocks[-1] if hits.tokens % self.block_size else BEYOND
+        if into != BEYOND and ref_counts[into]:
+            fresh += 1  # others hold the block that the next token goes into: it will be copied
+        # A hit on a held block costs nothing; on a cached one it takes that block off the free.
+        free_hits = sum(1 for block in blocks if not ref_counts[block])
+        needed = fresh - len(blocks) + free_hits + demand.headroom
+        free, capacity = self.device.num_free, self.device.num_blocks
+        when = When.NOW if needed <= free else When.LATER
+        if fresh > capacity:
+            when = When.NEVER
+        evicted = evicted_tokens(demand, hits.end, self.device, self.block_size)
+        return Fit(when, needed, free, capacity, hits.tokens, evicted)
+
+    def admit(self, seq_id: int, demand: Demand) -> int | None:
+        self._refuse_known(seq_id)
+        hits = self._hits(demand)
+        if self._fit(demand, hits).when is not When.NOW:
+            return None
+        length = self._blocks_for(demand.num_tokens) - hits.num_dropped
+        if self.window is not None:  # what comes later goes where the window has left
+            length = self.window.most_held([length], self.block_size)
+        promised = min(demand.num_tokens, (hits.num_dropped + length) * self.block_size)
+        table = BlockList(hits.tokens, promised, hits.num_dropped, self._num_sinks)
+        table.num_published = hits.end
+        # From here on the hits are this sequence's too, whoever else holds or frees them; the
+        # others are its own, until it forks. ``free`` gives up both alike.
+        shared = hits.shared
+        self.occupancy.revive(shared)
+        table.blocks = shared  # shared before any take(), which could evict them
+        table.entries = self.device.share_all(shared, found=True)
+        if len(shared) < len(hits.blocks):
+            self._fetches += self._holdings.fetch(table, hits, demand.block_hashes)
+        self._holdings.acquire_new(table, length - len(hits.blocks))
+        self.tables[seq_id] = table
+        self.occupancy.reserved += table.reserved
+        return hits.tokens
+
+    def take_fetches(self) -> list[BlockMove]:
+        fetches, self._fetches = self._fetches, []
+        return fetches
+
+    def locate(self, content: BlockHash) -> Sequence[int] | None:
+        block = self.device.find(content)
+        return None if block is None else (block,)
+
+    def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
+        size, tables, ref_counts = self.block_size, self.tables, self.device.ref_counts
+        growth = 0
+        writers: dict[int, int] = {}  # shared block -> sharers about to write into it
+        for seq_id, count in new_tokens.items():
+            table = tables[seq_id]
+            first, blocks = table.num_tokens, table.blocks
+            growth += table.missing(first + count, size)
+            if first % size:
+                block = blocks[first // size - table.num_dropped]
+                if ref_counts[block] > 1:
+                    writers[block] = writers.get(block, 0) + 1
+        # Of k writers among r owners all copy, except the last if nobody else holds the block.
+        copied = [min(k, ref_counts[block] - 1) for block, k in writers.items()]
+        return growth + sum(copied)
+
+    def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
+        if self.window is not None:
+            self.drop(new_tokens)
+        if len(new_tokens) == 1 and self._append_in_place(new_tokens):
+            return []
+        if self.blocks_to_append(new_tokens) > self.device.num_free:
+            return None
+        size, ref_counts = self.block_size, self.device.ref_counts
+        moves: list[BlockMove] = []
+        for seq_id, count in new_tokens.items():
+            table = self.tables[seq_id]
+            first = table.num_tokens
+            index = first // size - table.num_dropped
+            if first % size and ref_counts[table.blocks[index]] > 1:
+                moves.append(self._holdings.copy_on_write(table, index, first % size))
+            self._holdings.write(table, count)
+        return moves
+
+    def can_draft(self, seq_id: int, count: int) -> bool:
+        table = self.tables[seq_id]
+        missing = table.missing(table.num_tokens + count, self.block_size)
+        return missing <= self.device.num_free
+
+    def draft(self, seq_id: int, count: int) -> bool:
+        # The last append has made the tail the sequence's own.
+        table, size = self.tables[seq_id], self.block_size
+        offset = table.num_tokens % size
+        if offset and offset + count <= size and not table.reserved:
+            self.occupancy.extend(table.blocks[-1], count)
+            table.num_tokens += count
+            return True
+        if not self.can_draft(seq_id, count):
+            return False
+        self._holdings.write(table, count)
+        return True
+
+    def trim(self, seq_id: int, num_tokens: int) -> None:
+        table, size = self.tables[seq_id], self.block_size
+        if num_tokens == table.num_tokens:
+            return
+        index, offset = num_tokens // size - table.num_dropped, num_tokens % size
+        if num_tokens < table.promised:
+            raise ValueError(f"sequence {seq_id} was admitted with {table.promised} tokens")
+        if offset and self.device.ref_counts[table.blocks[index]] > 1:
+            raise ValueError(f"sequence {seq_id} has been forked since it had {num_tokens} tokens")
+        table.num_tokens = num_tokens
+        while len(table.blocks) > table.filled(size):
+            self._holdings.release_last(table)
+        if offset:  # what comes next is written over tokens that were here
+            block = table.blocks[index]
+            self.device.invalidate(block)
+            self.occupancy.extend(block, offset - self.occupancy.filled[block])
+        table.num_published = min(table.num_published, num_tokens // size)
+
+    def drop(self, seq_ids: Iterable[int]) -> None:
+        """Give back the blocks that these sequences' next tokens and all later ones cannot see.
+
+        Whoever takes them may not write before a step that reads them is done. Nobody else reads
+        them any more, so this is not undone where there is no room for what comes next.
+        """
+        if self.window is None:
+            return
+        for seq_id in seq_ids:
+            table = self.tables[seq_id]
+            count = self.window.dropped(table.num_tokens, self.block_size) - table.num_dropped
+            if count > 0:
+                self._holdings.release_first(table, count)
+
+    def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
+        # Allocates nothing, so it cannot run out.
+        self._refuse_known(child_id)
+        parent = self.tables[parent_id]
+        num_tokens = parent.num_tokens
+        child = BlockList(num_tokens, num_tokens, parent.num_dropped, self._num_sinks)
+        child.num_published, child.swapped = parent.num_published, parent.swapped
+        child.blocks = self._filled_blocks(parent)
+        entries = (self.host if parent.swapped else self.device).share_all(child.blocks)
+        child.entries = [] if parent.swapped else entries
+        self.tables[child_id] = child
+        return []
+
+    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> None:
+        table = self.tables[seq_id]
+        sinks, dropped, first = table.num_sinks, table.num_dropped, table.num_published
+        self._publish(table.blocks, block_hashes, range(first, min(sinks, count)), 0)
+        kept = range(max(first, sinks + dropped), count)
+        self._publish(table.blocks, block_hashes, kept, dropped)
+        table.num_published = max(first, count)
+
+    def _publish(
+        self, blocks: list[int], block_hashes: Sequence[BlockHash], logical: range, dropped: int
+    ) -> None:
+        for i in logical:
+            block = blocks[i - dropped]
+            self.device.publish(block, block_hashes[i])
+            self._unsettled.add(block)
+
+    def settle(self) -> None:
+        self._unsettled.clear()
+
+    def free(self, seq_id: int, *, invalid: bool = False) -> float:
+        table = self.tables.pop(seq_id)
+        if invalid and not table.swapped:
+            for block in table.blocks:
+                self.device.invalidate(block)
+        if table.swapped:
+            for block in table.blocks:
+                self.host.release(block)
+        else:
+            self._holdings.release_all(table)
+        return table.charge
+
+    def invalidate(self, block: int, kv_group: int = 0) -> None:
+        self.device.invalidate(block)
+
+    def watch(self, watcher: ContentWatcher, kv_group: int = 0) -> None:
+        self.device.watch(watcher, kv_group)
+
+    def clear_contents(self) -> None:
+        for pool in (self.device, self.host):
+            pool.clear()
+
+    def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
+        return self.device.cached_blocks()
+
+    def charge(self, seq_id: int) -> float:
+        table = self.tables[seq_id]
+        charged = map(self.device.charged, () if table.swapped else table.blocks)
+        return table.charge + sum(charged) - sum(table.entries)
+
+    def can_swap_out(self, seq_ids: Iterable[int]) -> bool:
+        filled = (self._filled_blocks(self.tables[seq_id]) for seq_id in seq_ids)
+        return len(_distinct(filled)) <= self.host.num_free
+
+    def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
+        seq_ids = list(seq_ids)
+        # Before they leave, so that none comes back only to be dropped: were its move to fail,
+        # nobody would own it, and its content would still be found.
+        self.drop(seq_ids)
+        if not self.can_swap_out(seq_ids):
+            return None
+        tables = [self.tables[seq_id] for seq_id in seq_ids]
+        filled = [self._filled_blocks(table) for table in tables]
+        distinct = _distinct(filled)
+        target = {block: self.host.take() for block in distinct}
+        for block in distinct:
+            content = self.device.content(block)
+            if content is not None:
+                self.host.publish(target[block], content)
+        seen: set[int] = set()
+        for table, blocks in zip(tables, filled, strict=True):
+            for block in blocks:
+                if block in seen:  # the first owner's reference came with take()
+                    self.host.share(target[block])
+                seen.add(block)
+            self._holdings.release_all(table)
+            table.blocks = [target[block] for block in blocks]
+            table.swapped, table.view = True, None
+        return [BlockMove(MoveKind.SWAP_OUT, block, target[block]) for block in distinct]
+
+    def can_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> bool:
+        tables = [self.tables[seq_id] for seq_id in seq_ids]
+        distinct = _distinct(table.blocks for table in tables)
+        found = self._still_on_device(distinct)
+        free_hits = sum(1 for block in found.values() if not self.device.ref_counts[block])
+        copied = len(distinct) - len(found)
+        tails = sum(table.missing(table.promised, self.block_size) for table in tables)
+        return copied + free_hits + tails + headroom <= self.device.num_free
+
+    def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
+        seq_ids = list(seq_ids)
+        if not self.can_swap_in(seq_ids, headroom):
+            return None
+        tables = [self.tables[seq_id] for seq_id in seq_ids]
+        distinct = _distinct(table.blocks for table in tables)
+        target = self._still_on_device(distinct)
+        self.occupancy.revive(target.values())
+        self.device.share_all(list(target.values()))  # before any take(), which could evict them
+        moves = []
+        for block in distinct:
+            if block not in target:
+                target[block] = self._restore(block)
+                moves.append(BlockMove(MoveKind.SWAP_IN, block, target[block]))
+        seen: set[int] = set()
+        for table in tables:
+            host_blocks, table.blocks = table.blocks, []
+            for block in host_blocks:
+                if block in seen:  # the first owner's reference is the one taken above
+                    self.device.share(target[block])
+                seen.add(block)
+                self.host.release(block)
+                self._holdings.acquire(table, target[block])
+            missing = table.missing(table.promised, self.block_size)
+            self._holdings.acquire_new(table, missing)
+            table.swapped = False
+            self.occupancy.fill(table)
+            self.occupancy.reserved += table.reserved
+        return moves
+
+    def table(self, seq_id: int) -> BlockTable:
+        table = self.tables[seq_id]
+        if table.view is None:
+            table.view = table.frozen(self.block_size)
+        return table.view
+
+    def num_tokens(self, seq_id: int) -> int:
+        return self.tables[seq_id].num_tokens
+
+    def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
+        if len(seq_ids) == 1:
+            table = self.tables[seq_ids[0]]
+            return (0, 0) if table.swapped else (len(table.blocks), 0)
+        tables = [self.tables[seq_id] for seq_id in seq_ids]
+        held = [table.blocks for table in tables if not table.swapped]
+        distinct = len(set().union(*held))
+        return distinct, sum(map(len, held)) - distinct
+
+    def usage(self) -> Usage:
+        return self.occupancy.usage()
+
+    def views(self) -> tuple[PoolView, ...]:
+        return (PagedView(self.device, self.occupancy, self.window),)
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def _filled_blocks(self, table: BlockList) -> list[int]:
+        return table.blocks[: table.filled(self.block_size)]
+
+    def _hits(self, demand: Demand) -> Hits:
+        return find_hits(demand, self.device, self.block_size, self.window, self._unsettled)
+
+    def _append_in_place(self, new_tokens: Mapping[int, int]) -> bool:
+        """Tokens of one sequence, into a block of its own that has room: most appends."""
+        ((seq_id, count),) = new_tokens.items()
+        table, occupancy = self.tables[seq_id], self.occupancy
+        index, offset = divmod(table.num_tokens, self.block_size)
+        end = offset + count
+        if not offset or end > self.block_size:
+            return False
+        block = table.blocks[index - table.num_dropped]
+        if self.device.ref_counts[block] != 1:
+            return False
+        if table.promised > table.num_tokens:
+            occupancy.reserved -= min(count, table.reserved)
+        table.num_tokens += count
+        if end > occupancy.filled[block]:
+            occupancy.extend(block, end - occupancy.filled[block])
+        return True
+
+    def _still_on_device(self, host_blocks: Iterable[int]) -> dict[int, int]:
+        """Of swapped-out blocks, those whose content the device still has: host -> device."""
+        found = {}
+        for block in host_blocks:
+            content = self.host.content(block)
+            device_block = None if content is None else self.device.find(content)
+            if device_block is not None:
+                found[block] = device_block
+        return found
+
+    def _restore(self, host_block: int) -> int:
+        block = self.device.take()
+        content = self.host.content(host_block)
+        if content is not None:
+            self.device.publish(block, content)
+        return block
+
+    def _refuse_known(self, seq_id: int) -> None:
+        if seq_id in self.tables:
+            raise ValueError(f"sequence {seq_id} already has a block table")
+
+
+def _distinct(tables: Iterable[Iterable[int]]) -> list[int]:
+    """The blocks of these tables, each once, in order."""
+    return list(dict.fromkeys(block for blocks in tables for block in blocks))

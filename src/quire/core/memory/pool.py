@@ -1,0 +1,257 @@
+"""Physical blocks: who counts on them, which are free, and what the free ones still hold."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from quire.core.memory.blocks import BlockHash
+
+
+class ContentWatcher(Protocol):
+    """Is told of each content when it can be found, and when it no longer can."""
+
+    def stored(self, kv_group: int, content: BlockHash) -> None: ...
+
+    def removed(self, kv_group: int, content: BlockHash) -> None: ...
+
+    def cleared(self) -> None:
+        """Nothing can be found, in any KV group."""
+
+
+class BlockPool:
+    """``num_blocks`` blocks with reference counts and an index of their contents.
+
+    A block is *held* while its reference count is positive. A free block is *cached* if its
+    content has been published under a hash and not been overwritten since, else *blank*. Blank
+    blocks are taken first; then cached ones, least recently released first.
+
+    Each block also keeps what its owners are charged: the time it is held, divided among them.
+
+    times_found: by block, how often its content has been found in it.
+    touched: blocks that have been taken, shared or given up since somebody last looked, for whoever
+        looks at them all; None: nobody does.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.ref_counts = [0] * num_blocks
+        self.times_found = array("I", [0]) * num_blocks
+        self.touched: set[int] | None = None
+        self.now = 0.0  # seconds; whoever has a clock sets it
+        self._charged = array("d", [0.0]) * num_blocks  # seconds per owner, up to _since
+        self._since = array("d", [0.0]) * num_blocks
+        self._hashes: list[BlockHash | None] = [None] * num_blocks
+        self._block_of: dict[BlockHash, int] = {}
+        self._evicted: OrderedDict[BlockHash, None] = OrderedDict()  # the latest num_blocks ones
+        self._blank = list(reversed(range(num_blocks)))  # a stack: block 0 goes first
+        self._cached: OrderedDict[int, None] = OrderedDict()  # in order of release
+        self._watcher: ContentWatcher | None = None
+        self._kv_group = 0  # as which the watcher knows this pool
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be taken now, blank and cached."""
+        return len(self._blank) + len(self._cached)
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def num_held(self) -> int:
+        return self.num_blocks - self.num_free
+
+    def cached_blocks(self) -> list[int]:
+        """Least recently released first."""
+        return list(self._cached)
+
+    def watch(self, watcher: ContentWatcher, kv_group: int) -> None:
+        """Tell ``watcher`` from now on what can be found here."""
+        self._watcher, self._kv_group = watcher, kv_group
+
+    def take(self) -> int:
+        """A free block with reference count 1, its old content forgotten.
+
+        The caller has made sure that one is free.
+        """
+        if self._blank:
+            block = self._blank.pop()
+        else:
+            block, _ = self._cached.popitem(last=False)
+            self._evict(block)
+        self.ref_counts[block] = 1
+        self._since[block] = self.now
+        self.times_found[block] = 0
+        if self.touched is not None:
+            self.touched.add(block)
+        return block
+
+    def take_all(self, count: int) -> tuple[list[int], list[float]]:
+        """``take`` as often; the blocks, and what each is ``charged`` at this moment."""
+        blocks = [self.take() for _ in range(count)]
+        charged = self._charged
+        return blocks, [charged[block] for block in blocks]
+
+    def share(self, block: int) -> None:
+        """One more owner of a block that is held or cached."""
+        if self.ref_counts[block] == 0:
+            del self._cached[block]
+        self._charge(block)
+        self.ref_counts[block] += 1
+        if self.touched is not None:
+            self.touched.add(block)
+
+    def share_all(self, blocks: Sequence[int], *, found: bool = False) -> list[float]:
+        """``share`` for each of these blocks; what each is ``charged`` at this moment.
+
+        found: they have been, by their content.
+        """
+        counts, charged, since, now = self.ref_counts, self._charged, self._since, self.now
+        if self.touched is not None:
+            self.touched.update(blocks)
+        for block in blocks:
+            if counts[block]:
+                charged[block] += (now - since[block]) / counts[block]
+            else:
+                del self._cached[block]
+            since[block] = now
+            counts[block] += 1
+            self.times_found[block] += found
+        return [charged[block] for block in blocks]
+
+    def release(self, block: int) -> bool:
+        """One owner fewer; True if that was the last and the block is free now."""
+        self._charge(block)
+        self.ref_counts[block] -= 1
+        if self.touched is not None:
+            self.touched.add(block)
+        if self.ref_counts[block]:
+            return False
+        if self._hashes[block] is None:
+            self._blank.append(block)
+        else:
+            self._cached[block] = None
+        return True
+
+    def release_all(
+        self, blocks: Iterable[int], entries: Iterable[float], charge: float
+    ) -> tuple[float, list[int]]:
+        """``release`` for each of these blocks, in their order.
+
+        entries: what each was ``charged`` when this owner came.
+
+        Returns:
+            ``charge`` and what is owed for all of them; the blocks that are free now.
+        """
+        counts, charged, since, now = self.ref_counts, self._charged, self._since, self.now
+        freed = []
+        for block, entry in zip(blocks, entries, strict=True):
+            owners = counts[block]
+            until_now = charged[block] = charged[block] + (now - since[block]) / owners
+            charge += until_now - entry
+            since[block] = now
+            counts[block] = owners - 1
+            if self.touched is not None:
+                self.touched.add(block)
+            if owners > 1:
+                continue
+            freed.append(block)
+            if self._hashes[block] is None:
+                self._blank.append(block)
+            else:
+                self._cached[block] = None
+        return charge, freed
+
+    def charged(self, block: int) -> float:
+        """Seconds charged so far to whoever has owned the held ``block`` from the beginning.
+
+        An owner pays the difference between the end and the start of its ownership.
+        """
+        return self._charged[block] + (self.now - self._since[block]) / self.ref_counts[block]
+
+    def publish(self, block: int, content: BlockHash) -> None:
+        """Let ``content`` be found in ``block`` from now on.
+
+        Where another block already holds that content, the index keeps the older one: hash to
+        block is one to one, so a block leaves the index exactly when it is overwritten.
+        """
+        if self._hashes[block] is None and content not in self._block_of:
+            self._hashes[block] = content
+            self._block_of[content] = block
+            self._evicted.pop(content, None)
+            if self._watcher is not None:
+                self._watcher.stored(self._kv_group, content)
+
+    def invalidate(self, block: int) -> None:
+        """Forget what ``block`` holds: it was published, but could not be computed or fetched."""
+        content = self._hashes[block]
+        if content is not None:
+            self._forget(block, content)
+            if block in self._cached:
+                del self._cached[block]
+                self._blank.append(block)
+                if self.touched is not None:
+                    self.touched.add(block)
+
+    def clear(self) -> None:
+        """Forget what all blocks hold. Whoever holds them still does."""
+        self._hashes = [None] * self.num_blocks
+        self._block_of.clear()
+        self._blank += reversed(self._cached)
+        if self.touched is not None:
+            self.touched.update(self._cached)
+        self._cached.clear()
+        if self._watcher is not None:
+            self._watcher.cleared()
+
+    def find(self, content: BlockHash) -> int | None:
+        """The block, held or cached, that holds ``content``."""
+        return self._block_of.get(content)
+
+    def content(self, block: int) -> BlockHash | None:
+        """The hash under which ``block`` is published."""
+        return self._hashes[block]
+
+    def was_evicted(self, content: BlockHash) -> bool:
+        """Whether ``content`` was here not long ago, and its block has been taken since."""
+        return content in self._evicted
+
+    def rebuild(self, owners: Sequence[int]) -> None:
+        """Let these be the reference counts, and all that follows from them follow.
+
+        Contents of blocks that nobody owns are forgotten: who knows what has been written there.
+        """
+        if self.touched is not None:
+            self.touched.update(range(self.num_blocks))
+        for block, count in enumerate(owners):
+            if self.ref_counts[block] != count:
+                self._since[block] = self.now
+                if not count:
+                    self.invalidate(block)
+        self.ref_counts = list(owners)
+        free = [block for block, count in enumerate(owners) if not count]
+        self._cached = OrderedDict.fromkeys(b for b in free if self._hashes[b] is not None)
+        self._blank = [block for block in reversed(free) if self._hashes[block] is None]
+
+    def _charge(self, block: int) -> None:
+        owners = self.ref_counts[block]
+        if owners:
+            self._charged[block] += (self.now - self._since[block]) / owners
+        self._since[block] = self.now
+
+    def _evict(self, block: int) -> None:
+        content = self._hashes[block]
+        if content is not None:
+            self._forget(block, content)
+            self._evicted[content] = None
+            if len(self._evicted) > self.num_blocks:
+                self._evicted.popitem(last=False)
+
+    def _forget(self, block: int, content: BlockHash) -> None:
+        del self._block_of[content]
+        self._hashes[block] = None
+        if self._watcher is not None:
+            self._watcher.removed(self._kv_group, content)

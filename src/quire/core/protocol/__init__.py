@@ -1,0 +1,83 @@
+"""What crosses between those who decide and those who carry out: values, and no scheduler."""
+
+from quire.core.protocol.behind import Behind, last_of
+from quire.core.protocol.block_events import (
+    AllBlocksCleared,
+    BlockEvent,
+    BlocksRemoved,
+    BlocksStored,
+)
+from quire.core.protocol.decision import Decision, Verdict
+from quire.core.protocol.parts import Parts
+from quire.core.protocol.pending import Executor, PendingStep
+from quire.core.protocol.policy import PreemptionMode, RecoveryCosts, SchedulingPolicy
+from quire.core.protocol.pooling import Pooler, Pooling, PoolingParams
+from quire.core.protocol.request import Adapter, FinishReason, Origin, Request
+from quire.core.protocol.roster import Roster
+from quire.core.protocol.sampling_params import SamplingParams
+from quire.core.protocol.soft_cut import SoftCut, column_biases
+from quire.core.protocol.step import (
+    IN_FLIGHT,
+    TO_DRAFT,
+    Chunk,
+    Forked,
+    Opened,
+    Outcome,
+    Progress,
+    Readout,
+    Sample,
+    Step,
+    StepResult,
+    TokenLogprobs,
+    confirmed,
+)
+from quire.core.protocol.structured_outputs import Reasoning, Rules, StructuredOutputs
+from quire.core.protocol.work import EVERYTHING, Sight, Work, work_of
+
+__all__ = [
+    "EVERYTHING",
+    "IN_FLIGHT",
+    "TO_DRAFT",
+    "Adapter",
+    "AllBlocksCleared",
+    "Behind",
+    "BlockEvent",
+    "BlocksRemoved",
+    "BlocksStored",
+    "Chunk",
+    "Decision",
+    "Executor",
+    "FinishReason",
+    "Forked",
+    "Opened",
+    "Origin",
+    "Outcome",
+    "Parts",
+    "PendingStep",
+    "Pooler",
+    "Pooling",
+    "PoolingParams",
+    "PreemptionMode",
+    "Progress",
+    "Readout",
+    "Reasoning",
+    "RecoveryCosts",
+    "Request",
+    "Roster",
+    "Rules",
+    "Sample",
+    "SamplingParams",
+    "SchedulingPolicy",
+    "Sight",
+    "SoftCut",
+    "Step",
+    "StepResult",
+    "StructuredOutputs",
+    "TokenLogprobs",
+    "Verdict",
+    "Work",
+    "column_biases",
+    "confirmed",
+    "last_of",
+    "work_of",
+]

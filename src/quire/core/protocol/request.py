@@ -1,0 +1,87 @@
+"""The facts of a request, and the reasons for which one of its outputs ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from quire.core.memory import BlockHash, root_hash
+from quire.core.protocol.pooling import PoolingParams
+from quire.core.protocol.sampling_params import SamplingParams
+from quire.core.protocol.structured_outputs import Rules
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Low-rank changes to a model's weights (LoRA), for the requests that ask for them.
+
+    fingerprint: of their content. Two that are called alike are two, if one is changed.
+    """
+
+    fingerprint: bytes
+    name: str = field(compare=False)
+
+
+class Origin(NamedTuple):
+    """What a request is part of, for those who watch. Nothing that is computed depends on it."""
+
+    operation: str = "text_completion"  # by OpenTelemetry's conventions
+    request_id: str = ""  # of the HTTP request
+    traceparent: str = ""  # the caller's span, as its header says
+    tracestate: str = ""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The facts of a request. They never change, whatever happens to it."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    max_tokens: int  # params.max_tokens with the model's length applied; 0: only the prompt counts
+    seed: int  # params.seed, or one drawn for this request
+    arrival: float = 0.0  # seconds, on the clock that schedule() is given
+    ready: float | None = None  # when it had been prepared and could be queued; None: at arrival
+    eos_token_ids: frozenset[int] = frozenset()
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
+    rules: Rules | None = None  # what params ask of the text, compiled
+    pooling: PoolingParams | None = None  # a vector is wanted, and no tokens
+    second_from: int | None = None  # where the second text of a pair begins; None: there is but one
+    prediction: tuple[int, ...] = ()  # what its output is expected to be like, mostly
+    priority: int = 0  # under the priority and fair policies: the lower, the sooner
+    client: str = ""  # who is served; under the fair policy, clients share
+    cache_salt: str = ""  # only requests with the same salt share a prefix cache
+    adapter: Adapter | None = None  # what the model's weights are changed by
+    origin: Origin = Origin()  # noqa: RUF009  # frozen
+    block_hashes: Sequence[BlockHash] = ()
+    """Names of its first full blocks, in place of hashes of their tokens: a trace that tells which
+    blocks are equal is replayed with them. They may reach into the output of branch 0."""
+
+    @property
+    def min_tokens(self) -> int:
+        """No end counts before: 0 for structured texts, which end sooner only where they must."""
+        return 0 if self.params.structured_outputs is not None else self.params.min_tokens
+
+    @property
+    def root_hash(self) -> BlockHash:
+        """Only requests with the same one find each other's blocks, or what they were answered."""
+        return root_hash(self.cache_salt, b"" if self.adapter is None else self.adapter.fingerprint)
+
+    @property
+    def longest(self) -> int:
+        """Tokens whose keys and values a branch may need; the last one's are never read."""
+        return len(self.prompt_token_ids) + max(self.max_tokens, 1) - 1
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether its answer is made of every token's state, which no prefix cache keeps."""
+        return self.pooling is not None and self.pooling.needs_all_rows
+
+
+class FinishReason(str, Enum):
+    STOP = "stop"  # end of sequence, a stop token or a stop string
+    LENGTH = "length"  # max_tokens
+    ABORT = "abort"
+    ERROR = "error"

@@ -1,0 +1,91 @@
+"""What a step has to do, in the figures on which its time depends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quire.core.memory import MoveKind
+from quire.core.protocol.step import Step
+
+
+class Work(NamedTuple):
+    """A step's work. A chunk of one token, and drafts after it, is decoding; others are prefill.
+
+    Tokens that are seen, and whose keys and values are read, are counted as in the mean over
+    layers: a layer with a window sees no more than that.
+    """
+
+    prefill_tokens: int = 0
+    prefill_pairs: float = 0  # (token, token it sees): what attention computes
+    prefill_context: float = 0  # tokens whose keys and values the chunks read, themselves included
+    decode_seqs: int = 0
+    decode_context: float = 0  # tokens whose keys and values they read, all their own included
+    samples: int = 0  # rows that pass the LM head
+    copied_blocks: int = 0
+    swapped_blocks: int = 0  # to the host or back
+    woken: int = 0  # 1 if nothing had run before the step: caches are cold, and cores asleep
+    draft_tokens: int = 0  # that decoding sequences have verified
+    draft_pairs: float = 0  # (draft, token it sees); what is read for them is read once
+
+    @property
+    def num_tokens(self) -> int:
+        return self.prefill_tokens + self.decode_seqs + self.draft_tokens
+
+
+class Sight(NamedTuple):
+    """How far some of the layers see."""
+
+    share: float  # of all layers
+    tokens: int | None  # that a token sees at most, itself included; None: all that are before it
+
+    def pairs(self, start: int, count: int) -> int:
+        """(token, token it sees) of ``count`` tokens from position ``start`` on."""
+        whole, most = count, self.tokens
+        if most is not None:
+            whole = max(0, min(count, most - start))  # of them see all that are before them
+        beyond = 0 if most is None else (count - whole) * most
+        return whole * start + whole * (whole + 1) // 2 + beyond
+
+    def context(self, start: int, count: int) -> int:
+        """Tokens that any of them sees."""
+        end = start + count
+        return end if self.tokens is None else min(end, count + self.tokens - 1)
+
+
+EVERYTHING = (Sight(1, None),)
+
+
+def work_of(step: Step, sights: Sequence[Sight] = EVERYTHING) -> Work:
+    prefill_tokens = decode_seqs = samples = draft_tokens = 0
+    pairs = prefill_context = decode_context = 0.0 if sights is not EVERYTHING else 0
+    draft_pairs = 0.0
+    for chunk in step.chunks:
+        start, count, readout = chunk.start, len(chunk.token_ids), chunk.readout
+        if readout is not None:
+            samples += readout.rows
+        context: float = start + count
+        if sights is not EVERYTHING:
+            context = sum(sight.share * sight.context(start, count) for sight in sights)
+        if count == 1:
+            decode_seqs += 1
+            decode_context += context
+        elif readout is not None and readout.rows == count:
+            decode_seqs += 1
+            decode_context += context
+            draft_tokens += count - 1
+            draft_pairs += sum(sight.share * sight.pairs(start + 1, count - 1) for sight in sights)
+        else:
+            prefill_tokens += count
+            pairs += sum(sight.share * sight.pairs(start, count) for sight in sights)
+            prefill_context += context
+    copied = swapped = 0
+    for move in step.moves:
+        if move.kind is MoveKind.COPY:
+            copied += 1
+        else:
+            swapped += 1
+    return Work(
+        prefill_tokens, pairs, prefill_context, decode_seqs, decode_context, samples, copied,
+        swapped, 0, draft_tokens, draft_pairs,
+    )  # fmt: skip

@@ -1,0 +1,100 @@
+"""How many different adapters run at once, and who waits for one to have a place.
+
+Groups that run with the same adapter share a *slot*, of which there are a few. A group has its
+adapter's from when it is first let in to its end, preempted or not; so whoever has begun never
+waits for a slot.
+
+A newcomer whose adapter has none is passed by those behind it who need none, or whose adapter has
+one. So that it is not passed for ever, a slot is promised to it, the one that was given out longest
+ago: nobody new joins the adapter that has it, so it is free once those have ended that have begun.
+The second adapter that waits is promised the second oldest, and so on; whoever is kept back by a
+promise stands in the same line for the next slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from quire.core.protocol.decision import Decision, Verdict
+from quire.core.protocol.request import Adapter
+from quire.core.scheduling.request_queue import RequestQueue
+from quire.core.scheduling.sequence import SequenceGroup
+
+
+class AdapterSlots:
+    """At most ``most`` adapters at once; None: as many as there are requests.
+
+    ready: those whose weights are in memory, as whoever has them says; None: all are.
+    asked: those that newcomers waited for in the last step, the first in line first. As many of
+        them as there are free slots will begin as soon as they are ready.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most
+        self.ready: Container[Adapter] | None = None
+        self.asked: list[Adapter] = []
+        self._users: dict[Adapter, int] = {}  # groups that have begun; the longest used first
+
+    @property
+    def in_use(self) -> list[Adapter]:
+        """That have a slot, the one that was given out longest ago first."""
+        return list(self._users)
+
+    def take(self, adapter: Adapter | None) -> None:
+        """A group begins."""
+        if adapter is not None:
+            self._users[adapter] = self._users.get(adapter, 0) + 1
+
+    def release(self, adapter: Adapter | None) -> None:
+        """A group that had begun has ended."""
+        if adapter is not None:
+            self._users[adapter] -= 1
+            if not self._users[adapter]:
+                del self._users[adapter]
+
+    def admissions(self) -> SlotsOfAStep:
+        """For the newcomers of one step."""
+        self.asked = []
+        return SlotsOfAStep(self)
+
+
+class SlotsOfAStep:
+    """Who may begin in one step: newcomers are looked at in line, until one is told to wait.
+
+    closed: adapters that no more newcomers begin with in this step.
+    """
+
+    def __init__(self, slots: AdapterSlots) -> None:
+        self.closed: set[Adapter] = set()
+        self._slots = slots
+        self._num_kept = 0  # free ones, for those who will be here soon
+        self._num_promised = 0  # slots in use, to those who wait
+
+    def next_in_line(self, queue: RequestQueue, decisions: list[Decision]) -> SequenceGroup | None:
+        """The first that waits for nothing but its turn; who waits for an adapter may be passed."""
+        while (group := queue.first(self.closed)) is not None:
+            adapter = None if group.begun else group.request.adapter
+            why = None if adapter is None else self.why_not(adapter)
+            if why is None:
+                break
+            name, remedy = group.request.request_id, "a larger max_loras"
+            decisions.append(Decision(Verdict.WAIT, name, why, remedy=remedy))
+        return group
+
+    def why_not(self, adapter: Adapter) -> str | None:
+        """Why a newcomer must wait for its adapter, which is closed then; None: it may begin."""
+        slots, in_use = self._slots, self._slots.in_use
+        if adapter in in_use:
+            return None
+        if slots.most is not None and len(in_use) + self._num_kept >= slots.most:
+            why = f"waits for a slot: {len(in_use)} of {slots.most} in use"
+            self.closed.update(in_use[self._num_promised :][:1])
+            self._num_promised += 1
+        elif slots.ready is not None and adapter not in slots.ready:
+            why = "is being read"
+            self._num_kept += 1
+        else:
+            return None
+        self.closed.add(adapter)
+        slots.asked.append(adapter)
+        return f"adapter {adapter.name} {why}"

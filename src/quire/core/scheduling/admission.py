@@ -1,0 +1,161 @@
+"""How the first in line gets its blocks: new ones, those on the host, or those it still has."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from quire.core.memory import Demand, Fit, KVAllocator, When
+from quire.core.protocol.decision import Decision, Verdict
+from quire.core.protocol.step import Step
+from quire.core.scheduling.beyond import Beyond
+from quire.core.scheduling.block_events import BlockEvents
+from quire.core.scheduling.branching import next_fork
+from quire.core.scheduling.decoding import LiveGroups
+from quire.core.scheduling.preemption import Preemption
+from quire.core.scheduling.scores import ScoredBlocks
+from quire.core.scheduling.sequence import SequenceGroup, Status
+from quire.core.scheduling.stats import SchedulerStats
+
+
+class Shortage(NamedTuple):
+    """Why a group must wait, and the figures."""
+
+    why: str
+    needed: int  # blocks, as far as is known; or sequences
+    free: int
+    remedy: str = "a larger KV pool"
+    unit: Literal["blocks", "sequences"] = "blocks"
+
+    def decision(self, group: SequenceGroup) -> Decision:
+        why, needed, free, remedy, unit = self
+        name = group.request.request_id
+        return Decision(Verdict.WAIT, name, why, needed, free, remedy=remedy, unit=unit)
+
+
+def too_many(width: int, spare: int) -> Shortage:
+    """For so many sequences, beside those that run."""
+    why, remedy = "max_num_seqs sequences are running", "a larger max_num_seqs"
+    return Shortage(why, width, spare, remedy, "sequences")
+
+
+class Admission:
+    """Lets groups in: admitted, brought back from the host, or taken as they are."""
+
+    def __init__(
+        self,
+        allocator: KVAllocator,
+        live: LiveGroups,
+        preemption: Preemption,
+        stats: SchedulerStats,
+        scored: ScoredBlocks,
+        beyond: Beyond,
+        enable_prefix_caching: bool,
+        events: BlockEvents | None = None,
+    ) -> None:
+        self._allocator = allocator
+        self._live = live
+        self._preemption = preemption
+        self._stats = stats
+        self._scored = scored
+        self._beyond = beyond
+        self._enable_prefix_caching = enable_prefix_caching
+        self._events = events
+
+    def let_in(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
+        """Give the group its blocks, beside ``running`` sequences; or say what is missing."""
+        if group.status is Status.WAITING:
+            return self._admit(group, running, step)
+        if group.status is Status.SWAPPED:
+            return self._resume(group, running, step)
+        why = "the blocks of its session are here"
+        step.decisions.append(Decision(Verdict.ADMIT, group.request.request_id, why))
+        group.status = Status.RUNNING
+        return None
+
+    def _resume(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
+        headroom = running + group.width if running else 0
+        moves = self._preemption.restore(group, headroom)
+        if moves is None:
+            on_host = (self._allocator.table(seq_id).kv_groups for seq_id in group.tables())
+            blocks = {
+                (kv_group, block)
+                for kv_groups in on_host
+                for kv_group, table in enumerate(kv_groups)
+                for block in table.block_ids
+            }
+            why, free = "not enough free blocks to swap in", self._allocator.num_free_blocks
+            return Shortage(why, len(blocks) + headroom, free)
+        step.moves.extend(moves)
+        self._describe(group)
+        why = f"{len(moves)} blocks swapped in"
+        step.decisions.append(Decision(Verdict.RESUME, group.request.request_id, why))
+        return None
+
+    def _describe(self, group: SequenceGroup) -> None:
+        """Memory has published blocks of the group, that came from elsewhere."""
+        if self._events is not None:
+            for branch in group.branches:
+                self._events.describe(group.request, branch, len(branch.token_ids))
+
+    def _admit(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
+        trunk = group.branches[0]
+        # Every running sequence may take one more block before any gives one back.
+        demand = self._demand(group, headroom=running)
+        fit = self._allocator.fit(demand)
+        cached = None
+        if fit.when is When.NOW:
+            cached = self._allocator.admit(trunk.seq_id, self._beyond.widen(group, demand))
+        if cached is None:  # under a window, what is fetched may need more than what is computed
+            cached = self._allocator.admit(trunk.seq_id, demand)
+        if cached is None:
+            return Shortage("not enough free blocks", fit.needed, fit.free)
+        self._describe(group)
+        self._beyond.find(trunk, cached)
+        fetches = self._beyond.fetch(trunk)
+        step.moves.extend(fetches)
+        why = f"{cached} of {demand.num_tokens} tokens cached"
+        if fetches:
+            why += f", {cached - fit.cached} of them in {len(fetches)} blocks to be fetched"
+        step.decisions.append(
+            Decision(Verdict.ADMIT, group.request.request_id, why, fit.needed, fit.free)
+        )
+        trunk.num_computed = cached
+        if group.scores is not None and not group.expanded:
+            self._scored.reuse(group.scores, trunk.block_hashes, cached)
+        group.status = Status.RUNNING
+        self._live.wake_forks(group, trunk)  # the cached tokens may end where a branch forks off
+        if not group.ever_admitted:
+            group.ever_admitted = True
+            group.memory.cached_tokens = cached
+            group.memory.fetched_tokens = cached - fit.cached
+            self._count_prefix(demand, fit, cached)
+        return None
+
+    def _demand(self, group: SequenceGroup, headroom: int) -> Demand:
+        trunk, request = group.branches[0], group.request
+        hashes: list[bytes] = []
+        most_cached = None
+        if self._enable_prefix_caching and not request.needs_all_rows:
+            trunk.hash_blocks(self._allocator.block_size)
+            hashes = trunk.block_hashes
+            pause = next_fork(group, trunk)
+            if pause is not None:  # a hit must not skip the fork
+                hashes = hashes[: pause // self._allocator.block_size]
+            if group.scores is not None and not group.expanded:
+                hashes = hashes[: self._scored.find(hashes, group.scores.num_top)]
+                # The next token's row, so that it is told of the block's that comes first.
+                most_cached = max(0, len(hashes) * self._allocator.block_size - 1)
+        forks = [(b.fork_at, len(b.token_ids)) for b in group.branches[1:]]
+        tokens = len(trunk.token_ids)
+        longest = request.longest
+        return Demand(tokens, hashes, forks, headroom, group.width, longest, most_cached)
+
+    def _count_prefix(self, demand: Demand, fit: Fit, cached: int) -> None:
+        stats = self._stats
+        if self._enable_prefix_caching:
+            stats.prefix_queries += demand.num_tokens
+            stats.prefix_hits += fit.cached
+            stats.prefix_fetched += cached - fit.cached
+            stats.prefix_evicted += max(0, fit.evicted - (cached - fit.cached))
+            full = len(demand.block_hashes) * self._allocator.block_size
+            stats.prefix_tails += max(0, demand.num_tokens - 1 - full)

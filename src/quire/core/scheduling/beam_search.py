@@ -1,0 +1,112 @@
+"""Beam search as choices over (beam, token, log-probability): no tensors, no memory.
+
+The rules are those of ``transformers``' ``generate(num_beams=…)``, so that the same scores give the
+same hypotheses; see also section 4.4 of the PagedAttention paper for what they mean for blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from typing import NamedTuple
+
+from quire.core.protocol.request import FinishReason, Request
+
+
+class Choice(NamedTuple):
+    """Extend a live beam by a token."""
+
+    beam: int  # its place among the live beams
+    token_id: int
+    score: float  # sum of the log-probabilities of the output so far
+
+
+class Hypothesis(NamedTuple):
+    """A finished beam."""
+
+    score: float  # sum of log-probabilities / length ** length_penalty
+    cumulative_logprob: float
+    token_ids: tuple[int, ...]
+
+
+class BeamSearch:
+    """The scores of one request's live beams, and the best hypotheses that have ended."""
+
+    def __init__(self, request: Request) -> None:
+        params = request.params
+        self.width = params.width
+        self.finished: list[Hypothesis] = []  # best first, at most ``width``
+        self._scores = [0.0]  # of the live beams, best first
+        self._max_tokens = request.max_tokens
+        self._min_tokens = request.min_tokens
+        stops = set(params.stop_token_ids)
+        self._stops = stops if params.ignore_eos else stops | request.eos_token_ids
+        self._length_penalty = params.length_penalty
+        self._early_stopping = params.early_stopping
+
+    @property
+    def num_candidates(self) -> int:
+        """Likeliest tokens to look at for each beam, so that ``width`` can go on after all ends."""
+        return max(2, 1 + len(self._stops)) * self.width
+
+    def advance(
+        self,
+        length: int,
+        candidates: Sequence[Sequence[tuple[int, float]]],
+        output_of: Callable[[int], Sequence[int]],
+    ) -> list[Choice]:
+        """The beams to go on with, best first; empty when the search is over.
+
+        length: output tokens of each beam once the next is chosen.
+        candidates: for each live beam, its likeliest next tokens and their log-probabilities, the
+            likeliest first.
+        output_of: the output so far of the live beam at a place; asked for those that end.
+        """
+        # Each beam's are in order, so that most are not even looked at.
+        best = merge(*map(self._choices, range(len(candidates)), candidates), key=_badness)
+        ranked = list(islice(best, self.num_candidates))
+        at_the_end = length >= self._max_tokens
+        ends = [at_the_end or self._is_stop(choice.token_id, length) for choice in ranked]
+        for choice, end in list(zip(ranked, ends, strict=True))[: self.width]:
+            if end:
+                self._finish(choice, output_of(choice.beam))
+        live = [c for c, end in zip(ranked, ends, strict=True) if not end][: self.width]
+        self._scores = [choice.score for choice in live]
+        return live if live and self._may_improve(length) else []
+
+    def finish_reason(self, hypothesis: Hypothesis) -> FinishReason:
+        stopped = self._is_stop(hypothesis.token_ids[-1], len(hypothesis.token_ids))
+        return FinishReason.STOP if stopped else FinishReason.LENGTH
+
+    def _choices(self, beam: int, tokens: Sequence[tuple[int, float]]) -> Iterator[Choice]:
+        for token_id, logprob in tokens:
+            yield Choice(beam, token_id, self._scores[beam] + logprob)
+
+    def _is_stop(self, token_id: int, length: int) -> bool:
+        return token_id in self._stops and length >= self._min_tokens
+
+    def _finish(self, choice: Choice, output: Sequence[int]) -> None:
+        tokens = (*output, choice.token_id)
+        score = choice.score / len(tokens) ** self._length_penalty
+        self.finished.append(Hypothesis(score, choice.score, tokens))
+        self.finished.sort(key=lambda hypothesis: -hypothesis.score)
+        del self.finished[self.width :]
+
+    def _may_improve(self, length: int) -> bool:
+        """Whether a live beam could still beat the worst of enough finished ones."""
+        if len(self.finished) < self.width:
+            return True
+        if self._early_stopping is True:
+            return False
+        # "never": assume the length that is best for the score. False: the present length, a
+        # guess that ends the search sooner and is transformers' default.
+        reach = length
+        if self._early_stopping == "never" and self._length_penalty > 0.0:
+            reach = self._max_tokens
+        best: float = self._scores[0] / reach**self._length_penalty
+        return best > self.finished[-1].score
+
+
+def _badness(choice: Choice) -> float:
+    return -choice.score

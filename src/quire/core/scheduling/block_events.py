@@ -1,0 +1,90 @@
+"""What can be found in the prefix cache, as it changes, with the tokens behind the names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from quire.core.memory import BlockHash, KVAllocator
+from quire.core.protocol.block_events import (
+    AllBlocksCleared,
+    BlockEvent,
+    BlocksRemoved,
+    BlocksStored,
+)
+from quire.core.protocol.request import Request
+from quire.core.scheduling.sequence import Sequence
+
+
+class BlockEvents:
+    """Events in the order in which they happen, until somebody takes them.
+
+    Memory tells of names. What tokens they stand for is known to whose blocks they are: whoever
+    has memory publish blocks of a sequence calls ``describe`` with it, before anything else
+    happens.
+    """
+
+    def __init__(self, allocator: KVAllocator) -> None:
+        self._block_size = allocator.block_size
+        self._events: list[BlockEvent] = []
+        self._undescribed: dict[BlockHash, list[int]] = {}  # by name: in which KV groups
+        allocator.watch(self)
+
+    def stored(self, kv_group: int, content: BlockHash) -> None:
+        self._undescribed.setdefault(content, []).append(kv_group)
+
+    def removed(self, kv_group: int, content: BlockHash) -> None:
+        last = self._events[-1] if self._events else None
+        if isinstance(last, BlocksRemoved) and last.kv_group == kv_group:
+            self._events[-1] = BlocksRemoved(kv_group, (*last.names, content))
+        else:
+            self._events.append(BlocksRemoved(kv_group, (content,)))
+
+    def cleared(self) -> None:
+        self._events = [AllBlocksCleared()]  # whatever happened before is undone
+
+    def describe(self, request: Request, sequence: Sequence, num_tokens: int) -> None:
+        """What has been stored since the last call is among these first tokens of a sequence."""
+        names, index = sequence.block_hashes, num_tokens // self._block_size
+        index = min(index, len(names))
+        places: dict[int, list[int]] = {}
+        while self._undescribed and index:  # from the back: most often it is the last one
+            index -= 1
+            for kv_group in self._undescribed.pop(names[index], ()):
+                places.setdefault(kv_group, []).append(index)
+        for kv_group, indices in places.items():
+            for first, end in _runs(reversed(indices)):
+                cuts = [i for i in sequence.cut_blocks(self._block_size) if first < i < end]
+                for one, other in pairwise([first, *dict.fromkeys(cuts), end]):
+                    self._events.append(self._stored(kv_group, request, sequence, one, other))
+
+    def take(self) -> list[BlockEvent]:
+        """What has happened since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def _stored(
+        self, kv_group: int, request: Request, sequence: Sequence, first: int, end: int
+    ) -> BlocksStored:
+        names, size = sequence.block_hashes, self._block_size
+        return BlocksStored(
+            kv_group,
+            names[first:end],
+            sequence.parent_hash(first, size),
+            sequence.token_ids[first * size : end * size].tolist(),
+            request.adapter,
+            request.cache_salt,
+        )
+
+
+def _runs(indices: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Where those begin and end that follow one another."""
+    first = end = -1
+    for index in indices:
+        if index != end:
+            if end >= 0:
+                yield first, end
+            first = index
+        end = index + 1
+    if end >= 0:
+        yield first, end

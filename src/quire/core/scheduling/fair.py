@@ -1,0 +1,187 @@
+"""Clients share: whoever has been served least is let in next.
+
+What deficit round robin gives (Shreedhar and Varghese, 1996), by virtual time in place of rounds,
+as in start-time fair queueing (Goyal, Vin and Cheng, 1996): each client has an account of the
+tokens that it was served, and the smallest one is next. There is no quantum to choose, and nobody
+need know how long an output will be: a prompt is charged when it is let in, without what is found
+in the prefix cache, and each further token when it is computed, as in the virtual token counter
+(Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024). What is computed again is
+not charged again, and what is left of the prompt of a request that ends early is given back.
+
+Of two clients that always have requests waiting, of equal priorities, one is served more than the
+other by at most one prompt and what is generated for all that it runs at once, for it was not ahead
+when it was let in last. Who runs is never made to give way for this: a newcomer waits for the next
+free place, and then for nobody who has been served more. Once it is let in a group keeps its place,
+behind all that were let in before it; so the scheduler ends every request as it does without
+clients.
+
+A client that had nothing waiting begins at the virtual time: idleness earns nothing. Virtual time
+is what the one that is let in had been served, but goes on at least as it does for all who wait
+together (WF2Q+; Bennett and Zhang, 1997). Without that, an endless row of new clients with urgent
+requests could stay before somebody for ever.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Collection, Iterable
+
+from quire.core.protocol.request import Adapter, Request
+from quire.core.scheduling.ordered import discard
+from quire.core.scheduling.sequence import SequenceGroup, place
+
+PRIORITY_TOKENS = 10_000
+"""One level of priority is worth so many tokens of service, so it helps a client whose requests are
+few and urgent, but not one that sends nothing else. Within a client it is as in the priority
+policy."""
+
+_MOST_DEBTS = 1000  # accounts that are kept though nothing of theirs waits
+
+
+class _Account:
+    """What a client has been served, and what it waits for."""
+
+    __slots__ = ("begin", "client", "key", "served", "waiting")
+
+    def __init__(self, client: str, begin: float) -> None:
+        self.client = client
+        self.begin = begin  # what it counts from; nothing before that is given back
+        self.served = begin
+        self.waiting: list[SequenceGroup] = []  # in order of rank
+        self.key = (begin, 0.0, 0.0)  # place among those who wait, when it was last looked at
+
+    def due(self, group: SequenceGroup | None = None) -> tuple[float, float, float]:
+        """Place among those who wait, by its first group; among equals, who came first is first."""
+        group = group or self.waiting[0]
+        return (self.served + PRIORITY_TOKENS * group.request.priority, *group.rank)
+
+
+def _key(account: _Account) -> tuple[float, float, float]:
+    return account.key
+
+
+class FairQueue:
+    """Newcomers by the accounts of their clients.
+
+    An account is forgotten when nothing of its client waits and it is behind the virtual time, at
+    which the client would begin anyway; and all of them are when nobody waits.
+    """
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, _Account] = {}
+        self._line: list[_Account] = []  # that wait, by key; what they were served may be more now
+        self._time = 0.0
+        self._num_let_in = 0
+        self._num_forgotten = 0  # of them, let in before the accounts were opened
+        self._many = 2 * _MOST_DEBTS  # accounts, upon which debts are looked through
+
+    @property
+    def num_clients(self) -> int:
+        """Clients of whom requests wait."""
+        return len(self._line)
+
+    def add(self, group: SequenceGroup) -> None:
+        account = self._account(group.request.client)
+        if account.waiting:
+            discard(self._line, account, _key)
+        else:
+            account.begin = self._now()
+            account.served = max(account.served, account.begin)
+        insort(account.waiting, group, key=place)
+        self._line_up(account)
+
+    def first(self) -> SequenceGroup | None:
+        """The next group of the client that has been served least."""
+        while self._line:
+            account = self._line[0]
+            if account.key == account.due():
+                return account.waiting[0]
+            del self._line[0]  # it has been served since
+            self._line_up(account)
+        return None
+
+    def first_beside(self, adapters: Collection[Adapter]) -> SequenceGroup | None:
+        """By the accounts as they are now, of each client's first that asks for none of these."""
+        found = (
+            (account.due(group), group)
+            for account in self._line
+            for group in account.waiting
+            if group.request.adapter not in adapters
+        )
+        return min(found, key=lambda one: one[0], default=(None, None))[1]
+
+    def let_in(self, group: SequenceGroup) -> None:
+        """Charge the prompt, and let the group stand behind all that were let in before."""
+        account = self._accounts[group.request.client]
+        self._time = self._now()
+        tokens = _tokens_left(group)
+        self._time += max(tokens, 1) / len(self._line)
+        account.served += tokens
+        self._take_out(group)
+        group.rank = (-math.inf, self._num_let_in)
+        self._num_let_in += 1
+        self._settle()
+
+    def remove(self, group: SequenceGroup) -> None:
+        self._take_out(group)
+        self._settle()
+
+    def refund(self, group: SequenceGroup) -> None:
+        account = self._accounts.get(group.request.client)
+        if account is None or group.expanded or group.rank[1] < self._num_forgotten:
+            return
+        account.served = max(account.served - _tokens_left(group), account.begin)
+        if account.waiting:
+            discard(self._line, account, _key)
+            self._line_up(account)
+
+    def serve(self, tokens: Iterable[tuple[Request, int]]) -> None:
+        if self._line:  # else there is nobody to compare with
+            for request, number in tokens:
+                self._account(request.client).served += number
+
+    def _now(self) -> float:
+        """The virtual time: what the next one to be let in has been served, if that is more."""
+        if self.first() is None:
+            return self._time
+        account = self._line[0]
+        return max(self._time, min(account.served, account.key[0]))
+
+    def _take_out(self, group: SequenceGroup) -> None:
+        account = self._accounts[group.request.client]
+        discard(self._line, account, _key)
+        discard(account.waiting, group, place)
+        if account.waiting:
+            self._line_up(account)
+
+    def _settle(self) -> None:
+        if not self._line:
+            self._accounts.clear()
+            self._time = 0.0
+            self._num_forgotten = self._num_let_in
+
+    def _line_up(self, account: _Account) -> None:
+        account.key = account.due()
+        insort(self._line, account, key=_key)
+
+    def _account(self, client: str) -> _Account:
+        account = self._accounts.get(client)
+        if account is None:
+            if len(self._accounts) >= self._many:
+                self._forget()
+            account = self._accounts[client] = _Account(client, self._time)
+        return account
+
+    def _forget(self) -> None:
+        """Keep who waits, and the largest debts."""
+        debts = [a for a in self._accounts.values() if not a.waiting and a.served > self._time]
+        debts.sort(key=lambda account: -account.served)
+        kept = [*self._line, *debts[:_MOST_DEBTS]]
+        self._accounts = {account.client: account for account in kept}
+        self._many = 2 * max(len(kept), _MOST_DEBTS)
+
+
+def _tokens_left(group: SequenceGroup) -> int:
+    """Of the prompt, that are to be computed; the history of a session is not part of it."""
+    return min(group.branches[0].num_pending, len(group.request.prompt_token_ids))

@@ -1,0 +1,196 @@
+"""The queue in which groups stand: who is served before whom."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable
+from collections.abc import Sequence as Seq
+from typing import Protocol
+
+from quire.core.errors import RequestError
+from quire.core.protocol.policy import SchedulingPolicy
+from quire.core.protocol.request import Adapter, Request
+from quire.core.scheduling.fair import FairQueue
+from quire.core.scheduling.ordered import discard
+from quire.core.scheduling.sequence import SequenceGroup, Status, place
+
+PRIORITY_SECONDS = 10.0
+"""Under the priority policy, one level of priority is worth this much waiting. Whoever waits moves
+up in line relative to newcomers, so nobody starves."""
+
+
+class Newcomers(Protocol):
+    """Groups that wait and have never been let in."""
+
+    @property
+    def num_clients(self) -> int:
+        """Whose they are; 0 where nobody looks."""
+        ...
+
+    def add(self, group: SequenceGroup) -> None: ...
+
+    def first(self) -> SequenceGroup | None: ...
+
+    def first_beside(self, adapters: Collection[Adapter]) -> SequenceGroup | None:
+        """The first that asks for none of these."""
+        ...
+
+    def let_in(self, group: SequenceGroup) -> None:
+        """The first of them has its blocks, and runs from now on. Its rank is final."""
+        ...
+
+    def remove(self, group: SequenceGroup) -> None: ...
+
+    def refund(self, group: SequenceGroup) -> None:
+        """A group that was let in ends early: what is left of its prompt is not computed."""
+        ...
+
+    def serve(self, tokens: Iterable[tuple[Request, int]]) -> None:
+        """So many tokens were computed for requests beside their prompts."""
+        ...
+
+
+class RequestQueue:
+    """Groups in order of their ranks: those that run, and those that wait.
+
+    From when it is let in a group keeps its place for as long as it lives, so whoever gives way is
+    let in again before anyone behind it. Newcomers have theirs from when they come, or, under the
+    fair policy, stand behind all others until they are let in.
+    """
+
+    def __init__(self, policy: SchedulingPolicy) -> None:
+        self.policy = policy
+        self.running: list[SequenceGroup] = []
+        fair = policy is SchedulingPolicy.FAIR
+        self.newcomers: Newcomers = FairQueue() if fair else ByRank()
+        self.num_new_tokens = 0  # of the newcomers' prompts
+        self.num_left = 0  # newcomers that have been let in, or have ended before
+        self._back: list[SequenceGroup] = []  # they wait, but have been let in before
+        self._arrivals: list[SequenceGroup] = []  # the newcomers, whoever came first
+
+    @property
+    def waiting(self) -> Seq[SequenceGroup]:
+        """In line; under the fair policy as if all newcomers were of one client."""
+        return sorted([*self._back, *self._arrivals], key=place)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._back) + len(self._arrivals)
+
+    @property
+    def num_new(self) -> int:
+        return len(self._arrivals)
+
+    @property
+    def num_running_seqs(self) -> int:
+        return sum(group.width for group in self.running)
+
+    def rank(self, request: Request) -> float:
+        """Where the request stands; among equals, who came first is first.
+
+        RequestError: it has a priority, and the policy looks at none.
+        """
+        if self.policy is SchedulingPolicy.FCFS:
+            if request.priority:
+                raise RequestError(
+                    'priority needs scheduling_policy "priority" or "fair"', "priority"
+                )
+            return 0.0
+        return request.arrival + PRIORITY_SECONDS * request.priority
+
+    def enqueue(self, group: SequenceGroup) -> SequenceGroup:
+        """Let the group wait at its place."""
+        if group.begun:
+            insort(self._back, group, key=place)
+        else:
+            insort(self._arrivals, group, key=_arrival)
+            self.num_new_tokens += len(group.request.prompt_token_ids)
+            self.newcomers.add(group)
+        return group
+
+    def first(self, closed: Collection[Adapter] = ()) -> SequenceGroup | None:
+        """Of those that wait; but for newcomers who ask for an adapter that is ``closed``."""
+        newcomers = self.newcomers
+        new = newcomers.first_beside(closed) if closed else newcomers.first()
+        if not self._back or (new is not None and new.rank < self._back[0].rank):
+            return new
+        return self._back[0]
+
+    def let_in(self, group: SequenceGroup) -> None:
+        """The first that waits runs from now on. It has its blocks."""
+        if group.begun:
+            discard(self._back, group, place)
+        else:
+            self._leave_newcomers(group)
+            self.newcomers.let_in(group)
+            group.begun = True
+        insort(self.running, group, key=place)
+
+    def send_back(self) -> SequenceGroup:
+        """The last that runs waits from now on."""
+        return self.enqueue(self.running.pop())
+
+    def suspend(self, group: SequenceGroup) -> None:
+        """The group does not run, whether it did or not."""
+        if discard(self.running, group, place):
+            self.enqueue(group)
+
+    def leave(self, group: SequenceGroup) -> None:
+        """The group is about to end."""
+        if not group.begun:
+            self._leave_newcomers(group)
+            self.newcomers.remove(group)
+        elif discard(self.running, group, place) or discard(self._back, group, place):
+            self.newcomers.refund(group)
+
+    def leave_ended(self) -> None:
+        """All that ran and have ended."""
+        self.running = [group for group in self.running if group.branches]
+
+    def overdue(self, arrival: float) -> list[SequenceGroup]:
+        """The newcomers that came before that."""
+        end = bisect_left(self._arrivals, arrival, key=lambda group: group.request.arrival)
+        return self._arrivals[:end]
+
+    def residents(self) -> list[SequenceGroup]:
+        """Turns that wait with the blocks of their sessions, the last first."""
+        return [group for group in reversed(self.waiting) if group.status is Status.RESIDENT]
+
+    def _leave_newcomers(self, group: SequenceGroup) -> None:
+        discard(self._arrivals, group, _arrival)
+        self.num_new_tokens -= len(group.request.prompt_token_ids)
+        self.num_left += 1
+
+
+class ByRank:
+    """Newcomers by the ranks that they have from when they come."""
+
+    num_clients = 0
+
+    def __init__(self) -> None:
+        self._groups: list[SequenceGroup] = []
+
+    def add(self, group: SequenceGroup) -> None:
+        insort(self._groups, group, key=place)
+
+    def first(self) -> SequenceGroup | None:
+        return self._groups[0] if self._groups else None
+
+    def first_beside(self, adapters: Collection[Adapter]) -> SequenceGroup | None:
+        return next((one for one in self._groups if one.request.adapter not in adapters), None)
+
+    def let_in(self, group: SequenceGroup) -> None:
+        self.remove(group)
+
+    def remove(self, group: SequenceGroup) -> None:
+        discard(self._groups, group, place)
+
+    def refund(self, group: SequenceGroup) -> None:
+        """Nobody keeps account."""
+
+    def serve(self, tokens: Iterable[tuple[Request, int]]) -> None:
+        """Nobody keeps account."""
+
+
+def _arrival(group: SequenceGroup) -> tuple[float, float]:
+    return group.request.arrival, group.rank[1]

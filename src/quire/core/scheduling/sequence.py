@@ -1,0 +1,175 @@
+"""The sequences that grow from a request, and the group in which they are scheduled."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from enum import Enum
+
+from quire.core.memory import BlockHash, hash_blocks
+from quire.core.protocol.request import Request
+from quire.core.protocol.soft_cut import SoftCut
+from quire.core.scheduling.beam_search import BeamSearch
+from quire.core.scheduling.scores import PromptScores
+
+
+class Sequence:
+    """One branch of a request: its tokens, and how many of them are in the KV cache."""
+
+    __slots__ = (
+        "block_hashes",
+        "cuts",
+        "fork_at",
+        "fork_from",
+        "given_hashes",
+        "index",
+        "num_computed",
+        "num_prompt_tokens",
+        "root_hash",
+        "seq_id",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        seq_id: int,
+        index: int,
+        prompt_token_ids: Seq[int],
+        root_hash: BlockHash = b"",
+        given_hashes: Seq[BlockHash] = (),
+    ) -> None:
+        self.seq_id = seq_id
+        self.index = index  # which of the request's outputs this is
+        self.token_ids = array("I", prompt_token_ids)  # prompt and output, four bytes each
+        self.num_prompt_tokens = len(prompt_token_ids)
+        self.num_computed = 0
+        self.root_hash = root_hash  # parent of the first block's
+        self.given_hashes = given_hashes  # of the first blocks, where they are known beforehand
+        self.cuts: Seq[SoftCut] = ()  # in their order; none of an earlier token can come
+        self.block_hashes: list[BlockHash] = []  # of the full blocks of token_ids, in order
+        # A dormant branch has no block table: it waits for a sibling to have computed the
+        # tokens both share, and forks from it then.
+        self.fork_from: Sequence | None = None
+        self.fork_at = 0
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens that are known but not computed; 1 in steady decoding."""
+        return len(self.token_ids) - self.num_computed
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def hash_blocks(self, block_size: int) -> None:
+        """Extend ``block_hashes`` to all the full blocks there are."""
+        hashes = self.block_hashes
+        if len(hashes) < len(self.given_hashes):
+            hashes += self.given_hashes[len(hashes) : len(self.token_ids) // block_size]
+        full = len(self.token_ids) // block_size
+        for end in (*self.cut_blocks(block_size), full):
+            start = len(hashes)
+            if start < min(end, full):
+                parent = self.parent_hash(start, block_size) or self.root_hash
+                tokens = self.token_ids[start * block_size : end * block_size]
+                hashes += hash_blocks(parent, tokens, block_size)
+
+    def cut_blocks(self, block_size: int) -> list[int]:
+        """The blocks in which soft cuts are, in order: names begin anew with them."""
+        return [cut.position // block_size for cut in self.cuts]
+
+    def parent_hash(self, block: int, block_size: int) -> BlockHash | None:
+        """That of a block whose predecessors are named; None: the root."""
+        parent = self.block_hashes[block - 1] if block else None
+        for cut in self.cuts:
+            if cut.position // block_size == block:
+                parent = cut.root(self.root_hash if parent is None else parent)
+        return parent
+
+    def child(self, seq_id: int, index: int) -> Sequence:
+        """A copy that goes its own way from here."""
+        child = Sequence(seq_id, index, (), self.root_hash)
+        child.token_ids = self.token_ids[:]
+        child.num_prompt_tokens = self.num_prompt_tokens
+        child.num_computed = self.num_computed
+        child.block_hashes = self.block_hashes.copy()
+        child.cuts = self.cuts
+        return child
+
+
+@dataclass
+class MemoryStory:
+    """What a request cost in memory so far."""
+
+    blocks: int = 0  # device blocks held now
+    peak_blocks: int = 0
+    shared_blocks: int = 0  # most blocks saved at once because branches share them
+    copied_blocks: int = 0  # copies on write
+    block_seconds: float = 0.0  # each block's time, divided among those who share it
+    cached_tokens: int = 0  # of the prompt, found computed at the first admission
+    fetched_tokens: int = 0  # of those, fetched from beyond the pool
+    num_swaps: int = 0  # preemptions by swap
+    num_recomputes: int = 0  # preemptions by recompute
+    swapped_blocks: int = 0  # moved to the host or back
+
+    def hold(self, blocks: int, saved: int) -> None:
+        self.blocks = blocks
+        if blocks > self.peak_blocks:
+            self.peak_blocks = blocks
+        if saved > self.shared_blocks:
+            self.shared_blocks = saved
+
+
+class Status(Enum):
+    WAITING = "waiting"  # holds no blocks
+    RUNNING = "running"
+    SWAPPED = "swapped"  # its blocks are on the host
+    RESIDENT = "resident"  # holds blocks but does not run: an idle session, or its next turn
+
+
+class SequenceGroup:
+    """A request and its live branches, scheduled, preempted and restored together."""
+
+    __slots__ = (
+        "beams", "begun", "branches", "ever_admitted", "expanded", "may_fetch", "memory", "rank",
+        "request", "scores", "status",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request: Request,
+        trunk: Sequence,
+        beams: BeamSearch | None,
+        rank: tuple[float, int],
+        scores: PromptScores | None = None,
+    ) -> None:
+        self.request = request
+        self.beams = beams
+        self.scores = scores  # of its prompt, where they are asked for
+        self.rank = rank  # place in line: the lower, the sooner
+        self.branches = [trunk]  # live ones, in order of index
+        self.expanded = False  # whether the trunk's prompt is done, and it has forked
+        self.status = Status.WAITING
+        self.begun = False  # whether it has been let in, if only once
+        self.ever_admitted = False
+        self.may_fetch = True  # until that has failed: what cannot be had is asked for once
+        self.memory = MemoryStory()
+
+    @property
+    def width(self) -> int:
+        """Sequences that this group runs, or will once its trunk has forked."""
+        if self.expanded and self.beams is None:
+            return len(self.branches)
+        return self.request.params.width
+
+    def tables(self) -> list[int]:
+        """Ids of the branches that have a block table now, on the device or on the host."""
+        if self.status is Status.WAITING:
+            return []
+        return [branch.seq_id for branch in self.branches if branch.fork_from is None]
+
+
+def place(group: SequenceGroup) -> tuple[float, int]:
+    """Its place in line, different from everyone else's."""
+    return group.rank

@@ -1,0 +1,367 @@
+"""Where an engine is put together from its parts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from quire.blocks.events import EventPublisher
+from quire.blocks.store import DiskStore, Tiers
+from quire.blocks.store.config import no_store_on_gpu
+from quire.blocks.transfer import BlockServer
+from quire.blocks.transfer.config import NO_ROLE_ON_GPU
+from quire.capabilities.speculation import speculation_of
+from quire.core.errors import ConfigError
+from quire.core.limits import EngineLimits
+from quire.core.protocol import Pooler, RecoveryCosts
+from quire.engine.adapters import AdapterShelf
+from quire.engine.assembly.adapters import adapter_shelf, without_adapters
+from quire.engine.assembly.defaults import default_sampling
+from quire.engine.assembly.draft import draft_share, load_draft
+from quire.engine.assembly.encoder import build_encoder
+from quire.engine.assembly.experts import describe_experts
+from quire.engine.assembly.loading import (
+    cache_shape,
+    dtype_name,
+    forms_of,
+    kv_dtype,
+    load,
+    locate,
+    streaming,
+    tokenizer_directory,
+)
+from quire.engine.assembly.main_memory import (
+    bytes_for_waiting,
+    kept_and_files,
+    left_for_pool,
+    working_bytes,
+)
+from quire.engine.assembly.pooling import bytes_of, read_pooler
+from quire.engine.assembly.ranks.fetching import fetch_on_all
+from quire.engine.assembly.ranks.gathering import gather
+from quire.engine.assembly.ranks.runtime import on_ranks
+from quire.engine.assembly.ranks.team import Team
+from quire.engine.assembly.recording import recorder_of, watch_steps
+from quire.engine.assembly.renewal import renewal
+from quire.engine.assembly.store import check_store, describe_store, open_store
+from quire.engine.assembly.transfer import begin_transfer, describe_transfer, listen_for_decoders
+from quire.engine.capacity import AdapterShare, Capacity, fill, limits_of, size_of
+from quire.engine.config import (
+    NO_ADAPTERS_ON_GPU,
+    NO_DRAFT_MODEL_ON_GPU,
+    NO_RANKS_ON_GPU,
+    EngineConfig,
+)
+from quire.engine.engine import Engine
+from quire.engine.input_processor import InputProcessor
+from quire.execution.device import choose_device
+from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
+from quire.execution.free_memory import memory_or_refusal
+from quire.execution.ranks import SharedSource
+from quire.kernels.dispatch import release_threads
+from quire.kernels.heap import keep_what_steps_take
+from quire.kernels.instructions import choose_instructions
+from quire.kernels.threads import usable_cores
+from quire.models.base import Model
+from quire.models.config import read_config
+from quire.models.dense import Dense
+from quire.models.files import read_text
+from quire.models.loader import is_encoder, load_model
+from quire.models.shape import CacheShape
+from quire.text.tokenizer import Tokenizer, load_tokenizer
+
+DEMO_NAME = "quire-demo"
+_NO_SOFT_CUTS_ON_GPU = "soft cuts are computed on CPUs only: choose device cpu, or cut hard"
+
+
+@memory_or_refusal()
+def build_engine(config: EngineConfig, engines: int = 1) -> tuple[Engine, Capacity]:
+    """Load the model and give it a scheduler, a KV pool and a tokenizer.
+
+    engines: how many like it share this machine's memory.
+    """
+    # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
+    torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
+    runtime = _choose_runtime(config)
+    check_store(config)
+    with ExitStack() as undone:
+        # First, because an address that is taken is known in no time.
+        events = None if config.kv_events is None else EventPublisher(config.kv_events)
+        if events is not None:
+            undone.callback(events.close)
+        server = listen_for_decoders(config)
+        if server is not None:
+            undone.callback(server.close)
+        team = None if config.tensor_parallel_size == 1 else gather(config)
+        if team is not None:
+            undone.callback(team.close)
+        built = _build(config, runtime, events, server, team, engines)
+        undone.pop_all()
+    return built
+
+
+def _build(
+    config: EngineConfig,
+    runtime: DeviceRuntime,
+    events: EventPublisher | None,
+    server: BlockServer | None,
+    team: Team | None,
+    engines: int,
+) -> tuple[Engine, Capacity]:
+    """team: the other ranks, which have been started and do the same."""
+    keep_what_steps_take()
+    directory = locate(config)
+    # First: without it, what a tokenizer lacks would not be the point.
+    described = read_config(directory, config.hf_overrides)
+    tokenizer = _load_tokenizer(config)
+    if is_encoder(described):
+        return build_encoder(config, runtime, directory, described, tokenizer)
+    pooler, dense = read_pooler(config, directory, described, tokenizer, runtime.admit)
+    defaults = default_sampling(config, directory)
+    if team is not None:
+        runtime = on_ranks(config, directory, runtime, team)
+    with runtime.start_up_lock():
+        loaded = _load(config, directory, tokenizer, runtime, team, engines)
+        model, draft, dtype, cache, limits, shelf, _, waiting_bytes = loaded
+        forms = forms_of(runtime.kernels, model, dtype)
+        store = open_store(config, directory, limits, cache, forms)
+        transfer, shelf_of_others = begin_transfer(config, server, directory, limits, cache, forms)
+        fetch_on_all(team, transfer)
+        part = shelf_of_others or store
+        source = part if team is None or part is None else SharedSource(part)
+        weights = None if shelf is None else shelf.weights
+        executor = runtime.executor(model, limits, dtype, draft, weights, source)
+    costs = _recovery_costs(config, runtime, store)
+    executor.tell_forced = config.speculation is not None
+    executor.pools.dense = dense
+    beyond = describe_transfer(config, server) or describe_store(store, costs, limits.block_size)
+    capacity, started = _capacity(config, loaded, runtime, beyond, dense), time.monotonic()
+    schedule = partial(limits.scheduler, costs, source)
+    engine = Engine(
+        schedule(),
+        executor,
+        _input_processor(config, model, limits, tokenizer, defaults, pooler, shelf),
+        block_bytes=capacity.mean_block_bytes,
+        session_timeout=config.session_timeout,
+        why_no_sessions=_why_no_sessions(config, cache),
+        why_no_soft_cuts=None if runtime.device.type == "cpu" else _NO_SOFT_CUTS_ON_GPU,
+        recorder=recorder_of(config, capacity, started),
+        run_ahead=runtime.asynchronous and config.async_scheduling is not False,
+        max_num_waiting=config.max_num_waiting,
+        max_waiting_bytes=waiting_bytes,
+        speculation=speculation_of(config.speculation),
+        adapters=shelf,
+        store=store,
+        events=events,
+        others=team,
+        transfer=transfer,
+        parts=executor.parts,
+        afresh=renewal(executor, schedule, config, alone=team is None),
+    )
+    watch_steps(engine, config, limits, started)
+    if events is not None:
+        events.start(config.block_size, limits.windows)
+    release_threads()  # it may run in another thread than this one
+    return engine, capacity
+
+
+class _Loaded(NamedTuple):
+    """What is in memory before there is a pool, and what the pool is to be."""
+
+    model: Model
+    draft: Draft | None
+    kv_dtype: torch.dtype
+    cache: CacheShape
+    limits: EngineLimits
+    shelf: AdapterShelf | None
+    adapters: AdapterShare | None
+    waiting_bytes: int
+
+
+def _load(
+    config: EngineConfig,
+    directory: Path,
+    tokenizer: Tokenizer,
+    runtime: DeviceRuntime,
+    team: Team | None,
+    engines: int,
+) -> _Loaded:
+    group = None if team is None else team.group
+    model = load(config, directory, runtime.device, runtime.admit, runtime.instruction_set, group)
+    draft = _load_draft(config, model, tokenizer, runtime)
+    dtype = kv_dtype(config, model)
+    cache = cache_shape(model, dtype)
+    if draft is not None:
+        cache = cache.with_draft(cache_shape(*draft))
+    limits = limits_of(config, cache)
+    shelf, adapters = adapter_shelf(config, model, runtime.instruction_set, team) or (None, None)
+    with runtime.settling():
+        budget = without_adapters(runtime.memory_budget(model, limits, dtype), adapters)
+        if runtime.device.type == "cpu":
+            working = working_bytes(limits, model, directory, config)
+            among = 1 if runtime.counts_others else engines
+            budget = left_for_pool(budget, config, working, among)
+        budget = budget._replace(share=budget.share / engines)
+        try:
+            limits = fill(limits, cache, config, budget)
+        except ConfigError as error:
+            raise _with_share(error, draft, cache) from error
+        runtime.promise(*kept_and_files(config, limits, cache))
+    waiting = bytes_for_waiting(budget.beside, engines)
+    return _Loaded(model, draft, dtype, cache, limits, shelf, adapters, waiting)
+
+
+def _recovery_costs(
+    config: EngineConfig, runtime: DeviceRuntime, store: DiskStore | Tiers | None
+) -> RecoveryCosts:
+    """Measured, where something hangs on them."""
+    if store is not None:
+        measured = runtime.recovery_costs()
+        return replace(measured, fetch_per_block=store.seconds_to_fetch())
+    if config.swap_space and config.preemption_mode == "auto":
+        return runtime.recovery_costs()
+    return RecoveryCosts()
+
+
+def _why_no_sessions(config: EngineConfig, cache: CacheShape) -> str | None:
+    if cache.depends_on_prompt_length:
+        return "this model's rotary scaling depends on the length of the prompt: no sessions"
+    return None
+
+
+def _load_tokenizer(config: EngineConfig) -> Tokenizer:
+    return load_tokenizer(tokenizer_directory(config), _read_template(config.chat_template))
+
+
+def _load_draft(
+    config: EngineConfig, target: Model, tokenizer: Tokenizer, runtime: DeviceRuntime
+) -> Draft | None:
+    """The model that drafts for ``target``, if one is asked for."""
+    if config.speculation is None or not config.speculation.has_draft_model:
+        return None
+
+    def load(directory: Path, longest: int | None, quantization: str | None) -> Model:
+        return load_model(
+            directory,
+            config.dtype,
+            longest,
+            streaming=streaming(config),
+            quantization=quantization,
+            admit=runtime.admit,
+            instruction_set=runtime.instruction_set,
+        )
+
+    model = load_draft(config, target, tokenizer, load)
+    return Draft(model, kv_dtype(config, model))
+
+
+def _with_share(error: ConfigError, draft: Draft | None, cache: CacheShape) -> ConfigError:
+    """No room for a pool: how much of it is the draft model's."""
+    if draft is None:
+        return error
+    own = cache_shape(*draft).bytes_per_token
+    return ConfigError(
+        f"{error}. The draft model takes {size_of(draft.model.weight_bytes)} for its weights, and "
+        f"{size_of(own)} of the {size_of(cache.bytes_per_token)} of each token in the pool: "
+        "without speculative_config there is more room"
+    )
+
+
+def _input_processor(
+    config: EngineConfig,
+    model: Model,
+    limits: EngineLimits,
+    tokenizer: Tokenizer,
+    defaults: dict[str, float | int],
+    pooler: Pooler,
+    adapters: AdapterShelf | None,
+) -> InputProcessor:
+    return InputProcessor(
+        tokenizer,
+        vocab_size=model.vocab_size,
+        max_model_len=limits.max_model_len,
+        default_max_tokens=model.max_positions,
+        eos_token_ids=model.eos_token_ids,
+        seed=config.seed,
+        sampling_defaults=defaults,
+        pooler=pooler,
+        generates=model.has_head,
+        adapters=adapters,
+    )
+
+
+def _capacity(
+    config: EngineConfig,
+    loaded: _Loaded,
+    runtime: DeviceRuntime,
+    store: str,
+    dense: Sequence[Dense],
+) -> Capacity:
+    model, draft, dtype, cache, limits, _, adapters, _ = loaded
+    pool_bytes = limits.pool_bytes(cache.token_bytes)
+    return Capacity(
+        model_name=DEMO_NAME if config.model is None else config.model,
+        dtype=dtype_name(model.dtype),
+        quantization=config.quantization,
+        weight_bytes=model.weight_bytes + bytes_of(dense),
+        kv_dtype=dtype_name(dtype),
+        kv_bytes_per_token=cache.bytes_per_token,
+        pool_bytes=pool_bytes,
+        limits=limits,
+        host_blocks=runtime.host_blocks,
+        warm_seconds=runtime.warm_seconds,
+        kernels=runtime.kernels,
+        experts=describe_experts(model, config),
+        speculation=config.speculation,
+        draft=None if draft is None else draft_share(config, draft),
+        adapters=adapters,
+        ranks=config.tensor_parallel_size,
+        store=store,
+    )
+
+
+def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
+    device = choose_device(config.device)
+    if device.type != "cpu" and config.tensor_parallel_size > 1:
+        raise ConfigError(NO_RANKS_ON_GPU)
+    if device.type == "cpu":
+        if config.kv_cache_dtype == "fp8":
+            raise ConfigError('kv_cache_dtype "fp8" needs a GPU, and there is none to be used')
+        if config.async_scheduling:
+            raise ConfigError("async_scheduling needs a GPU, and there is none to be used")
+        instructions = choose_instructions(config.cpu_isa)
+        return OnCPU(config.swap_path, instructions, warm_up=bool(config.warm_up))
+    if config.speculation is not None and config.speculation.has_draft_model:
+        raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
+    if config.enable_lora:
+        raise ConfigError(NO_ADAPTERS_ON_GPU)
+    for name in ("kv_store", "kv_offloading_size"):
+        if getattr(config, name) is not None:
+            raise ConfigError(no_store_on_gpu(name))
+    if config.role != "both":
+        raise ConfigError(NO_ROLE_ON_GPU)
+    if config.cpu_isa != "auto":
+        raise ConfigError(f"cpu_isa {config.cpu_isa!r} does nothing on a GPU; leave it out")
+    if config.swap_path is not None:
+        raise ConfigError("swap_path: on a GPU, blocks are swapped to main memory; leave it out")
+    # Needs Triton, which only machines with a GPU have.
+    from quire.execution.gpu.assembly import OnGPU
+
+    return OnGPU(device, config.gpu_memory_utilization, config.enforce_eager)
+
+
+def _read_template(given: str | None) -> str | None:
+    """The text of a file, or the one given, which a brace tells from a name."""
+    if given is None or "{" in given:
+        return given
+    try:
+        return read_text(Path(given))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"chat_template cannot be read: {error}") from error

@@ -1,0 +1,104 @@
+"""The model of an engine, and its pool's shape: alike on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from quire.core.errors import ConfigError
+from quire.engine.config import EngineConfig
+from quire.execution.free_memory import is_memory
+from quire.execution.kv.cache import bytes_per_token
+from quire.kernels.ranks import Ranks
+from quire.models.base import Model
+from quire.models.demo import DEMO_MODEL
+from quire.models.loader import load_model, resolve_model
+from quire.models.shape import CacheShape
+from quire.models.streaming import Streaming
+
+
+def locate(config: EngineConfig) -> Path:
+    """The directory of the model that is served."""
+    return resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
+
+
+def tokenizer_directory(config: EngineConfig) -> Path:
+    """Where the tokenizer is read from."""
+    if config.tokenizer is None:
+        return locate(config)
+    return resolve_model(config.tokenizer, download_dir=config.download_dir)
+
+
+def load(
+    config: EngineConfig,
+    directory: Path,
+    device: torch.device,
+    admit: Callable[[int], None],
+    instruction_set: str,
+    ranks: Ranks | None = None,
+) -> Model:
+    """The model that is served, or this rank's part of it."""
+    return load_model(
+        directory,
+        config.dtype,
+        # With a window, the length of its texts is no matter of the model's.
+        config.max_model_len if config.window is None else None,
+        streaming=streaming(config),
+        quantization=config.quantization,
+        device=device,
+        admit=admit,
+        instruction_set=instruction_set,
+        hf_overrides=config.hf_overrides,
+        ranks=ranks,
+        experts_path=experts_path(config),
+    )
+
+
+def experts_path(config: EngineConfig) -> Path | None:
+    """Where experts are kept in a file. ConfigError: no file can be there, or it is memory."""
+    if config.experts_path is None:
+        return None
+    path = Path(config.experts_path).expanduser().absolute()
+    if not path.is_dir():
+        raise ConfigError(f"experts_path: {path} is not a directory")
+    if is_memory(path):
+        raise ConfigError(f"experts_path: {path} is memory itself (tmpfs); name one on a disk")
+    return path
+
+
+def streaming(config: EngineConfig) -> Streaming | None:
+    """How it attends, where the settings say so."""
+    if config.window is None:
+        return None
+    return Streaming(config.window, config.attention_sinks)
+
+
+def kv_dtype(config: EngineConfig, model: Model) -> torch.dtype:
+    """Of the pool."""
+    if config.kv_cache_dtype == "auto":
+        return model.dtype
+    name = {"fp8": "float8_e4m3fn"}.get(config.kv_cache_dtype, config.kv_cache_dtype)
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def forms_of(kernels: str, model: Model, kv_dtype: torch.dtype) -> list[str]:
+    """What computes, of which type, and of which the pool is: by it, blocks have their bits."""
+    return [kernels, dtype_name(model.dtype), dtype_name(kv_dtype)]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As settings have it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def cache_shape(model: Model, kv_dtype: torch.dtype) -> CacheShape:
+    """What the pool holds of a token: on each rank, of the heads that it has."""
+    return CacheShape(
+        windows=model.windows,
+        token_bytes=tuple(bytes_per_token([shape], kv_dtype) for shape in model.kv_shapes),
+        max_positions=model.max_positions,
+        depends_on_prompt_length=model.kv_depends_on_prompt_length,
+    )

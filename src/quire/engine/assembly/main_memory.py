@@ -1,0 +1,112 @@
+"""What main memory an engine takes beside weights and pool, and what it leaves to requests."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from quire.core.errors import ConfigError, ModelError
+from quire.core.limits import EngineLimits
+from quire.engine.assembly.store import offloaded, without_offloading
+from quire.engine.capacity import size_of
+from quire.engine.config import EngineConfig
+from quire.execution.free_memory import free_memory, is_memory
+from quire.execution.memory_budget import MemoryBudget
+from quire.models.base import Model
+from quire.models.shape import CacheShape, read_shape
+
+_FLOAT = 4  # bytes; what narrower types give is added up in it
+_STATES, _INNER = 5, 3  # a layer's states, and those within its MLP, that are there at once
+_LOGIT_BYTES = 16  # a logit, edited, and sorted with its place
+_REQUESTS = 64 << 20  # for the tokenizer and for requests, at the least
+_MOST_WAITING = 1 << 30
+
+
+def working_bytes(limits: EngineLimits, model: Model, directory: Path, config: EngineConfig) -> int:
+    """What the largest step takes, and what requests do at the least."""
+    width = _numbers_per_token(model, directory, config)
+    rows = min(limits.max_num_batched_tokens, limits.max_num_seqs * _rows_of_each(config))
+    steps = limits.max_num_batched_tokens * width * _FLOAT
+    return steps + rows * model.vocab_size * _LOGIT_BYTES + _REQUESTS
+
+
+def bytes_for_waiting(beside: int = 0, engines: int = 1) -> int:
+    """For requests that wait in line: a part of what is free, the pool having its promise.
+
+    beside: what computing takes.
+    """
+    left = (free_memory() - beside) // engines
+    return min(max(left // 4, _REQUESTS // 2), _MOST_WAITING)
+
+
+def left_for_pool(
+    budget: MemoryBudget, config: EngineConfig, working: int, engines: int
+) -> MemoryBudget:
+    """What blocks and files beside the pool leave for it, and for ``working``.
+
+    engines: how many take as much, and have not been promised it.
+
+    ConfigError: there is not so much.
+    """
+    budget = _without_files(without_offloading(budget, config, engines), config)
+    return budget._replace(beside=working)
+
+
+def _without_files(budget: MemoryBudget, config: EngineConfig) -> MemoryBudget:
+    """What files leave for the pool that lie in a directory which is memory.
+
+    ConfigError: there is not so much.
+    """
+    files = _swap_bytes(config), _store_bytes(config)
+    for name, taken in zip(("swap_space", "kv_store_size"), files, strict=True):
+        if taken > budget.free:
+            raise ConfigError(
+                f"{name}: the directory is memory itself (tmpfs), of which {size_of(taken)} are "
+                f"more than is free, {size_of(budget.free)}"
+            )
+        budget = budget._replace(free=budget.free - taken)
+    return budget
+
+
+def kept_and_files(
+    config: EngineConfig, limits: EngineLimits, cache: CacheShape
+) -> tuple[int, int]:
+    """Bytes that pool and blocks beside it take over time, and those of files at the start."""
+    return limits.pool_bytes(cache.token_bytes) + offloaded(config), _swap_bytes(config)
+
+
+def _numbers_per_token(model: Model, directory: Path, config: EngineConfig) -> int:
+    """That are there at once while a layer is computed."""
+    layers = [kv.num_kv_heads * (kv.key_dim + kv.value_dim) for kv in model.kv_shapes]
+    heads = max(layers, default=0)
+    try:
+        shape = read_shape(directory, config.hf_overrides)
+    except ModelError:  # nobody has described it: by the size of its layers, of 12 d^2 weights each
+        of_layer = model.weight_bytes / model.dtype.itemsize / max(1, len(layers))
+        d = int((of_layer / 12) ** 0.5)
+        return (_STATES + 2) * d + _INNER * 4 * d + heads
+    inner = shape.intermediate_size
+    if shape.experts is not None:
+        inner = max(inner, shape.experts.inner * shape.experts.chosen + shape.experts.shared_inner)
+    queries = shape.num_heads * shape.head_size
+    return _STATES * shape.hidden_size + _INNER * inner + 2 * queries + heads
+
+
+def _rows_of_each(config: EngineConfig) -> int:
+    """Of logits: a sequence's own, and one for each draft."""
+    return 1 if config.speculation is None else 1 + config.speculation.num_speculative_tokens
+
+
+def _swap_bytes(config: EngineConfig) -> int:
+    """Of a swap file that lies in memory."""
+    if not config.swap_space or not is_memory(Path(config.swap_path or tempfile.gettempdir())):
+        return 0
+    return int(config.swap_space * 2**30)
+
+
+def _store_bytes(config: EngineConfig) -> int:
+    """That a store in memory may yet take."""
+    if config.kv_store is None or not is_memory(Path(config.kv_store)):
+        return 0
+    there = sum(path.stat().st_blocks * 512 for path in Path(config.kv_store).rglob("*"))
+    return max(0, int(config.kv_store_size * 2**30) - there)

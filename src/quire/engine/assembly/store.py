@@ -1,0 +1,169 @@
+"""The block store of an engine, and what its records must have in common to be found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+
+from quire import __version__
+from quire.blocks.store import DiskStore, RecordForm, RecordShelf, Tiers, check_writable
+from quire.core.errors import ConfigError
+from quire.core.limits import EngineLimits
+from quire.core.protocol import RecoveryCosts
+from quire.engine.assembly.digests import FileDigests
+from quire.engine.assembly.draft import draft_directory
+from quire.engine.capacity import size_of
+from quire.engine.config import EngineConfig
+from quire.execution.memory_budget import MemoryBudget
+from quire.kernels.compiled import KERNELS, why_missing
+from quire.models.checkpoint_files import find_files
+from quire.models.shape import CacheShape, config_files
+
+_LAYOUT = 1  # of a block's bytes: keys, values and their scales, by layer, head and token
+_BEYOND = ("kv_store", "kv_offloading_size")
+_DIGESTS = "digests.json"  # of models' files, in a store's directory
+LAST_SECONDS = 10.0  # for what is not written when a rank is told to end
+
+
+def check_store(config: EngineConfig) -> None:
+    """ConfigError if the directory cannot be written: before anything is loaded."""
+    if config.kv_store is not None:
+        check_writable(Path(config.kv_store))
+
+
+def open_store(
+    config: EngineConfig,
+    directory: Path,
+    limits: EngineLimits,
+    cache: CacheShape,
+    forms: Any,
+    rank: int = 0,
+) -> DiskStore | Tiers | None:
+    """What ``config`` asks for beyond the pool, of this rank's part of each block.
+
+    directory: of the model. forms: all that decides how a loaded model computes, as JSON has it.
+    """
+    asked = [name for name in _BEYOND if getattr(config, name) is not None]
+    if not asked:
+        return None
+    if not limits.enable_prefix_caching:
+        raise ConfigError(
+            f"{asked[0]}: this model's rotary scaling depends on the length of the prompt, so its "
+            "KV blocks cannot be reused; leave the option out"
+        )
+    disk, form = None, record_form({}, limits, cache)  # nobody else's blocks are in our memory
+    if config.kv_store is not None:
+        identity = block_identity(config, directory, limits, cache, forms, rank)
+        form = record_form(identity, limits, cache)
+        disk = DiskStore(Path(config.kv_store), _bytes(config.kv_store_size), form)
+    if config.kv_offloading_size is None:
+        return disk
+    size, pool = offloaded(config), limits.pool_bytes(cache.token_bytes)
+    if size <= pool:
+        each = " of each rank" if config.tensor_parallel_size > 1 else ""
+        raise ConfigError(
+            f"kv_offloading_size: {size_of(size)}{each} hold no more than the KV pool, "
+            f"{size_of(pool)}, whose blocks lie there too: make it larger, or lower "
+            "kv_cache_memory_bytes"
+        )
+    return Tiers(RecordShelf(form, size), disk)
+
+
+def without_offloading(budget: MemoryBudget, config: EngineConfig, engines: int) -> MemoryBudget:
+    """What blocks in main memory leave for the pools. ConfigError: there is not so much."""
+    taken = offloaded(config) * engines
+    if taken > budget.free:
+        raise ConfigError(
+            f"kv_offloading_size: {size_of(taken)} are more than is free, {size_of(budget.free)}"
+        )
+    return budget._replace(free=budget.free - taken)
+
+
+def describe_store(store: DiskStore | Tiers | None, costs: RecoveryCosts, block_size: int) -> str:
+    """For the person who starts the engine."""
+    if store is None:
+        return ""
+    places = []
+    if isinstance(store, Tiers):
+        places.append(f"{size_of(store.shelf.size)} of blocks are kept in main memory")
+    disk = store.disk if isinstance(store, Tiers) else store
+    if disk is not None:
+        places.append(f"{size_of(disk.size)} of blocks are stored in {disk.path}")
+    fetching, computing = costs.fetch_per_block, block_size * costs.recompute_per_token
+    pays = "" if costs.fetching_pays(block_size) else ", so that none is fetched"
+    return (
+        f" Up to {', and '.join(places)}: to fetch one takes {fetching * 1e3:.2g} ms, to compute "
+        f"it {computing * 1e3:.2g} ms{pays}."
+    )
+
+
+def offloaded(config: EngineConfig) -> int:
+    """Bytes for blocks in main memory: as vLLM's, the setting is of all ranks together."""
+    return _bytes(config.kv_offloading_size or 0.0) // config.tensor_parallel_size
+
+
+def _bytes(gib: float) -> int:
+    return int(gib * 2**30)
+
+
+def record_form(identity: Mapping[str, str], limits: EngineLimits, cache: CacheShape) -> RecordForm:
+    """Of an engine's blocks."""
+    fingerprint = xxhash.xxh3_128_digest(json.dumps(dict(identity), sort_keys=True).encode())
+    return RecordForm(fingerprint, limits.block_size, tuple(limits.block_bytes(cache.token_bytes)))
+
+
+def block_identity(
+    config: EngineConfig,
+    directory: Path,
+    limits: EngineLimits,
+    cache: CacheShape,
+    forms: Any,
+    rank: int = 0,
+) -> dict[str, str]:
+    """Digests of all that decides a block's bits beside its text, by what they are of.
+
+    A rank has its part of a block, and another number of ranks rounds otherwise.
+
+    Blocks that another build of the kernels has computed may differ in their last bits, and an
+    answer would then depend on who has computed its beginning.
+    """
+    facts = {
+        "version and kernels": [__version__, torch.__version__, forms],
+        "layout": [_LAYOUT, limits.block_size, cache.token_bytes],
+        "layers": [[kv_group.layers, kv_group.window] for kv_group in limits.kv_groups],
+        "settings": [
+            *(config.hf_overrides, config.quantization, config.window, config.attention_sinks),
+            config.speculative_config if _drafts(config) else None,
+        ],
+        # Rotations may depend on the longest text that is served.
+        "max_model_len": config.max_model_len if config.window is None else None,
+    }
+    if config.tensor_parallel_size > 1:
+        facts["ranks"] = [rank, config.tensor_parallel_size]
+    files = FileDigests(None if config.kv_store is None else Path(config.kv_store) / _DIGESTS)
+    model = [files.of(path) for path in _files(config, directory)]
+    files.remember()
+    parts = {name: json.dumps(fact, sort_keys=True) for name, fact in facts.items()}
+    digests = {name: xxhash.xxh3_128_hexdigest(text.encode()) for name, text in parts.items()}
+    return {**digests, "model": xxhash.xxh3_128_hexdigest(" ".join(model).encode())}
+
+
+def _files(config: EngineConfig, directory: Path) -> Iterator[Path]:
+    """Those that models and kernels are made of."""
+    if why_missing(KERNELS) is None:
+        from quire.kernels import _native
+
+        yield Path(str(_native.__file__))
+    for model in [directory, draft_directory(config)] if _drafts(config) else [directory]:
+        yield from find_files(model).paths
+        if model.is_dir():
+            yield from config_files(model)
+
+
+def _drafts(config: EngineConfig) -> bool:
+    return config.speculation is not None and config.speculation.has_draft_model

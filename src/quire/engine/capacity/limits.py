@@ -1,0 +1,74 @@
+"""What holds for an engine, of what was asked for and what its model can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quire.core.errors import ConfigError
+from quire.core.kv_groups import KVGroup, layers_by_window
+from quire.core.limits import EngineLimits
+from quire.core.memory import Window
+from quire.engine.config import EngineConfig
+from quire.models.shape import CacheShape, windows_in_force
+
+
+def limits_of(config: EngineConfig, cache: CacheShape) -> EngineLimits:
+    """A config, applied to a model. ConfigError if the model cannot do what is asked for."""
+    longest = cache.max_positions if config.window is None else config.max_model_len
+    tokens = config.max_num_batched_tokens
+    kv_groups = (
+        KVGroup(layers, 1, 0, window) for window, layers in _windows(config, cache, longest)
+    )
+    sessions = config.max_num_sessions
+    return EngineLimits(
+        kv_groups=tuple(kv_groups),
+        block_size=config.block_size,
+        max_model_len=longest,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=tokens if cache.windows else max(tokens, cache.max_positions),
+        enable_prefix_caching=_prefix_caching(config, cache),
+        preemption_mode=config.preemption_mode,
+        scheduling_policy=config.scheduling_policy,
+        attention_sinks=config.attention_sinks,
+        max_num_sessions=sessions,
+        max_sessions_per_client=config.max_sessions_per_client or max(1, sessions // 2),
+        max_queue_time=config.max_queue_time,
+        max_loras=config.max_loras if config.enable_lora else 0,
+        kv_events=config.kv_events is not None,
+    )
+
+
+def _windows(
+    config: EngineConfig, cache: CacheShape, longest: int | None
+) -> Iterable[tuple[Window | None, tuple[int, ...]]]:
+    """The windows that blocks are left behind by, each with its layers."""
+    windows = cache.windows
+    if config.window is not None:
+        windows = (config.window,) * len(windows)
+    else:
+        windows = windows_in_force(windows, longest)
+    for tokens, layers in layers_by_window(windows).items():
+        window = None
+        if tokens is not None:
+            window = Window(tokens, config.max_num_batched_tokens, config.attention_sinks)
+        yield window, layers
+
+
+def _prefix_caching(config: EngineConfig, cache: CacheShape) -> bool:
+    asked = config.enable_prefix_caching
+    if not cache.windows:
+        return False  # there is nothing to be found
+    if cache.depends_on_prompt_length:
+        if asked:
+            raise ConfigError(
+                "enable_prefix_caching: this model's rotary scaling depends on the length of the "
+                "prompt, so its KV blocks cannot be reused; leave the option out"
+            )
+        for setting, given in (
+            ("kv_events_config", config.kv_events is not None),
+            ("role", config.role != "both"),
+        ):
+            if given:
+                raise ConfigError(f"{setting}: this model's KV blocks cannot be reused")
+        return False
+    return asked is not False

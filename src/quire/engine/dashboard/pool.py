@@ -1,0 +1,116 @@
+"""The pool in figures: what its slots do, what is found in it, what regions would take instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.core.scheduling import Scheduler
+from quire.engine.dashboard.tracker import first_blocks
+
+
+@dataclass(frozen=True)
+class KVGroupPool:
+    """first_block: its number among all blocks. window: tokens that its layers see; null: all.
+
+    layers, draft_layers: of the model, and of the one that drafts for it; null: not known.
+    """
+
+    first_block: int
+    num_blocks: int
+    window: int | None
+    layers: int | None
+    draft_layers: int | None
+
+
+@dataclass(frozen=True)
+class Contiguous:
+    """Blocks that those who run now would need in regions reserved for each of their outputs.
+
+    longest: for as many tokens as each may come to have. max_model_len: for as many as any may.
+    """
+
+    longest: int
+    max_model_len: int | None
+
+
+@dataclass(frozen=True)
+class Pool:
+    """slots: every slot for a token by what it is doing; they sum to the capacity.
+
+    held_blocks: by requests or sessions. cached_blocks: free, but their content can be found. The
+    others are blank.
+    """
+
+    block_size: int
+    num_blocks: int
+    held_blocks: int
+    cached_blocks: int
+    blank_blocks: int
+    slots: dict[str, int]
+    kv_groups: list[KVGroupPool]
+    contiguous: Contiguous
+
+
+@dataclass(frozen=True)
+class PrefixCache:
+    """Tokens of prompts, when they were first let in.
+
+    Found, fetched from beyond the pool, or missed: evicted before, at the end of a prompt in a
+    block that was not full, or never there.
+    """
+
+    enabled: bool
+    queried_tokens: int
+    found_tokens: int
+    fetched_tokens: int
+    evicted_tokens: int
+    tail_tokens: int
+    new_tokens: int
+
+
+def pool_figures(
+    scheduler: Scheduler, max_model_len: int | None, kv_layers: Sequence[tuple[int, int]]
+) -> Pool:
+    """kv_layers: of each KV group, as ``KVGroupPool`` has them; empty: not known."""
+    allocator = scheduler.allocator
+    pools = allocator.views()
+    firsts = first_blocks(pools)
+    total = firsts.pop()
+    layers_of: Sequence[tuple[int | None, int | None]] = kv_layers or [(None, None)] * len(pools)
+    held, cached = sum(one.num_held for one in pools), sum(one.num_cached for one in pools)
+    return Pool(
+        block_size=allocator.block_size,
+        num_blocks=total,
+        held_blocks=held,
+        cached_blocks=cached,
+        blank_blocks=total - held - cached,
+        slots=allocator.usage()._asdict(),
+        kv_groups=[
+            KVGroupPool(first, one.num_blocks, one.window and one.window.tokens, *layers)
+            for first, one, layers in zip(firsts, pools, layers_of, strict=True)
+        ],
+        contiguous=_contiguous(scheduler, max_model_len),
+    )
+
+
+def prefix_cache(scheduler: Scheduler) -> PrefixCache:
+    stats = scheduler.stats
+    known = (stats.prefix_hits, stats.prefix_fetched, stats.prefix_evicted, stats.prefix_tails)
+    return PrefixCache(
+        scheduler.enable_prefix_caching,
+        stats.prefix_queries,
+        *known,
+        new_tokens=max(0, stats.prefix_queries - sum(known)),
+    )
+
+
+def _contiguous(scheduler: Scheduler, max_model_len: int | None) -> Contiguous:
+    size, running = scheduler.allocator.block_size, scheduler.running
+    longest = sum(
+        group.request.params.width * -(-group.request.longest // size) for group in running
+    )
+    if max_model_len is None:
+        return Contiguous(longest, None)
+    branches = sum(group.request.params.width for group in running)
+    return Contiguous(longest, branches * -(-max_model_len // size))

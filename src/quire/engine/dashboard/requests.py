@@ -1,0 +1,273 @@
+"""Requests as an operator asks for them: where they stand, what they hold, why they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from quire.core.protocol import Decision
+from quire.core.scheduling import Scheduler, SequenceGroup
+from quire.core.scheduling.sequence import Sequence, Status
+from quire.engine.dashboard.holders import branch_at, number_of
+from quire.engine.dashboard.tracker import first_blocks
+
+Standing = Literal["running", "waiting", "preempted"]
+
+
+class Pace(NamedTuple):
+    """How fast steps have been of late."""
+
+    step_seconds: float
+    tokens: float  # that a running sequence has gained in each
+
+
+class Reasons(NamedTuple):
+    """What is known of waiting beside the line itself.
+
+    latest: by request, what the latest step has decided about those that wait.
+    wait_of: seconds until so many newcomers have been let in.
+    preempted: when that was, by request, as far as it is known.
+    """
+
+    latest: Mapping[str, Decision]
+    wait_of: Callable[[int], float]
+    pace: Pace | None = None
+    preempted: Mapping[str, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Why a request waits.
+
+    text: all of it in words. ahead: requests before it in line. needed: at most, for those that
+    the latest step did not look at. predicted_seconds: until it is let in, by how fast others were;
+    null for who has been in before.
+    """
+
+    text: str
+    why: str
+    ahead: int
+    needed: int | None
+    free: int | None
+    unit: Literal["blocks", "sequences"]
+    remedy: str | None
+    predicted_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A request that has not ended.
+
+    http_request_id: the x-request-id by which its client knows it, if it came over HTTP.
+    number: as blocks have it for their owner. seconds: since it came. computed_tokens: of its
+    longest branch. blocks: held now on the device. swaps, recomputes: times that it was preempted.
+    waiting_seconds: since it came, or was preempted; null for one that runs, or has waited for so
+    long that nobody knows. ends_within_seconds: if it becomes as long as it may, by the steps of
+    late.
+    """
+
+    id: str
+    http_request_id: str
+    number: int
+    status: Standing
+    seconds: float
+    prompt_tokens: int
+    computed_tokens: int
+    output_tokens: int
+    max_tokens: int
+    branches: int
+    blocks: int
+    peak_blocks: int
+    shared_blocks: int
+    copied_blocks: int
+    block_seconds: float
+    cached_tokens: int
+    fetched_tokens: int
+    swaps: int
+    recomputes: int
+    on_host: bool
+    adapter: str | None
+    priority: int
+    wait: Wait | None
+    waiting_seconds: float | None
+    ends_within_seconds: float | None
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The first ``limit`` of each kind, in line, and how many there are."""
+
+    num_running: int
+    num_waiting: int
+    num_preempted: int
+    running: list[Row]
+    waiting: list[Row]
+    preempted: list[Row]
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """Where a branch's tokens are in one KV group.
+
+    blocks: their numbers among all. holders: sequences of any request that hold each; none are
+    known on the host. dropped: blocks after the sinks' that its window has left.
+    """
+
+    blocks: list[int]
+    holders: list[int]
+    sink_blocks: int
+    dropped: int
+
+
+@dataclass(frozen=True)
+class BranchTable:
+    """on_host: its blocks are numbers of the host's pool."""
+
+    branch: int
+    tokens: int
+    computed_tokens: int
+    on_host: bool
+    kv_groups: list[GroupTable]
+
+
+def rows(scheduler: Scheduler, now: float, reasons: Reasons, limit: int) -> Rows:
+    """Everybody, but with details of no more than so many."""
+    line = scheduler.waiting
+    new = [(place, group) for place, group in enumerate(line) if not group.begun]
+    back = [(place, group) for place, group in enumerate(line) if group.begun]
+    running = [_row(scheduler, group, now, reasons, None) for group in scheduler.running[:limit]]
+    waits = [
+        _row(scheduler, group, now, reasons, _wait(scheduler, group, place, count, reasons))
+        for count, (place, group) in enumerate(new[:limit], 1)
+    ]
+    preempted = [
+        _row(scheduler, group, now, reasons, _wait(scheduler, group, place, None, reasons))
+        for place, group in back[:limit]
+    ]
+    return Rows(len(scheduler.running), len(new), len(back), running, waits, preempted)
+
+
+def one_row(scheduler: Scheduler, group: SequenceGroup, now: float, reasons: Reasons) -> Row:
+    """One of them."""
+    wait = None
+    if group not in scheduler.running:
+        line = scheduler.waiting
+        place = line.index(group)
+        new = None if group.begun else sum(not one.begun for one in line[: place + 1])
+        wait = _wait(scheduler, group, place, new, reasons)
+    return _row(scheduler, group, now, reasons, wait)
+
+
+def block_tables(scheduler: Scheduler, group: SequenceGroup) -> list[BranchTable]:
+    """Of each live branch that has one."""
+    pools = scheduler.allocator.views()
+    firsts = first_blocks(pools)
+    on_host = group.status is Status.SWAPPED
+    having = set(group.tables())
+    tables = []
+    for place, branch in enumerate(group.branches):
+        found: list[GroupTable] = []
+        if branch.seq_id in having:
+            kv_groups = scheduler.allocator.table(branch.seq_id).kv_groups
+            for first, pool, table in zip(firsts, pools, kv_groups, strict=False):
+                first = 0 if on_host else first
+                ids = [first + block for block in table.block_ids]
+                holders = [] if on_host else [*map(pool.num_holders, table.block_ids)]
+                found.append(GroupTable(ids, holders, table.num_sink_blocks, table.num_dropped))
+        length, computed = len(branch.token_ids), branch.num_computed
+        number = branch_at(group, place)
+        tables.append(BranchTable(number, length, computed, on_host, found))
+    return tables
+
+
+def _row(
+    scheduler: Scheduler, group: SequenceGroup, now: float, reasons: Reasons, wait: Wait | None
+) -> Row:
+    request, memory, branches = group.request, group.memory, group.branches
+    tables = [] if group.status is Status.SWAPPED else group.tables()
+    charge = sum(scheduler.allocator.charge(seq_id) for seq_id in tables)
+    status: Standing = "running"
+    if wait is not None:
+        status = "preempted" if group.begun else "waiting"
+    return Row(
+        id=request.request_id,
+        http_request_id=request.origin.request_id,
+        number=number_of(group),
+        status=status,
+        seconds=max(0.0, now - request.arrival),
+        prompt_tokens=branches[0].num_prompt_tokens,
+        computed_tokens=max(branch.num_computed for branch in branches),
+        output_tokens=sum(branch.num_output_tokens for branch in branches),
+        max_tokens=request.max_tokens,
+        branches=len(branches),
+        blocks=memory.blocks,
+        peak_blocks=memory.peak_blocks,
+        shared_blocks=memory.shared_blocks,
+        copied_blocks=memory.copied_blocks,
+        block_seconds=memory.block_seconds + charge,
+        cached_tokens=memory.cached_tokens,
+        fetched_tokens=memory.fetched_tokens,
+        swaps=memory.num_swaps,
+        recomputes=memory.num_recomputes,
+        on_host=group.status is Status.SWAPPED,
+        adapter=None if request.adapter is None else request.adapter.name,
+        priority=request.priority,
+        wait=wait,
+        waiting_seconds=None if wait is None else _since(group, now, reasons),
+        ends_within_seconds=_ends_within(scheduler, group, reasons.pace, wait),
+    )
+
+
+def _since(group: SequenceGroup, now: float, reasons: Reasons) -> float | None:
+    since: float | None = group.request.arrival
+    if group.begun:
+        since = reasons.preempted.get(group.request.request_id)
+    return None if since is None else max(0.0, now - since)
+
+
+def _wait(
+    scheduler: Scheduler,
+    group: SequenceGroup,
+    ahead: int,
+    newcomers: int | None,
+    reasons: Reasons,
+) -> Wait:
+    """newcomers: let in by when it is, itself included; None: it has been let in before."""
+    decision = reasons.latest.get(group.request.request_id)
+    predicted = None if newcomers is None else reasons.wait_of(newcomers)
+    if decision is not None:
+        text, needed, free = decision.why, decision.needed, decision.free
+        if needed is not None:
+            text += f": needs {_counted(needed, decision.unit)}, {free:,} free"
+        why, unit, remedy = decision.why, decision.unit, decision.remedy
+        return Wait(text, why, ahead, needed, free, unit, remedy, predicted)
+    allocator = scheduler.allocator
+    needed = sum(-(-len(branch.token_ids) // allocator.block_size) for branch in group.branches[:1])
+    free = allocator.num_free_blocks
+    why = "once a step has tokens left for it"
+    if ahead:
+        why = f"behind {ahead:,} other{'s' if ahead > 1 else ''}"
+    text = f"{why}; needs up to {_counted(needed, 'blocks')}, {free:,} free"
+    return Wait(text, why, ahead, needed, free, "blocks", None, predicted)
+
+
+def _counted(number: int, unit: str) -> str:
+    return f"{number:,} {unit[:-1] if number == 1 else unit}"
+
+
+def _ends_within(
+    scheduler: Scheduler, group: SequenceGroup, pace: Pace | None, wait: Wait | None
+) -> float | None:
+    if pace is None or not pace.tokens:
+        return None
+    branches: Seq[Sequence] = group.branches
+    pending = sum(branch.num_pending for branch in branches) - len(branches)
+    left = max(group.request.max_tokens - branch.num_output_tokens for branch in branches)
+    steps = max(0, pending) / scheduler.max_num_batched_tokens + left / pace.tokens
+    before = 0.0 if wait is None else wait.predicted_seconds
+    return None if before is None else before + steps * pace.step_seconds

@@ -1,0 +1,1 @@
+"""Traces of what was served, as ``--record-trace`` writes them."""

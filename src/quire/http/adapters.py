@@ -1,0 +1,99 @@
+"""Adapters that are loaded and let go while the server runs; off unless it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.responses import PlainTextResponse, Response
+
+from quire.capabilities.adapters.config import problem_with_name
+from quire.core.errors import ModelError, RequestError, shown
+from quire.engine.adapters import AdapterShelf
+from quire.http.description.openapi import takes
+from quire.http.fields.strict import Name, Strict, told
+from quire.http.service import Service
+
+_LONGEST_PATH = 4096
+
+
+class LoadRequest(Strict):
+    """The body of POST /v1/load_lora_adapter."""
+
+    lora_name: Name = told(..., "what requests name as their model")
+    lora_path: str = told(..., "a directory below the server's lora_directory")
+    base_model_name: Name | None = told(None, "what /v1/models tells as its parent")
+    load_inplace: bool = told(False, "exchange one that is called so already")
+
+
+class UnloadRequest(Strict):
+    """The body of POST /v1/unload_lora_adapter."""
+
+    lora_name: Name = told(..., "of an adapter that is loaded")
+    lora_int_id: int | None = told(None, "counts for nothing: a name is enough")
+
+
+def add_adapters(app: FastAPI, service: Service) -> None:
+    """The routes, if the server is told to have them."""
+    config, shelf = service.config, service.adapters
+    if not config.allow_runtime_lora_updating or shelf is None:
+        return
+    assert config.lora_directory is not None, "the config asks for it"
+    directory = Path(config.lora_directory)
+
+    @app.post(
+        "/v1/load_lora_adapter",
+        openapi_extra=takes(LoadRequest),
+        response_class=PlainTextResponse,
+    )
+    async def load(http: Request) -> Response:
+        """Read an adapter, and serve it as a model."""
+        request = await service.bodies.parse(http, LoadRequest)
+        await _load(service, shelf, directory, request)
+        name = request.lora_name
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
+
+    @app.post(
+        "/v1/unload_lora_adapter",
+        openapi_extra=takes(UnloadRequest),
+        response_class=PlainTextResponse,
+    )
+    async def unload(http: Request) -> Response:
+        """Serve an adapter to nobody new."""
+        request = await service.bodies.parse(http, UnloadRequest)
+        name = request.lora_name
+        await service.in_engine(shelf.remove, name)
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
+
+
+async def _load(
+    service: Service, shelf: AdapterShelf, directory: Path, request: LoadRequest
+) -> None:
+    name = request.lora_name
+    if problem := problem_with_name(name):
+        raise RequestError(f"lora_name: {problem}", "lora_name")
+    if name in service.model_names:
+        raise RequestError(f"lora_name {name} is a name of the model itself", "lora_name")
+    path = _below(directory, request.lora_path)
+    try:
+        source = await asyncio.to_thread(shelf.check, path)
+    except ModelError as error:
+        raise RequestError(f"lora_path: {error}", "lora_path") from error
+    add = partial(shelf.add, in_place=request.load_inplace)
+    await service.in_engine(add, name, source, request.base_model_name)
+
+
+def _below(directory: Path, given: str) -> Path:
+    """The path that is meant, links followed; RequestError: it leads out of the directory."""
+    try:
+        path = (directory / given[: _LONGEST_PATH + 1]).resolve()
+        inside = len(given) <= _LONGEST_PATH and path.is_relative_to(directory.resolve())
+    except (OSError, ValueError, RuntimeError):  # a NUL, or links that go round
+        inside = False
+    if not inside:
+        raise RequestError(
+            f"lora_path {shown(given)} is not below the server's lora_directory", "lora_path"
+        )
+    return path

@@ -1,0 +1,139 @@
+"""Log-probabilities in the three forms of the API.
+
+What there may be many of is made as it is rendered: see ``rendering``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+from quire.engine.outputs import Logprob, TokenLogprobTable
+from quire.text.places import Echo, Place
+
+Json = dict[str, Any]
+
+_LOWEST = -9999.0  # JSON has no -inf
+
+
+def chat_logprobs(
+    tables: Iterable[TokenLogprobTable],
+    count: int,
+    *,
+    by_id: bool = False,
+    with_ids: bool = False,
+    with_marks: bool = True,
+) -> Json:
+    """Chats: each token with the ``count`` likeliest in its place.
+
+    by_id: a token is told as "token_id:7". with_ids: its id stands beside it.
+    with_marks: a token that is no part of the text, as one that ends it, reads as it is named, and
+        else as nothing.
+    """
+    write = partial(_entry, by_id=by_id, with_ids=with_ids, with_marks=with_marks)
+    return {"content": (_content(table, count, write) for table in tables), "refusal": None}
+
+
+def completion_logprobs(
+    tables: Sequence[TokenLogprobTable],
+    count: int,
+    *,
+    offset: int = 0,
+    echo: Echo | None = None,
+    scores: Sequence[TokenLogprobTable | None] = (),
+    by_id: bool = False,
+) -> Json:
+    """Completions: parallel lists.
+
+    offset: of the first token in the choice's text, where it does not begin with an echo.
+    echo, scores: the prompt and its tokens' tables: the first one follows nothing.
+    by_id: a token is told as "token_id:7".
+    """
+    told, offsets = list[TokenLogprobTable | None](), list[int]()
+    before = [] if echo is None else [*echo.places]
+    if echo is not None:
+        told = [score and score.at(place) for score, place in zip(scores, before, strict=True)]
+        offset = len(echo.text)
+        # Where its tokens spell it otherwise, as a tokenizer without capitals does, no further.
+        offsets = [min(at, offset) for at in _offsets(before, 0)]
+    places = [*before, *(table.place for table in tables)]
+    told += tables
+    return {
+        "tokens": [_by_id(one.token_id) if by_id else one.text(one.token_id) for one in places],
+        "token_logprobs": [table and _finite(table.chosen.logprob) for table in told],
+        "top_logprobs": (table and _top(table, count, by_id) for table in told),
+        "text_offset": [*offsets, *_offsets(places[len(before) :], offset)],
+    }
+
+
+def prompt_logprobs(tables: Iterable[TokenLogprobTable | None]) -> Iterator[Json | None]:
+    """vLLM's: for each prompt token a map from token id; null for the first one."""
+    return (None if table is None else _by_token_id(table) for table in tables)
+
+
+def _offsets(places: Iterable[Place], first: int) -> list[int]:
+    """Where each one's text begins."""
+    return list(accumulate((len(place.added) for place in places), initial=first))[:-1]
+
+
+def _top(table: TokenLogprobTable, count: int, by_id: bool) -> dict[str, float]:
+    chosen, likeliest = _ranked(table, count)
+    top: dict[str, float] = {}
+    for token_id, entry in (chosen, *likeliest):  # tokens may look the same: the first one counts
+        name = _by_id(token_id) if by_id else entry.decoded_token
+        top.setdefault(name, _finite(entry.logprob))
+    return top
+
+
+def _content(table: TokenLogprobTable, count: int, write: Callable[..., Json]) -> Json:
+    chosen, likeliest = _ranked(table, count)
+    return {
+        **write(table.place, *chosen),
+        "top_logprobs": [write(table.place, *entry) for entry in likeliest],
+    }
+
+
+def _by_token_id(table: TokenLogprobTable) -> Json:
+    return {
+        str(token_id): {**entry._asdict(), "logprob": _finite(entry.logprob)}
+        for token_id, entry in table.items()
+    }
+
+
+def _ranked(
+    table: TokenLogprobTable, count: int
+) -> tuple[tuple[int, Logprob], list[tuple[int, Logprob]]]:
+    """The chosen token and the ``count`` likeliest ones, the likeliest first."""
+    entries = list(table.items())
+    ranked = sorted(entries, key=lambda entry: entry[1].rank)
+    return entries[0], [entry for entry in ranked if entry[1].rank <= count][:count]
+
+
+def _entry(
+    place: Place,
+    token_id: int,
+    logprob: Logprob,
+    *,
+    by_id: bool,
+    with_ids: bool,
+    with_marks: bool,
+) -> Json:
+    told: Json = {"id": token_id} if with_ids else {}
+    text, data = logprob.decoded_token, place.data(token_id)
+    if not with_marks and token_id == place.token_id and not place.shown:
+        text, data = "", b""
+    return told | {
+        "token": _by_id(token_id) if by_id else text,
+        "logprob": _finite(logprob.logprob),
+        "bytes": list(data),
+    }
+
+
+def _by_id(token_id: int) -> str:
+    return f"token_id:{token_id}"
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, _LOWEST)

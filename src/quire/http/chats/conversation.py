@@ -1,0 +1,253 @@
+"""What all chat doors share: from a turn of a conversation to a prompt, and from text to events.
+
+A door reads its own request into a ``Turn``, has ``begin`` make a ``Conversation`` of it, and words
+what that says.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from quire.core.errors import RequestError, shown
+from quire.core.protocol import Origin, SamplingParams
+from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
+from quire.http.chats.guidance import guided
+from quire.http.chats.histories import for_template
+from quire.http.chats.tools import AUTO, Tool, ToolChoice, check_tools
+from quire.http.errors import BrokenCallError, in_callers_words
+from quire.http.guards.limits import check_answer
+from quire.http.service import Progress, Service
+from quire.text.begun import Begun
+from quire.text.chat_template import Message
+from quire.text.dialect import (
+    CallBegun,
+    CallCut,
+    ContentPiece,
+    Event,
+    Parser,
+    ReasoningPiece,
+    Reply,
+)
+from quire.text.prompt_form import PromptForm
+
+_TEMPLATE_OWN = {
+    *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
+    "chat_template",
+}
+_ALPHANUMERIC = string.ascii_letters + string.digits
+_ID_LENGTH = 24
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a door asks of a conversation, in no door's words.
+
+    messages: in OpenAI's form. A text, or no content; calls' arguments as JSON or as objects.
+    parallel_calls: several calls may be made at once.
+    reasoning_effort: told to the chat template; "none" is no reasoning.
+    include_reasoning: tell the caller of it.
+    variables: the chat template's own.
+    rendering: what else the rendering is told, which no caller may give as a variable.
+    form: how its text becomes a prompt.
+    options: where the prompt stands in line and in memory (see ``Prompt``).
+    field_names: how the door calls what is refused under another name.
+    """
+
+    messages: Sequence[Message]
+    params: SamplingParams
+    tools: Sequence[Tool] = ()
+    choice: ToolChoice = AUTO
+    parallel_calls: bool = True
+    reasoning_effort: str | None = None
+    include_reasoning: bool = True
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    rendering: Mapping[str, Any] = field(default_factory=dict)
+    form: PromptForm = field(default_factory=PromptForm)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    field_names: Mapping[str, str] = field(default_factory=dict)
+
+
+class Usage(NamedTuple):
+    """The tokens of a request. None: not to be told, or not known."""
+
+    prompt: int
+    completion: int
+    cached: int | None
+    reasoning: int | None
+
+
+class Listener:
+    """What one choice says, as its text comes."""
+
+    def __init__(self, parser: Parser, turn: Turn) -> None:
+        self._parser = parser
+        self.is_plain = parser.is_plain  # all that is said is content
+        self._reasoning = turn.include_reasoning
+        self._most_calls = None if turn.parallel_calls else 1
+        self._called = self._cut = False
+
+    def hear(self, gained: Delta | CompletionOutput) -> list[Event]:
+        """The events in what has been gained: a delta, or all of an output.
+
+        BrokenCallError where a call has begun that is none. One that a limit or a stop string has
+        cut is told as far as it goes.
+        """
+        events = self._parser.push(gained.text) if gained.text else []
+        over = gained.finish_reason == "stop" and gained.stop_reason is None
+        if gained.finish_reason is not None:
+            events += self._parser.finish(cut=not over)
+        heard = [event for event in events if self._is_told(event)]
+        for event in heard:
+            self._called = self._called or isinstance(event, CallBegun)
+            if isinstance(event, CallCut):
+                if event.broken or over:
+                    raise BrokenCallError(
+                        "the model has begun a call of a tool whose arguments are no JSON: "
+                        + shown(event.text)
+                    )
+                self._cut = True
+        return heard
+
+    def finish_reason(self, reason: str | None) -> str | None:
+        """The engine's, or that the text has ended to call; not in the middle of a call."""
+        return "tool_calls" if reason == "stop" and self._called and not self._cut else reason
+
+    def _is_told(self, event: Event) -> bool:
+        match event:
+            case ReasoningPiece():
+                return self._reasoning
+            case ContentPiece():
+                return True
+        return self._most_calls is None or event.number < self._most_calls
+
+
+class Conversation:
+    """A turn that is ready to run, and what comes of it.
+
+    params: the turn's, with what calls and reasoning need.
+    """
+
+    def __init__(
+        self, service: Service, turn: Turn, prompt: Mapping[str, Any], begun: Begun
+    ) -> None:
+        """begun: what the prompt holds of the answer."""
+        self._service = service
+        self._turn = turn
+        self._prompt = prompt
+        self._begun = begun
+        self._standing = service.speech.standing(begun)
+        self._tools = None
+        if turn.tools and _listens(service, turn):
+            self._tools = {tool.name: tool.parameters or {} for tool in turn.tools}
+        self._listeners: dict[int, Listener] = {}
+        self.params = guided(
+            service.speech,
+            turn.params,
+            turn.tools if self._tools is not None else (),
+            turn.choice,
+            several=turn.parallel_calls,
+            standing=self._standing,
+        )
+        self._field_names = turn.field_names
+        if self.params.structured_outputs is not turn.params.structured_outputs:
+            self._field_names = {**turn.field_names, "structured_outputs": "tools"}
+
+    @property
+    def prompt_token_ids(self) -> Sequence[int]:
+        token_ids: Sequence[int] = self._prompt["prompt_token_ids"]
+        return token_ids
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    def run(self, request_id: str, *, whole: bool) -> Progress:
+        names = self._field_names
+        return self._service.run(request_id, [self._prompt], self.params, names, whole=whole)
+
+    def listener(self, index: int) -> Listener:
+        """Of one choice: the one for all its deltas."""
+        if index not in self._listeners:
+            self._listeners[index] = self._listen()
+        return self._listeners[index]
+
+    def reply(self, output: CompletionOutput) -> tuple[Reply, str | None]:
+        """What a finished output says all together, and its finish reason."""
+        listener = self._listen()
+        reply = Reply.of(listener.hear(output))
+        return reply, listener.finish_reason(output.finish_reason)
+
+    def usage(self, request: RequestOutput) -> Usage:
+        service, metrics = self._service, request.metrics
+        cached = metrics.cached_tokens if service.config.enable_prompt_tokens_details else None
+        counts = [
+            service.speech.reasoning_tokens(output.token_ids, self._standing)
+            for output in request.outputs
+        ]
+        reasoning = None if None in counts else sum(count or 0 for count in counts)
+        return Usage(metrics.num_prompt_tokens, metrics.num_output_tokens, cached, reasoning)
+
+    def call_id(self) -> str:
+        """A new id for a call: whatever its chat template takes back."""
+        length = self._service.speech.id_length
+        letters = "".join(secrets.choice(_ALPHANUMERIC) for _ in range(length or _ID_LENGTH))
+        return letters if length else f"call_{letters}"
+
+    def _listen(self) -> Listener:
+        return Listener(self._service.speech.parser(self._tools, self._begun), self._turn)
+
+
+async def begin(service: Service, turn: Turn) -> Conversation:
+    """Check a turn and render its prompt. RequestError where it cannot be served."""
+    with in_callers_words(turn.field_names):
+        check_answer(1, turn.params, service.input_processor, service.config.max_logprobs)
+        check_tools(turn.tools, turn.choice)
+        _check_dialect(service, turn)
+        variables = _variables(service, turn)
+        speech = service.speech
+        template = turn.rendering.get("chat_template") or speech.tokenizer.chat_template
+        messages = for_template(turn.messages, speech.id_length, template)
+        with service.reserve():
+            chat = service.engine.begin_chat(messages, variables, turn.form, service.speech.begins)
+            token_ids, begun = await chat
+        origin = turn.options.get("origin", Origin())._replace(operation="chat")
+        prompt = {"prompt_token_ids": token_ids, **turn.options, "origin": origin}
+        return Conversation(service, turn, prompt, begun)
+
+
+def _listens(service: Service, turn: Turn) -> bool:
+    """Whether calls are looked for, if there are tools."""
+    mode = turn.choice.mode
+    return mode == "required" or (mode == "auto" and service.config.enable_auto_tool_choice)
+
+
+def _check_dialect(service: Service, turn: Turn) -> None:
+    if not turn.tools or not _listens(service, turn) or service.speech.reads_calls:
+        return
+    raise RequestError(
+        "how this model calls tools is not known from its chat template: tools need "
+        "--tool-call-parser",
+        "tools",
+    )
+
+
+def _variables(service: Service, turn: Turn) -> Mapping[str, Any]:
+    """What the chat template is given beside the messages."""
+    own = _TEMPLATE_OWN & turn.variables.keys()
+    if own:
+        raise RequestError(
+            f"chat_template_kwargs may not hold {', '.join(sorted(own))}", "chat_template_kwargs"
+        )
+    given: dict[str, Any] = {}
+    exclude = service.config.exclude_tools_when_tool_choice_none and turn.choice.mode == "none"
+    if turn.tools and not exclude:
+        given["tools"] = [tool.for_template() for tool in turn.tools]
+    if turn.reasoning_effort is not None:
+        given["reasoning_effort"] = turn.reasoning_effort
+        given["enable_thinking"] = turn.reasoning_effort != "none"
+    defaults = service.config.default_chat_template_kwargs or {}
+    return {**defaults, **given, **turn.rendering, **turn.variables}

@@ -1,0 +1,149 @@
+"""Ollama's API: /api/chat and /api/generate."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+
+from quire.core.protocol import SamplingParams, StructuredOutputs
+from quire.http.answers.rendering import json_response
+from quire.http.answers.streaming import LINES, EventStream, Json
+from quire.http.chats.conversation import Turn, begin
+from quire.http.description.openapi import gives, takes
+from quire.http.doors.answering import asked, going_on, in_their_words, now, options
+from quire.http.doors.answers import GeneratedAnswer, OllamaChatAnswer
+from quire.http.doors.ollama_models import add_models, check_model
+from quire.http.doors.ollama_types import GenerateRequest, OllamaChatRequest, OllamaRequest
+from quire.http.doors.ollama_writer import OllamaWriter
+from quire.http.doors.telling import RawText, Speaker, Telling
+from quire.http.error_shapes import in_ollama_s_shape
+from quire.http.guards.clients import Caller
+from quire.http.guards.limits import check_answer
+from quire.http.service import Asked, Service
+
+_NAMES = {  # of fields that are called otherwise here
+    "max_tokens": "options.num_predict",
+    "repetition_penalty": "options.repeat_penalty",
+    "logprobs": "top_logprobs",
+    "structured_outputs": "format",
+    **{
+        name: f"options.{name}"
+        for name in (
+            "temperature", "top_k", "top_p", "min_p", "seed", "stop", "num_ctx",
+            "presence_penalty", "frequency_penalty",
+        )
+    },
+}  # fmt: skip
+
+
+def add_ollama(app: FastAPI, service: Service) -> None:
+    add_models(app, service)
+
+    @app.post(
+        "/api/generate",
+        openapi_extra=takes(GenerateRequest),
+        responses=gives(GeneratedAnswer, GeneratedAnswer, framing=LINES),
+    )
+    async def generate(http: Request) -> Response:
+        """Ollama's: answer a prompt."""
+        request = await service.bodies.parse(http, GenerateRequest, from_tools=True)
+        model = check_model(service, request.model)
+        if not request.prompt:
+            return _loaded(request, _as_response)
+        with in_their_words(_NAMES | {"messages": "prompt"}):
+            params = _params(service, request)
+            speaker = await _speaker(service, model, service.caller(http), request, params)
+        return await _answer(service, request, speaker, _as_response)
+
+    @app.post(
+        "/api/chat",
+        openapi_extra=takes(OllamaChatRequest),
+        responses=gives(OllamaChatAnswer, OllamaChatAnswer, framing=LINES),
+    )
+    async def chat(http: Request) -> Response:
+        """Ollama's: answer a conversation."""
+        request = await service.bodies.parse(http, OllamaChatRequest, from_tools=True)
+        model = check_model(service, request.model)
+        if not request.messages:
+            return _loaded(request, _as_message)
+        with in_their_words(_NAMES | {"prompt": "messages"}):
+            messages = [message.for_template() for message in request.messages]
+            turn = Turn(
+                messages=messages,
+                params=_params(service, request),
+                tools=[tool.as_tool() for tool in request.tools],
+                variables=request.variables,
+                rendering=going_on(messages),
+                options=options(model, service.caller(http)),
+            )
+            speaker = await begin(service, turn)
+        return await _answer(service, request, speaker, _as_message)
+
+
+def _as_response(said: Json) -> Json:
+    """/api/generate: what is said stands in the line itself."""
+    content = said.pop("content", "")
+    return {"response": content, **said}
+
+
+def _as_message(said: Json) -> Json:
+    return {"message": {"role": "assistant", **said}}
+
+
+async def _speaker(
+    service: Service,
+    model: Asked,
+    caller: Caller,
+    request: GenerateRequest,
+    params: SamplingParams,
+) -> Speaker:
+    templated = service.input_processor.tokenizer.chat_template or request.system
+    if request.raw or not templated:
+        return RawText(service, asked(model, caller, request.prompt), params)
+    turn = Turn(
+        messages=request.messages,
+        params=params,
+        variables=request.variables,
+        options=options(model, caller),
+    )
+    return await begin(service, turn)
+
+
+async def _answer(
+    service: Service, request: OllamaRequest, speaker: Speaker, put: Callable[[Json], Json]
+) -> Response:
+    telling = Telling(speaker, lambda: f"call_{uuid.uuid4().hex[:24]}", _NAMES)
+    writer = OllamaWriter(telling, request, put)
+    if request.stream:
+        return EventStream(writer.lines(), LINES, in_ollama_s_shape, service.silence)
+    whole = await writer.whole()
+    return await json_response(lambda: whole, large=request.logprobs)
+
+
+def _params(service: Service, request: OllamaRequest) -> SamplingParams:
+    given, input_processor = request.options, service.input_processor
+    given.check_context(input_processor.max_model_len)
+    structure = None
+    if request.format == "json":
+        structure = StructuredOutputs(json_object=True)
+    elif request.format:
+        structure = StructuredOutputs(json=request.format)
+    params = given.sampling_params(
+        input_processor.sampling_defaults,
+        given.num_predict,
+        logprobs=request.top_logprobs if request.logprobs else None,
+        structured_outputs=structure,
+    )
+    check_answer(1, params, input_processor, service.config.max_logprobs)
+    return params
+
+
+def _loaded(request: OllamaRequest, put: Callable[[Json], Json]) -> Response:
+    """Without a prompt, a client asks for the model to be loaded, or not to be any more."""
+    reason = "unload" if request.keep_alive in (0, "0") else "load"
+    head = {"model": request.model, "created_at": now(), **put({"content": ""})}
+    media_type = LINES.media_type if request.stream else None
+    return JSONResponse({**head, "done": True, "done_reason": reason}, media_type=media_type)

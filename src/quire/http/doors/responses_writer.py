@@ -1,0 +1,268 @@
+"""A response as it is written: its items, and the events of a stream that tell of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
+
+from quire.engine.outputs import Delta
+from quire.http.answers import nulls
+from quire.http.answers.logprobs import chat_logprobs
+from quire.http.answers.streaming import Events, Json
+from quire.http.chats.conversation import Conversation
+from quire.http.doors.blocks import Block, Change, Closed, Grown, Kind, Opened
+from quire.http.doors.responses_tools import input_of
+from quire.http.doors.responses_turns import FIELD_NAMES
+from quire.http.doors.responses_types import ResponsesRequest
+from quire.http.doors.telling import Telling
+
+_Scored = tuple[str, Json]  # what a token adds, and its log-probabilities
+_PREFIXES = {Kind.TEXT: "msg_", Kind.REASONING: "rs_", Kind.CALL: "fc_"}
+_PARTS = {Kind.TEXT: "output_text", Kind.REASONING: "reasoning_text"}
+
+
+class ResponseWriter:
+    """own_id: what its names end with. keep: told of the response once it is complete."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        request: ResponsesRequest,
+        model: str,
+        own_id: str,
+        keep: Callable[[Json], None],
+    ) -> None:
+        self._conversation = conversation
+        self._telling = Telling(
+            conversation, conversation.call_id, FIELD_NAMES, singly=request.wants_logprobs
+        )  # tokens of reasoning and of calls have no place for theirs
+        self._told = self._telling.told
+        self._request = request
+        self._offered = request.offered
+        self._model = model
+        self._keep = keep
+        self._id = own_id
+        self._created = int(time.time())
+        self._number = 0  # of the next event
+        self._logprobs: dict[int, list[Json]] = {}  # of each block of text
+        self._untold: list[_Scored] = []  # tokens whose text is yet to come
+
+    async def whole(self) -> Json:
+        """The response; made as its events are, so that both say the same."""
+        async with aclosing(self.events(whole=True)) as batches:
+            async for batch in batches:
+                last = batch[-1]
+        assert isinstance(last, dict)
+        response: Json = last["response"]
+        return response
+
+    async def events(self, *, whole: bool = False) -> Events:
+        response = self._response("in_progress", [])
+        opening = [
+            self._event("response.created", response=response),
+            self._event("response.in_progress", response=response),
+        ]
+        async with aclosing(self._telling.changes("resp-", whole=whole)) as steps:
+            async for step in steps:
+                events = [*opening]
+                opening = []
+                for delta, changes in step:
+                    events += self._events(delta, changes)
+                if self._told.output is not None:
+                    events.append(self._ending())
+                if events:
+                    yield events
+
+    def error(self, status: int, body: Json) -> Json:
+        """An error after the beginning, as an event."""
+        error = body["error"]
+        code = error["code"] or error["type"]
+        return self._event("error", code=code, message=error["message"], param=error["param"])
+
+    def _ending(self) -> Json:
+        cut = self._told.reason == "length"
+        status = "incomplete" if cut else "completed"
+        response = self._response(status, [self._item(block) for block in self._told.blocks])
+        self._keep(response)
+        return self._event(f"response.{status}", response=response)
+
+    def _event(self, kind: str, **told: object) -> Json:
+        self._number += 1
+        return {"type": kind, "sequence_number": self._number - 1, **told}
+
+    def _events(self, delta: Delta, changes: Sequence[Change]) -> Iterator[Json]:
+        scores = self._scores(delta)
+        self._untold += scores
+        for change in changes:
+            if change.block.kind is not Kind.TEXT:  # what came before is never told
+                self._untold = self._untold[max(0, len(self._untold) - len(scores)) :]
+            yield from self._events_of(change, ended=delta.finish_reason is not None)
+
+    def _events_of(self, change: Change, *, ended: bool) -> Iterator[Json]:
+        block = change.block
+        place: Json = {"output_index": block.index}
+        match change:
+            case Opened():
+                empty = Block(block.index, block.kind, "", block.name, block.call_id)
+                item = self._item(empty, begun=True)
+                yield self._event("response.output_item.added", **place, item=item)
+                if block.kind is not Kind.CALL:
+                    yield self._part_event("added", block, _part(block.kind, ""))
+            case Grown(_, text):
+                yield from self._growth(block, text)
+            case Closed():
+                if block.kind is Kind.TEXT and ended and self._untold:
+                    yield from self._growth(block, "")  # tokens whose text is not told
+                yield from self._closing(block)
+                yield self._event("response.output_item.done", **place, item=self._item(block))
+
+    def _growth(self, block: Block, text: str) -> Iterator[Json]:
+        place = {"item_id": self._item_id(block), "output_index": block.index}
+        if block.kind is Kind.CALL:
+            if not self._offered.origin(block.name).custom:  # whose text is in the arguments
+                yield self._event("response.function_call_arguments.delta", **place, delta=text)
+            return
+        place["content_index"] = 0
+        if block.kind is Kind.REASONING:
+            yield self._event("response.reasoning_text.delta", **place, delta=text)
+            return
+        if block.index and block.index not in self._logprobs:
+            self._untold = _from_text_on(self._untold, text)
+        told, self._untold = [entry for _, entry in self._untold], []
+        self._logprobs.setdefault(block.index, []).extend(told)
+        yield self._event("response.output_text.delta", **place, delta=text, logprobs=told)
+
+    def _closing(self, block: Block) -> Iterator[Json]:
+        place: Json = {"item_id": self._item_id(block), "output_index": block.index}
+        if block.kind is Kind.CALL:
+            yield from self._called(block, place)
+            return
+        text: Json = {"content_index": 0, "text": block.text}
+        if block.kind is Kind.REASONING:
+            yield self._event("response.reasoning_text.done", **place, **text)
+        else:
+            logprobs = self._logprobs.get(block.index, [])
+            yield self._event("response.output_text.done", **place, **text, logprobs=logprobs)
+        yield self._part_event("done", block, self._item(block)["content"][0])
+
+    def _called(self, block: Block, place: Json) -> Iterator[Json]:
+        origin = self._offered.origin(block.name)
+        if origin.custom:
+            text = input_of(block.text)
+            yield self._event("response.custom_tool_call_input.delta", **place, delta=text)
+            yield self._event("response.custom_tool_call_input.done", **place, input=text)
+            return
+        done = {"name": origin.name, "arguments": block.text}
+        yield self._event("response.function_call_arguments.done", **place, **done)
+
+    def _part_event(self, what: str, block: Block, part: Json) -> Json:
+        place = {"item_id": self._item_id(block), "output_index": block.index, "content_index": 0}
+        return self._event(f"response.content_part.{what}", **place, part=part)
+
+    def _scores(self, delta: Delta) -> list[_Scored]:
+        tables = delta.logprobs or ()
+        entries = chat_logprobs(tables, self._request.top_logprobs or 0)["content"]
+        added = (table.place.added for table in tables)
+        return [*zip(added, entries, strict=True)]
+
+    def _item_id(self, block: Block) -> str:
+        custom = self._offered.origin(block.name).custom
+        return f"{'ctc_' if custom else _PREFIXES[block.kind]}{self._id}{block.index:x}"
+
+    def _item(self, block: Block, *, begun: bool = False) -> Json:
+        cut = self._told.reason == "length" and block is self._told.blocks[-1]
+        if block.kind is Kind.CALL:
+            cut = block.cut is not None
+        status = "in_progress" if begun else "incomplete" if cut else "completed"
+        item: Json = {"id": self._item_id(block), "status": status}
+        if block.kind is Kind.CALL:
+            return {**item, **self._call(block, begun=begun)}
+        part = _part(block.kind, block.text, self._logprobs.get(block.index, []))
+        content = [] if begun else [part]
+        if block.kind is Kind.REASONING:
+            return {**item, "type": "reasoning", "summary": [], "content": content}
+        return {**item, "type": "message", "role": "assistant", "content": content}
+
+    def _call(self, block: Block, *, begun: bool) -> Json:
+        """A call as its caller knows the tool."""
+        origin = self._offered.origin(block.name)
+        called: Json = {"call_id": block.call_id, "name": origin.name}
+        if origin.namespace is not None:
+            called["namespace"] = origin.namespace
+        if origin.custom:
+            text = "" if begun else input_of(block.text)
+            return {"type": "custom_tool_call", **called, "input": text}
+        return {"type": "function_call", **called, "arguments": block.text}
+
+    def _response(self, status: str, output: list[Json]) -> Json:
+        request, params = self._request, self._conversation.params
+        cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        response = {
+            "id": f"resp_{self._id}",
+            "object": "response",
+            "created_at": self._created,
+            "completed_at": int(time.time()) if output else None,
+            "status": status,
+            "error": None,
+            "incomplete_details": cut,
+            "output": output,
+            "usage": self._usage(),
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+            "presence_penalty": params.presence_penalty,
+            "frequency_penalty": params.frequency_penalty,
+            **nulls.RESPONSE,
+            **told(request),
+            **self._offered.warnings,
+            "model": self._model,
+        }
+        return nulls.without_nulls(response, "usage", "user")
+
+    def _usage(self) -> Json | None:
+        if self._told.output is None:
+            return None
+        usage = self._conversation.usage(self._told.output)
+        return {
+            "input_tokens": usage.prompt,
+            "input_tokens_details": {"cached_tokens": usage.cached or 0, "cache_write_tokens": 0},
+            "output_tokens": usage.completion,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning or 0},
+            "total_tokens": usage.prompt + usage.completion,
+        }
+
+
+def _from_text_on(tokens: list[_Scored], text: str) -> list[_Scored]:
+    """Without the tokens before those of ``text``: they end the reasoning or the call before it."""
+    start = max(0, "".join(added for added, _ in tokens).rfind(text))
+    first, end = 0, 0
+    for number, (added, _) in enumerate(tokens, 1):
+        end += len(added)
+        if added and end <= start:
+            first = number
+    return tokens[first:]
+
+
+def told(request: ResponsesRequest) -> Json:
+    """What a response repeats of its request."""
+    asked = request.model_dump(
+        mode="json",
+        by_alias=True,
+        include={
+            "instructions", "previous_response_id", "store", "tool_choice",
+            "parallel_tool_calls", "max_tool_calls", "text", "reasoning", "max_output_tokens",
+            "top_logprobs", "truncation", "background", "metadata", "prompt_cache_key",
+            "safety_identifier", "user",
+        },
+    )  # fmt: skip
+    form = nulls.without_nulls(asked["text"]["format"], "description")
+    asked["text"] = {**asked["text"], "format": form}
+    asked["tools"] = [tool.told() for tool in request.tools]
+    return {**asked, "top_logprobs": request.top_logprobs or 0, "service_tier": "default"}
+
+
+def _part(kind: Kind, text: str, logprobs: list[Json] | None = None) -> Json:
+    part: Json = {"type": _PARTS[kind], "text": text}
+    if kind is Kind.TEXT:
+        part |= {"annotations": [], "logprobs": logprobs or []}
+    return part

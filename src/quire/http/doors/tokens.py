@@ -1,0 +1,90 @@
+"""POST /tokenize and /detokenize: what a text comes to, without a model's work."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from quire.core.protocol import SamplingParams
+from quire.http.answers.rendering import json_response
+from quire.http.answers.streaming import Json
+from quire.http.chats.conversation import Turn, begin
+from quire.http.description.openapi import gives, takes
+from quire.http.doors.answers import Detokenized, Tokenized
+from quire.http.doors.tokens_types import DetokenizeRequest, TokenizeRequest
+from quire.http.service import Service
+from quire.text.prompt_form import PromptForm
+
+_MANY = 1024  # tokens whose texts are not made at once
+
+
+def add_tokens(app: FastAPI, service: Service) -> None:
+    @app.post("/tokenize", openapi_extra=takes(TokenizeRequest), responses=gives(Tokenized))
+    async def tokenize(http: Request) -> Response:
+        """The tokens of a text, or of a conversation by the model's chat template."""
+        request = await service.bodies.parse(http, TokenizeRequest)
+        token_ids = await _token_ids(service, request)
+        answer = _as_llama_cpp if request.content is not None else _as_vllm
+        large = len(token_ids) > _MANY
+        return await json_response(lambda: answer(service, request, token_ids), large=large)
+
+    @app.post("/detokenize", openapi_extra=takes(DetokenizeRequest), responses=gives(Detokenized))
+    async def detokenize(http: Request) -> Json:
+        """The text of tokens."""
+        request = await service.bodies.parse(http, DetokenizeRequest)
+        service.check_model(request.model)
+        with service.reserve():
+            text = await service.engine.detokenize(request.tokens)
+        return {"prompt": text, "content": text}  # vLLM's name for it, and llama.cpp's
+
+
+async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
+    service.check_model(request.model)
+    if request.messages is not None:
+        turn = Turn(
+            [message.for_template() for message in request.messages],
+            SamplingParams(max_tokens=1),
+            tools=[tool.as_tool() for tool in request.tools or ()],
+            variables=request.chat_template_kwargs or {},
+            rendering=request.rendering,
+            form=PromptForm(add_special_tokens=request.add_special_tokens),
+            field_names={"prompt": "messages"},
+        )
+        return [*(await begin(service, turn)).prompt_token_ids]
+    with service.reserve():
+        if request.content is not None:
+            return await service.engine.tokenize(
+                request.content, add_special_tokens=request.add_special
+            )
+        add_special_tokens = request.add_special_tokens is not False
+        return await service.engine.tokenize(
+            request.prompt or "", add_special_tokens=add_special_tokens
+        )
+
+
+def _as_vllm(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Json:
+    return {
+        "count": len(token_ids),
+        "max_model_len": service.input_processor.max_model_len,
+        "tokens": token_ids,
+        "token_strs": _names(service, token_ids) if request.return_token_strs else None,
+    }
+
+
+def _as_llama_cpp(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Json:
+    if not request.with_pieces:
+        return {"tokens": token_ids}
+    own = service.input_processor.tokenizer.own_texts.bytes
+    return {"tokens": [{"id": token_id, "piece": piece(own[token_id])} for token_id in token_ids]}
+
+
+def _names(service: Service, token_ids: list[int]) -> list[str]:
+    return [*map(service.input_processor.tokenizer.own_texts.named, token_ids)]
+
+
+def piece(data: bytes) -> str | list[int]:
+    """As llama.cpp has it: bytes that are no whole characters are told one by one."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return [*data]

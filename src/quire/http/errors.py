@@ -1,0 +1,231 @@
+"""Every error in OpenAI's shape: {"error": {"message", "type", "param", "code"}}.
+
+:mod:`quire.http.error_shapes` has those of other APIs, which are made from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope
+
+from quire.core.errors import (
+    BusyError,
+    ContextLengthError,
+    EngineError,
+    OverloadedError,
+    QueueFullError,
+    QueueTimeoutError,
+    QuireError,
+    RequestAbortedError,
+    RequestError,
+    SessionBusyError,
+    TooManySessionsError,
+    UnknownAdapterError,
+    UnknownSessionError,
+    shown,
+)
+from quire.http.error_shapes import CONTEXT_LENGTH, shape_for
+from quire.http.fields.others import why_not
+
+REQUEST_ID = "request_id"
+"""Where the ASGI scope's state has the name of a request, in headers and in logs."""
+
+
+def new_id() -> str:
+    """A name for a request. Nobody gains by guessing it, so the system is not asked for entropy."""
+    return f"{random.getrandbits(128):032x}"
+
+
+_CLIENT, _SERVER = "invalid_request_error", "server_error"
+_LONGEST = 200  # characters of a field's name
+
+
+class UnknownModelError(RequestError):
+    """The request names a model that is not served here."""
+
+
+class UnknownResponseError(RequestError):
+    """A request names a response, or an item of one, that is not kept, or is somebody else's."""
+
+
+class TooManyWatchersError(OverloadedError):
+    """As many look at every block as may."""
+
+
+class UnknownRequestError(RequestError):
+    """Somebody asks for a request that is not here."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"request {shown(request_id)} is not here, or has ended", "request_id")
+
+
+class EngineUnavailableError(EngineError):
+    """The engine has died or been stopped: no request can be served any more."""
+
+
+class BrokenCallError(EngineError):
+    """The model has begun a call of a tool that goes on as no call can."""
+
+
+def error_body(
+    message: str, kind: str = _CLIENT, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def explain(error: Exception, request_id: str = "") -> tuple[int, dict[str, Any]]:
+    """The HTTP status and the body that tell a client of this error.
+
+    Beside the error there may be what other APIs than OpenAI's tell too: see ``ErrorShape``.
+    """
+    match error:
+        case UnknownModelError() | UnknownAdapterError():
+            return 404, error_body(str(error), param=error.field, code="model_not_found")
+        case UnknownResponseError():
+            return 404, error_body(str(error), param=error.field, code="response_not_found")
+        case UnknownRequestError():
+            return 404, error_body(str(error), param=error.field, code="request_not_found")
+        case UnknownSessionError():
+            return 404, error_body(str(error), param=error.field, code="session_not_found")
+        case RequestAbortedError():  # a status after which no client asks again by itself
+            return 410, error_body(str(error), _SERVER, code="request_aborted")
+        case BusyError():
+            return 409, error_body(str(error), code="busy")
+        case SessionBusyError():
+            return 409, error_body(str(error), param=error.field, code="session_busy")
+        case TooManySessionsError():
+            return 429, error_body(str(error), param=error.field, code="too_many_sessions")
+        case QueueFullError():
+            return 429, error_body(str(error), "rate_limit_error", code="queue_full")
+        case TooManyWatchersError():
+            return 429, error_body(str(error), "rate_limit_error", code="too_many_watchers")
+        case QueueTimeoutError():
+            return 503, error_body(str(error), _SERVER, code="queue_timeout")
+        case ContextLengthError():
+            body = error_body(str(error), param=error.field, code=CONTEXT_LENGTH)
+            return 400, {**body, "context": (error.tokens, error.most, error.length)}
+        case RequestError():
+            return 400, error_body(str(error), param=error.field)
+        case EngineUnavailableError():
+            return 503, error_body(str(error), _SERVER, code="engine_unavailable")
+        case BrokenCallError():
+            return 500, error_body(str(error), _SERVER, code="broken_call")
+        case EngineError():
+            return 500, error_body(str(error), _SERVER)
+        case HTTPException():
+            kind = _CLIENT if error.status_code < 500 else _SERVER
+            return error.status_code, error_body(str(error.detail), kind)
+        case _:
+            where = f" of request {request_id}" if request_id else ""
+            return 500, error_body(f"internal error; the server's log tells more{where}", _SERVER)
+
+
+@contextmanager
+def in_callers_words(names: Mapping[str, str]) -> Iterator[None]:
+    """Name a refused field as the caller wrote it: the engine's "prompt" is a chat's "messages"."""
+    try:
+        yield
+    except RequestError as error:
+        error.field = names.get(error.field, error.field)
+        raise
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Answer every exception that a route raises in the shape of the API that was asked."""
+
+    async def handle(request: Request, error: Exception) -> JSONResponse:
+        return refusal(request.scope, error)
+
+    async def no_route(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        if error.detail == HTTPStatus(error.status_code).phrase:  # the router's own
+            error = what_there_is(request)
+        return await handle(request, error)
+
+    async def unfit(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        told = error.errors()[0]
+        name = str(told["loc"][-1])
+        return await handle(request, RequestError(f"{name}: {told['msg']}", name))
+
+    app.add_exception_handler(RequestValidationError, unfit)  # of parameters in the URL
+    for kind in (QuireError, HTTPException):
+        app.add_exception_handler(kind, handle)
+    for status in (404, 405):
+        app.add_exception_handler(status, no_route)
+
+
+def refusal(scope: Scope, error: Exception) -> JSONResponse:
+    """The answer to a request that has none but this error."""
+    status, body = explain(error)
+    return JSONResponse(shape_for(scope)(status, body), status, _headers(error))
+
+
+def what_there_is(request: Request) -> HTTPException:
+    """The error of a path or a method that no route has, with what there is in its place."""
+    path, routes = shown(request.url.path), list(routes_of(request.app.routes))
+    matching = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    methods = {method for route in matching for method in route.methods or ()}
+    if methods:
+        allowed = ", ".join(sorted(methods))
+        text = f"{path} takes {allowed}, not {shown(request.method)}"
+        return HTTPException(405, text, {"allow": allowed})
+    known = [route.path for route in routes]
+    close = difflib.get_close_matches(request.url.path[:_LONGEST], known, n=1)
+    hint = f"did you mean {close[0]}?" if close else "/docs tells what there is"
+    return HTTPException(404, f"there is no {path}; {hint}")
+
+
+def routes_of(found: Iterable[BaseRoute]) -> Iterator[Route]:
+    """Those of an app, or of what it includes."""
+    for route in found:
+        if isinstance(route, Route):
+            yield route
+        else:  # FastAPI keeps routers that were included whole
+            yield from routes_of(getattr(getattr(route, "original_router", None), "routes", ()))
+
+
+def _headers(error: Exception) -> Mapping[str, str] | None:
+    match error:
+        case OverloadedError():
+            return {"retry-after": str(math.ceil(error.retry_after))}
+        case HTTPException():
+            return error.headers
+    return None
+
+
+def first_complaint(invalid: ValidationError) -> RequestError:
+    """The first of pydantic's complaints about a body."""
+    error = invalid.errors(include_url=False, include_input=False)[0]
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, RequestError):  # raised by one of our validators
+        return cause
+    inside = error.get("ctx", {}).get("field")  # of an object that was checked as a whole
+    path = _path((*error["loc"], inside) if inside else error["loc"])
+    if error["type"] == "extra_forbidden":
+        return RequestError(why_not(path), path)
+    return RequestError(f"{path}: {error['msg']}", path)
+
+
+def brief(name: str) -> str:
+    """A field's name as a message may hold it: it may be a client's own, of any length."""
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "..."
+
+
+def _path(location: tuple[str | int, ...]) -> str:
+    """("messages", 0, "role") as messages[0].role."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{brief(part)}" for part in location)
+    return brief("".join(parts).removeprefix("."))

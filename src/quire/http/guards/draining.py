@@ -1,0 +1,55 @@
+"""The end of a server: what it has begun to answer is finished, nothing new is begun."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from quire.http.error_shapes import ErrorShape, in_openai_s_shape, shape_for
+from quire.http.errors import error_body
+
+_RETRY_AFTER = "5"  # seconds: another server, or the next one here, may be there by then
+_LOOK = 0.02  # seconds
+
+
+@dataclass
+class Drain:
+    """Whether the end has begun, and how many requests are still to be answered."""
+
+    begun: bool = False
+    running: int = 0
+
+    async def ended(self, seconds: float) -> None:
+        """Begin the end, and wait until all is answered, for so long at most."""
+        self.begun, deadline = True, time.monotonic() + seconds
+        while self.running and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK)
+
+    def refusal(self, shape: ErrorShape = in_openai_s_shape) -> JSONResponse:
+        """What health checks and new requests are told."""
+        body = error_body("the server is shutting down", "server_error", code="shutting_down")
+        headers = {"retry-after": _RETRY_AFTER, "connection": "close"}
+        return JSONResponse(shape(503, body), 503, headers)
+
+
+class RefuseWhileDraining:
+    """Counts requests for work, and refuses them once the end has begun. Reading is no work."""
+
+    def __init__(self, app: ASGIApp, drain: Drain) -> None:
+        self._app = app
+        self._drain = drain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            return await self._app(scope, receive, send)
+        if self._drain.begun:
+            return await self._drain.refusal(shape_for(scope))(scope, receive, send)
+        self._drain.running += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._drain.running -= 1

@@ -1,0 +1,87 @@
+"""What every answer bears, whoever gives it, and its line in the log."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+
+from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.http.config.server import ServerConfig
+from quire.http.error_shapes import shape_for
+from quire.http.errors import REQUEST_ID, explain, new_id
+from quire.http.guards.cors import Origins
+
+logger = logging.getLogger(__name__)
+access = logging.getLogger("quire.access")
+
+_HEADER = b"x-request-id"
+_CLEAN = re.compile(rb"[\x21-\x7e]{1,128}")
+_LEFT = 499  # nginx's status for a client that has not waited for its answer
+_LONGEST_PATH = 200  # bytes of it in a log
+
+
+class Envelope:
+    """Names each request, by its client's x-request-id or a new one, and tells browsers of origins.
+
+    It is around everything else, so that refusals and failures bear the same. A failure that
+    nobody has foreseen ends here, as an answer and in the log.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
+        self._app = app
+        self._origins = Origins(config)
+        paths = config.disable_access_log_for_endpoints.encode().split(b",")
+        self._quiet = frozenset(path.strip() for path in paths)
+        self._root_path = config.root_path
+        self._tells = not config.disable_uvicorn_access_log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        if self._root_path:
+            scope["root_path"] = self._root_path
+        headers, begun, status = Headers(scope=scope), time.perf_counter(), 0
+        request_id = _given_id(scope) or new_id().encode()
+        told = [(_HEADER, request_id), *self._origins.headers(headers)]
+        state = scope.setdefault("state", {})
+        state[REQUEST_ID] = request_id.decode()
+
+        async def bearing(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], *told]
+            await send(message)
+
+        try:
+            answer = self._origins.preflight(scope["method"], headers) or self._app
+            await answer(scope, receive, bearing)
+        except Exception as error:
+            facts = {"request_id": state[REQUEST_ID]}
+            logger.exception("request %s failed", state[REQUEST_ID], extra=facts)
+            if status:
+                raise  # the answer is broken off
+            code, body = explain(error, state[REQUEST_ID])
+            await JSONResponse(shape_for(scope)(code, body), code)(scope, receive, bearing)
+        finally:
+            self._tell(scope, status or _LEFT, time.perf_counter() - begun)
+
+    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+        path: bytes = scope.get("raw_path") or scope["path"].encode()
+        if self._tells and path not in self._quiet and access.isEnabledFor(logging.INFO):
+            shown = path[:_LONGEST_PATH].decode("ascii", "backslashreplace")
+            request_id, spent = scope["state"][REQUEST_ID], 1000 * seconds
+            facts = {"request_id": request_id, "method": scope["method"], "path": shown,
+                     "status": status, "duration_ms": round(spent, 3)}  # fmt: skip
+            text = "%s %s %d %.0f ms %s"
+            access.info(text, scope["method"], shown, status, spent, request_id, extra=facts)
+
+
+def _given_id(scope: Scope) -> bytes | None:
+    """The client's own, if it is one that a log can hold."""
+    given: bytes | None = next((value for name, value in scope["headers"] if name == _HEADER), None)
+    return given if given is not None and _CLEAN.fullmatch(given) else None

@@ -1,0 +1,108 @@
+"""API keys: who may use the server, and the few paths that need none."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from fastapi.responses import JSONResponse
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from quire.http.config.server import ServerConfig
+from quire.http.error_shapes import shape_for
+from quire.http.errors import error_body
+from quire.http.guards.logins import Logins, login_of
+
+KEY_NAME = "api_key_name"
+"""Where the ASGI scope's state names the key that a request bears, if there are several."""
+
+_NAME_LENGTH = 16
+_OPEN = frozenset({"/health", "/ping", "/version"})
+_METRICS = "/metrics"
+PAGE = "/page/"
+"""Below it are the files of the page, which is at /."""
+
+
+class ApiKeys:
+    """The keys that clients may bear, known by digests under a secret of this process."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._secret = secrets.token_bytes(32)
+        self._digests = [self._digest(key.encode()) for key in keys]
+
+    @property
+    def several(self) -> bool:
+        return len(self._digests) > 1
+
+    def name(self, presented: bytes) -> str | None:
+        """A name that tells nothing about the key; None: it is none of them.
+
+        How long it takes depends on no key.
+        """
+        digest = self._digest(presented)
+        matches = [secrets.compare_digest(digest, known) for known in self._digests]
+        return digest.hex()[:_NAME_LENGTH] if any(matches) else None
+
+    def _digest(self, key: bytes) -> bytes:
+        return blake2b(key, key=self._secret, digest_size=32).digest()
+
+
+class RequireApiKey:
+    """Answers 401 on all but a few paths unless the request bears a key.
+
+    So a route that is added later is guarded. The request's body is not read before that. The page
+    bears its login in place of a key.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
+        self._app = app
+        self._keys = ApiKeys(config.api_key)
+        self._logins = Logins(config.api_key if config.dashboard else ())
+        self._config = config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or is_open(_route_path(scope), self._config):
+            return await self._app(scope, receive, send)
+        key = presented_key(scope) or self._logins.key(login_of(HTTPConnection(scope)), time.time())
+        name = self._keys.name(key)
+        if name is None:
+            body = error_body("the API key is missing or wrong", code="invalid_api_key")
+            refusal = JSONResponse(shape_for(scope)(401, body), 401, {"www-authenticate": "Bearer"})
+            return await refusal(scope, receive, send)
+        if self._keys.several:
+            scope.setdefault("state", {})[KEY_NAME] = name
+        await self._app(scope, receive, send)
+
+
+def is_open(path: str, config: ServerConfig) -> bool:
+    """Whether a path may be asked without a key; the page tells nothing before its login."""
+    if path == "/" or path.startswith(PAGE):
+        return config.dashboard
+    return path in _OPEN or (path == _METRICS and not config.api_key_metrics)
+
+
+def _route_path(scope: Scope) -> str:
+    """The path below ``root_path``, which proxies may or may not have taken away."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+def presented_key(scope: Scope) -> bytes:
+    """The key that a request bears: as a bearer token, or in Anthropic's header; no key is empty.
+
+    Both headers may be there if they say the same, but none of them twice.
+    """
+    credentials, keys = (
+        [value.strip() for key, value in scope["headers"] if key.lower() == name]
+        for name in (b"authorization", b"x-api-key")
+    )
+    borne = {*map(_bearer_token, credentials), *keys}
+    return borne.pop() if len(borne) == 1 and max(len(credentials), len(keys)) == 1 else b""
+
+
+def _bearer_token(credentials: bytes) -> bytes:
+    scheme, _, token = credentials.partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""

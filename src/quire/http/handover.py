@@ -1,0 +1,89 @@
+"""Prefill and decode apart, as vLLM's proxies ask for it: ``kv_transfer_params``.
+
+A proxy has a prefill engine compute a prompt, with ``do_remote_decode``, and one token. What that
+answers it gives to a decode engine along with the same request, which fetches the prompt's blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.blocks.transfer import BlockFetcher, BlockServer
+from quire.core.errors import RequestError
+from quire.http.errors import brief
+from quire.http.fields.others import why_not
+from quire.http.service import Service
+
+_FIELD = "kv_transfer_params"
+_KNOWN = {  # what an answer tells, and so what a proxy hands on
+    "do_remote_prefill": (bool, "true or false"),
+    "do_remote_decode": (bool, "true or false"),
+    "remote_engine_id": (str, "a text"),
+    "remote_block_ids": (list, "a list"),
+    "remote_host": (str, "a name or an address"),
+    "remote_port": (int, "a number"),
+    "tp_size": (int, "a number"),
+}
+
+
+def remote_prefill(service: Service, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a prompt says of where its blocks are; RequestError where they cannot be handed over."""
+    if given is None:
+        return {}
+    _check(given)
+    if not (_asks(given, "do_remote_decode") or _asks(given, "do_remote_prefill")):
+        return {}
+    transfer = service.engine.engine.transfer
+    if _asks(given, "do_remote_decode"):
+        if not isinstance(transfer, BlockServer):
+            raise RequestError('do_remote_decode needs a server of role "prefill"', _FIELD)
+        return {}
+    if not isinstance(transfer, BlockFetcher):
+        raise RequestError('do_remote_prefill needs a server of role "decode"', _FIELD)
+    host, port = given.get("remote_host"), given.get("remote_port")
+    if not isinstance(host, str) or not 0 < len(host) < 256:
+        raise RequestError("do_remote_prefill needs remote_host, a name or an address", _FIELD)
+    if not isinstance(port, int) or not 0 < port < 65536:
+        raise RequestError("do_remote_prefill needs remote_port, from 1 to 65535", _FIELD)
+    return {"remote_prefill": (host, port)}
+
+
+async def handed_over(service: Service, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What an answer tells a decode engine, once the blocks are where it can fetch them."""
+    transfer = service.engine.engine.transfer
+    if given is None or not isinstance(transfer, BlockServer):
+        return {}
+    if not _asks(given, "do_remote_decode"):
+        return {}
+    others = service.engine.engine.others
+    await service.in_engine(service.engine.engine.put_away)
+    told = {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_engine_id": f"{transfer.host}:{transfer.port}",
+        "remote_block_ids": [],  # blocks go by their content
+        "remote_host": transfer.host,
+        "remote_port": transfer.port,
+        "tp_size": 1 if others is None else others.size,
+    }
+    return {_FIELD: told}
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    """RequestError for what is not understood: whoever sends it counts on it."""
+    for name, value in given.items():
+        if name not in _KNOWN:
+            path = f"{_FIELD}.{brief(name)}"
+            raise RequestError(why_not(path), path)
+        kind, words = _KNOWN[name]
+        if value is not None and (
+            not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool)
+        ):
+            raise RequestError(f"{name} must be {words}", _FIELD)
+    if _asks(given, "do_remote_decode") and _asks(given, "do_remote_prefill"):
+        raise RequestError("do_remote_decode and do_remote_prefill exclude each other", _FIELD)
+
+
+def _asks(given: Mapping[str, Any], name: str) -> bool:
+    return given.get(name) is True

@@ -1,0 +1,61 @@
+"""What is asked about an engine, so that nobody who asks keeps it from its work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable
+
+from pydantic_core import to_json
+
+from quire.engine.async_engine import AsyncEngine
+
+_SHARE = 1 / 50
+"""Of the engine's time, for those who ask."""
+
+
+class Asker:
+    """Asks an engine one question after the other; for one event loop.
+
+    Who asks what others have asked, and the engine has not been told of yet, gets their answer.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._turn = asyncio.Lock()
+        self._asked: dict[Hashable, asyncio.Task[bytes]] = {}
+        self._next = 0.0  # when the engine may be asked again
+
+    async def ask(self, question: Hashable, read: Callable[[], object]) -> bytes:
+        """What ``read`` returns between two steps, as JSON, or raises. question: names it."""
+        task = self._asked.get(question)
+        if task is None:
+            task = self._asked[question] = asyncio.create_task(self._ask(question, read))
+            task.add_done_callback(_look_at)
+        return await asyncio.shield(task)  # one who leaves takes no other's answer along
+
+    async def _ask(self, question: Hashable, read: Callable[[], object]) -> bytes:
+        took = 0.0
+
+        def timed() -> object:
+            nonlocal took
+            begun = time.perf_counter()
+            try:
+                return read()
+            finally:
+                took = time.perf_counter() - begun
+
+        async with self._turn:
+            await asyncio.sleep(max(0.0, self._next - time.monotonic()))
+            del self._asked[question]
+            try:
+                answer = await self._engine.call(timed)
+            finally:
+                self._next = time.monotonic() + took * (1 / _SHARE - 1)
+        return to_json(answer, inf_nan_mode="null")
+
+
+def _look_at(task: asyncio.Task[bytes]) -> None:
+    """Even if nobody waits for it any more."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,99 @@
+"""The page's files, as browsers take them: few, small, and kept until they change."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from quire.http import page
+from quire.http.live.bundle import bundle
+
+INDEX = "index.html"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "cache-control": "no-cache",
+    "content-security-policy": _POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "vary": "accept, accept-encoding",
+    "x-content-type-options": "nosniff",
+}
+_FOR_GOOD = {"cache-control": "public, max-age=31536000, immutable"}
+_NO_RECORDING = 'content=""'
+"""In index.html, where a recording's address may stand."""
+
+
+class _File(NamedTuple):
+    content: bytes
+    packed: bytes
+    headers: dict[str, str]
+
+    @classmethod
+    def of(cls, name: str, text: str, headers: dict[str, str]) -> _File:
+        content = text.encode()
+        told = {"content-type": TYPES[Path(name).suffix], "etag": f'"{_digest(content)}"'}
+        return cls(content, gzip.compress(content, mtime=0), {**HEADERS, **told, **headers})
+
+
+class Files:
+    """``index.html``, and three more: modules and style sheets are one each, as the icon is.
+
+    Those lie below a name that is made of what is in them, and so a browser may keep them for good:
+    of a page that it has seen it asks for ``index.html`` again, and nothing else.
+    ``recording``: what the page shows at first.
+    """
+
+    def __init__(self, recording: str = "") -> None:
+        sources = _sources()
+        contents = {
+            "main.js": bundle({n: s for n, s in sources.items() if n.endswith(".js")}, "main.js"),
+            "style.css": _one_sheet(sources),
+            "icon.svg": sources["icon.svg"],
+        }
+        version = _digest("\0".join(contents.values()).encode())
+        index = sources[INDEX].replace(_NO_RECORDING, f'content="{recording}"')
+        index = index.replace('="page/', f'="page/{version}/')
+        self._found = {INDEX: _File.of(INDEX, index, {})}
+        for name, content in contents.items():
+            self._found[f"{version}/{name}"] = _File.of(name, content, _FOR_GOOD)
+
+    def answer(self, http: Request, name: str) -> Response:
+        file = self._found.get(name)
+        if file is None:
+            return Response(status_code=404)
+        if http.headers.get("if-none-match") == file.headers["etag"]:
+            return Response(status_code=304, headers=file.headers)
+        if "gzip" in http.headers.get("accept-encoding", ""):
+            return Response(file.packed, headers={**file.headers, "content-encoding": "gzip"})
+        return Response(file.content, headers=file.headers)
+
+
+def _sources() -> dict[str, str]:
+    folder = Path(page.__path__[0])
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in TYPES)
+    return {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in paths}
+
+
+def _one_sheet(sources: Mapping[str, str]) -> str:
+    """What all share comes first, so that others may differ from it."""
+    names = sorted((n for n in sources if n.endswith(".css")), key=lambda name: ("/" in name, name))
+    return "\n".join(sources[name] for name in names)
+
+
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=12).hexdigest()

@@ -1,0 +1,174 @@
+"""All blocks of the pool, ten times a second, for as many as watch: looked at once for all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from quire.core.errors import QuireError
+from quire.engine.async_engine import AsyncEngine
+from quire.engine.dashboard import BlockTracker, delta, snapshot
+from quire.http.errors import TooManyWatchersError
+
+_EVERY = 0.1  # seconds between frames
+_MOST = 16  # watchers
+_UNREAD = 20  # frames that a watcher may be behind; then it gets a fresh snapshot once it reads
+_AT_ONCE = 2048  # blocks to look at between two steps: some 2 ms
+_LINGER = 10.0  # seconds for which the tracker is kept when nobody watches any more
+_RETRY_AFTER = 5.0
+
+
+class Frames(NamedTuple):
+    """What one look gave: None where nothing has changed, or nobody needs a snapshot."""
+
+    snapshot: bytes | None
+    delta: bytes | None
+
+
+class BlockLook:
+    """Looks at an engine's blocks, in its thread: a tracker while somebody watches."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._tracker: BlockTracker | None = None
+        self._number = 0
+
+    async def frames(self, *, whole: bool) -> Frames:
+        """As it is between two steps; ``whole``: a snapshot too."""
+        while (found := await self._engine.call(lambda: self._look(whole=whole))) is None:
+            pass  # steps were taken in between
+        return found
+
+    async def close(self) -> None:
+        with contextlib.suppress(QuireError):  # the engine has gone
+            await self._engine.call(self._end)
+
+    def _look(self, *, whole: bool) -> Frames | None:
+        tracker = self._tracker = self._tracker or BlockTracker(self._engine.engine.scheduler)
+        if not tracker.update(_AT_ONCE):
+            return None
+        blocks, changed = tracker.blocks, tracker.changed
+        tracker.changed = set()
+        self._number += bool(changed)
+        moment = self._number, self._engine.engine.stats.num_steps, time.time()
+        return Frames(
+            snapshot(blocks, *moment) if whole else None,
+            delta(blocks, changed, *moment) if changed else None,
+        )
+
+    def _end(self) -> None:
+        if self._tracker is not None:
+            self._tracker.close()
+            self._tracker = None
+
+
+class Watcher:
+    """One who watches."""
+
+    def __init__(self) -> None:
+        self._frames: deque[bytes] = deque()
+        self._lost = True  # has no snapshot that the next delta would go with
+        self._waits = False  # for a frame: all that it was given has been read
+        self._ready = asyncio.Event()
+        self._failure: QuireError | None = None
+
+    async def frame(self, seconds: float | None = None) -> bytes | None:
+        """The next one; None if there is none within so many seconds. QuireError: no more come."""
+        self._waits = not self._frames
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._ready.wait(), seconds)
+        self._waits = False
+        if self._frames:
+            frame = self._frames.popleft()
+            if not self._frames and self._failure is None:
+                self._ready.clear()
+            return frame
+        if self._failure is not None:
+            raise self._failure
+        return None
+
+    @property
+    def needs_snapshot(self) -> bool:
+        return self._lost and self._waits
+
+    def put(self, frames: Frames) -> None:
+        if self.needs_snapshot and frames.snapshot is not None:
+            self._lost = False
+            self._add(frames.snapshot)
+        elif not self._lost and frames.delta is not None:
+            if len(self._frames) < _UNREAD:
+                self._add(frames.delta)
+            else:
+                self._frames.clear()
+                self._ready.clear()
+                self._lost = True
+
+    def _add(self, frame: bytes) -> None:
+        self._frames.append(frame)
+        self._ready.set()
+
+    def fail(self, failure: QuireError) -> None:
+        self._failure = failure
+        self._ready.set()
+
+
+class BlockWatch:
+    """Gives every watcher a snapshot, then what changes. For one event loop.
+
+    A watcher that does not read costs nothing: what it has missed is dropped, and it goes on from
+    a snapshot when it reads again.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._look = BlockLook(engine)
+        self._watchers: set[Watcher] = set()
+        self._came = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def watching(self) -> Iterator[Watcher]:
+        """TooManyWatchersError if as many watch already as may."""
+        if len(self._watchers) >= _MOST:
+            raise TooManyWatchersError(f"{_MOST} watch the blocks already", _RETRY_AFTER)
+        watcher = Watcher()
+        self._watchers.add(watcher)
+        self._came.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        try:
+            yield watcher
+        finally:
+            self._watchers.discard(watcher)
+
+    def close(self) -> None:
+        """End looking, whoever watches."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while await self._somebody():
+                begun = time.monotonic()
+                whole = any(watcher.needs_snapshot for watcher in self._watchers)
+                frames = await self._look.frames(whole=whole)
+                for watcher in self._watchers:
+                    watcher.put(frames)
+                await asyncio.sleep(max(_EVERY / 2, begun + _EVERY - time.monotonic()))
+        except QuireError as error:
+            for watcher in self._watchers:
+                watcher.fail(error)
+        finally:
+            await self._look.close()
+
+    async def _somebody(self) -> bool:
+        """Whether somebody watches, or comes soon."""
+        if not self._watchers:
+            self._came.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._came.wait(), _LINGER)
+        return bool(self._watchers)

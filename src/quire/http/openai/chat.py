@@ -1,0 +1,173 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from fastapi.responses import Response
+from pydantic_core import to_json
+
+from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
+from quire.http.answers import nulls
+from quire.http.answers.logprobs import chat_logprobs
+from quire.http.answers.reply import answer
+from quire.http.answers.streaming import Json
+from quire.http.chats.conversation import Conversation, Turn, begin
+from quire.http.guards.clients import Caller
+from quire.http.handover import remote_prefill
+from quire.http.openai.requests import ChatRequest
+from quire.http.service import Service
+from quire.text.dialect import (
+    CallArguments,
+    CallBegun,
+    CallCut,
+    CallEnded,
+    ContentPiece,
+    Event,
+    ReasoningPiece,
+    Reply,
+)
+
+
+async def create_chat_completion(
+    service: Service, caller: Caller, request: ChatRequest
+) -> Response:
+    """Answer a conversation, put into one prompt by the model's chat template."""
+    model = service.check_model(request.model)
+    service.check_chat_template(request.chat_template)
+    told = {**model.options, **remote_prefill(service, request.kv_transfer_params)}
+    turn = Turn(
+        [message.for_template() for message in request.messages],
+        request.sampling_params(service.input_processor.sampling_defaults),
+        tools=[tool.as_tool() for tool in request.tools or ()],
+        choice=request.choice,
+        parallel_calls=request.parallel_tool_calls,
+        reasoning_effort=request.reasoning_effort,
+        include_reasoning=request.include_reasoning,
+        variables=request.chat_template_kwargs or {},
+        rendering=request.rendering,
+        form=request.prompt_form(service.input_processor.max_model_len),
+        options=request.options(caller, told),
+        field_names=request.field_names,
+    )
+    conversation = await begin(service, turn)
+    return await answer(
+        service,
+        caller,
+        request,
+        model.name,
+        conversation.params,
+        ChatWording(request, conversation),
+        conversation.run,
+        [conversation.prompt_token_ids],
+    )
+
+
+_SILENCE = ContentPiece("")
+_TEXT = (
+    b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null,"stop_reason":null,'
+    b'"token_ids":null}'
+)
+
+
+class ChatWording:
+    """Choices that are a message of the assistant each."""
+
+    id_prefix = "chatcmpl-"
+    object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+    one_prompt = True
+    always = nulls.CHAT
+
+    def __init__(self, request: ChatRequest, conversation: Conversation) -> None:
+        self._request = request
+        self._conversation = conversation
+
+    def choice(
+        self, index: int, number: int, output: CompletionOutput, request: RequestOutput
+    ) -> Json:
+        reply, finish_reason = self._conversation.reply(output)
+        return {
+            "index": index,
+            "message": self._message(reply),
+            "logprobs": self._logprobs(output),
+            "finish_reason": finish_reason,
+            "stop_reason": output.stop_reason,
+            **nulls.CHAT_CHOICE,
+        }
+
+    def opening(self, index: int, number: int) -> list[Json]:
+        return [_piece(index, {"role": "assistant", "content": self._request.echoed})]
+
+    def text(self, index: int, delta: Delta) -> bytes | None:
+        if delta.logprobs is not None or not self._conversation.listener(index).is_plain:
+            return None
+        return _TEXT % (index, to_json(delta.text))
+
+    def chunks(self, index: int, delta: Delta) -> list[Json]:
+        listener = self._conversation.listener(index)
+        events = listener.hear(delta)
+        if len(events) > 1:  # that a call has ended is told by what comes next
+            events = [event for event in events if not isinstance(event, (CallEnded, CallCut))]
+        *before, last = events or [_SILENCE]
+        ending = {
+            "logprobs": self._logprobs(delta),
+            "finish_reason": listener.finish_reason(delta.finish_reason),
+            "stop_reason": delta.stop_reason,
+        }
+        chunks = [_piece(index, self._words(event)) for event in before]
+        return [*chunks, {**_piece(index, self._words(last) or {"content": ""}), **ending}]
+
+    def reasoning_tokens(self, request: RequestOutput) -> int | None:
+        return self._conversation.usage(request).reasoning
+
+    def _message(self, reply: Reply) -> Json:
+        content = self._request.echoed + reply.content
+        message: Json = {"role": "assistant", "content": content, **nulls.MESSAGE}
+        if reply.reasoning:
+            message |= _reasoning(reply.reasoning)
+        if reply.calls:
+            message["content"] = content or None
+            message["tool_calls"] = [
+                {
+                    "id": call.id or self._conversation.call_id(),
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in reply.calls
+            ]
+        return message
+
+    def _words(self, event: Event) -> Json | None:
+        """An event as a stream tells it."""
+        match event:
+            case ContentPiece(text):
+                return {"content": text}
+            case ReasoningPiece(text):
+                return _reasoning(text)
+            case CallBegun(number, name, id):
+                call = {
+                    "index": number,
+                    "id": id or self._conversation.call_id(),
+                    "type": "function",
+                    "function": {"name": name, "arguments": ""},
+                }
+                return {"tool_calls": [call]}
+            case CallArguments(number, text):
+                return {"tool_calls": [{"index": number, "function": {"arguments": text}}]}
+        return None
+
+    def _logprobs(self, source: CompletionOutput | Delta) -> Json | None:
+        if source.logprobs is None:
+            return None
+        by_id = self._request.return_tokens_as_token_ids
+        return chat_logprobs(source.logprobs, self._request.top_logprobs or 0, by_id=by_id)
+
+
+def _piece(index: int, delta: Json | None) -> Json:
+    """A choice of a chunk, in which nothing but its words is told yet."""
+    told = {"logprobs": None, "finish_reason": None, "stop_reason": None, "token_ids": None}
+    return {"index": index, "delta": delta, **told}
+
+
+def _reasoning(text: str) -> Json:
+    """By its name in newer clients, and in older ones."""
+    return {"reasoning": text, "reasoning_content": text}

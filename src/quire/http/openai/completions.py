@@ -1,0 +1,190 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from fastapi.responses import Response
+from pydantic_core import to_json
+
+from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
+from quire.http.answers import nulls
+from quire.http.answers.logprobs import completion_logprobs, prompt_logprobs
+from quire.http.answers.reply import answer
+from quire.http.answers.streaming import Json
+from quire.http.errors import in_callers_words
+from quire.http.guards.clients import Caller
+from quire.http.guards.limits import check_answer
+from quire.http.handover import remote_prefill
+from quire.http.openai.requests import CompletionRequest
+from quire.http.service import Progress, Service
+from quire.http.session_types import TurnRequest
+from quire.text.places import Echo, echo_of, text_left
+from quire.text.prompt_form import PromptForm
+from quire.text.tokenizer import Tokenizer
+
+
+async def create_completion(
+    service: Service, caller: Caller, request: CompletionRequest
+) -> Response:
+    """Complete one or several prompts, given as texts or as token ids."""
+    model, prompts = service.check_model(request.model), request.prompts()
+    inputs = service.input_processor
+    params = request.sampling_params(inputs.sampling_defaults)
+    check_answer(len(prompts), params, inputs, service.config.max_logprobs, prompts)
+    form = request.prompt_form(inputs.max_model_len, request.suffix or None)
+    # Else the engine's threads encode them, as one prepared request each.
+    if form != PromptForm() or request.return_token_ids or request.continuous_usage:
+        with service.reserve(len(prompts), prompts), in_callers_words(request.field_names):
+            ids = [await service.engine.text_prompt(prompt, form) for prompt in prompts]
+    else:
+        ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
+    told = {**model.options, **remote_prefill(service, request.kv_transfer_params)}
+    asked = [
+        request.with_options(found or prompt, caller, told)
+        for found, prompt in zip(ids, prompts, strict=True)
+    ]
+
+    def run(request_id: str, *, whole: bool) -> Progress:
+        progress = service.run(request_id, asked, params, request.field_names, whole=whole)
+        return _without_outputs(progress) if request.only_prompts else progress
+
+    cut = ids if form.most is not None else None
+    wording = CompletionWording(request, prompts, inputs.tokenizer, cut)
+    return await answer(service, caller, request, model.name, params, wording, run, ids)
+
+
+async def _without_outputs(progress: Progress) -> Progress:
+    """Leave out the one token with which the computing of a prompt ends."""
+    async with aclosing(progress):
+        async for deltas in progress:
+            yield [(number, _emptied(delta)) for number, delta in deltas]
+
+
+def _emptied(delta: Delta) -> Delta:
+    final = delta.final
+    if final is not None:
+        outputs = [
+            replace(
+                one, text="", token_ids=[], logprobs=None, finish_reason="length", stop_reason=None
+            )
+            for one in final.outputs
+        ]
+        metrics = replace(final.metrics, num_output_tokens=0)
+        final = replace(final, outputs=outputs, metrics=metrics)
+    return delta._replace(
+        text="",
+        token_ids=(),
+        logprobs=None,
+        finish_reason="length",
+        stop_reason=None,
+        final=final,
+    )
+
+
+_TEXT = (
+    b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":null,"stop_reason":null,'
+    b'"prompt_token_ids":null,"token_ids":null}'
+)
+
+
+class CompletionWording:
+    """Choices that are a text each."""
+
+    id_prefix = "cmpl-"
+    object = chunk_object = "text_completion"
+    one_prompt = False
+    always = nulls.COMPLETION
+
+    def __init__(
+        self,
+        request: CompletionRequest | TurnRequest,
+        prompts: Sequence[str | list[int]],
+        tokenizer: Tokenizer,
+        cut: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        """cut: what is left of the prompts, where they were to be cut."""
+        self._request = request
+        self._prompts = prompts
+        self._cut = cut
+        self._tokenizer = tokenizer
+        self._offsets: dict[int, int] = {}  # of each choice's next token in its text
+
+    def choice(
+        self, index: int, number: int, output: CompletionOutput, request: RequestOutput
+    ) -> Json:
+        choice = {
+            "index": index,
+            "text": (self._prompt_text(number) if self._request.echo else "") + output.text,
+            "logprobs": self._logprobs(number, output, request),
+            "finish_reason": output.finish_reason,
+            "stop_reason": output.stop_reason,
+            **nulls.COMPLETION_CHOICE,
+        }
+        if self._request.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(request.prompt_logprobs or ())
+        return choice
+
+    def opening(self, index: int, number: int) -> list[Json]:
+        if not self._request.echo:
+            return []
+        return [_piece(index, self._prompt_text(number))]
+
+    def text(self, index: int, delta: Delta) -> bytes | None:
+        return None if delta.logprobs is not None else _TEXT % (index, to_json(delta.text))
+
+    def chunks(self, index: int, delta: Delta) -> list[Json]:
+        logprobs, count = None, self._request.logprobs
+        if count is not None and delta.logprobs:
+            offset = self._offsets.get(index, 0)
+            by_id = self._request.return_tokens_as_token_ids
+            logprobs = completion_logprobs(delta.logprobs, count, offset=offset, by_id=by_id)
+            added = sum(len(table.place.added) for table in delta.logprobs)
+            self._offsets[index] = offset + added
+        return [
+            {
+                **_piece(index, delta.text),
+                "logprobs": logprobs,
+                "finish_reason": delta.finish_reason,
+                "stop_reason": delta.stop_reason,
+            }
+        ]
+
+    def reasoning_tokens(self, request: RequestOutput) -> None:
+        """A completion is all one text."""
+
+    def _logprobs(
+        self, number: int, output: CompletionOutput, request: RequestOutput
+    ) -> Json | None:
+        count, tables = self._request.logprobs, output.logprobs or []
+        if count is None:
+            return None
+        by_id = self._request.return_tokens_as_token_ids
+        if not self._request.echo:
+            return completion_logprobs(tables, count, by_id=by_id)
+        echo = self._echo(number, request.prompt_token_ids)
+        scores = request.prompt_logprobs or [None] * len(echo.places)
+        return completion_logprobs(tables, count, echo=echo, scores=scores, by_id=by_id)
+
+    def _prompt_text(self, number: int) -> str:
+        prompt = self._prompts[number]
+        token_ids = prompt if self._cut is None else self._cut[number]
+        if isinstance(token_ids, str):
+            return token_ids
+        if isinstance(prompt, str):
+            return text_left(self._tokenizer, token_ids)
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def _echo(self, number: int, token_ids: Sequence[int]) -> Echo:
+        prompt = self._prompts[number]
+        if isinstance(prompt, str) and self._cut is not None:
+            return echo_of(self._tokenizer, token_ids, self._prompt_text(number))
+        return echo_of(self._tokenizer, token_ids, prompt if isinstance(prompt, str) else None)
+
+
+def _piece(index: int, text: str) -> Json:
+    """A choice of a chunk, in which nothing but its text is told yet."""
+    told = {"logprobs": None, "finish_reason": None, "stop_reason": None}
+    return {"index": index, "text": text, **told, "prompt_token_ids": None, "token_ids": None}

@@ -1,0 +1,304 @@
+"""The requests of OpenAI's API that Quire serves, with vLLM's extra fields.
+
+Any other field is refused. ``null`` always means that a field is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from quire.core.errors import RequestError
+from quire.core.protocol import SamplingParams
+from quire.core.protocol.checks import MAX_INTEGER
+from quire.core.protocol.parameters import description
+from quire.engine.input_processor import MAX_PRIORITY
+from quire.engine.prompts import Prompt, as_dict
+from quire.http.errors import in_callers_words
+from quire.http.fields.strict import (
+    Ids,
+    Name,
+    RequestId,
+    Strict,
+    Texts,
+    at_most,
+    between,
+    expecting,
+    no_deeper,
+    told,
+)
+from quire.http.fields.structured import StructuredFields
+from quire.http.fields.truncation import most_tokens
+from quire.http.guards.clients import Caller
+from quire.http.openai.messages import ChatMessage, Prediction, ToolFields
+from quire.text.prompt_form import PromptForm
+
+_MOST_PROMPTS = 2048
+_MOST_MESSAGES = 4096
+_MOST_DOCUMENTS, _LONGEST_TEMPLATE = 1024, 2**16
+_HELP = {field.name: description(field) for field in fields(SamplingParams)}
+_Variables = Annotated[dict[str, Any], no_deeper(levels=16, most_values=4096)]
+
+
+class StreamOptions(Strict):
+    include_usage: bool = told(False, "end with a chunk that tells the tokens of all")
+    continuous_usage_stats: bool = told(
+        False, "with include_usage: each chunk tells the tokens of its choice up to there"
+    )
+
+
+class GenerationRequest(StructuredFields):
+    """The fields that all requests for text have in common, SamplingParams' among them."""
+
+    model: str | None = told(None, "a name that /v1/models lists; left out, the one that is served")
+    user: Name | None = told(None, "an end-user, by OpenAI's definition")
+    stream: bool = told(False, "answer with server-sent events, one for each token")
+    stream_options: StreamOptions | None = told(None, "of a stream")
+    include_metrics: bool = told(False, "tell what the request cost in memory and time")
+    request_id: RequestId | None = told(
+        None, "what the answer's id ends with; left out, the request's x-request-id"
+    )
+    return_token_ids: bool = told(False, "tell the tokens of prompt and outputs")
+    return_tokens_as_token_ids: bool = told(
+        False,
+        'log-probabilities name tokens as "token_id:7", which tells apart what looks the same',
+    )
+
+    prediction: Prediction | None = told(None, _HELP["prediction"])
+    cache_salt: Name | None = told(None, "only requests with the same one share a prefix cache")
+    kv_transfer_params: Annotated[dict[str, Any], no_deeper(levels=4, most_values=65536)] | None = (
+        told(None, "of a proxy between servers that prefill and that decode, as vLLM has them")
+    )
+    priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = told(
+        None, "under the priority and fair policies, the lower, the sooner"
+    )
+
+    @model_validator(mode="after")
+    def _check_stream(self) -> GenerationRequest:
+        if self.stream_options is not None and not self.stream:
+            raise RequestError("stream_options needs stream: true", "stream_options")
+        if self.stream and self.include_metrics and not self.include_usage:
+            raise RequestError(
+                "in a stream, include_metrics needs stream_options.include_usage: true",
+                "include_metrics",
+            )
+        if self.stream and (self.kv_transfer_params or {}).get("do_remote_decode"):
+            raise RequestError("do_remote_decode cannot be streamed", "kv_transfer_params")
+        if self.stream and self.prompt_logprobs is not None:
+            raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
+        return self
+
+    def with_options(
+        self, prompt: str | list[int], caller: Caller, model: Mapping[str, str]
+    ) -> Prompt:
+        """A prompt, together with what the request says about its place in line and in memory.
+
+        model: what prompts say of it.
+        """
+        options = self.options(caller, model)
+        return {**as_dict(prompt), **options} if options else prompt
+
+    def options(self, caller: Caller, model: Mapping[str, str]) -> dict[str, Any]:
+        salt = caller.cache_salt(self.cache_salt)
+        options = {
+            **model,
+            "cache_salt": salt or None,
+            "priority": self.priority,
+            "client": caller.client(self.user) or None,
+            "origin": caller.origin,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def continuous_usage(self) -> bool:
+        options = self.stream_options
+        return options is not None and options.include_usage and options.continuous_usage_stats
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """``max_tokens``, by whichever name."""
+        longest: int | None = self.max_tokens
+        return longest
+
+    @property
+    def field_names(self) -> Mapping[str, str]:
+        """The engine's names of fields that are called otherwise here."""
+        return {"client": "user", "structured_outputs": self.structure_field}
+
+    def _sampling_params(self, defaults: Mapping[str, Any], **others: Any) -> SamplingParams:
+        """SamplingParams of the fields that go by its names, and of ``others`` in their place."""
+        here = {field.name: getattr(self, field.name, None) for field in fields(SamplingParams)}
+        with in_callers_words(self.field_names):
+            here["structured_outputs"] = self.asked_structure()
+            here["prediction"] = self.prediction and self.prediction.text
+            given = {name: value for name, value in here.items() if value is not None}
+            params = SamplingParams.over(defaults, {**given, **others})
+        if self.stream and not params.use_beam_search and params.width > params.num_outputs:
+            raise RequestError("best_of above n cannot be streamed", "best_of")
+        return params
+
+
+class PromptedRequest(GenerationRequest):
+    """The fields that completions and chats have in common."""
+
+    echo: bool = told(False, "the answer begins with the prompt, or the message that it goes on")
+    add_special_tokens: bool | None = told(
+        None,
+        "add the tokenizer's special tokens around the prompt; left out, it is done for a text, "
+        "and for a conversation left to the chat template",
+    )
+    truncate_prompt_tokens: Annotated[int, between(-1, MAX_INTEGER)] | None = told(
+        None,
+        "keep only so many tokens of the prompt, the last ones; -1: as many as leave room for "
+        "max_tokens",
+    )
+    truncation_side: Literal["left", "right"] = told(
+        "left", "where truncate_prompt_tokens cuts; right: the first ones are kept"
+    )
+
+    def prompt_form(self, max_model_len: int | None, suffix: str | None = None) -> PromptForm:
+        """What the request says of how its prompt becomes tokens."""
+        most = most_tokens(
+            self.truncate_prompt_tokens, max_model_len, output=max(1, self.asked_tokens or 1)
+        )
+        keep_first = most is not None and self.truncation_side == "right"
+        return PromptForm(
+            self.add_special_tokens, most, keep_first, suffix, keep_begin=most is not None
+        )
+
+
+class CompletionRequest(PromptedRequest):
+    """The body of POST /v1/completions."""
+
+    prompt: Annotated[
+        str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)],
+        expecting("a string, a list of strings, a list of token ids or a list of such lists"),
+    ] = told(..., "one or several prompts, as texts or as token ids", examples=["Once upon a time"])
+    suffix: str | None = told(
+        None, "what comes after the text that is to be written, for models that fill in the middle"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> CompletionRequest:
+        if not self.prompt:
+            raise RequestError("prompt must not be empty", "prompt")
+        if self.max_tokens == 0 and not self.echo:
+            raise RequestError("max_tokens: 0 needs echo: true, or nothing is asked", "max_tokens")
+        if self.stream and self.echo and self.logprobs is not None:
+            raise RequestError("echo with logprobs cannot be streamed", "echo")
+        if self.suffix and self.truncate_prompt_tokens is not None:  # the marks would be cut off
+            raise RequestError("truncate_prompt_tokens excludes suffix", "truncate_prompt_tokens")
+        return self
+
+    def prompts(self) -> list[str | list[int]]:
+        prompt: Any = self.prompt
+        prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
+        if len(prompts) > _MOST_PROMPTS:
+            raise RequestError(f"a request may hold at most {_MOST_PROMPTS:,} prompts", "prompt")
+        return list(prompts)
+
+    @property
+    def only_prompts(self) -> bool:
+        """Whether nothing is to be written: the prompts are told, and their log-probabilities."""
+        return self.asked_tokens == 0
+
+    def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
+        others: dict[str, Any] = {}
+        if self.echo and self.logprobs is not None:  # the prompt's tokens have logprobs too
+            others["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
+        scored = others.get("prompt_logprobs", self.prompt_logprobs) is not None
+        alone = scored and (self.best_of or self.n or 1) == 1
+        if self.only_prompts and not alone:  # computing it ends with a token that nobody is told
+            others["max_tokens"] = 1
+        return self._sampling_params(defaults, **others)
+
+
+class ChatRequest(PromptedRequest, ToolFields):
+    """The body of POST /v1/chat/completions."""
+
+    messages: Annotated[
+        list[ChatMessage], Field(fail_fast=True), at_most(_MOST_MESSAGES, "messages")
+    ] = told(..., "the conversation so far", examples=[[{"role": "user", "content": "Hello!"}]])
+    max_completion_tokens: int | None = told(
+        None, "most tokens to generate; left out, max_tokens, its older name", ge=1
+    )
+    logprobs: bool = told(False, "tell each token's log-probability")
+    top_logprobs: int | None = told(None, "and of this many likeliest", ge=0, le=100)
+    chat_template_kwargs: _Variables | None = told(None, "variables of the model's chat template")
+    add_generation_prompt: bool | None = told(
+        None, "end the prompt with the opening of an answer; left out, it is done"
+    )
+    continue_final_message: bool = told(
+        False, "let the answer go on with the last message, without an end or an opening between"
+    )
+    documents: Annotated[list[_Variables], at_most(_MOST_DOCUMENTS, "documents")] | None = told(
+        None, "what a template for retrieval puts into the prompt"
+    )
+    chat_template: Annotated[str, Field(max_length=_LONGEST_TEMPLATE)] | None = told(
+        None, "a Jinja template in place of the model's; needs --trust-request-chat-template"
+    )
+    verbosity: Literal["low", "medium", "high"] | None = told(
+        None, "a hint for templates that take it"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> ChatRequest:
+        if self.continue_final_message and self.add_generation_prompt:
+            raise RequestError(
+                "continue_final_message and add_generation_prompt contradict each other",
+                "continue_final_message",
+            )
+        if self.top_logprobs is not None and not self.logprobs:
+            raise RequestError("top_logprobs needs logprobs: true", "top_logprobs")
+        return self
+
+    @property
+    def field_names(self) -> Mapping[str, str]:
+        names = {"prompt": "messages", "logprobs": "top_logprobs", **super().field_names}
+        if self.max_completion_tokens is not None or self.max_tokens is None:
+            names["max_tokens"] = "max_completion_tokens"
+        if self.thinking_token_budget is None:
+            names["thinking_token_budget"] = "thinking_budget"
+        return names
+
+    @property
+    def asked_tokens(self) -> int | None:
+        newer = self.max_completion_tokens
+        return super().asked_tokens if newer is None else newer
+
+    @property
+    def rendering(self) -> dict[str, Any]:
+        """What the request says of the rendering itself, beside the template's variables."""
+        given = {name: getattr(self, name) for name in ("documents", "verbosity", "chat_template")}
+        if self.continue_final_message:
+            given |= {"continue_final_message": True, "add_generation_prompt": False}
+        elif self.add_generation_prompt is not None:
+            given["add_generation_prompt"] = self.add_generation_prompt
+        return {name: value for name, value in given.items() if value not in (None, [])}
+
+    @property
+    def echoed(self) -> str:
+        """What the answer begins with: the message that it goes on, if that is to be told."""
+        content, last = "", self.messages[-1] if self.messages else None
+        if self.echo and last is not None and last.role == "assistant":
+            content = str(last.for_template()["content"])
+        return content
+
+    def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
+        return self._sampling_params(
+            defaults,
+            max_tokens=self.asked_tokens,
+            logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            thinking_token_budget=(
+                self.thinking_budget
+                if self.thinking_token_budget is None
+                else self.thinking_token_budget
+            ),
+        )

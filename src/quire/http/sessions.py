@@ -1,0 +1,175 @@
+"""The streaming sessions under /v1/sessions."""
+
+from __future__ import annotations
+
+import math
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.responses import Response
+
+from quire.core.protocol import SoftCut
+from quire.core.scheduling import Session
+from quire.http.answers.reply import answer
+from quire.http.answers.streaming import Json
+from quire.http.description.answer_types import (
+    ClosedSession,
+    Completion,
+    CompletionChunk,
+    SessionCard,
+    SessionList,
+    SessionWithEvents,
+)
+from quire.http.description.openapi import gives, takes
+from quire.http.guards.clients import Caller
+from quire.http.guards.limits import check_answer
+from quire.http.openai.completions import CompletionWording
+from quire.http.service import Service
+from quire.http.session_types import (
+    AppendRequest,
+    OpenRequest,
+    RecomputeRequest,
+    SoftCutRequest,
+    TurnRequest,
+)
+
+
+class TurnWording(CompletionWording):
+    """A completion whose prompt is what has been appended since the turn before."""
+
+    id_prefix = "turn-"
+
+
+def add_sessions(app: FastAPI, service: Service) -> None:
+    """The routes under /v1/sessions."""
+
+    @app.post("/v1/sessions", openapi_extra=takes(OpenRequest), responses=gives(SessionCard))
+    async def open_session(http: Request) -> Json:
+        """Open a streaming session, a text that lives across requests."""
+        request = await service.bodies.parse(http, OpenRequest)
+        adapter = service.input_processor.adapter(service.check_model(request.model).adapter)
+        session_id, caller = f"session-{service.new_id()}", service.caller(http)
+        salt, client = caller.cache_salt(request.cache_salt), caller.client(request.user)
+        last_n = request.recompute_last_n
+        await service.in_engine(service.sessions.open, session_id, salt, client, adapter, last_n)
+        return _card(service.sessions.get(session_id))
+
+    @app.get("/v1/sessions", responses=gives(SessionList))
+    async def list_sessions(http: Request, user: str | None = None) -> Json:
+        """The client's open sessions."""
+        own = service.sessions.all_of(service.caller(http).client(user))
+        return {"object": "list", "data": [_card(session) for session in own]}
+
+    app.include_router(_one_session(service))
+
+
+def _one_session(service: Service) -> APIRouter:
+    """What may be done with a session, by those to whom it is open: to others there is none."""
+
+    async def check_caller(session_id: str, http: Request) -> None:
+        session = service.sessions.get(session_id)
+        if not service.caller(http).may_use(session.client):
+            raise service.sessions.unknown(session_id)
+
+    router = APIRouter(prefix="/v1/sessions/{session_id}", dependencies=[Depends(check_caller)])
+
+    @router.get("", responses=gives(SessionWithEvents, None, 404))
+    async def session(session_id: str) -> Json:
+        """A session as it is now, with its latest events."""
+        session = service.sessions.get(session_id)
+        events = [{**event._asdict(), "what": event.what.value} for event in session.events]
+        return {**_card(session), "events": events}
+
+    @router.delete("", responses=gives(ClosedSession, None, 404, 409))
+    async def close_session(session_id: str) -> Json:
+        """Close a session; its blocks are free."""
+        await service.in_engine(service.sessions.close, session_id)
+        return {"id": session_id, "object": "session", "deleted": True}
+
+    card = gives(SessionCard, None, 404, 409)
+
+    @router.post("/append", openapi_extra=takes(AppendRequest), responses=card)
+    async def append(session_id: str, http: Request) -> Json:
+        """Add what the next turn computes and goes on from."""
+        request = await service.bodies.parse(http, AppendRequest)
+        await service.engine.append_to_session(session_id, request.input)
+        return _card(service.sessions.get(session_id))
+
+    turn = gives(Completion, CompletionChunk, 404, 409)
+
+    @router.post("/generate", openapi_extra=takes(TurnRequest), responses=turn)
+    async def generate(session_id: str, http: Request) -> Response:
+        """One turn, answered like a completion."""
+        request = await service.bodies.parse(http, TurnRequest)
+        return await _generate(service, service.caller(http), session_id, request)
+
+    _add_cuts(router, service)
+    return router
+
+
+def _add_cuts(router: APIRouter, service: Service) -> None:
+    """The verbs by which a session lets go of what came so far."""
+    card = gives(SessionCard, None, 404, 409)
+
+    @router.post("/hard_cut", responses=card)
+    async def hard_cut(session_id: str) -> Json:
+        """Empty cache and history."""
+        await service.in_engine(service.sessions.hard_cut, session_id)
+        return _card(service.sessions.get(session_id))
+
+    @router.post("/soft_cut", openapi_extra=takes(SoftCutRequest), responses=card)
+    async def soft_cut(session_id: str, http: Request) -> Json:
+        """Let what came so far count for less and less in what comes."""
+        request = await service.bodies.parse(http, SoftCutRequest)
+        bias, fade = float(request.bias), request.fade
+        await service.in_engine(service.sessions.soft_cut, session_id, bias, fade)
+        return _card(service.sessions.get(session_id))
+
+    @router.post("/recompute", openapi_extra=takes(RecomputeRequest), responses=card)
+    async def recompute(session_id: str, http: Request) -> Json:
+        """Let the sinks and the last tokens be the history, from position 0."""
+        request = await service.bodies.parse(http, RecomputeRequest)
+        await service.in_engine(service.sessions.recompute, session_id, request.last_n)
+        return _card(service.sessions.get(session_id))
+
+
+async def _generate(
+    service: Service, caller: Caller, session_id: str, request: TurnRequest
+) -> Response:
+    model = service.check_model_of(service.sessions.get(session_id), request.model)
+    params = request.sampling_params(service.input_processor.sampling_defaults)
+    check_answer(1, params, service.input_processor, service.config.max_logprobs)
+    return await answer(
+        service,
+        caller,
+        request,
+        model,
+        params,
+        TurnWording(request, [], service.input_processor.tokenizer),
+        lambda request_id, *, whole: service.run_turn(
+            f"{request_id}-0",
+            session_id,
+            params,
+            request.priority or 0,
+            request.field_names,
+            caller.origin,
+            whole=whole,
+        ),
+    )
+
+
+def _card(session: Session) -> Json:
+    """A session as it is now."""
+    return {
+        "id": session.session_id,
+        "object": "session",
+        "cache_epoch": session.cache_epoch,
+        "num_tokens": len(session.history),
+        "num_input_tokens": session.num_input,
+        "busy": session.turn is not None,
+        "soft_cuts": [_soft_cut(cut) for cut in session.soft_cuts],
+    }
+
+
+def _soft_cut(cut: SoftCut) -> Json:
+    bias = "-inf" if cut.bias == -math.inf else cut.bias
+    return {"position": cut.position, "bias": bias, "fade": cut.fade}

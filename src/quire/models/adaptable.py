@@ -1,0 +1,53 @@
+"""What of a decoder adapters can change, by the names of modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from quire.kernels.adapters import Site
+from quire.models.decoder import DecoderModel
+from quire.models.layers import MLP, Layer
+from quire.models.linear import Linear
+from quire.models.parts import WHOLE, Part, count_of
+
+
+class Adaptable(NamedTuple):
+    """A projection of the checkpoint, and where it is among the products."""
+
+    layer: int
+    site: Site
+    first: int  # of its outputs among the product's
+    inputs: int
+    outputs: int
+    part: Part = WHOLE  # of outputs and inputs, those that the product has, in its order
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Outputs and inputs of the part."""
+        rows, columns = self.part.rows, self.part.columns
+        return count_of(rows, self.outputs), count_of(columns, self.inputs)
+
+
+def adaptable(model: DecoderModel) -> dict[str, Adaptable]:
+    """By module."""
+    found = {}
+    for number, layer in enumerate(model.decoder.layers):
+        for site, product in _products(layer):
+            named = model.named.get(id(product))
+            if named is None:
+                continue
+            first = 0
+            for name, outputs, rows in named.parts:
+                part = Part(rows, named.columns)
+                found[name] = Adaptable(number, site, first, named.inputs, outputs, part)
+                first += count_of(rows, outputs)
+    return found
+
+
+def _products(layer: Layer) -> Iterator[tuple[Site, Linear]]:
+    yield Site.qkv, layer.attention.qkv.product
+    yield Site.output, layer.attention.output
+    if isinstance(layer.mlp, MLP):
+        yield Site.up, layer.mlp.up.product
+        yield Site.down, layer.mlp.down

@@ -1,0 +1,159 @@
+"""A decoder as its config describes it, before tensors are read: what most families become first.
+
+Their differences are fields here, so that one function (``build``) reads the tensors of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from quire.core.errors import ModelError
+from quire.models.config import Fields
+from quire.models.rope import RopeConfig
+from quire.models.shape import ExpertShape, Positions
+from quire.models.shard import Divided
+
+
+@dataclass(frozen=True)
+class TensorNames:
+    """What a family calls its tensors, without ``.weight``. None: it has no such norm.
+
+    The first ones stand below one of ``roots``, or at the top if that is empty; those of a layer
+    below the layer. ``heads`` are at the top, whichever there is.
+    """
+
+    roots: tuple[str, ...] = ("model",)
+    embedding: str = "embed_tokens"
+    layers: str = "layers"
+    final_norm: str = "norm"
+    heads: tuple[str, ...] = ("lm_head",)
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    output: str = "self_attn.o_proj"
+    up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
+    attention_before: str | None = "input_layernorm"
+    attention_output: str | None = None
+    mlp_before: str | None = "post_attention_layernorm"
+    mlp_output: str | None = None
+    query_norm: str = "self_attn.q_norm"
+    key_norm: str = "self_attn.k_norm"
+    sink_logits: str | None = None  # the tensor's whole name
+    beside: tuple[str, ...] = ()  # tensors that begin so are of no decoder, and not read
+
+
+@dataclass(frozen=True)
+class ExpertNames:
+    """What a family calls the tensors of a mixture, below a layer, without ``.weight``.
+
+    Gate, up and down of expert n have projections of their own (with n for ``{}``), or those of all
+    experts are one tensor, gate and up in one as well; its name is whole. The first that the
+    checkpoint has counts.
+    """
+
+    routers: tuple[str, ...]
+    up: tuple[str, ...] = ()
+    down: str = ""
+    stacks: tuple[tuple[str, str], ...] = ()  # of up and down
+    turned: bool = False  # floats of stacks have inputs before outputs
+    paired: bool = False  # gate and up alternate among the outputs of stacks
+    biased: bool = False  # those of stacks are stacks as well, beside that of the router
+    shared_up: tuple[str, ...] = ()
+    shared_down: str = ""
+    shared_gate: str | None = None
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Of the layers that have experts."""
+
+    shape: ExpertShape
+    names: ExpertNames
+    renormalise: bool
+
+
+@dataclass(frozen=True)
+class NormKind:
+    """What all norms of a decoder have in common."""
+
+    eps: float = 0.0
+    centred: bool = False
+    weight: bool = True
+    bias: bool = False
+    around_one: bool = False  # what is stored is the weight less one
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Of queries, and of keys and values."""
+
+    num: int
+    num_kv: int
+    dim: int
+
+    @classmethod
+    def read(cls, fields: Fields, num: int, num_kv: int, dim: int) -> Heads:
+        """ModelError if queries cannot share the others evenly."""
+        if num % num_kv:
+            raise ModelError(
+                f"{fields.source}: num_attention_heads ({num}) is not a multiple of "
+                f"num_key_value_heads ({num_kv})"
+            )
+        return cls(num, num_kv, dim)
+
+
+@dataclass(frozen=True)
+class Biases:
+    """Which projections have one."""
+
+    qkv: bool = False
+    output: bool = False
+    mlp: bool = False
+    head: bool = False
+
+
+RowOrder = Literal["heads", "pairs", "groups"]
+"""How the outputs of q, k and v are stored: in our order; the two dimensions that are turned
+together side by side; or head by head, the queries that share a key before it and its value."""
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A ``FamilyConfig``, its defaults filled in."""
+
+    names: TensorNames
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    heads: Heads
+    windows: tuple[int | None, ...]  # by layer
+    positions: Positions
+    ropes: tuple[RopeConfig, ...]
+    rope_of: tuple[int | None, ...]  # by layer
+    norm: NormKind
+    biases: Biases
+    activation: str
+    gated: bool
+    tied_embeddings: bool
+    attention_scale: float
+    head_norms: Literal["each", "all"] | None = None  # of queries and keys: of a head, of all
+    row_order: RowOrder = "heads"
+    mixture: Mixture | None = None
+    parallel: bool = False
+    softcap: float | None = None
+    embedding_scale: float = 1.0
+    embedding_scale_in_dtype: bool = False  # it is rounded as the embedding is
+    residual_scale: float = 1.0
+    logits_scale: float = 1.0
+    logits_softcap: float | None = None
+
+    @property
+    def divided(self) -> Divided:
+        """See ``FamilyConfig.divided``."""
+        inner, mixture = {}, self.mixture
+        if mixture is None or not all(mixture.shape.layers):
+            inner["intermediate_size"] = self.intermediate_size
+        if mixture is not None:
+            inner["moe_intermediate_size"] = mixture.shape.inner
+            inner["shared_expert_intermediate_size"] = mixture.shape.shared_inner
+        return Divided(self.heads.num, self.heads.num_kv, self.vocab_size, inner)

@@ -1,0 +1,195 @@
+"""A ``Blueprint`` and a checkpoint become a ``Decoder``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quire.kernels.ops import AttentionSpec, Experts, KVShape, Norm, Norms
+from quire.models.blueprint import Blueprint
+from quire.models.decoder import Decoder
+from quire.models.dividing import columns_of, rows_of_heads, rows_of_parts
+from quire.models.experts import read_experts
+from quire.models.layers import MLP, Attention, Layer
+from quire.models.linear import Joined, LinearReader
+from quire.models.parts import WHOLE, Part, count_of
+from quire.models.shard import Shard
+from quire.models.weights import Weights
+
+
+def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
+    """See ``Family.build``."""
+    ropes = tuple(rope.build(weights.device) for rope in plan.ropes)  # or no tensor need be read
+    names = plan.names
+    weights.leave(names.beside)
+    roots = [f"{root}." if root else "" for root in names.roots]
+    root = next((r for r in roots if _has_layers(weights, f"{r}{names.layers}.")), roots[0])
+    head = next((name for name in names.heads if f"{name}.weight" in weights), names.heads[0])
+    embed, logits = linears.embedding_and_head(
+        f"{root}{names.embedding}.weight",
+        f"{head}.weight",
+        (plan.vocab_size, plan.hidden_size),
+        plan.tied_embeddings,
+        f"{head}.bias" if plan.biases.head else None,
+    )
+    scale = plan.embedding_scale
+    if plan.embedding_scale_in_dtype:
+        scale = torch.tensor(scale, dtype=weights.dtype).item()
+    norms = _NormReader(plan, weights, linears.shard)
+    return Decoder(
+        vocab_size=plan.vocab_size,
+        dtype=weights.dtype,
+        embed=embed,
+        layers=tuple(
+            _read_layer(plan, norms, linears, f"{root}{names.layers}.{index}", index)
+            for index in range(len(plan.windows))
+        ),
+        final_norm=norms.take(f"{root}{names.final_norm}", plan.hidden_size),
+        head=logits,
+        ropes=ropes,
+        embedding_scale=scale,
+        logits_scale=plan.logits_scale,
+        logits_softcap=plan.logits_softcap,
+    )
+
+
+def _has_layers(weights: Weights, beginning: str) -> bool:
+    return any(name.startswith(beginning) for name in weights)
+
+
+@dataclass(frozen=True)
+class _NormReader:
+    """Takes the norms of a decoder, which are all of one kind."""
+
+    plan: Blueprint
+    weights: Weights
+    shard: Shard
+
+    def take(self, name: str, width: int, part: Part = WHOLE) -> Norm:
+        """The one called ``name``, or a part of it."""
+        kind, weight, bias = self.plan.norm, None, None
+        if kind.around_one:
+            # In float32, since 1 + w has more digits than w.
+            weight = self.weights.take_floats(f"{name}.weight", width, part=part) + 1
+        elif kind.weight:
+            weight = self.weights.take(f"{name}.weight", width, part=part)
+        if kind.bias:
+            bias = self.weights.take(f"{name}.bias", width, part=part)
+        return Norm(count_of(part.rows, width), weight, kind.eps, bias, kind.centred)
+
+    def around(self, prefix: str, before: str | None, output: str | None) -> Norms:
+        """Of a part of the layer ``prefix``."""
+        width = self.plan.hidden_size
+        first, second = (
+            None if name is None else self.take(f"{prefix}.{name}", width)
+            for name in (before, output)
+        )
+        return Norms(before=first, output=second)
+
+    def of_heads(self, prefix: str, together: bool) -> tuple[Norm | None, Norm | None]:
+        """Of queries and of keys: of all heads ``together``, or of each alone."""
+        if self.plan.head_norms != ("all" if together else "each"):
+            return None, None
+        heads, names = self.plan.heads, self.plan.names
+        query, key = f"{prefix}.{names.query_norm}", f"{prefix}.{names.key_norm}"
+        if not together:
+            return self.take(query, heads.dim), self.take(key, heads.dim)
+        return (
+            self._of_heads_held(query, heads.num, self.shard.run(heads.num)),
+            self._of_heads_held(key, heads.num_kv, self.shard.kv_heads(heads.num_kv)),
+        )
+
+    def sink_logits(self, prefix: str) -> Tensor | None:
+        """Of the heads of queries."""
+        name, heads = self.plan.names.sink_logits, self.plan.heads
+        if name is None:
+            return None
+        held = self.shard.run(heads.num)
+        part, name = Part(slice(held.start, held.stop)), f"{prefix}.{name}"
+        if name not in self.weights:  # as in GGUF files
+            name = f"{name}.weight"
+        return self.weights.take_floats(name, heads.num, part=part)
+
+    def _of_heads_held(self, name: str, count: int, held: range) -> Norm:
+        width = self.plan.heads.dim
+        part = Part(slice(held.start * width, held.stop * width))
+        return self.take(name, count * width, part)
+
+
+def _read_layer(
+    plan: Blueprint, norms: _NormReader, linears: LinearReader, prefix: str, index: int
+) -> Layer:
+    names, heads = plan.names, plan.heads
+    query_norm, key_norm = norms.of_heads(prefix, together=False)
+    all_queries_norm, all_keys_norm = norms.of_heads(prefix, together=True)
+    return Layer(
+        attention=Attention(
+            qkv=_read_qkv(plan, linears, prefix),
+            output=linears.linear(
+                f"{prefix}.{names.output}",
+                heads.num * heads.dim,
+                plan.hidden_size,
+                plan.biases.output,
+                columns_of(linears.shard, heads.num, heads.dim),
+            ),
+            kv=KVShape(len(linears.shard.kv_heads(heads.num_kv)), heads.dim, heads.dim),
+            spec=AttentionSpec(
+                scale=plan.attention_scale,
+                window=plan.windows[index],
+                softcap=plan.softcap,
+                sink_logits=norms.sink_logits(prefix),
+                query_norm=query_norm,
+                key_norm=key_norm,
+            ),
+            rope=plan.rope_of[index],
+            query_norm=all_queries_norm,
+            key_norm=all_keys_norm,
+        ),
+        attention_norms=norms.around(prefix, names.attention_before, names.attention_output),
+        mlp=_read_mlp(plan, linears, prefix, index),
+        mlp_norms=norms.around(prefix, names.mlp_before, names.mlp_output),
+        residual_scale=plan.residual_scale,
+        parallel=plan.parallel,
+    )
+
+
+def _read_qkv(plan: Blueprint, linears: LinearReader, prefix: str) -> Joined:
+    heads = plan.heads
+    query, key = heads.num * heads.dim, heads.num_kv * heads.dim
+    names = [f"{prefix}.{name}" for name in plan.names.qkv]
+    parts = {"q": query, "k": key, "v": key}
+    rows = rows_of_heads(linears.shard, heads, _stored_order(plan))
+    return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, rows)
+
+
+def _read_mlp(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -> MLP | Experts:
+    if plan.mixture is not None and plan.mixture.shape.layers[index]:
+        return read_experts(plan, plan.mixture, linears, prefix)
+    inner, hidden, bias = plan.intermediate_size, plan.hidden_size, plan.biases.mlp
+    parts = {"gate": inner, "up": inner} if plan.gated else {"up": inner}
+    names = [f"{prefix}.{name}" for name in plan.names.up]
+    return MLP(
+        up=linears.joined(names, hidden, parts, bias, rows_of_parts(linears.shard, parts)),
+        down=linears.linear(
+            f"{prefix}.{plan.names.down}", inner, hidden, bias, columns_of(linears.shard, inner)
+        ),
+        activation=plan.activation,
+    )
+
+
+def _stored_order(plan: Blueprint) -> Tensor | None:
+    """Of q, k and v: which stored row is where ours are; None: they are stored in our order."""
+    heads = plan.heads
+    rows = torch.arange((heads.num + 2 * heads.num_kv) * heads.dim)
+    if plan.row_order == "groups":
+        queries, key, value = rows.view(heads.num_kv, -1, heads.dim).tensor_split([-2, -1], dim=1)
+        return torch.cat([queries.flatten(), key.flatten(), value.flatten()])
+    if plan.row_order == "pairs":
+        by_head, rotated = rows.view(-1, heads.dim), plan.ropes[0].rotated
+        turned = by_head[:, :rotated]
+        apart = torch.cat([turned[:, ::2], turned[:, 1::2], by_head[:, rotated:]], dim=1)
+        turns = heads.num + heads.num_kv
+        return torch.cat([apart[:turns].flatten(), by_head[turns:].flatten()])
+    return None

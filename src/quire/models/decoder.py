@@ -1,0 +1,171 @@
+"""A decoder as data, and the forward pass over it: what families of models are built into.
+
+Shapes use T, the new tokens of a step over all its sequences, and d, the width of the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from quire.kernels.ops import (
+    AttentionBatch,
+    Continuing,
+    DecoderStack,
+    Experts,
+    Kernels,
+    LayerKV,
+    Norm,
+    Texts,
+)
+from quire.kernels.products import PackedWeight
+from quire.kernels.ranks import Ranks
+from quire.models.base import ExpertFacts
+from quire.models.layers import Layer, run_layers
+from quire.models.linear import Linear, NamedParts
+from quire.models.linear.base import PlainLinear
+from quire.models.rope import Rope
+from quire.models.vocabulary import Vocabulary
+
+
+class LearnedPositions(NamedTuple):
+    """Vectors that are added to those of the tokens."""
+
+    table: Tensor  # [positions + offset, d]
+    offset: int  # the row of position 0
+
+
+@dataclass(frozen=True, eq=False)
+class Decoder:
+    """All that tokens go through, from their ids to logits."""
+
+    vocab_size: int
+    dtype: torch.dtype  # of what goes from layer to layer
+    embed: Linear  # whose rows are the tokens' vectors
+    layers: tuple[Layer, ...]
+    final_norm: Norm | None
+    head: Linear
+    ropes: tuple[Rope, ...] = ()
+    positions: LearnedPositions | None = None
+    embedding_scale: float = 1.0
+    logits_scale: float = 1.0
+    logits_softcap: float | None = None  # logits become softcap * tanh(logits / softcap)
+    project_in: Linear | None = None  # where the embedding is not as wide as the layers
+    project_out: Linear | None = None
+    ranks: Ranks | None = None  # each of whom has a part of all; None: there is but one
+
+    def fusable(self) -> DecoderStack:
+        """The layers for kernels that run them whole."""
+        layers = tuple(layer.fusable() for layer in self.layers)
+        return DecoderStack(layers, self.final_norm, self.dtype, self.ranks)
+
+
+class DecoderModel:
+    """A ``Model`` that is a ``Decoder``."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        max_positions: int,
+        eos_token_ids: tuple[int, ...],
+        weight_bytes: int,
+        named: Mapping[int, NamedParts] | None = None,
+        *,
+        has_head: bool = True,
+    ) -> None:
+        """named: what products are made of, by their ids, for adapters to find them."""
+        self.has_head = has_head
+        self.decoder = decoder
+        self.named = named or {}
+        self.vocab_size = decoder.vocab_size
+        self.dtype = decoder.dtype
+        self.kv_shapes = tuple(layer.attention.kv for layer in decoder.layers)
+        self.windows = tuple(layer.attention.spec.window for layer in decoder.layers)
+        self.max_positions = max_positions
+        self.eos_token_ids = eos_token_ids
+        self.weight_bytes = weight_bytes
+        self.experts = _expert_facts(decoder.layers)
+        # Which experts rows go to is asked of the device, by kernels without a grouped product.
+        self.replayable = self.experts is None
+        stable = [rope.stable_length for rope in decoder.ropes if rope.stable_length is not None]
+        self.kv_depends_on_prompt_length = max_positions > min(stable, default=max_positions)
+        self._stack = decoder.fusable()
+        self._vocabulary = Vocabulary(decoder.embed, decoder.head, self.vocab_size, decoder.ranks)
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        kv: Sequence[LayerKV],
+        kernels: Kernels,
+    ) -> Tensor:
+        """See ``Model.forward``."""
+        decoder = self.decoder
+        rotations = [rope.rotation(batch) for rope in decoder.ropes]
+        x = self._vocabulary.rows(token_ids, self.dtype)
+        if decoder.embedding_scale != 1.0:
+            x = x * decoder.embedding_scale
+        if decoder.project_in is not None:
+            x = decoder.project_in(x)
+        if decoder.positions is not None:
+            table, offset = decoder.positions
+            x = x + torch.embedding(table, batch.positions + offset)
+        plan = kernels.plan(batch)
+        fused = kernels.fuse(self._stack, kv)
+        if fused is not None:
+            x = fused(x, plan, rotations)
+        else:
+            layers, norm, ranks = decoder.layers, decoder.final_norm, decoder.ranks
+            adapted = batch.adapted
+            x = run_layers(layers, norm, x, kv, kernels, plan, rotations, adapted, ranks)
+        return x if decoder.project_out is None else decoder.project_out(x)
+
+    def go_on(
+        self, texts: Texts, kv: Sequence[LayerKV], kernels: Kernels, vocab_size: int
+    ) -> Tensor | None:
+        """See ``Model.go_on``."""
+        decoder = self.decoder
+        embedding, head = decoder.embed, decoder.head
+        scaled = (decoder.embedding_scale, decoder.logits_scale, decoder.logits_softcap)
+        beside = (decoder.project_in, decoder.project_out, decoder.positions, decoder.ranks)
+        plain = scaled == (1.0, 1.0, None) and all(part is None for part in beside)
+        if not plain or not isinstance(head, PackedWeight):
+            return None
+        rows: PackedWeight | Tensor
+        if isinstance(embedding, PackedWeight):
+            rows = embedding
+        elif isinstance(embedding, PlainLinear) and embedding.weight.dtype == self.dtype:
+            rows = embedding.weight
+            if not rows.is_contiguous():
+                return None
+        else:
+            return None
+        count = len(texts.positions)
+        ends = texts.positions + 1
+        batch = AttentionBatch(
+            texts.positions, (), ends, texts.starts, (), texts.block_size, torch.arange(count + 1)
+        )
+        rotations = [rope.rotation(batch) for rope in decoder.ropes]
+        size = min(vocab_size, self.vocab_size)
+        return kernels.go_on(self._stack, kv, texts, rotations, Continuing(rows, head, size))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See ``Model.logits``."""
+        logits, scale = self._vocabulary.logits(hidden), self.decoder.logits_scale
+        if scale != 1.0:
+            logits.mul_(scale)
+        cap = self.decoder.logits_softcap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+
+def _expert_facts(layers: Sequence[Layer]) -> ExpertFacts | None:
+    mixtures = [layer.mlp for layer in layers if isinstance(layer.mlp, Experts)]
+    if not mixtures:
+        return None
+    weights = [cast(Linear, weight) for one in mixtures for weight in (*one.up, *one.down)]
+    weight_bytes = sum(weight.nbytes for weight in weights)
+    return ExpertFacts(len(mixtures[0].up), mixtures[0].chosen, weight_bytes)

@@ -1,0 +1,84 @@
+"""The experts of a layer, out of a checkpoint."""
+
+from __future__ import annotations
+
+import torch
+
+from quire.kernels.heap import give_memory_back
+from quire.kernels.ops import DenseMLP, Experts
+from quire.models.blueprint import Blueprint, Mixture
+from quire.models.dividing import columns_of, rows_of_parts
+from quire.models.linear import Linear, LinearReader, Stack
+from quire.models.parts import ALL
+
+
+def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefix: str) -> Experts:
+    """Those of the layer ``prefix``. One expert is held twice while it is packed, not all."""
+    shape, names, hidden = mixture.shape, mixture.names, plan.hidden_size
+    routers = [f"{prefix}.{name}" for name in names.routers]
+    router = {next((r for r in routers if linears.has(f"{r}.weight")), routers[0]): shape.count}
+    gated = shape.shared_inner > 0 and names.shared_gate is not None
+    if gated:
+        router[f"{prefix}.{names.shared_gate}"] = 1
+    pairs = [_read_expert(plan, mixture, linears.experts, prefix, n) for n in range(shape.count)]
+    give_memory_back()  # what stays of each lies in what others took: nobody takes that again
+    return Experts(
+        router=linears.exact(router, hidden, names.biased),
+        up=tuple(up for up, _ in pairs),
+        down=tuple(down for _, down in pairs),
+        activation=plan.activation,
+        gated=True,
+        chosen=shape.chosen,
+        renormalise=mixture.renormalise,
+        shared=_read_shared(plan, mixture, linears, prefix),
+        shared_gate=gated,
+    )
+
+
+def _read_expert(
+    plan: Blueprint, mixture: Mixture, linears: LinearReader, prefix: str, number: int
+) -> tuple[Linear, Linear]:
+    """What gives gate and up, and what takes their product."""
+    shape, names, hidden = mixture.shape, mixture.names, plan.hidden_size
+    parts = {"gate": shape.inner, "up": shape.inner}
+    rows, columns = rows_of_parts(linears.shard, parts), columns_of(linears.shard, shape.inner)
+    for stacks in names.stacks:
+        up, down = (f"{prefix}.{name}" for name in stacks)
+        if linears.has_stack(up) or (stacks == names.stacks[-1] and not names.up):
+            stack = Stack(up, (shape.count, 2 * shape.inner, hidden), names.turned, names.biased)
+            held = ALL if rows is None else torch.cat(list(rows.values()))
+            if names.paired:
+                stored = torch.arange(2 * shape.inner).view(-1, 2).T.flatten()
+                held = stored[held]
+            return (
+                linears.one_of(stack, number, held),
+                linears.one_of(
+                    stack._replace(name=down, shape=(shape.count, hidden, shape.inner)),
+                    number,
+                    ALL,
+                    columns,
+                ),
+            )
+    each = [f"{prefix}.{name.format(number)}" for name in names.up]
+    down = f"{prefix}.{names.down.format(number)}"
+    return (
+        linears.joined(each, hidden, parts, names.biased, rows).product,
+        linears.linear(down, shape.inner, hidden, names.biased, columns),
+    )
+
+
+def _read_shared(
+    plan: Blueprint, mixture: Mixture, linears: LinearReader, prefix: str
+) -> DenseMLP | None:
+    inner, names = mixture.shape.shared_inner, mixture.names
+    if not inner or not names.shared_up:
+        return None
+    up = [f"{prefix}.{name}" for name in names.shared_up]
+    parts, down = {"gate": inner, "up": inner}, f"{prefix}.{names.shared_down}"
+    rows, columns = rows_of_parts(linears.shard, parts), columns_of(linears.shard, inner)
+    return DenseMLP(
+        up=linears.joined(up, plan.hidden_size, parts, False, rows).product,
+        down=linears.linear(down, inner, plan.hidden_size, False, columns),
+        activation=plan.activation,
+        gated=True,
+    )

@@ -1,0 +1,264 @@
+"""What a GGUF file's metadata would be in a ``config.json``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from reprlib import repr as short
+from typing import Any
+
+from quire.core.errors import ModelError
+from quire.models.gguf.architectures import ARCHITECTURES, EXPERTS, Architecture
+from quire.models.gguf.ends import end_tokens
+from quire.models.gguf.header import GGUFFile
+from quire.models.gguf.understood import by_usual_names, check_understood
+
+# By the names after the architecture's; all are needed.
+_NEEDED = {
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+}
+_OPTIONAL = {
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "rope.freq_base": "rope_theta",
+}
+_OF_EXPERTS = {EXPERTS: "num_experts", "expert_used_count": "num_experts_per_tok"}
+_MOST_EXPERTS = 1 << 12  # of a layer; published models have some hundreds
+_ROUTER = "ffn_gate_inp"  # stored in F32 in all files
+_BIASED = {
+    "attn_q": ("qkv_bias", "use_qkv_bias"),
+    "attn_output": ("attention_bias",),
+    "ffn_up": ("mlp_bias", "use_bias"),
+}
+_LAYERS = {True: "sliding_attention", False: "full_attention"}
+_STORED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def architecture_of(file: GGUFFile) -> Architecture:
+    """ModelError: it is missing or unknown, or a variant of it is."""
+    name = file.metadata.get("general.architecture")
+    known = [record for record in ARCHITECTURES if record.name == name]
+    if not known:
+        names = ", ".join(dict.fromkeys(record.name for record in ARCHITECTURES))
+        raise ModelError(f"{file.path}: general.architecture is {short(name)}; supported: {names}")
+    told = [record for record in known if file.metadata.get(f"{name}.{record.told_by}")]
+    plain = [record for record in known if record.told_by is None]
+    if not told and not plain:
+        raise ModelError(f"{file.path}: {name}.{known[0].told_by} is missing or 0")
+    found = (told or plain)[0]
+    experts = file.metadata.get(f"{name}.{EXPERTS}", 0)
+    if experts and not found.has_experts:
+        raise ModelError(f"{file.path}: {name}.{EXPERTS} is {short(experts)}, where none are known")
+    return found
+
+
+def config_of(file: GGUFFile) -> dict[str, Any]:
+    """The fields of a ``config.json``, checked by whoever reads them.
+
+    Raises:
+        ModelError: the architecture is not supported, or what it needs is missing.
+    """
+    known = architecture_of(file)
+    file = by_usual_names(file, known)
+    biases = {part: f"blk.0.{part}.bias" in file.tensors for part in _BIASED}
+    fields: dict[str, Any] = {
+        "architectures": [known.class_name],
+        "model_type": known.model_type,
+        "vocab_size": _vocabulary(file),
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        **{field: biases[part] for part, names in _BIASED.items() for field in names},
+        "dtype": _dtype(file),
+        "eos_token_id": end_tokens(file.metadata),
+        **known.fixed,
+    }
+    if any(info.type.is_rounded for info in file.tensors.values()):
+        fields["quantization_config"] = {"quant_method": "gguf"}
+    needed = {**_NEEDED, known.eps[0]: known.eps[1], **(_OF_EXPERTS if known.has_experts else {})}
+    told = {**needed, **_OPTIONAL, **known.fields}
+    for name, field in told.items():
+        value = file.metadata.get(f"{known.name}.{name}")
+        if value is not None:
+            fields[field] = _of_all_layers(file, f"{known.name}.{name}", value)
+        elif name in needed:
+            raise ModelError(f"{file.path}: {known.name}.{name} is missing")
+    _check_counts(file, known, fields)
+    check_understood(file, known, {*told, *_read_beside(file, known)})
+    _check_heads(file, known)
+    fields |= _windows(file, known, fields)
+    return {**fields, **_rotation(file, known, fields)}
+
+
+def kept_bytes(file: GGUFFile, float_bytes: int) -> int:
+    """What all tensors take in memory, those of floats with so many bytes a number."""
+    known = architecture_of(file)
+    total = 0
+    for name, info in file.tensors.items():
+        size: float = float_bytes
+        if info.type.is_rounded and _ROUTER not in name:
+            size = info.type.kept_bytes
+        elif known.norms_with_one and len(info.shape) == 1:
+            size = 4  # 1 + w has more digits than w
+        total += int(size * math.prod(info.shape))
+    return total
+
+
+def _check_counts(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> None:
+    """Those of what is made in so many pieces before tensors are compared with them."""
+    limits = {"block_count": ("num_hidden_layers", len(file.tensors))}
+    if known.has_experts:
+        experts = fields["num_experts"]
+        limits[EXPERTS] = ("num_experts", _MOST_EXPERTS)
+        limits["expert_used_count"] = ("num_experts_per_tok", experts)
+    for name, (field, most) in limits.items():
+        count = fields[field]
+        if type(count) is not int or not 1 <= count <= most:
+            raise ModelError(
+                f"{file.path}: {known.name}.{name} must be 1 to {most:,}, but is {short(count)}"
+            )
+
+
+def _of_all_layers(file: GGUFFile, name: str, value: Any) -> Any:
+    """Some files have a list, by layer."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return value
+    if len(set(value)) != 1:
+        raise ModelError(f"{file.path}: {name} is not the same in all layers")
+    return value[0]
+
+
+def _vocabulary(file: GGUFFile) -> int:
+    if "token_embd.weight" not in file.tensors:
+        raise ModelError(f"{file.path}: the file has no tensor token_embd.weight")
+    return file.tensors["token_embd.weight"].shape[0]
+
+
+def _dtype(file: GGUFFile) -> str:
+    """In which to compute: as the matrices are stored; bfloat16 where they are rounded."""
+    stored = {
+        info.type.name
+        for name, info in file.tensors.items()
+        if len(info.shape) > 1 and _ROUTER not in name
+    }
+    return _STORED.get(stored.pop(), "bfloat16") if len(stored) == 1 else "bfloat16"
+
+
+def _check_heads(file: GGUFFile, known: Architecture) -> None:
+    """That values are as long as keys."""
+    key, value = (
+        file.metadata.get(f"{known.name}.attention.{part}_length") for part in ("key", "value")
+    )
+    if value != key and value is not None:
+        raise ModelError(
+            f"{file.path}: {known.name}.attention.value_length ({value}) is not "
+            f"{known.name}.attention.key_length ({key})"
+        )
+
+
+def _read_beside(file: GGUFFile, known: Architecture) -> Iterator[str]:
+    """What becomes no field of its own, by the names after the architecture's."""
+    yield "attention.value_length"
+    if "attention.sliding_window" in known.fields:
+        yield "attention.sliding_window_pattern"
+    if known.local_theta is not None or known.alike_theta:
+        yield "rope.freq_base_swa"
+    yield from (f"rope.scaling.{name}" for name in _scaling_fields(file, known))
+
+
+def _windows(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dict[str, Any]:
+    """Which layers have one: every how manieth has none, or a truth for each."""
+    name = f"{known.name}.attention.sliding_window_pattern"
+    pattern = file.metadata.get(name)
+    if pattern is None:
+        return {}
+    if isinstance(pattern, int):
+        return {"sliding_window_pattern": pattern}
+    listed = isinstance(pattern, Sequence) and not isinstance(pattern, str)
+    if not listed or len(pattern) != fields["num_hidden_layers"]:
+        raise ModelError(f"{file.path}: {name} must be a number, or a truth for each layer")
+    return {"layer_types": [_LAYERS[bool(windowed)] for windowed in pattern]}
+
+
+def _rotation(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dict[str, Any]:
+    """``rope_scaling``, which share of a head is rotated, and what hangs on its width."""
+    heads, hidden = fields["num_attention_heads"], fields["hidden_size"]
+    if not isinstance(heads, int) or not isinstance(hidden, int) or heads < 1:
+        return {}  # refused by who reads them
+    head_dim = fields.get("head_dim", hidden // heads)
+    found: dict[str, Any] = {}
+    name = f"{known.name}.rope.dimension_count"
+    rotated = file.metadata.get(name, head_dim)
+    if type(rotated) is not int:
+        raise ModelError(f"{file.path}: {name} must be a whole number, but is {short(rotated)}")
+    if rotated != head_dim and head_dim:
+        found["partial_rotary_factor"] = rotated / head_dim
+    if known.scaled_by_share is not None:
+        shares = fields["num_hidden_layers"] == known.scaled_by_share
+        found["query_pre_attn_scalar"] = hidden // heads if shares else head_dim
+    scaling = _scaling(file, known, fields)
+    if not known.whole_yarn:
+        scaling["truncate"] = False
+    local = fields.get("rope_theta") if known.alike_theta else known.local_theta
+    if local is None:
+        return {**found, "rope_scaling": scaling} if scaling else found
+    local = file.metadata.get(f"{known.name}.rope.freq_base_swa", local)
+    theta = {"rope_theta": fields["rope_theta"]} if "rope_theta" in fields else {}
+    found["rope_parameters"] = {
+        "full_attention": {**theta, **scaling},
+        "sliding_attention": {"rope_theta": local},
+    }
+    return found
+
+
+_YARN = {
+    "factor": "factor",
+    "yarn_attn_factor": "attention_factor",
+    "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
+}
+_SCALINGS = {"linear": {"factor": "factor"}, "none": {"factor": ""}, "yarn": _YARN}
+_LONG, _SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+
+
+def _scaling_fields(file: GGUFFile, known: Architecture) -> dict[str, str]:
+    """What is read after ``rope.scaling.``, and what it is called in a config.json."""
+    if "rope_freqs.weight" in file.tensors:
+        return {}
+    if _LONG in file.tensors and _SHORT in file.tensors:
+        return {"factor": "factor", "attn_factor": "attention_factor"}
+    kind = file.metadata.get(f"{known.name}.rope.scaling.type")
+    return _SCALINGS.get(kind, {}) if isinstance(kind, str) else {}
+
+
+def _scaling(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dict[str, Any]:
+    prefix = f"{known.name}.rope.scaling"
+    kind = file.metadata.get(f"{prefix}.type", "none")
+    original = file.metadata.get(f"{prefix}.original_context_length")
+    given = {
+        field: file.metadata[f"{prefix}.{name}"]
+        for name, field in _scaling_fields(file, known).items()
+        if file.metadata.get(f"{prefix}.{name}")  # 0: not given
+    }
+    if original is not None:
+        given["original_max_position_embeddings"] = original
+    if "rope_freqs.weight" in file.tensors:
+        return {"rope_type": "divided", "divisors": file.floats("rope_freqs.weight")}
+    if _LONG in file.tensors and _SHORT in file.tensors:
+        return {
+            "rope_type": "longrope",
+            "long_factor": file.floats(_LONG),
+            "short_factor": file.floats(_SHORT),
+            **given,
+            "original_max_position_embeddings": original or fields["max_position_embeddings"],
+        }
+    if _LONG in file.tensors or _SHORT in file.tensors:
+        raise ModelError(f"{file.path}: there is one of {_LONG} and {_SHORT} without the other")
+    if kind == "none" or (kind == "linear" and given.get("factor", 1.0) == 1.0):
+        return {}
+    if not isinstance(kind, str) or kind not in _SCALINGS:
+        names = ", ".join(sorted(_SCALINGS))
+        raise ModelError(f"{file.path}: {prefix}.type is {short(kind)}; supported: {names}")
+    return {"rope_type": kind, **given}

@@ -1,0 +1,196 @@
+"""A GGUF file's tensors under the names that the families have for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from quire.core.errors import ModelError
+from quire.models.file_bytes import FileBytes
+from quire.models.gguf import GGUFFile, TensorInfo, open_gguf, parts_of
+from quire.models.gguf.architectures import EXPERTS, Architecture
+from quire.models.gguf.config import architecture_of
+from quire.models.gguf_tensors.blocks import read_blocks
+from quire.models.parts import ALL, WHOLE, Part
+from quire.models.stored import ByGroups
+
+_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_IN_CONFIG = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+_OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_OF_A_LAYER = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+
+
+class TensorSlice(NamedTuple):
+    """What is known of a tensor before it is read, as safetensors tells it."""
+
+    info: TensorInfo
+
+    def get_shape(self) -> Sequence[int]:
+        return self.info.shape
+
+    def get_dtype(self) -> str:
+        return self.info.type.name
+
+
+class _Place(NamedTuple):
+    """Where a tensor is, or an expert's part of it."""
+
+    name: str  # in the file
+    info: TensorInfo
+
+
+class GGUFTensors:
+    """As safetensors' handle of an open file, and what is rounded as it is.
+
+    A tensor is read into memory of its own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """ModelError: see ``open_gguf``; or the architecture is not supported."""
+        self._bytes = {one: FileBytes(one) for one in {path, *parts_of(path)} if one.exists()}
+        self._file = open_gguf(path)
+        self._architecture = architecture_of(self._file)
+        self._stored = dict(_places(self._file, self._architecture))
+        self.bytes_read = 0
+
+    def keys(self) -> list[str]:
+        return list(self._stored)
+
+    def get_slice(self, name: str) -> TensorSlice:
+        return TensorSlice(self._info(name))
+
+    def get_tensor(self, name: str, part: Part = WHOLE) -> Tensor:
+        """Its floats."""
+        info = self._info(name)
+        if info.type.is_rounded:
+            return part.of(self.get_rounded(name).floats(torch.float32))
+        tensor = self._rows(name, part).view(_FLOATS[info.type.name])
+        tensor = tensor if len(info.shape) > 1 else tensor.flatten()
+        if self._architecture.norms_with_one and name.endswith("norm.weight"):
+            tensor = tensor.float() - 1
+        return tensor
+
+    def get_rounded(self, name: str, part: Part = WHOLE) -> ByGroups:
+        """Its codes and what they mean."""
+        return read_blocks(self._info(name).type, self._rows(name, part))
+
+    def _info(self, name: str) -> TensorInfo:
+        return self._stored[name].info
+
+    def _rows(self, name: str, part: Part) -> Tensor:
+        """The bytes of a part [rows, bytes], in memory of their own."""
+        info = self._info(name)
+        order, file = self._order(name, info.shape[0]), self._bytes[info.path]
+        if part.is_whole:
+            data = file.read(info.start, info.num_bytes)
+            rows = torch.from_numpy(data).view(info.shape[0], -1)
+            rows = rows if order is None else rows[order]
+        else:
+            data = file.mapped(info.start, info.num_bytes)
+            chosen = part.rows if order is None else order[part.rows]
+            whole = torch.from_numpy(data).view(info.shape[0], -1)
+            rows = Part(chosen, _in_bytes(info, part.columns)).of(whole).clone()
+        self.bytes_read += rows.nbytes
+        return rows
+
+    def _order(self, name: str, rows: int) -> Tensor | None:
+        """Where the rows of queries and keys are; None: in their places.
+
+        A head's two halves are rotated with each other; stored are pairs of neighbours.
+        """
+        stored = self._stored[name].name
+        part = stored.split(".")[-2]
+        if not self._architecture.interleaved or part not in ("attn_q", "attn_k"):
+            return None
+        heads = _num_heads(self._file, part)
+        if rows % (2 * heads):
+            raise ModelError(f"{self._file.path}: {stored} has no rows for {heads} heads")
+        return torch.arange(rows).view(heads, -1, 2).transpose(1, 2).flatten()
+
+
+def _in_bytes(info: TensorInfo, columns: slice | Tensor) -> slice:
+    """Of a row's bytes those of ``columns``, which are whole blocks."""
+    assert isinstance(columns, slice)
+    if columns is ALL:
+        return ALL
+    return slice(
+        *(end // info.type.weights * info.type.num_bytes for end in (columns.start, columns.stop))
+    )
+
+
+def _places(file: GGUFFile, architecture: Architecture) -> Iterator[tuple[str, _Place]]:
+    """All that are no part of the config, by the families' names."""
+    for name, info in file.tensors.items():
+        found = _family_name(name, architecture.names)
+        if found is None:
+            if name not in _IN_CONFIG:
+                yield name, _Place(name, info)
+        elif "{}" in found:
+            for number, one in enumerate(_experts(file, architecture, name, info)):
+                yield found.replace("{}", str(number)), _Place(name, one)
+        elif name.endswith("_inp_shexp.weight") and len(info.shape) == 1:  # a single row
+            yield found, _Place(name, info._replace(shape=(1, *info.shape)))
+        else:
+            yield found, _Place(name, info)
+
+
+def _experts(
+    file: GGUFFile, architecture: Architecture, name: str, info: TensorInfo
+) -> list[TensorInfo]:
+    field = f"{architecture.name}.{EXPERTS}"
+    count = file.metadata.get(field, 0)
+    dimensions = 3 if name.endswith(".weight") else 2
+    if len(info.shape) != dimensions or info.shape[0] != count:
+        raise ModelError(
+            f"{file.path}: {short(name)} has shape {info.shape}, but {field} is {short(count)}"
+        )
+    return info.each()
+
+
+def _num_heads(file: GGUFFile, part: str) -> int:
+    prefix = f"{file.metadata['general.architecture']}.attention.head_count"
+    heads: Any = file.metadata.get(prefix)
+    if part == "attn_k":
+        heads = file.metadata.get(f"{prefix}_kv", heads)
+    heads = heads if isinstance(heads, int) else heads[0]  # a list holds the same for all layers
+    if heads < 1:
+        raise ModelError(f"{file.path}: {prefix} must be at least 1, but is {heads}")
+    return int(heads)
+
+
+def _family_name(name: str, special: Mapping[str, str]) -> str | None:
+    """None if no family has a place for it."""
+    parts = name.split(".")
+    if len(parts) == 2 and parts[0] in _OUTSIDE:
+        return f"{_OUTSIDE[parts[0]]}.{parts[1]}"
+    if len(parts) == 4 and parts[0] == "blk" and parts[1].isdecimal():
+        found = special.get(parts[2], _OF_A_LAYER.get(parts[2]))
+        if found is not None:
+            return f"model.layers.{parts[1]}.{found}.{parts[3]}"
+    return None

@@ -1,0 +1,206 @@
+"""Descendants of GPT-2 with rotary embeddings: GPT-J, GPT-NeoX, Falcon and Phi.
+
+LayerNorm, MLPs without gates, and attention beside the MLP rather than before it. Tensors are named
+as in ``transformers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from quire.kernels.ops import ACTIVATIONS
+from quire.models.blueprint import Biases, Blueprint, Heads, NormKind, TensorNames
+from quire.models.building import build
+from quire.models.config import Fields, ModelConfig
+from quire.models.family import Family
+from quire.models.rope import RopeConfig
+from quire.models.shape import find_family, positions_of
+
+_NEOX = TensorNames(
+    roots=("gpt_neox", ""),
+    embedding="embed_in",
+    final_norm="final_layer_norm",
+    heads=("lm_head", "embed_out"),
+    qkv=("attention.query_key_value",),
+    output="attention.dense",
+    up=("mlp.dense_h_to_4h",),
+    down="mlp.dense_4h_to_h",
+)
+_GPTJ = TensorNames(
+    roots=("transformer", ""),
+    embedding="wte",
+    layers="h",
+    final_norm="ln_f",
+    qkv=("attn.q_proj", "attn.k_proj", "attn.v_proj"),
+    output="attn.out_proj",
+    up=("mlp.fc_in",),
+    down="mlp.fc_out",
+    attention_before="ln_1",
+    mlp_before=None,
+)
+_FALCON = TensorNames(
+    roots=("transformer", ""),
+    embedding="word_embeddings",
+    layers="h",
+    final_norm="ln_f",
+    qkv=("self_attention.query_key_value",),
+    output="self_attention.dense",
+    up=("mlp.dense_h_to_4h",),
+    down="mlp.dense_4h_to_h",
+)
+_PHI = TensorNames(
+    final_norm="final_layernorm",
+    output="self_attn.dense",
+    up=("mlp.fc1",),
+    down="mlp.fc2",
+    mlp_before=None,
+    query_norm="self_attn.q_layernorm",
+    key_norm="self_attn.k_layernorm",
+)
+
+
+def _neox(fields: Fields) -> Blueprint:
+    heads = _heads(fields, "num_attention_heads")
+    theta = fields.get("rotary_emb_base", float, 10_000.0)
+    share = fields.get("rotary_pct", float, 0.25)
+    bias = fields.get("attention_bias", bool, True)
+    return replace(
+        _plan(fields, _NEOX, heads, RopeConfig.read(fields, heads.dim, theta, share)),
+        biases=Biases(qkv=bias, output=bias, mlp=True),
+        row_order="groups",
+        parallel=fields.get("use_parallel_residual", bool, True),
+    )
+
+
+def _gptj(fields: Fields) -> Blueprint:
+    names = {
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "max_position_embeddings": "n_positions",
+        "intermediate_size": "n_inner",
+        "layer_norm_eps": "layer_norm_epsilon",
+        "hidden_act": "activation_function",
+    }
+    values = {**fields.values, **{new: fields.values.get(old) for new, old in names.items()}}
+    fields = Fields(values, fields.source)
+    heads = _heads(fields, "num_attention_heads")
+    rotated = fields.positive("rotary_dim", 64)
+    if rotated > heads.dim:
+        raise fields.wrong("rotary_dim", f"at most {heads.dim}, the size of a head")
+    return replace(
+        _plan(
+            fields,
+            _GPTJ,
+            heads,
+            replace(RopeConfig.read(fields, heads.dim), rotated=rotated),
+            inner=4 * fields.positive("hidden_size"),
+            activation="gelu_new",
+        ),
+        biases=Biases(mlp=True, head=True),
+        row_order="pairs",
+    )
+
+
+def _falcon(fields: Fields) -> Blueprint:
+    """The first ones had one key for all queries or one for each; the later share in groups."""
+    grouped = fields.get("new_decoder_architecture", bool, False)
+    single = not grouped and fields.get("multi_query", bool, True)
+    heads = _heads(fields, "num_attention_heads", None if single else "num_kv_heads")
+    if single:
+        heads = replace(heads, num_kv=1)
+    parallel = grouped or fields.get("parallel_attn", bool, True)
+    names = _FALCON
+    if grouped and fields.get("num_ln_in_parallel_attn", int, 2) == 2:
+        names = replace(names, attention_before="ln_attn", mlp_before="ln_mlp")
+    elif parallel:
+        names = replace(names, mlp_before=None)
+    bias = fields.get("bias", bool, False)
+    values = {
+        **fields.values,
+        "hidden_act": fields.values.get("activation"),
+        "intermediate_size": fields.values.get("ffn_hidden_size"),
+        "layer_norm_eps": fields.values.get("layer_norm_epsilon"),
+        "max_position_embeddings": fields.positive("max_position_embeddings", 2048),
+    }
+    fields = Fields(values, fields.source)
+    inner = 4 * fields.positive("hidden_size")
+    rope = RopeConfig.read(fields, heads.dim)
+    return replace(
+        _plan(fields, names, heads, rope, inner=inner),
+        biases=Biases(qkv=bias, output=bias, mlp=bias),
+        row_order="groups",
+        parallel=parallel,
+    )
+
+
+def _phi(fields: Fields) -> Blueprint:
+    heads = _heads(fields, "num_attention_heads", "num_key_value_heads")
+    return replace(
+        _plan(fields, _PHI, heads, RopeConfig.read(fields, heads.dim, share=0.5)),
+        biases=Biases(qkv=True, output=True, mlp=True, head=True),
+        activation=fields.choice("hidden_act", ACTIVATIONS, "gelu_new"),
+        head_norms="each" if fields.get("qk_layernorm", bool, False) else None,
+    )
+
+
+def _heads(fields: Fields, queries: str, keys: str | None = None) -> Heads:
+    num = fields.positive(queries)
+    return Heads.read(
+        fields,
+        num,
+        num if keys is None else fields.positive(keys, num),
+        fields.positive("hidden_size") // num,
+    )
+
+
+def _plan(
+    fields: Fields,
+    names: TensorNames,
+    heads: Heads,
+    rope: RopeConfig,
+    inner: int | None = None,
+    activation: str = "gelu",
+) -> Blueprint:
+    """What all have in common; inner, activation: where the config does not say."""
+    layers = fields.positive("num_hidden_layers")
+    shape = find_family(None, fields.get("model_type", str, ""))
+    assert shape is not None
+    return Blueprint(
+        names=names,
+        vocab_size=fields.positive("vocab_size"),
+        hidden_size=fields.positive("hidden_size"),
+        intermediate_size=fields.positive("intermediate_size", inner),
+        heads=heads,
+        windows=(None,) * layers,
+        positions=positions_of(fields, shape),
+        ropes=(rope,),
+        rope_of=(0,) * layers,
+        norm=NormKind(fields.get("layer_norm_eps", float, 1e-5), centred=True, bias=True),
+        biases=Biases(),
+        activation=fields.choice("hidden_act", ACTIVATIONS, activation),
+        gated=False,
+        tied_embeddings=fields.get("tie_word_embeddings", bool, shape.tied),
+        attention_scale=heads.dim**-0.5,
+        parallel=True,
+    )
+
+
+_READERS: Mapping[str, Callable[[Fields], Blueprint]] = {
+    "GPTNeoXForCausalLM": _neox,
+    "GPTJForCausalLM": _gptj,
+    "FalconForCausalLM": _falcon,
+    "PhiForCausalLM": _phi,
+}
+
+
+def read(config: ModelConfig) -> Blueprint:
+    """See ``Family.read``."""
+    plan = _READERS[config.architecture](config.fields)
+    if config.has_head:
+        return plan
+    return replace(plan, biases=replace(plan.biases, head=False))
+
+
+FAMILY = Family(tuple(_READERS), read, build, {"FalconForCausalLM": ("alibi",)})

@@ -1,0 +1,234 @@
+"""A decoder's layers as data, and the way through them operation by operation.
+
+Shapes use T, the new tokens of a step over all its sequences, and d, the width of the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from quire.kernels.adapters import AdaptedRows, Site
+from quire.kernels.ops import (
+    AttentionSpec,
+    DecoderLayer,
+    DenseMLP,
+    Experts,
+    Kernels,
+    KVShape,
+    LayerKV,
+    Norm,
+    Norms,
+    Rotation,
+    SelfAttention,
+)
+from quire.kernels.ranks import Ranks
+from quire.models.linear import Joined, Linear
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Over all that a sequence has kept, with the projections around it."""
+
+    qkv: Joined
+    output: Linear
+    kv: KVShape
+    spec: AttentionSpec
+    rope: int | None = None  # which of the decoder's; None: it knows no positions
+    query_norm: Norm | None = None  # of all heads together; of each alone as ``spec`` says
+    key_norm: Norm | None = None
+
+    @property
+    def num_heads(self) -> int:
+        """Of queries."""
+        return self.qkv.parts["q"] // self.kv.key_dim
+
+    def fusable(self) -> SelfAttention:
+        """The same for kernels that run layers whole."""
+        return SelfAttention(
+            qkv=self.qkv.product,
+            output=self.output,
+            num_heads=self.num_heads,
+            spec=self.spec,
+            rotation=self.rope,
+            query_norm=self.query_norm,
+            key_norm=self.key_norm,
+        )
+
+
+@dataclass(frozen=True)
+class MLP:
+    """down(activation(up(x))); with a gate, down(activation(gate(x)) * up(x))."""
+
+    up: Joined  # the gate, if there is one, and what it multiplies
+    down: Linear
+    activation: str
+
+    @property
+    def gated(self) -> bool:
+        """Whether there is a gate."""
+        return "gate" in self.up.parts
+
+    def fusable(self) -> DenseMLP:
+        """See ``Attention.fusable``."""
+        return DenseMLP(self.up.product, self.down, self.activation, self.gated)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Attention, then an MLP; see ``DecoderLayer``."""
+
+    attention: Attention
+    attention_norms: Norms
+    mlp: MLP | Experts
+    mlp_norms: Norms
+    residual_scale: float = 1.0
+    parallel: bool = False
+
+    def fusable(self) -> DecoderLayer:
+        """See ``Attention.fusable``."""
+        return DecoderLayer(
+            attention=self.attention.fusable(),
+            attention_norms=self.attention_norms,
+            mlp=self.mlp if isinstance(self.mlp, Experts) else self.mlp.fusable(),
+            mlp_norms=self.mlp_norms,
+            residual_scale=self.residual_scale,
+            parallel=self.parallel,
+        )
+
+
+class Multiplying(NamedTuple):
+    """Products of one layer, with what adapters of a step's rows and other ranks add to them."""
+
+    kernels: Kernels
+    adapted: Sequence[AdaptedRows]
+    ranks: Ranks | None
+    layer: int
+
+    def product(self, site: Site, projection: Linear, x: Tensor) -> Tensor:
+        """x [T, in] -> [T, out]."""
+        out = projection(x)
+        if self.adapted:
+            self.kernels.adapt(self.adapted, self.layer, site, x, out)
+        return out
+
+    def total(self, site: Site, projection: Linear, x: Tensor) -> Tensor:
+        """The same of a projection whose inputs are divided among ranks."""
+        return self._added_up(self.product(site, projection, x))
+
+    def mixed(self, x: Tensor, experts: Experts) -> Tensor:
+        """x [T, d] through the experts of each row -> [T, d]."""
+        return self._added_up(self.kernels.mix(x, experts))
+
+    def _added_up(self, part: Tensor) -> Tensor:
+        if self.ranks is not None:
+            self.ranks.add_up(part)
+        return part
+
+    def normed(self, attention: Attention, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys, of all heads together."""
+        norms = attention.query_norm, attention.key_norm
+        if self.ranks is not None and norms[0] is not None and norms[1] is not None:
+            return _norm_over(self.ranks, (query, norms[0]), (key, norms[1]))
+        return _given(query, norms[0], self.kernels), _given(key, norms[1], self.kernels)
+
+
+def run_layers(
+    layers: Sequence[Layer],
+    final_norm: Norm | None,
+    x: Tensor,
+    kv: Sequence[LayerKV],
+    kernels: Kernels,
+    plan: Any,
+    rotations: Sequence[Rotation],
+    adapted: Sequence[AdaptedRows] = (),
+    ranks: Ranks | None = None,
+) -> Tensor:
+    """x [T, d], which is used up -> [T, d], operation by operation."""
+    h = _given(x, layers[0].attention_norms.before, kernels)
+    next_norms = [*(layer.attention_norms.before for layer in layers[1:]), final_norm]
+    for number, (layer, layer_kv, next_norm) in enumerate(zip(layers, kv, next_norms, strict=True)):
+        multiplying = Multiplying(kernels, adapted, ranks, number)
+        around, scale, before = layer.mlp_norms, layer.residual_scale, layer.mlp_norms.before
+        delta = _attend(layer.attention, h, layer_kv, plan, rotations, multiplying)
+        if layer.parallel:
+            h = h if before is None else kernels.norm(x, before)  # x as the attention had it
+            x, _ = _add(x, delta, scale, layer.attention_norms, None, kernels)
+        else:
+            x, h = _add(x, delta, scale, layer.attention_norms, before, kernels)
+        delta = _go_through(layer.mlp, h, multiplying)
+        x, h = _add(x, delta, scale, around, next_norm, kernels)
+    return h
+
+
+def _given(x: Tensor, before: Norm | None, kernels: Kernels) -> Tensor:
+    return x if before is None else kernels.norm(x, before)
+
+
+def _add(
+    x: Tensor, delta: Tensor, scale: float, norms: Norms, before: Norm | None, kernels: Kernels
+) -> tuple[Tensor, Tensor]:
+    """What x [T, d], which is used up, goes on as, and what the next part is given of it."""
+    if norms.output is not None:
+        delta = kernels.norm(delta, norms.output)
+    if scale != 1.0:
+        delta = delta * scale
+    if norms.after is not None:
+        x = kernels.add_norm(x, delta, norms.after)
+        return x, _given(x, before, kernels)
+    if before is not None:
+        return x, kernels.add_norm(x, delta, before)
+    x = x.add_(delta)
+    return x, x
+
+
+def _go_through(mlp: MLP | Experts, h: Tensor, multiplying: Multiplying) -> Tensor:
+    """h [T, d] -> [T, d]."""
+    if isinstance(mlp, Experts):
+        return multiplying.mixed(h, mlp)
+    up = multiplying.product(Site.up, mlp.up.product, h)
+    inner = multiplying.kernels.activate(up, mlp.activation, mlp.gated)
+    return multiplying.total(Site.down, mlp.down, inner)
+
+
+def _attend(
+    attention: Attention,
+    h: Tensor,
+    kv: LayerKV,
+    plan: Any,
+    rotations: Sequence[Rotation],
+    multiplying: Multiplying,
+) -> Tensor:
+    """h [T, d] -> [T, d]."""
+    joined = multiplying.product(Site.qkv, attention.qkv.product, h)
+    query, key, value = attention.qkv.split(joined)
+    query, key = multiplying.normed(attention, query, key)
+    rows, (kv_heads, key_dim, value_dim) = len(h), attention.kv
+    attended = multiplying.kernels.attend(
+        query.view(rows, attention.num_heads, key_dim),
+        key.view(rows, kv_heads, key_dim),
+        value.view(rows, kv_heads, value_dim),
+        kv,
+        attention.spec,
+        plan,
+        None if attention.rope is None else rotations[attention.rope],
+    )
+    return multiplying.total(Site.output, attention.output, attended.flatten(1))
+
+
+def _norm_over(
+    ranks: Ranks, query: tuple[Tensor, Norm], key: tuple[Tensor, Norm]
+) -> tuple[Tensor, Tensor]:
+    """Root mean squares over the heads of all ranks; heads that several have count as often."""
+    squares = torch.stack([x.float().square().sum(dim=1) for x, _ in (query, key)])
+    ranks.add_up(squares)
+    normed = []
+    for (x, norm), total in zip((query, key), squares, strict=True):
+        assert norm.weight is not None and not norm.centred, "no family has others"
+        scale = torch.rsqrt(total / (norm.width * ranks.size) + norm.eps)
+        normed.append((x.float() * scale[:, None] * norm.weight.float()).to(x.dtype))
+    return normed[0], normed[1]

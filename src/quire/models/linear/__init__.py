@@ -1,0 +1,16 @@
+"""Projections: x times a weight, in one of several forms of the weight."""
+
+from quire.models.linear.base import Joined, Linear, PlainLinear
+from quire.models.linear.reader import LinearReader, NamedPart, NamedParts, Stack
+from quire.models.linear.rounding import Quantization
+
+__all__ = [
+    "Joined",
+    "Linear",
+    "LinearReader",
+    "NamedPart",
+    "NamedParts",
+    "PlainLinear",
+    "Quantization",
+    "Stack",
+]

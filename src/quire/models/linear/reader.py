@@ -1,0 +1,280 @@
+"""Projections out of a checkpoint, in the form that this machine multiplies best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from quire.kernels.products import Products
+from quire.models.linear.base import Joined, Linear, PlainLinear
+from quire.models.linear.checkpoints import Checkpoint
+from quire.models.linear.packed import pack, pack_parts
+from quire.models.linear.rounding import Quantization, columns_to_round, round_outputs, round_weight
+from quire.models.parts import ALL, Part, Rows, as_rows, within
+from quire.models.shard import Shard
+from quire.models.stored import Stored, in_columns
+from quire.models.weights import Weights
+
+WHOLE_MODEL = Shard()
+
+
+class NamedPart(NamedTuple):
+    """Of a product: a projection of the checkpoint, or what is held of it."""
+
+    name: str
+    outputs: int  # of the checkpoint's
+    rows: Rows  # of these, those that are held
+
+
+class NamedParts(NamedTuple):
+    """What one product is made of."""
+
+    inputs: int  # of the checkpoint's
+    columns: slice  # of these, those that are held
+    parts: tuple[NamedPart, ...]  # side by side
+
+
+class Stack(NamedTuple):
+    """A tensor that is many weights of one shape."""
+
+    name: str
+    shape: tuple[int, int, int]  # [many, out, in]
+    turned: bool = False  # it is stored as [many, in, out]
+    biased: bool = False  # by the tensor ``name_bias`` [many, out]
+
+    @property
+    def stored_shape(self) -> tuple[int, int, int]:
+        many, outputs, inputs = self.shape
+        return (many, inputs, outputs) if self.turned else self.shape
+
+
+class LinearReader:
+    """Takes weights from a checkpoint, which need not outlast it, and counts what is kept.
+
+    Sizes are the checkpoint's; ``rows`` and ``columns`` say what of it a rank holds.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        products: Products | None,
+        quantization: Quantization | None = None,
+        checkpoint: Checkpoint | None = None,
+        shard: Shard = WHOLE_MODEL,
+        of_experts: Products | None = None,
+    ) -> None:
+        """Without ``products`` there is neither ``quantization`` nor a rounded ``checkpoint``.
+
+        of_experts: for experts, where they are kept elsewhere.
+        """
+        self._weights, self._products = weights, products
+        self._quantization, self._checkpoint = quantization, checkpoint
+        self.shard = shard
+        self._nbytes = 0
+        self.named: dict[int, NamedParts] = {}  # by the id of a product, which its model keeps
+        self.experts = self  # who reads those of mixtures
+        if of_experts is not None:
+            self.experts = LinearReader(weights, of_experts, quantization, checkpoint, shard)
+            self.experts.named = self.named
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is kept, wherever that is."""
+        return self._nbytes + (0 if self.experts is self else self.experts.nbytes)
+
+    @property
+    def code_bytes(self) -> Mapping[str, float]:
+        """What an element of a checkpoint that is no float takes, by its type."""
+        return {} if self._checkpoint is None else self._checkpoint.code_bytes
+
+    def linear(
+        self, name: str, inputs: int, outputs: int, bias: bool, columns: slice = ALL
+    ) -> Linear:
+        """The projection called ``name``.
+
+        columns: of its inputs, those that are held. What ranks give is added up then, so that
+        only the first has the bias.
+        """
+        if bias and columns is not ALL and self.shard.rank > 0:
+            self._weights.leave((f"{name}.bias",))
+            bias = False
+        return self._joined([NamedPart(name, outputs, ALL)], inputs, bias, columns)
+
+    def joined(
+        self,
+        names: Sequence[str],
+        inputs: int,
+        parts: Mapping[str, int],
+        bias: bool,
+        rows: Mapping[str, Tensor] | None = None,
+    ) -> Joined:
+        """One product that gives ``parts``, of so many outputs each, side by side.
+
+        The checkpoint has a projection for each part, or a single one that is all of them. The
+        tensors of each are called ``name.weight`` and, with ``bias``, ``name.bias``; in a rounded
+        checkpoint as its format says.
+
+        rows: by part, which of the checkpoint's outputs, side by side, it has, in which order;
+        None: all, as they come.
+        """
+        outputs = list(parts.values()) if len(names) > 1 else [sum(parts.values())]
+        chosen = None if rows is None else torch.cat(list(rows.values()))
+        named, first = [], 0
+        for name, count in zip(names, outputs, strict=True):
+            named.append(NamedPart(name, count, _rows_of(chosen, first, count)))
+            first += count
+        held = parts if rows is None else {name: len(own) for name, own in rows.items()}
+        return Joined(self._joined(named, inputs, bias, ALL), held)
+
+    def _joined(
+        self, parts: Sequence[NamedPart], inputs: int, bias: bool, columns: slice
+    ) -> Linear:
+        product = self._keep(self._read(parts, inputs, bias, columns))
+        self.named[id(product)] = NamedParts(inputs, columns, tuple(parts))
+        return product
+
+    def has(self, tensor: str) -> bool:
+        """Whether the checkpoint has a tensor of that name."""
+        return tensor in self._weights
+
+    def has_stack(self, name: str) -> bool:
+        """Whether the checkpoint has a ``Stack`` of that name, of floats or rounded."""
+        return name in self._weights or f"{name}_blocks" in self._weights
+
+    def exact(self, parts: Mapping[str, int], inputs: int, bias: bool = False) -> Linear:
+        """Projections of these names and numbers of outputs, side by side and never rounded."""
+        read = self._weights.read
+        tensors = [read(f"{name}.weight", size, inputs) for name, size in parts.items()]
+        biases = [read(f"{name}.bias", size) for name, size in parts.items()] if bias else []
+        return self._keep(self._packed(torch.cat(tensors), torch.cat(biases) if bias else None))
+
+    def one_of(self, stack: Stack, which: int, rows: Rows = ALL, columns: slice = ALL) -> Linear:
+        """One of its weights; of its inputs ``columns``, as for ``linear``."""
+        (_, outputs, inputs), bias = stack.shape, None
+        if stack.biased:
+            name = f"{stack.name}_bias"
+            part = Part(rows, ALL, which)
+            bias = self._weights.read(name, *stack.shape[:2], part=part)
+            if columns is not ALL and self.shard.rank > 0:
+                bias = None
+        name, checkpoint = f"{stack.name}.{which}", self._checkpoint
+        if checkpoint is not None and stack.name not in self._weights and checkpoint.holds(name):
+            stored = checkpoint.read(name, inputs, outputs, rows, columns)
+        else:
+            part = Part(rows, ALL, which, stack.turned)
+            stored = self._floats(stack.name, stack.stored_shape, part, columns)
+        return self._keep(self._packed(stored, bias))
+
+    def _packed(self, weight: Stored, bias: Tensor | None = None) -> Linear:
+        if self._products is not None:
+            return pack(self._products, weight, bias)
+        assert isinstance(weight, Tensor), "rounding needs products"
+        return PlainLinear(weight, bias)
+
+    def _read(self, parts: Sequence[NamedPart], inputs: int, bias: bool, columns: slice) -> Linear:
+        weights, products = self._weights, self._products
+        biases: list[Tensor | None] = [None] * len(parts)
+        if bias:
+            biases = [
+                weights.read(f"{name}.bias", size, part=Part(rows)) for name, size, rows in parts
+            ]
+        stored = [self._stored(name, inputs, size, rows, columns) for name, size, rows in parts]
+        if products is not None:
+            return pack_parts(products, stored, biases, weights.dtype)
+        tensors = [one for one in stored if isinstance(one, Tensor)]  # nothing is rounded
+        found = [one for one in biases if one is not None]
+        return PlainLinear(torch.cat(tensors), torch.cat(found) if found else None)
+
+    def _stored(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
+        """A projection as it is to be multiplied."""
+        if self._checkpoint is not None and self._checkpoint.holds(name):
+            return self._checkpoint.read(name, inputs, outputs, rows, columns)
+        attention = any(word in name for word in ("attn", "attention"))
+        return self._floats(f"{name}.weight", (outputs, inputs), Part(rows), columns, attention)
+
+    def _floats(
+        self,
+        tensor: str,
+        shape: tuple[int, ...],
+        part: Part,
+        columns: slice,
+        attention: bool = False,
+    ) -> Stored:
+        """These columns of a part, rounded as the whole would be, if weights are to be."""
+        if self._quantization is None:
+            return self._weights.read(tensor, *shape, part=part._replace(columns=columns))
+        inputs = shape[-2] if part.turned else shape[-1]
+        outer = columns_to_round(self._quantization, columns, inputs)
+        weight = self._weights.read(tensor, *shape, part=part._replace(columns=outer))
+        rounded = round_weight(weight, self._quantization, attention, inputs=inputs)
+        return in_columns(rounded, within(outer, columns), self._weights.dtype)
+
+    def embedding_and_head(
+        self,
+        embedding: str,
+        head: str,
+        shape: tuple[int, int],
+        tied: bool,
+        head_bias: str | None = None,
+    ) -> tuple[Linear, Linear]:
+        """The tensors of these names, which are one if ``tied``.
+
+        As in transformers 5, a head that is stored is used even where the config says tied. Of one
+        that is tied either may be stored: savers keep one of two names.
+        """
+        part = Part(self._vocabulary(shape[0]))
+        bias = None if head_bias is None else self._weights.read(head_bias, shape[0], part=part)
+        if tied and not (self._has_table(head) and self._has_table(embedding)):
+            both = self._table(head if self._has_table(head) else embedding, bias, *shape)
+            return both, both
+        if self._rounded_table(embedding) is None:
+            embed: Linear = PlainLinear(self._weights.take(embedding, *shape, part=part))
+        else:
+            embed = self._table(embedding, None, *shape)
+        return embed, self._table(head, bias, *shape)
+
+    def _table(self, name: str, bias: Tensor | None, outputs: int, inputs: int) -> Linear:
+        """The head, or an embedding that is one: the tensor called ``name`` itself.
+
+        Rounded to int8 at most: int4 costs an embedding more than it saves.
+        """
+        rows = self._vocabulary(outputs)
+        if self._products is None:
+            weight = self._weights.read(name, outputs, inputs, part=Part(rows))
+            return self._keep(PlainLinear(weight, bias))
+        checkpoint = self._rounded_table(name)
+        stored: Stored
+        if checkpoint is not None:
+            stored = checkpoint.read(name.removesuffix(".weight"), inputs, outputs, rows)
+        else:
+            stored = weight = self._weights.read(name, outputs, inputs, part=Part(rows))
+            if self._quantization is not None:
+                stored = round_outputs(weight, self._quantization.rounds_rows)
+        return self._keep(pack(self._products, stored, bias))
+
+    def _has_table(self, name: str) -> bool:
+        return name in self._weights or self._rounded_table(name) is not None
+
+    def _vocabulary(self, count: int) -> slice:
+        held = self.shard.run(count)
+        return ALL if self.shard.is_whole else slice(held.start, held.stop)
+
+    def _rounded_table(self, name: str) -> Checkpoint | None:
+        """The checkpoint, if it has this one rounded."""
+        if self._products is None or self._checkpoint is None or self._weights.has_floats(name):
+            return None
+        return self._checkpoint if self._checkpoint.holds(name.removesuffix(".weight")) else None
+
+    def _keep(self, linear: Linear) -> Linear:
+        self._nbytes += linear.nbytes
+        return linear
+
+
+def _rows_of(chosen: Tensor | None, first: int, count: int) -> Rows:
+    """What is chosen of ``count`` outputs from ``first`` on."""
+    if chosen is None:
+        return ALL
+    return as_rows(chosen[(chosen >= first) & (chosen < first + count)] - first)

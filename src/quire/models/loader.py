@@ -1,0 +1,353 @@
+"""From a name to a model that can run: the composition root of ``quire.models``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from quire.core.errors import ConfigError, ModelError
+from quire.kernels.compiled import KERNELS, need
+from quire.kernels.dispatch import choose_products
+from quire.kernels.file_pages import FilePages
+from quire.kernels.heap import give_memory_back
+from quire.kernels.products import Products
+from quire.kernels.ranks import Ranks
+from quire.models import gpt, llama, opt
+from quire.models.admission import Admission
+from quire.models.base import Model, checked_max_positions
+from quire.models.checkpoint_files import find_files
+from quire.models.config import DTYPES, ModelConfig, read_config
+from quire.models.decoder import DecoderModel
+from quire.models.encoder import EncoderModel
+from quire.models.family import Family, FamilyConfig
+from quire.models.files import check_plain
+from quire.models.gguf import is_gguf
+from quire.models.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, split_file
+from quire.models.linear import LinearReader, Quantization
+from quire.models.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
+from quire.models.shape import read_stored
+from quire.models.shard import Shard
+from quire.models.streaming import Streaming
+from quire.models.transformers_loading import check_decoder, encoder_base, sees_both_ways
+from quire.models.weights import Weights
+
+# Architectures with code of their own; any other decoder runs through transformers.
+_FAMILIES: tuple[Family[Any], ...] = (llama.FAMILY, gpt.FAMILY, opt.FAMILY)
+_NATIVE: Mapping[str, Family[Any]] = {
+    architecture: family for family in _FAMILIES for architecture in family.architectures
+}
+
+_CPU = torch.device("cpu")
+_DECODER, _ALONE, _JUDGE = "ForCausalLM", "Model", "ForSequenceClassification"
+
+
+def resolve_model(
+    name_or_dir: str | Path, revision: str | None = None, download_dir: str | None = None
+) -> Path:
+    """The directory of a model: ``name_or_dir`` itself, or a snapshot of that Hugging Face name.
+
+    Or a GGUF file: its path, or ``directory:file`` or ``name:file``, where ``file`` may be a word
+    that only one file ends with, such as Q4_K_M.
+
+    download_dir: where snapshots are kept; None: in Hugging Face's own cache.
+
+    Raises:
+        ModelError: it is neither a directory nor a repository that can be downloaded or that an
+            earlier download left in the cache; or a file in it is no plain one.
+    """
+    path = Path(name_or_dir).expanduser()
+    if path.is_dir() or (is_gguf(path) and path.exists()):
+        if revision is not None:
+            raise ModelError(f"revision needs a Hugging Face name, and {path} is here")
+        for pattern in MODEL_FILES:
+            for file in path.glob(pattern):
+                check_plain(file)
+        return path
+    name, wanted = split_file(str(name_or_dir))
+    directory = Path(name).expanduser()
+    if wanted is not None and directory.is_dir():
+        return directory / choose_gguf(name, (file.name for file in directory.iterdir()), wanted)
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        kind = "file" if is_gguf(path) else "directory"
+        raise ModelError(f"{name_or_dir} is not a {kind}")
+    if wanted is not None:
+        return gguf_file(name, wanted, revision, download_dir)
+    return snapshot(name, revision, download_dir)
+
+
+def check_servable(directory: Path) -> str:
+    """What would run the model in ``directory``, "Quire" or "transformers"; no tensor is read.
+
+    Raises:
+        ModelError: nothing would.
+    """
+    config = _with_head(read_config(directory))
+    find_files(directory)
+    if _family_of(config) is not None:
+        if _is_rounded(config) and not is_gguf(directory):
+            read_stored(config.fields.section("quantization_config"))
+        return "Quire"
+    if not is_encoder(config):
+        check_decoder(config.architecture)
+    return "transformers"
+
+
+def is_encoder(config: ModelConfig) -> bool:
+    """Whether the model reads whole texts, and is loaded by ``load_encoder``."""
+    if config.architecture.endswith(_ALONE) and sees_both_ways(config.fields.values):
+        return True
+    name = _with_head(config).architecture
+    return name not in _NATIVE and encoder_base(name) is not None
+
+
+def load_encoder(
+    directory: Path,
+    dtype: str,
+    max_model_len: int | None,
+    usual: int | None,
+    admit: Callable[[int], None],
+    hf_overrides: Mapping[str, Any] | None = None,
+) -> EncoderModel:
+    """Load the encoder in ``directory``, in main memory; see ``load_model`` for what is alike.
+
+    usual: the longest text where ``max_model_len`` is None and there are as many positions.
+    """
+    _check_dtype(dtype)
+    config = read_config(directory, hf_overrides)
+    wanted = DTYPES.get(dtype, config.dtype)
+    if _is_rounded(config):
+        raise ModelError(f"{config.architecture}: encoders whose weights are rounded are not read")
+    weights = Weights(directory, wanted)
+    _check_layers(config, weights)
+    return EncoderModel.load(config, weights, max_model_len, usual, admit)
+
+
+def load_model(
+    directory: Path,
+    dtype: str = "auto",
+    max_model_len: int | None = None,
+    streaming: Streaming | None = None,
+    quantization: str | None = None,
+    device: torch.device = _CPU,
+    admit: Callable[[int], None] = lambda num_bytes: None,
+    instruction_set: str = "",
+    hf_overrides: Mapping[str, Any] | None = None,
+    ranks: Ranks | None = None,
+    experts_path: Path | None = None,
+) -> Model:
+    """Load the model in ``directory``.
+
+    Args:
+        directory: holds config.json and safetensors files; or it is a GGUF file.
+        dtype: "auto" (the checkpoint's own), or a name in ``quire.models.config.DTYPES``.
+        max_model_len: the longest sequence to serve, in tokens; None is what the config says.
+        streaming: attend to attention sinks and a window only; None is as the config says.
+        quantization: how to round the weights, a value of ``Quantization``; None leaves them.
+        device: where its weights are to be.
+        admit: told the bytes of the weights before they are taken there, to refuse them.
+        instruction_set: of the kernels that compute in main memory; by default the best.
+        hf_overrides: over the fields of config.json.
+        ranks: of whom each loads a part, and computes with the others; None: there is but one.
+        experts_path: where a mixture's experts are kept, in a file; None: in memory.
+
+    Raises:
+        ConfigError: it cannot be had in ``dtype``, as ``streaming`` or ``quantization`` say, or
+            with ``ranks``, or ``experts_path`` cannot hold its experts.
+        ModelError: the model cannot be used; the message names the file, field or tensor.
+    """
+    _check_dtype(dtype)
+    config = _with_head(read_config(directory, hf_overrides))
+    wanted = DTYPES.get(dtype, config.dtype)
+    family = _family_of(config)
+    rounded = _is_rounded(config) or quantization is not None
+    shard = Shard() if ranks is None else Shard(ranks.rank, ranks.size)
+    check_divides(config, shard.size, device.type)
+    if family is None:
+        _check_foreign(config, streaming, rounded=rounded, in_file=experts_path is not None)
+        weights = Weights(directory, wanted)
+        _check_layers(config, weights)
+        return _load_foreign(config, weights, max_model_len, admit, instruction_set, device)
+    if rounded and device.type != "cpu":
+        raise ModelError(f"quantised weights are for --device cpu, and this is {device.type}")
+    products = choose_products(instruction_set) if device.type == "cpu" else None
+    weights = Weights(directory, wanted, device)
+    _check_layers(config, weights)
+    of_experts = _products_of_experts(experts_path, products, instruction_set)
+    linears = _read_linears(config, weights, products, quantization, shard, of_experts)
+    exact = products is not None and not rounded
+    Admission(weights, linears, shard).ask(admit, quantization, experts_path, may_round=exact)
+    others = None if shard.is_whole else ranks
+    model = _build(family, config, weights, linears, max_model_len, streaming, others)
+    give_memory_back()  # what rounding and packing took in between, before the pool is measured
+    return model
+
+
+def _products_of_experts(
+    path: Path | None, products: Products | None, instruction_set: str
+) -> Products | None:
+    """What packs experts into a file; None: they are as all else."""
+    if path is None:
+        return None
+    if products is None:
+        need(KERNELS, "experts_path needs the kernels", "leave it out")
+        raise ConfigError("experts_path is for CPUs")
+    return choose_products(instruction_set, FilePages(path).piece)
+
+
+def _check_dtype(name: str) -> None:
+    if name != "auto" and name not in DTYPES:
+        raise ConfigError(f"dtype is {name!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
+
+
+def check_divides(config: ModelConfig, size: int, device: str = "cpu") -> None:
+    """That so many ranks can have a model; its tensors are not looked at.
+
+    Raises:
+        ConfigError: they cannot; the message names the field that they do not divide.
+    """
+    if size == 1:
+        return
+    family = _family_of(config)
+    if family is None:
+        raise ConfigError(
+            f"tensor_parallel_size is {size}, but {config.architecture} has no code of its own "
+            f"here, only transformers'; allowed: 1, or one of {', '.join(_NATIVE)}"
+        )
+    if device != "cpu":
+        raise ConfigError(f"tensor_parallel_size is {size}; allowed on {device}: 1")
+    described: FamilyConfig = family.read(config)
+    described.divided.check(size, config.fields.source)
+
+
+def _family_of(config: ModelConfig) -> Family[Any] | None:
+    """None where transformers' code has to compute it."""
+    family = _NATIVE.get(config.architecture)
+    return family if family is not None and family.lacks(config) is None else None
+
+
+def _with_head(config: ModelConfig) -> ModelConfig:
+    """A decoder that was saved by itself, "Qwen3Model", as one whose head is its embedding.
+
+    Nobody asks that head for tokens. A model that judges pairs of texts by the tokens that it would
+    say next, as vLLM has it ("Qwen3ForSequenceClassification", classifier_from_token), has its own.
+    """
+    name, fields = config.architecture, config.fields
+    judge = name.removesuffix(_JUDGE) + _DECODER
+    if name.endswith(_JUDGE) and judge in _NATIVE and "classifier_from_token" in fields:
+        return replace(config, architecture=judge)
+    whole = name.removesuffix(_ALONE) + _DECODER
+    if not name.endswith(_ALONE) or whole not in _NATIVE:
+        return config
+    tied = fields.holding({**fields.values, "tie_word_embeddings": True})
+    return replace(config, architecture=whole, fields=tied, has_head=False)
+
+
+def _check_foreign(
+    config: ModelConfig, streaming: Streaming | None, *, rounded: bool, in_file: bool
+) -> None:
+    """That nothing is asked of a model in another's code which only our own can do."""
+    name, own = config.architecture, ", ".join(_NATIVE)
+    family = _NATIVE.get(name)
+    if family is not None:
+        name = f"{name} with {family.lacks(config)}"
+    if streaming is not None:
+        raise ConfigError(
+            f"window needs a model with rotary positions and code of its own here; {name} is "
+            f"none, but some of these are: {own}"
+        )
+    if in_file:
+        raise ConfigError(
+            f"experts_path is for mixtures with code of their own here, and {name} has none"
+        )
+    if rounded:
+        raise ModelError(
+            f"quantization is for architectures with code of their own: {own}; this is {name}"
+        )
+
+
+def _load_foreign(
+    config: ModelConfig,
+    weights: Weights,
+    max_model_len: int | None,
+    admit: Callable[[int], None],
+    instruction_set: str,
+    device: torch.device,
+) -> Model:
+    """Its checks run here, in the architecture's own code."""
+    from quire.models.transformers_model import TransformersModel
+
+    load = TransformersModel.load
+    return load(config, weights, max_model_len, admit, instruction_set).to(device)
+
+
+def _build(
+    family: Family[Any],
+    config: ModelConfig,
+    weights: Weights,
+    linears: LinearReader,
+    max_model_len: int | None,
+    streaming: Streaming | None,
+    ranks: Ranks | None,
+) -> DecoderModel:
+    """What can be refused by the config is, before tensors are taken."""
+    described: FamilyConfig = family.read(config)
+    longest, limit, _ = described.positions
+    if streaming is not None:
+        streaming.check(described.ropes, described.windows, limit)
+    max_positions = checked_max_positions(max_model_len, longest, limit)
+    decoder = family.build(described, weights, linears)
+    told_apart = max_positions if streaming is None else streaming.reach
+    ropes = tuple(rope.serving(told_apart) for rope in decoder.ropes)
+    decoder = replace(decoder, ropes=ropes, ranks=ranks)
+    weights.finish()
+    if streaming is not None:
+        decoder = streaming.applied(decoder)
+    weight_bytes = weights.bytes_taken + linears.nbytes
+    ends, named, has_head = config.eos_token_ids, linears.named, config.has_head
+    return DecoderModel(decoder, max_positions, ends, weight_bytes, named, has_head=has_head)
+
+
+def _check_layers(config: ModelConfig, weights: Weights) -> None:
+    """ModelError for more layers than the checkpoint has tensors, before anything is made of them.
+
+    What else a config says of sizes is compared with the shapes of tensors as they are read.
+    """
+    for name in ("num_hidden_layers", "num_layers", "n_layer", "n_layers"):
+        if name in config.fields and config.fields.positive(name) > weights.num_tensors:
+            raise ModelError(
+                f"{config.fields.source}: {name} is {config.fields.positive(name):,}, but the "
+                f"checkpoint has only {weights.num_tensors:,} tensors"
+            )
+
+
+def _is_rounded(config: ModelConfig) -> bool:
+    return "quantization_config" in config.fields
+
+
+def _read_linears(
+    config: ModelConfig,
+    weights: Weights,
+    products: Products | None,
+    quantization: str | None,
+    shard: Shard,
+    of_experts: Products | None,
+) -> LinearReader:
+    rounded = _is_rounded(config)
+    if products is None and (rounded or quantization is not None):
+        need(KERNELS, "quantised weights need the kernels", "choose a model's own weights")
+    if rounded and quantization is not None:
+        raise ConfigError(
+            f"quantization is {quantization!r}, but the weights in {weights.directory} are "
+            "quantised already; leave the option out"
+        )
+    checkpoint: Checkpoint | None = None
+    if rounded and is_gguf(weights.directory):
+        checkpoint = GGUF(weights)
+    elif rounded:
+        checkpoint = read_checkpoint(config.fields.section("quantization_config"), weights)
+    rounding = None if quantization is None else Quantization(quantization)
+    return LinearReader(weights, products, rounding, checkpoint, shard, of_experts)

@@ -1,0 +1,79 @@
+"""Does a model compute through block tables what its architecture computes by itself?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from quire.core.errors import ModelError
+from quire.kernels.dispatch import choose_kernels
+from quire.kernels.ops import AttentionBatch, KVGroupTables, LayerKV
+from quire.models.base import Model
+
+# Two texts, side by side in two steps: first a long and a short prompt chunk, then the rest, which
+# is a token of one text and a chunk of the other.
+_LENGTH = 8
+_FIRST_STEP = (7, 5)
+_BLOCK_SIZE = 4
+_TABLES = ((3, 1), (0, 2))
+
+# Norm of the difference over norm of the centred logits. For rounding: computing something else
+# gives errors near 1.
+_TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+def sample_texts(vocab_size: int) -> Tensor:
+    """Token ids [texts, length]."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(vocab_size, (len(_TABLES), _LENGTH), generator=generator)
+
+
+def check_against(model: Model, texts: Tensor, expected: Tensor, instruction_set: str = "") -> None:
+    """Compare with the logits [texts, length, vocab] that ``expected`` has for ``texts``.
+
+    Raises:
+        ModelError: they differ by more than rounding.
+    """
+    kv = [
+        LayerKV(
+            torch.zeros(4, shape.num_kv_heads, _BLOCK_SIZE, shape.key_dim, dtype=model.dtype),
+            torch.zeros(4, shape.num_kv_heads, _BLOCK_SIZE, shape.value_dim, dtype=model.dtype),
+        )
+        for shape in model.kv_shapes
+    ]
+    kernels = choose_kernels(model.dtype, instruction_set)
+    for starts, stops in (((0, 0), _FIRST_STEP), (_FIRST_STEP, (_LENGTH, _LENGTH))):
+        new = [slice(*bounds) for bounds in zip(starts, stops, strict=True)]
+        token_ids = torch.cat([text[part] for text, part in zip(texts, new, strict=True)])
+        wanted = torch.cat([rows[part] for rows, part in zip(expected, new, strict=True)])
+        got = model.logits(model.forward(token_ids, _batch(new), kv, kernels))
+        centred = wanted - wanted.mean(dim=1, keepdim=True)
+        error = float((got - wanted).norm() / centred.norm())
+        if not error <= _TOLERANCE[model.dtype]:  # nor is NaN
+            raise ModelError(
+                "its logits through paged attention differ from its own by "
+                f"{error:.2g} of their norm"
+            )
+
+
+def _batch(new: Sequence[slice]) -> AttentionBatch:
+    """Each text goes on from the start of its slice to the stop."""
+    positions = [torch.arange(part.start, part.stop) for part in new]
+    tables = torch.tensor(_TABLES)
+    slots = [
+        table[where // _BLOCK_SIZE] * _BLOCK_SIZE + where % _BLOCK_SIZE
+        for table, where in zip(tables, positions, strict=True)
+    ]
+    counts = torch.tensor([0, *map(len, positions)])
+    return AttentionBatch(
+        positions=torch.cat(positions),
+        query_starts=tuple(counts.cumsum(0).tolist()),
+        context_lens=torch.tensor([part.stop for part in new]),
+        output_starts=torch.full((len(new),), _LENGTH),
+        kv_groups=(
+            KVGroupTables(torch.cat(slots), tables, torch.zeros(len(tables), dtype=torch.long)),
+        ),
+        block_size=_BLOCK_SIZE,
+    )

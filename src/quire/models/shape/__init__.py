@@ -1,0 +1,51 @@
+"""What a model is, read from its config.json: one reader for loader, engine and planner."""
+
+from quire.models.shape.checkpoint import (
+    SAMPLING_DEFAULTS,
+    Checkpoint,
+    read_checkpoint,
+    sampling_defaults,
+)
+from quire.models.shape.config_file import config_files
+from quire.models.shape.experts import ExpertShape, experts_of
+from quire.models.shape.families import FAMILIES, Family, find_family
+from quire.models.shape.fields import Fields, read_fields
+from quire.models.shape.forms import ROUNDINGS, WeightForm, plain_form, rounded_form
+from quire.models.shape.latent import LatentShape
+from quire.models.shape.model_shape import BYTES, CacheShape, ModelShape
+from quire.models.shape.positions import Positions, positions_of
+from quire.models.shape.reader import read_shape, shape_of
+from quire.models.shape.stored import Scheme, StoredWeights, read_stored
+from quire.models.shape.windows import windows_in_force, windows_of
+
+__all__ = [
+    "BYTES",
+    "FAMILIES",
+    "ROUNDINGS",
+    "SAMPLING_DEFAULTS",
+    "CacheShape",
+    "Checkpoint",
+    "ExpertShape",
+    "Family",
+    "Fields",
+    "LatentShape",
+    "ModelShape",
+    "Positions",
+    "Scheme",
+    "StoredWeights",
+    "WeightForm",
+    "config_files",
+    "experts_of",
+    "find_family",
+    "plain_form",
+    "positions_of",
+    "read_checkpoint",
+    "read_fields",
+    "read_shape",
+    "read_stored",
+    "rounded_form",
+    "sampling_defaults",
+    "shape_of",
+    "windows_in_force",
+    "windows_of",
+]

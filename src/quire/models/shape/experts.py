@@ -1,0 +1,96 @@
+"""Mixtures of experts, by the names that configs have for their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from quire.core.errors import ModelError
+from quire.models.shape.fields import Fields
+
+_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_k")
+_INNERS = ("moe_intermediate_size", "intermediate_size")
+_SHARED_WIDTHS = ("shared_expert_intermediate_size", "shared_intermediate_size")
+_SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+
+
+@dataclass(frozen=True)
+class ExpertShape:
+    """Of a decoder whose rows go through some of many MLPs in all layers, or some of them."""
+
+    count: int
+    chosen: int  # by each row
+    inner: int  # width inside of each
+    shared_inner: int  # of an MLP that all rows go through as well; 0: none
+    layers: tuple[bool, ...]  # whether each has experts; the others have one MLP
+
+    def distinct(self, rows: int) -> float:
+        """How many are chosen by so many rows, on average, if all are as likely."""
+        return self.count * (1 - (1 - self.chosen / self.count) ** rows)
+
+
+def experts_of(fields: Fields, always_shared: int = 0) -> ExpertShape:
+    """Of a family that has them. always_shared: experts for all rows where no field tells.
+
+    Raises:
+        ModelError: a field is missing or not as it must be, or more are chosen than there are.
+    """
+    count, chosen = _size(fields, _COUNTS), _size(fields, _CHOSEN)
+    if chosen > count:
+        name = next((name for name in _CHOSEN if name in fields), _CHOSEN[0])
+        raise ModelError(f"{fields.source}: {name} is {chosen}, but there are {count} experts")
+    inner = _size(fields, _INNERS)
+    counts = (fields.get(name, int, 0) for name in _SHARED_COUNTS)
+    widths = (fields.get(name, int, 0) for name in _SHARED_WIDTHS)
+    return ExpertShape(
+        count=count,
+        chosen=chosen,
+        inner=inner,
+        shared_inner=max(*widths, inner * max(always_shared, *counts)),
+        layers=_layers(fields, fields.positive("num_hidden_layers")),
+    )
+
+
+def _layers(fields: Fields, num_layers: int) -> tuple[bool, ...]:
+    """Which have experts: those that are listed, or else all that none of the rules leaves out."""
+    kinds = fields.get("mlp_layer_types", list, [])
+    if kinds:
+        if len(kinds) != num_layers or not {"dense", "sparse"}.issuperset(map(str, kinds)):
+            raise fields.wrong("mlp_layer_types", f"dense or sparse for each of {num_layers}")
+        return tuple(kind == "sparse" for kind in kinds)
+    listed = fields.get("moe_layers", list, [])
+    if listed:
+        return tuple(layer in listed for layer in range(num_layers))
+    every = fields.positive("decoder_sparse_step", 1)
+    every = fields.positive("interleave_moe_layer_step", every)
+    first = fields.get("first_k_dense_replace", int, fields.get("moe_layer_start_index", int, 0))
+    last = fields.get("moe_layer_end_index", int, -1)
+    by_frequency = _by_frequency(fields, num_layers)
+    dense = fields.get("mlp_only_layers", list, [])
+    return tuple(
+        layer >= first
+        and (last == -1 or layer <= last)
+        and (layer + 1) % every == 0
+        and layer in by_frequency
+        and layer not in dense
+        for layer in range(num_layers)
+    )
+
+
+def _by_frequency(fields: Fields, num_layers: int) -> Iterable[int]:
+    """DeepSeek's ``moe_layer_freq`` and Ernie's ``moe_layer_interval``, or a list of 0 and 1."""
+    name = "moe_layer_freq"
+    if isinstance(fields.values.get(name), list):
+        marks = fields.get(name, list)
+        if len(marks) != num_layers or not {0, 1}.issuperset(marks):
+            raise fields.wrong(name, f"0 or 1 for each of {num_layers} layers")
+        return [layer for layer, mark in enumerate(marks) if mark]
+    offset = 0 if name in fields else 1  # Ernie counts layers from 1
+    every = fields.positive(name, fields.positive("moe_layer_interval", 1))
+    return range(-offset % every, num_layers, every)
+
+
+def _size(fields: Fields, names: tuple[str, ...]) -> int:
+    name = next((name for name in names if name in fields), names[0])
+    return fields.positive(name)

@@ -1,0 +1,248 @@
+"""The shape that a Hugging Face ``config.json`` describes, or why it describes none we know.
+
+A field that changes what a token costs and is passed over makes every figure wrong without a word.
+So every field must be understood, or known to change nothing here; any other is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any
+
+from quire.core.errors import ModelError
+from quire.models.gguf import GGUFFile, config_of, is_gguf, kept_bytes, open_gguf
+from quire.models.shape.config_file import read_config_file
+from quire.models.shape.experts import experts_of
+from quire.models.shape.families import Family, find_family
+from quire.models.shape.fields import Fields
+from quire.models.shape.forms import WeightForm, plain_form, stored_form
+from quire.models.shape.latent import latent_of
+from quire.models.shape.model_shape import BYTES, ModelShape
+from quire.models.shape.positions import positions_of
+from quire.models.shape.understood import (
+    GUESSING,
+    OF_EXPERTS,
+    OF_LATENTS,
+    PLANNED,
+    UNDERSTOOD,
+    is_of_images,
+    kind_of,
+)
+from quire.models.shape.windows import ATTENTION_KINDS, windows_in_force, windows_of
+
+_SHOWN = 4  # fields of one kind that a refusal names
+_MOST_LAYERS = 10_000  # each is looked at
+
+
+def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelShape:
+    """The shape that a config.json, a directory with one or a GGUF file describes.
+
+    overrides: over the fields of the file.
+
+    Raises:
+        ModelError: a size is missing or none, or the model is not one whose shape is known; all
+            that speaks against it is named.
+    """
+    path = path / "config.json" if path.is_dir() else path
+    file = open_gguf(path) if is_gguf(path) else None
+    name = path.resolve().parent.name if path.name == "config.json" else path.stem
+    shape = shape_of(name, _text_fields(path, file, overrides))
+    if file is None:
+        return shape
+    return replace(shape, stored_bytes=kept_bytes(file, BYTES[shape.dtype]))
+
+
+def shape_of(name: str, fields: Fields) -> ModelShape:
+    """The shape that the fields of a config.json describe. ModelError: see ``read_shape``."""
+    fields = _with_text(fields)
+    family = _known_family(fields)
+    fields = fields.holding({**dict(family.defaults), **fields.values})
+    num_layers = _size(fields, "num_hidden_layers", "n_layer")
+    if num_layers > _MOST_LAYERS:
+        raise ModelError(
+            f"{fields.source}: num_hidden_layers is {num_layers:,}, above {_MOST_LAYERS:,}"
+        )
+    hidden = _size(fields, "hidden_size", "n_embd")
+    heads = _size(fields, "num_attention_heads", "n_head")
+    if heads > hidden:
+        raise ModelError(f"{fields.source}: {heads} heads are more than the hidden_size, {hidden}")
+    if fields.positive("word_embed_proj_dim", hidden) != hidden:
+        raise ModelError(
+            f"{fields.source}: word_embed_proj_dim other than hidden_size is not simulated yet"
+        )
+    dtype = _dtype(fields)
+    positions = positions_of(fields, family)
+    windows = windows_in_force(_windows(fields, family), positions.limit)
+    return ModelShape(
+        name=name,
+        num_layers=num_layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=_kv_heads(fields, family, heads),
+        head_size=fields.positive("head_dim", family.head_size or hidden // heads),
+        intermediate_size=_size(
+            fields, "intermediate_size_mlp", "intermediate_size", "ffn_dim", "n_inner",
+            "ffn_hidden_size", default=4 * hidden,
+        ),
+        vocab_size=fields.positive("vocab_size"),
+        max_positions=positions.default,
+        gated_mlp=family.gated_mlp,
+        tied_embeddings=fields.get("tie_word_embeddings", bool, family.tied),
+        learned_positions=family.learned_positions,
+        biases=family.biases and fields.get("enable_bias", bool, True),
+        dtype=dtype,
+        windows=windows if any(windows) else (),
+        experts=experts_of(fields, family.shared_experts) if family.experts else None,
+        position_limit=positions.limit,
+        stable_positions=positions.stable,
+        latent=latent_of(fields) if family.latent else None,
+        form=_form(fields, dtype),
+        planned_only=family.planned_only,
+        notes=_notes(fields, family),
+    )  # fmt: skip
+
+
+def _dtype(fields: Fields) -> str:
+    dtype = str(fields.values.get("dtype") or fields.values.get("torch_dtype") or "float16")
+    if dtype not in BYTES:
+        raise ModelError(f"{fields.source}: dtype is {short(dtype)}; known: {', '.join(BYTES)}")
+    return dtype
+
+
+def _form(fields: Fields, dtype: str) -> WeightForm | None:
+    """Of weights that are stored rounded, as they are kept; None where none are."""
+    section = fields.section("quantization_config")
+    return stored_form(section, plain_form(dtype, BYTES[dtype])) if section.values else None
+
+
+def _notes(fields: Fields, family: Family) -> tuple[str, ...]:
+    """What a plan leaves out, and who serves the model."""
+    notes = []
+    if family.planned_only:
+        notes.append(
+            f"Quire has no code of its own for {family.model_type}: this is a plan for an engine "
+            "that has, and pages its cache alike"
+        )
+    if "attention_chunk_size" in fields:
+        notes.append("chunks of attention are planned as windows: they see and hold no more")
+    if any(not _is_neutral(name, fields.values.get(name)) for name in GUESSING):
+        notes.append("layers that guess further tokens are left out: only speculation loads them")
+    if family.with_images and any(map(is_of_images, fields.values)):
+        notes.append("texts only: what sees images is left out")
+    return tuple(notes)
+
+
+def _text_fields(path: Path, file: GGUFFile | None, overrides: Mapping[str, Any] | None) -> Fields:
+    if file is None:
+        return read_config_file(path, overrides)
+    told = {**config_of(file), **(overrides or {})}
+    told.pop("quantization_config", None)  # the tensors tell their bytes
+    return Fields(told, str(path))
+
+
+def _with_text(fields: Fields) -> Fields:
+    """The fields of the decoder, where those of other parts are beside it."""
+    inner = fields.values.get("text_config")
+    return fields.holding({**fields.values, **(inner if isinstance(inner, dict) else {})})
+
+
+def _size(fields: Fields, *names: str, default: int | None = None) -> int:
+    """The field, under the first of these names that is there."""
+    for name in names:
+        if name in fields:
+            return fields.positive(name)
+    return fields.positive(names[0], default)
+
+
+def _kv_heads(fields: Fields, family: Family, heads: int) -> int:
+    """In the words of most, or in Falcon's."""
+    if "num_kv_heads" not in family.own_fields:
+        return fields.positive("num_key_value_heads", heads)
+    grouped = fields.get("new_decoder_architecture", bool, False)
+    if not grouped and fields.get("multi_query", bool, True):
+        return 1
+    return fields.positive("num_kv_heads", heads)
+
+
+def _known_family(fields: Fields) -> Family:
+    """The family, or ModelError with everything in the config that is not understood."""
+    # A config without a name is a Llama's, as far as its fields are.
+    model_type = fields.get("model_type", str, "llama")
+    architectures = fields.values.get("architectures")
+    architecture = architectures[0] if isinstance(architectures, list) and architectures else None
+    family = find_family(architecture, model_type)
+    understood = UNDERSTOOD if family is None else _understood(family)
+    found: dict[str, list[str]] = {}
+    for name, value in fields.values.items():
+        if name not in understood and not _is_neutral(name, value):
+            if family is not None and family.with_images and is_of_images(name):
+                continue
+            found.setdefault(kind_of(name), []).append(name)
+    window = _unknown_window(fields, family)
+    if window is not None:
+        found.setdefault("windows", []).append(window)
+    if family is None or find_family(None, model_type) is None:
+        found[f"the layers of model_type {short(model_type)}"] = []
+    elif isinstance(architecture, str) and not family.is_called(architecture):
+        found[f"the layers of architecture {short(architecture)}"] = []
+    if family is None or found:
+        raise ModelError(_refusal(fields.source, found))
+    return family
+
+
+def _understood(family: Family) -> frozenset[str]:
+    """The fields that are looked at in configs of a family, or change nothing there."""
+    understood = UNDERSTOOD.union(family.own_fields)
+    if family.experts:
+        understood |= PLANNED if family.planned_only else OF_EXPERTS
+    return understood | OF_LATENTS if family.latent else understood
+
+
+def _refusal(source: str, found: Mapping[str, list[str]]) -> str:
+    parts = []
+    for kind, names in found.items():
+        more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+        shown = ", ".join([*(name[:60] for name in names[:_SHOWN]), *more])
+        parts.append(f"{kind} ({shown})" if shown else kind)
+    return (
+        f"{source}: not simulated yet: {'; '.join(parts)}. A field that changes neither the "
+        "model's bytes nor its arithmetic can be left out of a copy of the file"
+    )
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    """Whether the field says that something is not there."""
+    if name == "num_experts" or name.endswith("_experts"):
+        return value in (None, 0, 1)
+    if name == "attn_type_list":  # MiniMax: 1 is attention, 0 is none
+        return isinstance(value, list) and set(map(str, value)) == {"1"}
+    return value is None or value is False or value in (0, "", [], {}, "none")
+
+
+def _windows(fields: Fields, family: Family) -> tuple[int | None, ...]:
+    if family.window == "never":
+        return ()
+    return windows_of(fields, family)
+
+
+def _unknown_window(fields: Fields, family: Family | None) -> str | None:
+    """What says that a layer sees less than all before, and none of us knows what."""
+    types = set(map(str, fields.get("layer_types", list, [])))
+    if family is not None and family.window == "chunked":
+        return None
+    if others := types - ATTENTION_KINDS:
+        return f"layer_types: {', '.join(sorted(others))}"
+    window = fields.values.get("sliding_window")
+    if window in (None, 0) or types == {"full_attention"}:
+        return None
+    if family is not None and family.window != "never":
+        return None
+    if fields.values.get("use_sliding_window") is False:
+        return None
+    longest = positions_of(fields, family).limit if family is not None else 0
+    if isinstance(window, int) and longest and window >= longest:
+        return None
+    return f"sliding_window: {short(window)}"

@@ -1,0 +1,85 @@
+"""Sliding windows, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from reprlib import repr as short
+
+from quire.core.errors import ModelError
+from quire.models.shape.families import Family
+from quire.models.shape.fields import Fields
+
+ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention"})
+"""What ``layer_types`` may name."""
+
+_CHUNKED_KINDS = frozenset({"full_attention", "chunked_attention"})
+_FIRST_WINDOWED = 28  # layer of Qwen's, where ``max_window_layers`` is absent
+
+
+def windows_of(fields: Fields, family: Family) -> tuple[int | None, ...]:
+    """The last tokens that a token sees in each layer, itself included; None: all.
+
+    Raises:
+        ModelError: a field is not as it must be, or there is a window and nothing tells where.
+    """
+    num_layers = fields.positive("num_hidden_layers")
+    if family.window == "chunked":
+        return _chunks(fields, family, num_layers)
+    none = (None,) * num_layers
+    if family.window == "never" or fields.values.get("sliding_window") in (None, 0):
+        return none  # 0 means none, as to transformers' converters and llama.cpp
+    asked = family.window in ("always", "alternating")
+    if not asked and not fields.get("use_sliding_window", bool, False):
+        return none
+    window = fields.positive("sliding_window")
+    if family.window in ("always", "all_if_used"):
+        return (window,) * num_layers
+    types = fields.get("layer_types", list, [])
+    if types:
+        if len(types) != num_layers or not ATTENTION_KINDS.issuperset(map(str, types)):
+            raise ModelError(
+                f"{fields.source}: layer_types must name full_attention or sliding_attention for "
+                f"each of {num_layers} layers, but is {short(types)}"
+            )
+        return tuple(window if kind == "sliding_attention" else None for kind in types)
+    if family.window == "listed":
+        raise ModelError(f"{fields.source}: layer_types must tell where sliding_window counts")
+    if family.window == "alternating":
+        every = _full_every(fields, family)
+        return tuple(
+            None if every and (layer + 1) % every == 0 else window for layer in range(num_layers)
+        )
+    first = fields.get("max_window_layers", int, _FIRST_WINDOWED)
+    return tuple(window if layer >= first else None for layer in range(num_layers))
+
+
+def _chunks(fields: Fields, family: Family, num_layers: int) -> tuple[int | None, ...]:
+    """Chunks of a text that see nothing before themselves, taken for windows: what is seen and held
+    is no more than that."""
+    if fields.values.get("attention_chunk_size") in (None, 0):
+        return (None,) * num_layers
+    chunk = fields.positive("attention_chunk_size")
+    kinds = fields.get("layer_types", list, [])
+    if not kinds:
+        kinds = [
+            "full_attention" if (layer + 1) % family.full_every == 0 else "chunked_attention"
+            for layer in range(num_layers)
+        ]
+    if len(kinds) != num_layers or not _CHUNKED_KINDS.issuperset(map(str, kinds)):
+        raise fields.wrong("layer_types", f"full or chunked attention for each of {num_layers}")
+    return tuple(chunk if kind == "chunked_attention" else None for kind in kinds)
+
+
+def windows_in_force(windows: Sequence[int | None], longest: int | None) -> tuple[int | None, ...]:
+    """The same without windows that no text of up to ``longest`` tokens outgrows; None: endless."""
+    return tuple(
+        None if window is None or (longest is not None and window >= longest) else window
+        for window in windows
+    )
+
+
+def _full_every(fields: Fields, family: Family) -> int:
+    for name in ("sliding_window_pattern", "_sliding_window_pattern"):
+        if name in fields:
+            return fields.positive(name)
+    return family.full_every

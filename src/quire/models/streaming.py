@@ -1,0 +1,58 @@
+"""Attention to sinks and a window only, so that a sequence may go on for ever.
+
+StreamingLLM (Xiao et al., 2024).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from quire.core.errors import ConfigError
+from quire.models.decoder import Decoder
+from quire.models.layers import Layer
+from quire.models.rope import RopeConfig
+
+
+class Streaming(NamedTuple):
+    """Attention to the first ``sinks`` tokens and the last ``window`` ones, itself included.
+
+    Distances are those in the cache: a sink is never farther away than ``sinks + window - 1``.
+    """
+
+    window: int
+    sinks: int = 0
+
+    @property
+    def reach(self) -> int:
+        """Positions that are told apart."""
+        return self.window + self.sinks
+
+    def check(
+        self, ropes: tuple[RopeConfig, ...], windows: tuple[int | None, ...], longest: int
+    ) -> None:
+        """ConfigError if a model of texts up to ``longest`` tokens cannot attend so."""
+        if not ropes:
+            raise ConfigError("window: this model has no rotary positions")
+        if any(windows):
+            raise ConfigError("window: this model has sliding windows of its own")
+        for rope in ropes:
+            if rope.build().stable_length is not None:
+                raise ConfigError(
+                    f"window: the rotary frequencies of this model ({rope.kind}) change with the "
+                    "length of the sequence, so it cannot run for ever"
+                )
+        if self.reach > longest:
+            raise ConfigError(
+                f"attention_sinks + window is {self.reach}; this model allows at most {longest}"
+            )
+
+    def applied(self, decoder: Decoder) -> Decoder:
+        """The same weights, attending so."""
+        layers = tuple(map(self._applied, decoder.layers))
+        ropes = tuple(replace(rope, reach=self.reach) for rope in decoder.ropes)
+        return replace(decoder, layers=layers, ropes=ropes)
+
+    def _applied(self, layer: Layer) -> Layer:
+        spec = replace(layer.attention.spec, window=self.window, sinks=self.sinks)
+        return replace(layer, attention=replace(layer.attention, spec=spec))

@@ -1,0 +1,157 @@
+"""What Llama-like architectures do that their configs do not say: a record for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from quire.models import mixtures, variants
+from quire.models.blueprint import Blueprint, NormKind, RowOrder, TensorNames
+from quire.models.config import Fields
+
+_PLAIN = TensorNames()
+_SANDWICHED = TensorNames(
+    attention_output="post_attention_layernorm",
+    mlp_before="pre_feedforward_layernorm",
+    mlp_output="post_feedforward_layernorm",
+)
+_AFTER = TensorNames(
+    attention_before=None,
+    attention_output="post_attention_layernorm",
+    mlp_before=None,
+    mlp_output="post_feedforward_layernorm",
+)
+_ONE_NORM = TensorNames(mlp_before=None)
+_FUSED = TensorNames(qkv=("self_attn.qkv_proj",), up=("mlp.gate_up_proj",))
+_BESIDE_IMAGES = replace(
+    _SANDWICHED,
+    roots=("model.language_model", "language_model.model"),
+    heads=("lm_head", "language_model.lm_head"),
+    beside=tuple(
+        f"{root}{part}" for root in ("", "model.") for part in ("vision_", "multi_modal_projector.")
+    ),
+)
+
+_RMS = NormKind()
+_UNBIASED = NormKind(centred=True)
+_LAYER_NORM = NormKind(centred=True, bias=True)
+_BIDIRECTIONAL = ("use_bidirectional_attention",)
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Of one architecture. Where a name may stand for a truth, it is the field that tells it."""
+
+    names: TensorNames = _PLAIN
+    qkv_bias: bool | str = "attention_bias"
+    output_bias: bool | str = "attention_bias"
+    mlp_bias: bool | str = "mlp_bias"
+    biases: bool = False  # where such a field is absent
+    head_norms: Literal["each", "all"] | None = None
+    norm: NormKind = _RMS
+    eps: str | float = "rms_norm_eps"
+    activation: str = "silu"  # where ``activation_field`` is absent
+    activation_field: str = "hidden_act"
+    parallel: bool | str = False
+    row_order: RowOrder = "heads"
+    theta: float = 10_000.0  # where the config has none
+    rotary_share: float | None = None  # likewise; None: all of a head is rotated
+    varied: Callable[[Fields, Blueprint], Blueprint] = lambda _, plan: plan
+    foreign: tuple[str, ...] = ()  # fields that transformers alone computes
+
+
+_GEMMA_1 = Traits(
+    norm=NormKind(around_one=True),
+    mlp_bias=False,
+    activation="gelu_pytorch_tanh",
+    varied=variants.gemma,
+    foreign=_BIDIRECTIONAL,
+)
+_GEMMA_2 = replace(
+    _GEMMA_1,
+    names=_SANDWICHED,
+    activation_field="hidden_activation",
+    varied=variants.gemma2,
+)
+_GEMMA_3 = replace(
+    _GEMMA_2,
+    head_norms="each",
+    varied=variants.gemma3,
+    foreign=(*_BIDIRECTIONAL, "attn_logit_softcapping"),
+)
+_COHERE = Traits(
+    names=_ONE_NORM,
+    mlp_bias=False,
+    norm=_UNBIASED,
+    eps="layer_norm_eps",
+    parallel=True,
+    row_order="pairs",
+    theta=500_000.0,
+    varied=variants.cohere,
+    foreign=("use_qk_norm",),
+)
+_OLMO_2 = Traits(names=_AFTER, mlp_bias=False, head_norms="all")
+_MISTRAL = Traits(qkv_bias=False, output_bias=False)
+
+TRAITS: Mapping[str, Traits] = {
+    "LlamaForCausalLM": Traits(),
+    "MistralForCausalLM": _MISTRAL,
+    "MinistralForCausalLM": replace(_MISTRAL, mlp_bias=False),
+    "Phi3ForCausalLM": Traits(names=_FUSED, qkv_bias=False, output_bias=False, rotary_share=1.0),
+    "Qwen2ForCausalLM": Traits(qkv_bias=True, output_bias=False),
+    "Qwen3ForCausalLM": Traits(head_norms="each"),
+    "MixtralForCausalLM": replace(_MISTRAL, mlp_bias=False, varied=mixtures.mixtral),
+    "Qwen2MoeForCausalLM": Traits(
+        qkv_bias="qkv_bias", output_bias=False, mlp_bias=False, biases=True, varied=mixtures.qwen
+    ),
+    "Qwen3MoeForCausalLM": Traits(mlp_bias=False, head_norms="each", varied=mixtures.qwen),
+    "OlmoeForCausalLM": Traits(
+        mlp_bias=False, head_norms="all", varied=mixtures.qwen, foreign=("clip_qkv",)
+    ),
+    "GptOssForCausalLM": Traits(
+        names=replace(_PLAIN, sink_logits="self_attn.sinks"),
+        biases=True,
+        mlp_bias=False,
+        theta=150_000.0,
+        varied=mixtures.gpt_oss,
+    ),
+    "GraniteMoeForCausalLM": Traits(mlp_bias=False, varied=mixtures.granite),
+    "GraniteMoeSharedForCausalLM": Traits(mlp_bias=False, varied=mixtures.granite),
+    "GemmaForCausalLM": _GEMMA_1,
+    "Gemma2ForCausalLM": _GEMMA_2,
+    "Gemma3ForCausalLM": _GEMMA_3,
+    "Gemma3ForConditionalGeneration": replace(_GEMMA_3, names=_BESIDE_IMAGES),
+    "CohereForCausalLM": _COHERE,
+    "Cohere2ForCausalLM": replace(_COHERE, theta=10_000.0, varied=variants.cohere2, foreign=()),
+    "OlmoForCausalLM": Traits(
+        mlp_bias=False,
+        norm=NormKind(centred=True, weight=False),
+        eps=1e-5,
+        foreign=("clip_qkv",),
+    ),
+    "Olmo2ForCausalLM": _OLMO_2,
+    "Olmo3ForCausalLM": replace(_OLMO_2, theta=500_000.0, varied=variants.olmo3),
+    "SmolLM3ForCausalLM": Traits(theta=2_000_000.0, varied=variants.smollm3),
+    "GraniteForCausalLM": Traits(varied=variants.granite),
+    "StableLmForCausalLM": Traits(
+        qkv_bias="use_qkv_bias",
+        output_bias=False,
+        mlp_bias=False,
+        norm=_LAYER_NORM,
+        eps="layer_norm_eps",
+        parallel="use_parallel_residual",
+        rotary_share=0.25,
+        foreign=("qk_layernorm",),
+    ),
+    "Starcoder2ForCausalLM": Traits(
+        names=TensorNames(up=("mlp.c_fc",), down="mlp.c_proj"),
+        qkv_bias="use_bias",
+        output_bias="use_bias",
+        mlp_bias="use_bias",
+        biases=True,
+        norm=_LAYER_NORM,
+        eps="norm_epsilon",
+        activation="gelu_pytorch_tanh",
+    ),
+}

@@ -1,0 +1,223 @@
+"""A checkpoint into the module that ``transformers`` has for it.
+
+It is given the tensors, not the files: those it would map, and a file that is cut or written over
+while its model is served would end the process, or change the model in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from quire.core.errors import ModelError
+from quire.models.config import ModelConfig
+from quire.models.files import one_line
+from quire.models.weights import Weights, adds_nothing
+
+# Fields that say what vectors a model gives, of which transformers knows nothing.
+_OF_VECTORS = ("is_matryoshka", "matryoshka_dimensions", "classifier_from_token")
+_HEADS = ("ForSequenceClassification", "ForMaskedLM", "Model")
+# Of encoders: a state made of the first token's, and what says words.
+_ASIDE = (
+    "pooler.",
+    "cls.",
+    "lm_head.",
+    "vocab_",
+    "head.",
+    "decoder.",
+    "predictions.",
+    "generator_",
+)
+
+
+def check_decoder(architecture: str) -> None:
+    """ModelError unless ``transformers`` has such a decoder."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        raise ModelError(
+            f"{architecture} is not a decoder that transformers has for language modelling"
+            + _instead(architecture)
+        )
+
+
+def _instead(architecture: str) -> str:
+    """What to do with a model that is something else."""
+    if architecture.endswith("ForSequenceClassification"):
+        return (
+            "; of decoders, heads that classify are not computed. A reranker that says yes or no "
+            "is served with "
+            '--hf-overrides \'{"architectures": ["...ForCausalLM"], "classifier_from_token": '
+            '["no", "yes"]}\''
+        )
+    return ""
+
+
+def encoder_base(architecture: str) -> str | None:
+    """What an encoder is called without its head, "Bert"; None: it is none.
+
+    Encoders are what ``transformers`` has for masked language modelling.
+    """
+    head = next((one for one in _HEADS if architecture.endswith(one)), None)
+    if head is None:
+        return None
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    base = architecture.removesuffix(head)
+    known = MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
+    return base if f"{base}ForMaskedLM" in known else None
+
+
+def sees_both_ways(values: Mapping[str, Any]) -> bool:
+    """Whether a config has made an encoder of a decoder, as EmbeddingGemma's does."""
+    return values.get("use_bidirectional_attention") is True
+
+
+def load_causal_lm(
+    config: ModelConfig,
+    weights: Weights,
+    admit: Callable[[int], None],
+) -> Any:
+    """A decoder with its own, eager, attention, and its weights. Raises as ``_load`` does.
+
+    ModelError, too, where ``transformers`` has no such decoder.
+    """
+    from transformers import AutoModelForCausalLM
+
+    check_decoder(config.architecture)
+    given = {"attn_implementation": "eager"}
+    return _load(AutoModelForCausalLM, given, config, weights, admit, lambda name: False)
+
+
+def load_encoder_module(
+    config: ModelConfig,
+    weights: Weights,
+    admit: Callable[[int], None],
+    *,
+    classifies: bool,
+) -> Any:
+    """An encoder, with the head that classifies or without any. Raises as ``_load`` does."""
+    from transformers import AutoModel, AutoModelForSequenceClassification
+
+    auto = AutoModelForSequenceClassification if classifies else AutoModel
+
+    def may_differ(name: str) -> bool:
+        """What is made of the first state, and heads for words, are not asked for anything."""
+        return not classifies and name.startswith(_ASIDE)
+
+    return _load(auto, {}, config, weights, admit, may_differ)
+
+
+class _Unread(NamedTuple):
+    """A tensor that is read when ``transformers`` takes it, as from safetensors' own slices."""
+
+    weights: Weights
+    name: str
+
+    def __getitem__(self, all_of_it: Any) -> Tensor:  # type: ignore[override]
+        return self.weights.as_stored(self.name)
+
+    def get_shape(self) -> list[int]:
+        return list(self.weights.shape(self.name) or ())
+
+    def get_dtype(self) -> str:
+        return self.weights.stored(self.name)
+
+
+def _adds_nothing(weights: Weights, own: str) -> bool:
+    """Of a tensor by the name that its file has."""
+    names = (own, weights.prefix + own)
+    return any(name in weights and adds_nothing(weights, name) for name in names)
+
+
+def _by_own_names(weights: Weights) -> dict[str, _Unread]:
+    return {name.removeprefix(weights.prefix): _Unread(weights, name) for name in weights}
+
+
+def _load(
+    auto: Any,
+    options: Mapping[str, str],
+    config: ModelConfig,
+    weights: Weights,
+    admit: Callable[[int], None],
+    may_differ: Callable[[str], bool],
+) -> Any:
+    """A checkpoint in the module that ``auto`` has for it.
+
+    admit: told the bytes that will be taken, to refuse them. may_differ: of tensors by their names,
+    whether they may be there or not.
+
+    Raises:
+        ModelError: ``transformers`` cannot load it, or the checkpoint has not the tensors that the
+            config asks for.
+    """
+    from transformers import AutoConfig
+
+    directory = weights.directory
+    given = {"dtype": weights.dtype, **options}
+    try:
+        known, unused = AutoConfig.from_pretrained(
+            directory,
+            local_files_only=True,
+            trust_remote_code=False,
+            return_unused_kwargs=True,
+            **config.overrides,
+        )
+        unknown = [str(name) for name in unused if name not in _OF_VECTORS]
+        if unknown:
+            names = ", ".join(unknown)
+            raise ModelError(f"hf_overrides: {config.architecture} has no field {names}")
+        with torch.device("meta"):
+            outline = auto.from_config(known, trust_remote_code=False, **given)
+        _check_sizes(outline, config, weights)
+        admit(sum(t.nbytes for t in (*outline.parameters(), *outline.buffers())))
+        with _quietly():  # what it has to say of tensors is in the report
+            module, report = type(outline).from_pretrained(
+                None,
+                config=known,
+                state_dict=_by_own_names(weights),
+                output_loading_info=True,
+                **given,
+            )
+    except ModelError:
+        raise
+    except Exception as error:  # whatever an architecture's code raises, it cannot be used
+        raise ModelError(f"{directory}: transformers cannot load it: {one_line(error)}") from error
+    for fault in ("missing_keys", "mismatched_keys", "unexpected_keys"):
+        found = [name for name in map(str, report[fault]) if not may_differ(name)]
+        if fault == "unexpected_keys":
+            found = [name for name in found if not _adds_nothing(weights, name)]
+        if found:
+            names = ", ".join(sorted(found)[:5])
+            raise ModelError(f"{directory}: {fault.replace('_keys', ' tensors')}: {names}")
+    return module.eval().requires_grad_(False)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """``transformers`` tells errors only."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _check_sizes(outline: nn.Module, config: ModelConfig, weights: Weights) -> None:
+    """ModelError where a config asks for much more than there is, before memory is taken for it.
+
+    What differs by less is found when tensors are loaded.
+    """
+    asked = sum(parameter.numel() for parameter in outline.parameters())
+    if asked > 2 * weights.num_elements:  # by up to twice where a tied head counts as its own
+        raise ModelError(
+            f"{config.fields.source} asks for {asked:,} parameters, but the checkpoint holds "
+            f"{weights.num_elements:,}"
+        )

@@ -1,0 +1,233 @@
+"""Any other decoder: its code in ``transformers``, with our attention in place of its own.
+
+``transformers`` calls attention through an interface: a function that gets queries, keys, values,
+and the keyword arguments that were given to the decoder. A step travels as one of them.
+
+That an architecture does nothing with attention that we do not know of is not taken on trust. As
+it is loaded, a probe takes down what each layer asks for and refuses what is unknown; then a few
+tokens must come out of paged attention as they do out of the architecture's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quire.core.errors import ModelError
+from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, LayerKV, Texts
+from quire.models.base import ExpertFacts, checked_max_positions
+from quire.models.config import ModelConfig
+from quire.models.files import one_line
+from quire.models.selfcheck import check_against, sample_texts
+from quire.models.transformers_loading import load_causal_lm
+from quire.models.transformers_probe import Probe, probe_attention, probe_mask
+from quire.models.weights import Weights
+
+# The names under which transformers finds our attention, and the probe.
+_PAGED = "quire"
+_PROBE = "quire_probe"
+
+_LONGEST = 2**24  # tokens; windows are probed over as many
+
+
+class TransformersModel:
+    """A ``Model`` computed by ``transformers``."""
+
+    # Sequences end where a rotation would begin to stretch with their length: see _position_limit.
+    kv_depends_on_prompt_length = False
+    experts: ExpertFacts | None = None  # there may be some, but its code alone knows
+    has_head = True
+    replayable = False  # what an architecture's code does, nobody knows
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        causal_lm: Any,
+        max_model_len: int | None,
+        instruction_set: str = "",
+    ) -> None:
+        """Take over ``causal_lm``, a ``transformers`` model with its own, eager, attention.
+
+        Raises:
+            ModelError: the architecture needs more than paged attention gives it.
+        """
+        limit = _position_limit(config, causal_lm)
+        self.max_positions = checked_max_positions(max_model_len, limit, limit)
+        self.eos_token_ids = config.eos_token_ids
+        self.dtype: torch.dtype = causal_lm.dtype
+        self.weight_bytes = sum(t.nbytes for t in (*causal_lm.parameters(), *causal_lm.buffers()))
+        probe = Probe(config.architecture, self.max_positions)
+        texts = sample_texts(causal_lm.get_input_embeddings().num_embeddings)
+        with torch.inference_mode():
+            try:
+                own = causal_lm(texts, use_cache=False).logits.float()
+            except Exception as error:  # the architecture's code may raise anything
+                raise probe.refuse(f"it cannot compute: {one_line(error)}") from error
+            self.vocab_size = own.shape[2]
+            self._decoder = causal_lm.base_model
+            if self._decoder is causal_lm:
+                raise probe.refuse("its decoder and its head are one module")
+            output_type = _run_probe(causal_lm, texts[0], probe)
+            setattr(causal_lm, causal_lm.base_model_prefix, _Given(output_type))
+            self._head = causal_lm
+            self.kv_shapes = tuple(probe.shapes)
+            self._specs = tuple(probe.specs)
+            self.windows = tuple(spec.window for spec in self._specs)
+            try:
+                check_against(self, texts, own, instruction_set)
+            except Exception as error:  # the architecture's code may raise anything
+                raise probe.refuse(one_line(error)) from error
+
+    @classmethod
+    def load(
+        cls,
+        config: ModelConfig,
+        weights: Weights,
+        max_model_len: int | None,
+        admit: Callable[[int], None],
+        instruction_set: str = "",
+    ) -> TransformersModel:
+        """Load the checkpoint of ``weights``, in its dtype.
+
+        admit: told the bytes that will be taken, to refuse them.
+        instruction_set: of the kernels that check it.
+
+        Raises:
+            ModelError: ``transformers`` cannot load it as a decoder, tensors are missing or left
+                over, or the architecture needs more than paged attention gives it.
+        """
+        _register()
+        causal_lm = load_causal_lm(config, weights, admit)
+        return cls(config, causal_lm, max_model_len, instruction_set)
+
+    def to(self, device: torch.device) -> TransformersModel:
+        """The same model, its weights moved to ``device``."""
+        self._decoder.to(device)
+        self._head.to(device)
+        return self
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        kv: Sequence[LayerKV],
+        kernels: Kernels,
+    ) -> Tensor:
+        """See ``Model.forward``."""
+        step = _Step(kv, kernels, kernels.plan(batch), self._specs)
+        output = self._decoder(
+            input_ids=token_ids[None],
+            position_ids=batch.positions[None],
+            use_cache=False,
+            quire_step=step,
+        )
+        hidden: Tensor = output.last_hidden_state[0]
+        return hidden
+
+    def go_on(
+        self, texts: Texts, kv: Sequence[LayerKV], kernels: Kernels, vocab_size: int
+    ) -> Tensor | None:
+        """See ``Model.go_on``."""
+        return None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See ``Model.logits``. The architecture's own code scales and caps them."""
+        logits: Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits[0]
+        return logits.float()
+
+
+@dataclass
+class _Step:
+    """One step on its way through the layers."""
+
+    kv: Sequence[LayerKV]
+    kernels: Kernels
+    plan: Any
+    specs: Sequence[AttentionSpec]
+    layer: int = 0  # the next to call attention
+
+
+def _paged_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    quire_step: _Step,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """An attention function for ``transformers.AttentionInterface``.
+
+    query [1, H, T, D], key [1, Hkv, T, D], value [1, Hkv, T, Dv] -> [1, T, H, Dv]. Keyword
+    arguments were judged by the probe; what they ask for is in the layer's AttentionSpec.
+    """
+    layer, quire_step.layer = quire_step.layer, quire_step.layer + 1
+    output = quire_step.kernels.attend(
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        quire_step.kv[layer],
+        quire_step.specs[layer],
+        quire_step.plan,
+    )
+    return output[None], None
+
+
+class _Given(nn.Module):
+    """Stands in for a decoder whose hidden states are at hand, so that only the head computes."""
+
+    def __init__(self, output_type: type) -> None:
+        super().__init__()
+        self.output_type = output_type
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Any:
+        return self.output_type(last_hidden_state=inputs_embeds)
+
+
+def _run_probe(causal_lm: Any, text: Tensor, probe: Probe) -> type:
+    """Fill ``probe``, switch to paged attention, and return the type of the decoder's output."""
+    causal_lm.set_attn_implementation(_PROBE)
+    try:
+        output = causal_lm.base_model(
+            input_ids=text[None],
+            position_ids=torch.arange(len(text))[None],
+            use_cache=False,
+            quire_probe=probe,
+        )
+    except ModelError:
+        raise
+    except Exception as error:  # the architecture's code may raise anything
+        raise probe.refuse(f"other attention does not fit in: {one_line(error)}") from error
+    if not probe.specs:
+        raise probe.refuse("its attention does not go through transformers' attention interface")
+    causal_lm.set_attn_implementation(_PAGED)
+    return type(output)
+
+
+def _position_limit(config: ModelConfig, causal_lm: Any) -> int:
+    """Tokens that a sequence may have."""
+    limit = getattr(causal_lm.config, "max_position_embeddings", None)
+    if not isinstance(limit, int):
+        raise ModelError(
+            f"{config.architecture} is not supported: it has no max_position_embeddings, as is so "
+            "where positions are ALiBi biases or there is no attention"
+        )
+    rope = getattr(causal_lm.config, "rope_parameters", None) or {}
+    # Beyond the original length the whole batch would rotate as its longest sequence does.
+    for part in (rope, *rope.values()):
+        if isinstance(part, dict) and part.get("rope_type") == "longrope":
+            limit = min(limit, int(part["original_max_position_embeddings"]))
+    return min(limit, _LONGEST)
+
+
+def _register() -> None:
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(_PAGED, _paged_attention)
+    AttentionInterface.register(_PROBE, probe_attention)
+    AttentionMaskInterface.register(_PROBE, probe_mask)  # without one, as _PAGED, no mask is made

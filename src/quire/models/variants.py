@@ -1,0 +1,131 @@
+"""What single families of Llama's kind do otherwise: each takes the common plan to its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.errors import ModelError
+from quire.models.blueprint import Blueprint
+from quire.models.config import Fields
+from quire.models.rope import RopeConfig
+
+_STEADY = ("default", "linear", "llama3", "yarn")  # rotations that do not hang on a text's length
+
+
+def gemma(fields: Fields, plan: Blueprint) -> Blueprint:
+    """Embeddings times sqrt(d); "gelu" meant its approximation."""
+    tanh = "gelu_pytorch_tanh" if plan.activation == "gelu" else plan.activation
+    return replace(
+        plan,
+        activation=tanh,
+        embedding_scale=plan.hidden_size**0.5,
+        embedding_scale_in_dtype=True,
+    )
+
+
+def gemma2(fields: Fields, plan: Blueprint) -> Blueprint:
+    """Scores and logits are capped, and queries scaled by a number of their own."""
+    return replace(
+        _gemma_scaled(fields, plan),
+        softcap=_cap(fields, "attn_logit_softcapping", 50.0),
+        logits_softcap=_cap(fields, "final_logit_softcapping", 30.0),
+    )
+
+
+def gemma3(fields: Fields, plan: Blueprint) -> Blueprint:
+    """Layers with a window have a rotation of their own."""
+    local = fields.get("rope_local_base_freq", float, 10_000.0)
+    plan = replace(plan, logits_softcap=_cap(fields, "final_logit_softcapping", None))
+    return _two_rotations(fields, _gemma_scaled(fields, plan), 1_000_000.0, local)
+
+
+def cohere(fields: Fields, plan: Blueprint) -> Blueprint:
+    """Logits are scaled."""
+    return replace(plan, logits_scale=fields.get("logit_scale", float, 0.0625))
+
+
+def cohere2(fields: Fields, plan: Blueprint) -> Blueprint:
+    """Only layers with a window are told positions."""
+    _check_window(fields)
+    rope_of = tuple(None if window is None else 0 for window in plan.windows)
+    return replace(cohere(fields, plan), rope_of=rope_of)
+
+
+def olmo3(fields: Fields, plan: Blueprint) -> Blueprint:
+    """Only layers without a window may be stretched."""
+    return _two_rotations(fields, plan, 500_000.0, 500_000.0)
+
+
+def smollm3(fields: Fields, plan: Blueprint) -> Blueprint:
+    """Some layers are told no positions: every fourth, or those for which ``no_rope_layers`` has 0.
+
+    (Its name notwithstanding.)
+    """
+    told = fields.get("no_rope_layers", list, [])
+    layers = range(len(plan.windows))
+    if not told:
+        every = fields.positive("no_rope_layer_interval", 4)
+        told = [int((layer + 1) % every != 0) for layer in layers]
+    if len(told) != len(layers) or not all(each in (0, 1) for each in told):
+        raise fields.wrong("no_rope_layers", f"0 or 1 for each of {len(layers)} layers")
+    return replace(plan, rope_of=tuple(0 if each else None for each in told))
+
+
+def granite(fields: Fields, plan: Blueprint) -> Blueprint:
+    """Four multipliers."""
+    scaling = fields.get("logits_scaling", float, 1.0)
+    scale = fields.get("attention_multiplier", float, 1.0)
+    if scaling <= 0 or scale <= 0:
+        raise ModelError(
+            f"{fields.source}: logits_scaling and attention_multiplier must be above 0"
+        )
+    return replace(
+        plan,
+        embedding_scale=fields.get("embedding_multiplier", float, 1.0),
+        residual_scale=fields.get("residual_multiplier", float, 1.0),
+        attention_scale=scale,
+        logits_scale=1.0 / scaling,
+    )
+
+
+def _gemma_scaled(fields: Fields, plan: Blueprint) -> Blueprint:
+    _check_window(fields)
+    scalar = fields.get("query_pre_attn_scalar", float, 256.0)
+    if scalar <= 0:
+        raise fields.wrong("query_pre_attn_scalar", "above 0")
+    return replace(gemma(fields, plan), attention_scale=scalar**-0.5)
+
+
+def _two_rotations(fields: Fields, plan: Blueprint, theta: float, local: float) -> Blueprint:
+    """The first for layers that see everything, the second for those with a window."""
+    _check_window(fields)
+    # What stands beside ``rope_parameters``, in the older spelling, is the first one's.
+    own = ("rope_theta", "rope_scaling")
+    near = fields.holding({k: v for k, v in fields.values.items() if k not in own})
+    ropes = (
+        RopeConfig.read(fields, plan.heads.dim, theta, layers="full_attention"),
+        RopeConfig.read(near, plan.heads.dim, local, layers="sliding_attention"),
+    )
+    for rope in ropes:
+        if rope.kind not in _STEADY:
+            names = ", ".join(_STEADY)
+            raise ModelError(f"{rope.fields.source}: rope_type is {rope.kind}; supported: {names}")
+    rope_of = tuple(0 if window is None else 1 for window in plan.windows)
+    return replace(plan, ropes=ropes, rope_of=rope_of)
+
+
+def _check_window(fields: Fields) -> None:
+    """What such layers do hangs on which of them have a window, so there must be one."""
+    fields.positive("sliding_window")
+
+
+def _cap(fields: Fields, name: str, default: float | None) -> float | None:
+    """None where the field is null."""
+    if name in fields.values and fields.values[name] is None:
+        return None
+    if default is None and name not in fields:
+        return None
+    cap = fields.get(name, float, default)
+    if cap <= 0:
+        raise fields.wrong(name, "above 0")
+    return cap

@@ -1,6 +1,0 @@
-"""What the page shows, kept in a file, of a server or of a simulation. Never torch."""
-
-from quire.recording.form import Header, Writer
-from quire.recording.reading import Line, Summary, check, lines
-
-__all__ = ["Header", "Line", "Summary", "Writer", "check", "lines"]

@@ -1,5 +1,0 @@
-"""The experiments of the PagedAttention paper and of articles, on a virtual clock. Never torch."""
-
-from quire.reproduction.run import EXPERIMENTS, reproduce
-
-__all__ = ["EXPERIMENTS", "reproduce"]

@@ -1,0 +1,124 @@
+"""What of an answer stands in its prompt already, told by what the chat template writes.
+
+A template may open the reasoning, or a message be gone on with whose thought is not at its end. To
+know that, the template is asked again: without the beginning of an answer, or with a mark at the
+end of what was said before. It is asked for texts in which nothing reads like a mark of reasoning,
+so that what others have said decides nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from quire.core.errors import RequestError
+from quire.text.final_message import FIELD, last_text, lengthened, new_mark
+
+_Message = Mapping[str, Any]
+Render = Callable[[Sequence[_Message], Mapping[str, Any]], str]
+"""A conversation as a text, by messages and the template's variables."""
+
+_SAID_BY_OTHERS = ("tools", "documents")  # variables that are texts of the conversation
+_OPENS = "add_generation_prompt"
+
+
+class Begun(NamedTuple):
+    """opening: what the template has written of the answer. said: the text that it goes on."""
+
+    opening: str = ""
+    said: str = ""
+
+    @property
+    def text(self) -> str:
+        return self.opening + self.said
+
+
+class ChatPrompt(NamedTuple):
+    """A conversation as a prompt, and what of the answer stands in it."""
+
+    token_ids: list[int]
+    begun: Begun
+
+
+def begun_in(
+    prompt: str,
+    render: Render,
+    messages: Sequence[_Message],
+    variables: Mapping[str, Any],
+    marks: Sequence[str],
+) -> Begun:
+    """What of the answer stands in ``prompt``, which was rendered of these messages.
+
+    marks: what may open or close something in an answer.
+    """
+    going_on = bool(variables.get(FIELD))
+    others, last = (messages[:-1], messages[-1:]) if going_on else (messages, ())
+    given = {name: variables[name] for name in _SAID_BY_OTHERS if name in variables}
+    calm, calm_given = _without(marks, list(others)), _without(marks, given)
+    asked = {**variables, **calm_given}
+    if calm != list(others) or calm_given != given:
+        prompt = render([*calm, *last], asked)
+    if last:
+        text = _after_mark(prompt, render, calm, last, asked)
+        return _parted(text, last_text(last[0]) or "", marks)
+    if asked.get(_OPENS, True) and (added := _added(prompt, render, calm, asked)):
+        return Begun(added)
+    return Begun(_after_mark(prompt, render, calm, (), asked))
+
+
+def _added(
+    prompt: str, render: Render, messages: Sequence[_Message], variables: Mapping[str, Any]
+) -> str:
+    """What the template adds to begin an answer; "" where that cannot be told."""
+    try:
+        before = render(messages, {**variables, _OPENS: False})
+    except RequestError:  # some take no such conversation
+        return ""
+    return prompt[len(before) :] if prompt.startswith(before) else ""
+
+
+def _after_mark(
+    prompt: str,
+    render: Render,
+    messages: Sequence[_Message],
+    last: Sequence[_Message],
+    variables: Mapping[str, Any],
+) -> str:
+    """What of the prompt comes after the texts of ``messages``."""
+    mark = new_mark()
+    marked = [lengthened(one, mark) if last_text(one) else one for one in messages]
+    try:
+        text = render([*marked, *last], variables)
+    except RequestError:  # it wants certain texts
+        return prompt
+    return text[text.rfind(mark) + len(mark) :] if mark in text else prompt
+
+
+def _parted(text: str, said: str, marks: Sequence[str]) -> Begun:
+    """A begun answer, parted into what the template has written of it and what was said."""
+    said = said if said.strip() else ""
+    for kept in (said, said.rstrip(), said.strip()):
+        if text.endswith(kept):
+            break
+    else:  # the template has its own way with it
+        end = max((text.rfind(mark) + len(mark) for mark in marks if mark in text), default=0)
+        kept = text[end:]
+    opening = text.removesuffix(kept)
+    return Begun(opening, text[len(opening) :])
+
+
+def _without(marks: Sequence[str], value: Any) -> Any:
+    """The same with nothing in its texts that reads like one of the marks."""
+    if not marks:
+        return value
+    reads = re.compile("|".join(map(re.escape, marks)))
+
+    def calm(value: Any) -> Any:
+        if isinstance(value, str):
+            return reads.sub(lambda mark: "x" * len(mark[0]), value)
+        if isinstance(value, dict):
+            return type(value)({calm(key): calm(item) for key, item in value.items()})
+        return [calm(item) for item in value] if isinstance(value, list) else value
+
+    return calm(value)

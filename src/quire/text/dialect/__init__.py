@@ -1,0 +1,48 @@
+"""What a model's text means: reasoning, content, and calls of tools."""
+
+from quire.text.dialect.calls import Tools
+from quire.text.dialect.catalogue import DIALECTS, REASONING, Dialect, dialect_of, marks_of
+from quire.text.dialect.declared import Declared
+from quire.text.dialect.events import (
+    Call,
+    CallArguments,
+    CallBegun,
+    CallCut,
+    CallEnded,
+    ContentPiece,
+    Event,
+    ReasoningPiece,
+    Reply,
+)
+from quire.text.dialect.grammar import Thought, Wanted, Writing, literal
+from quire.text.dialect.mending import mended
+from quire.text.dialect.parser import CallForm, Marks, OutputParser, Parser, Standing
+
+__all__ = [
+    "DIALECTS",
+    "REASONING",
+    "Call",
+    "CallArguments",
+    "CallBegun",
+    "CallCut",
+    "CallEnded",
+    "CallForm",
+    "ContentPiece",
+    "Declared",
+    "Dialect",
+    "Event",
+    "Marks",
+    "OutputParser",
+    "Parser",
+    "ReasoningPiece",
+    "Reply",
+    "Standing",
+    "Thought",
+    "Tools",
+    "Wanted",
+    "Writing",
+    "dialect_of",
+    "literal",
+    "marks_of",
+    "mended",
+]

@@ -1,0 +1,187 @@
+"""The dialects there are, by name, and how a model's own is found in its chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from quire.text.dialect import glm, harmony, llama, marked, mistral, pythonic, qwen_xml, tagged
+from quire.text.dialect.calls import Tools
+from quire.text.dialect.grammar import Frame, Spell, Writing
+from quire.text.dialect.parser import CallForm, Marks, Parser
+
+
+class Order(Protocol):
+    """See ``harmony.Channels.order``."""
+
+    def __call__(self, spell: Spell, any_token: str, most: int | None, *, amid: bool) -> str: ...
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a family of models writes calls.
+
+    names: vLLM's for it; the first is ours.
+    sign: what a chat template holds where its model speaks so.
+    marks: of its calls; where they are special tokens, they must not be left out of the text.
+    id_length: characters of a call's id, where its chat template insists.
+    old_writing: of chat templates that do not hold ``new_sign``.
+    parser: of a format that orders the whole output, not only its calls; it is told what the
+    prompt holds of that.
+    order: of such a format, see ``harmony.Channels.order``.
+    """
+
+    names: tuple[str, ...]
+    form: CallForm | None
+    writing: Writing
+    sign: str
+    marks: tuple[str, ...]
+    id_length: int | None = None
+    old_writing: Writing | None = None
+    new_sign: str = ""
+    parser: Callable[[Tools | None, str], Parser] | None = None
+    order: Order | None = None
+
+    def writing_in(self, template: str) -> Writing:
+        if self.old_writing is not None and self.new_sign not in template:
+            return self.old_writing
+        return self.writing
+
+
+def _tagged(
+    names: tuple[str, ...],
+    opens: str,
+    closes: str,
+    frame: Callable[[str, str], Frame],
+    sign: str = "",
+) -> Dialect:
+    marks = tuple(mark for mark in (opens, closes) if mark)
+    form = tagged.form(opens, closes)
+    return Dialect(names, form, frame(opens, closes), sign or opens, marks)
+
+
+def _xml(names: tuple[str, ...], manner: qwen_xml.Manner, sign: str) -> Dialect:
+    form = CallForm((manner.opens, qwen_xml.FUNCTION), manner.read)
+    return Dialect(names, form, manner.frame, sign, manner.marks)
+
+
+# Of those whose sign a template holds, the first counts.
+_ALL = (
+    Dialect(
+        ("openai", "harmony", "gpt_oss"),
+        form=None,
+        writing=harmony.Channels(),
+        sign="<|channel|>analysis",
+        marks=harmony.MARKS,
+        parser=harmony.parser,
+        order=harmony.Channels().order,
+    ),
+    Dialect(
+        ("deepseek_v31", "deepseek_v3", "deepseek_r1"),
+        CallForm((marked.DEEPSEEK.opens, marked.DEEPSEEK.call), marked.DEEPSEEK.read),
+        marked.FENCED_FRAME,
+        sign=marked.DEEPSEEK.opens,
+        marks=marked.DEEPSEEK.marks,
+        old_writing=marked.DEEPSEEK_FRAME,
+        new_sign=marked.FENCE,
+    ),
+    Dialect(
+        ("kimi_k2",),
+        CallForm((marked.KIMI.opens, marked.KIMI.call), marked.KIMI.read),
+        marked.KIMI_FRAME,
+        sign=marked.KIMI.opens,
+        marks=marked.KIMI.marks,
+    ),
+    Dialect(
+        ("glm45", "glm47"),
+        CallForm((glm.OPENS,), glm.read),
+        glm.FRAME,
+        sign=glm.KEY,
+        marks=(glm.OPENS, glm.CLOSES),
+    ),
+    _xml(("seed_oss",), qwen_xml.SEED, qwen_xml.SEED.opens),
+    _xml(("qwen3_xml", "qwen3_coder"), qwen_xml.QWEN, qwen_xml.PARAMETER),
+    _tagged(
+        ("minimax", "minimax_m1"),
+        "<tool_calls>",
+        "</tool_calls>",
+        tagged.in_lines,
+        sign='<tool_calls>\\n{"name"',
+    ),
+    _tagged(("jamba",), "<tool_calls>", "</tool_calls>", tagged.listed),
+    _tagged(
+        ("hermes", "qwen2_5", "qwen3", "smollm3"),
+        "<tool_call>",
+        "</tool_call>",
+        tagged.each_marked,
+    ),
+    _tagged(("nemotron",), "<TOOLCALL>", "</TOOLCALL>", tagged.listed),
+    _tagged(
+        ("cohere_command3", "cohere_command4"),
+        "<|START_ACTION|>",
+        "<|END_ACTION|>",
+        tagged.numbered,
+    ),
+    _tagged(("granite",), "<|tool_call|>", "", tagged.listed),
+    Dialect(
+        ("mistral",),
+        CallForm((mistral.OPENS,), mistral.read),
+        mistral.FRAME,
+        sign=mistral.OPENS,
+        marks=(mistral.OPENS, mistral.NUMBERED, mistral.ARGUMENTS),
+        id_length=9,
+        old_writing=mistral.LIST_FRAME,
+        new_sign=mistral.ARGUMENTS,
+    ),
+    Dialect(
+        ("pythonic", "llama4_pythonic"),
+        CallForm((pythonic.OPENS,), pythonic.read, bare=True),
+        pythonic.FRAME,
+        sign="func_name1(",
+        marks=(pythonic.OPENS, pythonic.CLOSES),
+    ),
+    Dialect(
+        ("llama3_json", "llama4_json"),
+        CallForm((llama.MARK,), llama.read, bare=True),
+        llama.FRAME,
+        sign='"parameters": ',
+        marks=(llama.MARK,),
+    ),
+)
+DIALECTS: Mapping[str, Dialect] = {name: dialect for dialect in _ALL for name in dialect.names}
+
+# What holds one of these speaks in none of the dialects, whatever else it holds.
+_FOREIGN = ("]<]minimax[>[", "<atem:invoke", '"tool_name": title of the tool')
+
+_THINK = Marks("<think>", "</think>")
+_MISTRAL = Marks("[THINK]", "[/THINK]")
+_COHERE = Marks("<|START_THINKING|>", "<|END_THINKING|>")
+_SEED = Marks("<seed:think>", "</seed:think>")
+REASONING: Mapping[str, Marks] = {
+    "qwen3": _THINK,
+    "deepseek_r1": Marks("<think>", "</think>", implied=True),
+    "glm45": _THINK,
+    "olmo3": _THINK,
+    "kimi_k2": _THINK,
+    "deepseek_v3": _THINK,
+    "mistral": _MISTRAL,
+    "cohere_command3": _COHERE,
+    "seed_oss": _SEED,
+    "openai_gptoss": harmony.REASONING,
+}
+
+
+def dialect_of(template: str) -> Dialect | None:
+    """The dialect that a chat template teaches; None if it is none of ours."""
+    if any(sign in template for sign in _FOREIGN):
+        return None
+    return next((dialect for dialect in _ALL if dialect.sign in template), None)
+
+
+def marks_of(template: str) -> Marks | None:
+    """The marks of reasoning that a chat template knows."""
+    for marks in (harmony.REASONING, _THINK, _MISTRAL, _COHERE, _SEED):
+        if marks.end in template:
+            return marks
+    return None

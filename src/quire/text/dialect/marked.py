@@ -1,0 +1,114 @@
+"""Calls whose names and arguments have marks of their own: DeepSeek's and Kimi's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.text.dialect.calls import Calls
+from quire.text.dialect.grammar import NUMBER, Frame
+from quire.text.dialect.json_calls import read_arguments
+from quire.text.dialect.reader import Reader, Reading
+
+FENCE, _FENCE_ENDS = "```json", "```"
+
+
+@dataclass(frozen=True)
+class Section:
+    """Calls between ``opens`` and ``closes``: ``call``, a name, ``arguments``, JSON, ``ends``."""
+
+    opens: str
+    call: str
+    arguments: str
+    ends: str
+    closes: str
+    prefix: str = ""  # of a name, which its number follows: Kimi has functions.f:0
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return self.opens, self.call, self.arguments, self.ends, self.closes
+
+    def read(self, reader: Reader, calls: Calls) -> Reading[bool]:
+        """All calls of a section; False if the first is none. What follows a good one is left."""
+        yield from reader.take(self.opens)
+        called = False
+        while True:
+            yield from reader.spaces()
+            if not (yield from self._read_call(reader, calls)):
+                break
+            called = True
+            if calls.incomplete:
+                return True
+        if called:
+            reader.retreat()
+            yield from reader.spaces()
+            if not (yield from reader.take(self.closes)):
+                reader.retreat()
+            reader.use()
+        return called
+
+    def _read_call(self, reader: Reader, calls: Calls) -> Reading[bool]:
+        if not (yield from reader.take(self.call)):
+            return False
+        name = (yield from reader.word()).removeprefix(self.prefix)
+        id = None
+        if self.prefix and (yield from reader.take(":")):
+            number = yield from reader.word()
+            id = f"{self.prefix}{name}:{number}"
+        yield from reader.spaces()
+        if not (yield from reader.take(self.arguments)):
+            return False
+        fenced = (yield from reader.peek()) not in ("{", " ", "\n", "")
+        if fenced:  # DeepSeek V3 and R1: what it is first, then its name, then JSON in a fence
+            name = yield from reader.word()
+            yield from reader.spaces()
+            yield from reader.take(FENCE)
+        yield from reader.spaces()
+        if not calls.accepts(name) or not (yield from read_arguments(reader, calls, name, id)):
+            return False
+        if calls.incomplete:
+            return True
+        yield from reader.spaces()
+        if fenced and (yield from reader.take(_FENCE_ENDS)):
+            yield from reader.spaces()
+        if (yield from reader.take(self.ends)):
+            reader.use()
+        else:
+            reader.retreat()
+        return True
+
+
+DEEPSEEK = Section(
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
+)
+DEEPSEEK_FRAME = Frame(
+    opening=(DEEPSEEK.opens,),
+    before=(DEEPSEEK.call, "NAME", DEEPSEEK.arguments),
+    after=(DEEPSEEK.ends,),
+    closing=(DEEPSEEK.closes,),
+)
+FENCED_FRAME = Frame(
+    opening=(DEEPSEEK.opens,),
+    before=(DEEPSEEK.call, "function", DEEPSEEK.arguments, f"NAME\n{FENCE}\n"),
+    after=(f"\n{_FENCE_ENDS}", DEEPSEEK.ends),
+    between=("\n",),
+    closing=(DEEPSEEK.closes,),
+)
+
+KIMI = Section(
+    "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_calls_section_end|>",
+    prefix="functions.",
+)
+KIMI_FRAME = Frame(
+    opening=(KIMI.opens,),
+    before=(KIMI.call, "functions.NAME:", NUMBER, KIMI.arguments),
+    after=(KIMI.ends,),
+    closing=(KIMI.closes,),
+)

@@ -1,0 +1,183 @@
+"""JSON as models write it, made JSON as it passes.
+
+What has one meaning only is mended: a line end or another control character within a text, a
+backslash before what JSON does not escape (``C:\\dir``), half a surrogate pair, texts in single
+quotes, Python's True, False and None, numbers as Python writes them, a comma before a bracket that
+closes. Whatever else is no JSON breaks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import Enum, auto
+
+from quire.text.dialect import literals
+
+MOST_LEVELS = 128  # of objects and lists: what reads JSON bounds them
+_LONGEST_SCALAR = 4096  # characters: Python reads integers of 4,300 digits
+
+_SPACES = re.compile(r"[ \t\n\r]*")
+_SCALAR = re.compile(r"[-+.\w]*")
+_PLAIN = {quote: re.compile(rf'[^"\\\x00-\x1f\ud800-\udfff{quote}]*') for quote in "\"'"}
+_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_PARTIAL = re.compile(r"(?:\\(?:u[0-9a-fA-F]{0,3})?)?")  # of an escape
+_HIGH, _LOW = re.compile(r"\\u[dD][89abAB]"), re.compile(r"\\u[dD][c-fC-F]")
+_CLOSING = {"{": "}", "[": "]"}
+_NO_CHARACTER = r"\ufffd"
+
+
+class _Next(Enum):
+    """What may come."""
+
+    VALUE = auto()
+    KEY = auto()
+    COLON = auto()
+    REST = auto()  # a comma, or what closes
+
+
+class Mender:
+    """One object or list, as it comes.
+
+    done: it is complete. broken: it cannot go on as it does.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self.broken = False
+        self._next = _Next.VALUE
+        self._opened: list[str] = []  # what will close each object and list
+        self._empty = False  # the last one holds nothing yet
+        self._comma = ""  # and white space, held back: it may be one too many
+        self._quote = ""  # of the text that it is in
+        self._is_key = False
+        self._said: list[str] = []
+
+    def feed(self, text: str, at: int) -> tuple[str, int]:
+        """What the text from ``at`` on comes to, and up to where it has been read."""
+        while at < len(text) and not self.done and not self.broken:
+            before = at
+            at = self._in_text(text, at) if self._quote else self._between(text, at)
+            if at == before:
+                break  # more has to come
+        said, self._said = "".join(self._said), []
+        return said, at
+
+    # -- within a text -----------------------------------------------------------------------------
+
+    def _in_text(self, text: str, at: int) -> int:
+        start, at = at, _end(_PLAIN[self._quote], text, at)
+        self._said.append(text[start:at])
+        if at == len(text):
+            return at
+        char = text[at]
+        if char == "\\":
+            return self._escape(text, at)
+        if char == self._quote:
+            self._said.append('"')
+            self._quote, self._next = "", _Next.COLON if self._is_key else _Next.REST
+        else:
+            self._said.append(_NO_CHARACTER if char >= "\ud800" else json.dumps(char)[1:-1])
+        return at + 1
+
+    def _escape(self, text: str, at: int) -> int:
+        """Past an escape; not, where it is not all there."""
+        if _is_partial(text, at):
+            return at
+        if self._quote == "'" == text[at + 1]:
+            self._said.append("'")
+            return at + 2
+        found = _ESCAPE.match(text, at)
+        if found is None:
+            self._said.append(r"\\")
+            return at + 1
+        escape, end = found[0], found.end()
+        if _LOW.match(escape):
+            escape = _NO_CHARACTER
+        elif _HIGH.match(escape):
+            if _is_partial(text, end):
+                return at  # the other half may come
+            other = _ESCAPE.match(text, end)
+            if other is not None and _LOW.match(other[0]):
+                escape, end = escape + other[0], other.end()
+            else:
+                escape = _NO_CHARACTER
+        self._said.append(escape)
+        return end
+
+    # -- between texts -----------------------------------------------------------------------------
+
+    def _between(self, text: str, at: int) -> int:
+        start, at = at, _end(_SPACES, text, at)
+        if self._comma:
+            self._comma += text[start:at]
+        else:
+            self._said.append(text[start:at])
+        if at == len(text):
+            return at
+        char = text[at]
+        if self._opened and char == self._opened[-1] and self._closes():
+            self._close(char)
+            return at + 1
+        match self._next:
+            case _Next.COLON if char == ":":
+                self._say(char, _Next.VALUE)
+            case _Next.REST if char == ",":
+                self._comma = char
+                self._next = _Next.KEY if self._opened[-1] == "}" else _Next.VALUE
+            case _Next.KEY | _Next.VALUE if char in _PLAIN:
+                self._say('"', self._next)
+                self._quote, self._is_key = char, self._next is _Next.KEY
+            case _Next.VALUE if char in _CLOSING and len(self._opened) < MOST_LEVELS:
+                self._say(char, _Next.KEY if char == "{" else _Next.VALUE)
+                self._opened.append(_CLOSING[char])
+                self._empty = True
+            case _Next.VALUE if self._opened:
+                return self._scalar(text, at)
+            case _:
+                self.broken = True
+                return at
+        return at + 1
+
+    def _scalar(self, text: str, at: int) -> int:
+        end = _end(_SCALAR, text, at)
+        if end == len(text) and end - at <= _LONGEST_SCALAR:
+            return at  # it may go on
+        try:
+            if end - at > _LONGEST_SCALAR:
+                raise literals.NoLiteral
+            self._say(literals.as_json(text[at:end]), _Next.REST)
+        except literals.NoLiteral:
+            self.broken = True
+            return at
+        return end
+
+    def _say(self, text: str, then: _Next) -> None:
+        self._said.append(self._comma + text)
+        self._comma, self._empty, self._next = "", False, then
+
+    def _closes(self) -> bool:
+        """Whether what closes may come: after a value, a comma, or nothing."""
+        return self._next is _Next.REST or self._empty or bool(self._comma)
+
+    def _close(self, char: str) -> None:
+        self._said.append(self._comma[1:] + char)
+        self._comma, self._empty, self._next = "", False, _Next.REST
+        self._opened.pop()
+        self.done = not self._opened
+
+
+def mended(text: str) -> str | None:
+    """A whole object or list, mended; None if it cannot be."""
+    mender = Mender()
+    said, at = mender.feed(text, 0)
+    return said if mender.done and not text[at:].strip() else None
+
+
+def _is_partial(text: str, at: int) -> bool:
+    """Whether an escape may go on beyond the text."""
+    return _end(_PARTIAL, text, at) == len(text)
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    return pattern.match(text, at).end()  # type: ignore[union-attr]

@@ -1,0 +1,219 @@
+"""JSON as some models write it: keys without quotes, texts between marks of their own.
+
+As Gemma 4's {city:<|"|>Paris<|"|>,days:[1,2]}. llguidance knows no such JSON; so a schema becomes
+rules here, as far as they can promise what it says, and is refused beyond that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.errors import RequestError, shown
+from quire.text.dialect.grammar import Rules, Schema, Spell, beyond, literal, members
+from quire.text.dialect.plain_text import text_terminal, values
+
+_SCALARS = ("integer", "number", "boolean", "null")
+_TYPES = ("object", "array", "string", *_SCALARS)
+_REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/~%]+)")
+_OF_ARRAYS = {"type", "items", "minItems", "maxItems"}
+_OF_UNIONS = {"anyOf", "type"}
+_COMMA = ' "," '
+_MOST_ITEMS = 64  # of a bound: beyond, the grammar becomes large
+_MOST_LEVELS = 32
+
+
+@dataclass(frozen=True)
+class Notation:
+    """opens, closes: around a text, which is written as it is.
+
+    quoted: keys are between these marks too; else they are words.
+    stops: what a text may not hold, beside ``closes``.
+    """
+
+    opens: str
+    closes: str
+    quoted: bool
+    stops: tuple[str, ...]
+
+    def arguments(self, rules: Rules, schema: Schema) -> str:
+        """See ``Frame.arguments``."""
+        definitions = {key: schema.get(key, {}) for key in ("$defs", "definitions")}
+        return _Writer(self, rules, definitions).object(schema, 0)
+
+    def key(self, name: str) -> str:
+        if self.quoted:
+            return self.text(name)
+        if not re.fullmatch(r"\w+", name):
+            raise RequestError(f"this model's calls cannot have an argument {shown(name)}", "tools")
+        return name
+
+    def text(self, text: str) -> str:
+        if any(mark in text for mark in (self.closes, *self.stops)):
+            raise RequestError(f"this model's calls cannot hold the text {shown(text)}", "tools")
+        return f"{self.opens}{text}{self.closes}"
+
+    def spelled_key(self, name: str, spell: Spell) -> str:
+        return self.spelled(name, spell) if self.quoted else literal(self.key(name))
+
+    def spelled(self, value: Any, spell: Spell) -> str:
+        """How a grammar spells a value that a schema names: what it holds is text, and no mark."""
+        if isinstance(value, str):
+            self.text(value)
+            return f"{spell(self.opens)} {literal(value)} {spell(self.closes)}"
+        if isinstance(value, list):
+            return f'"[" {_COMMA.join(self.spelled(one, spell) for one in value)} "]"'
+        if isinstance(value, Mapping):
+            pairs = (
+                f'{self.spelled_key(key, spell)} ":" {self.spelled(one, spell)}'
+                for key, one in value.items()
+            )
+            return f'"{{" {_COMMA.join(pairs)} "}}"'
+        return literal(json.dumps(value))
+
+
+class _Writer:
+    """Of one tool's schema."""
+
+    def __init__(self, notation: Notation, rules: Rules, definitions: Mapping[str, Any]) -> None:
+        self._notation, self._rules, self._definitions = notation, rules, definitions
+        self._named: dict[str, str] = {}  # rules by what refers to them
+        self._anything = ""
+
+    def value(self, schema: object, level: int) -> str:
+        if level > _MOST_LEVELS:
+            raise _refusal(f"levels beyond {_MOST_LEVELS}")
+        if schema is True or (isinstance(schema, Mapping) and beyond(schema, ()) is None):
+            return self.anything()
+        if not isinstance(schema, Mapping):
+            raise _refusal(shown(schema))
+        if "$ref" in schema:
+            return self._referred(schema, level)
+        named = values(schema)
+        if named is not None:
+            return self._rules.rule(" | ".join(map(self._literal, named)))
+        if "anyOf" in schema:
+            _check(schema, _OF_UNIONS)
+            return self._either(schema["anyOf"], level)
+        types = schema.get("type", _TYPES if "properties" not in schema else "object")
+        if isinstance(types, str):
+            return self._of_type(types, schema, level)
+        return self._either([_of(schema, one) for one in types], level)
+
+    def object(self, schema: Schema, level: int) -> str:
+        """Properties in their order, with a comma before each but the first that is there."""
+        properties = members(schema)
+        if not properties:
+            others = schema.get("additionalProperties", "properties" not in schema)
+            return literal("{}") if others is False else self._map(self.value(others, level + 1))
+        rests = [""]  # what may follow a property, from the last one on
+        firsts: list[str] = []
+        for key, one, required in reversed(properties):
+            value = self.value(_without_definitions(one), level + 1)
+            pair = self._rules.rule(f"{self._literal_key(key)} {value}")
+            first = f"{pair} {rests[-1]}"
+            firsts = [first] if required else [first, *firsts]
+            later = f'"," {pair}'
+            rests.append(self._rules.rule(f"{later if required else f'({later})?'} {rests[-1]}"))
+        optional = not any(required for _, _, required in properties)
+        inner = f"({' | '.join(firsts)}){'?' if optional else ''}"
+        return self._rules.rule(f'"{{" {inner} "}}"')
+
+    def anything(self) -> str:
+        """Any value, in any depth."""
+        if not self._anything:
+            self._anything = self._rules.rule("PLACE")
+            line = len(self._rules.lines) - 1
+            text, scalar = self._text({}), self._rules.json({"type": list(_SCALARS)})
+            many = f'"[" ({self._anything} ("," {self._anything})*)? "]"'
+            choices = [text, scalar, many, self._map(self._anything)]
+            self._rules.lines[line] = f"{self._anything}: {' | '.join(choices)}"
+        return self._anything
+
+    def _map(self, value: str) -> str:
+        """An object with any keys."""
+        key = self._text({}) if self._notation.quoted else r"/\w{1,64}/"
+        pair = self._rules.rule(f'{key} ":" {value}')
+        return self._rules.rule(f'"{{" ({pair} ("," {pair})*)? "}}"')
+
+    def _of_type(self, type_: str, schema: Schema, level: int) -> str:
+        match type_:
+            case "object":
+                return self.object(schema, level)
+            case "array":
+                return self._array(schema, level)
+            case "string":
+                return self._text(schema)
+        if type_ not in _SCALARS:
+            raise _refusal(f"the type {shown(type_)}")
+        return self._rules.json(_without_definitions(schema))
+
+    def _text(self, schema: Schema) -> str:
+        notation = self._notation
+        stops = (notation.closes, *notation.stops)
+        text = text_terminal(self._rules, schema, stops, r"[^\x01\x02]")
+        opens, closes = map(self._rules.spell, (notation.opens, notation.closes))
+        if closes.startswith('"'):  # no token of its own: it is read together with the text
+            return self._rules.rule(f"{opens} {self._rules.terminal(f'{text} {closes}')}")
+        return self._rules.rule(f"{opens} {text} {closes}")
+
+    def _array(self, schema: Schema, level: int) -> str:
+        _check(schema, _OF_ARRAYS)
+        item = self.value(schema.get("items", True), level + 1)
+        least, most = schema.get("minItems", 0), schema.get("maxItems")
+        if max(least, most or 0) > _MOST_ITEMS:
+            raise _refusal(f"bounds of a list above {_MOST_ITEMS}")
+        if most == 0:
+            return literal("[]")
+        rest = f'("," {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}'
+        some = f"{item} {rest}"
+        return self._rules.rule(f'"[" {some if least else f"({some})?"} "]"')
+
+    def _referred(self, schema: Schema, level: int) -> str:
+        _check(schema, {"$ref"})
+        name = str(schema["$ref"])
+        found = _REFERENCE.fullmatch(name)
+        if found is None or found[2] not in self._definitions[found[1]]:
+            raise _refusal(f"the reference {shown(name)}")
+        if name not in self._named:  # it may refer to itself
+            self._named[name] = self._rules.rule("PLACE")
+            line = len(self._rules.lines) - 1
+            value = self.value(self._definitions[found[1]][found[2]], level + 1)
+            self._rules.lines[line] = f"{self._named[name]}: {value}"
+        return self._named[name]
+
+    def _either(self, choices: Sequence[Any], level: int) -> str:
+        return self._rules.rule(" | ".join(self.value(one, level + 1) for one in choices))
+
+    def _literal(self, value: Any) -> str:
+        return self._notation.spelled(value, self._rules.spell)
+
+    def _literal_key(self, name: str) -> str:
+        return f'{self._notation.spelled_key(name, self._rules.spell)} ":"'
+
+
+def _of(schema: Schema, type_: str) -> Schema:
+    """Of a schema with several types, what is said of one."""
+    about = {
+        "object": {"properties", "required", "additionalProperties"},
+        "array": _OF_ARRAYS,
+        "string": {"pattern", "minLength", "maxLength"},
+    }
+    others: set[str] = set().union(*(about[one] for one in about if one != type_))
+    return {**{key: one for key, one in schema.items() if key not in others}, "type": type_}
+
+
+def _without_definitions(schema: Schema) -> Schema:
+    return {key: one for key, one in schema.items() if key not in ("$defs", "definitions")}
+
+
+def _check(schema: Schema, known: set[str]) -> None:
+    if other := beyond(schema, known):
+        raise _refusal(other)
+
+
+def _refusal(what: str) -> RequestError:
+    return RequestError(f"where this model must call, a tool's schema may not hold {what}", "tools")

@@ -1,0 +1,141 @@
+"""What JSON schemas say of the types of a value, as far as that decides how one is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from quire.core.errors import RequestError, shown
+from quire.text.dialect.grammar import Schema, beyond
+from quire.text.dialect.plain_text import values
+
+_MOST_LEVELS = 32  # of references and unions
+_NAMES: Mapping[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+_ALL = frozenset(_NAMES.values())
+_WORDS = {"boolean": ("True", "False"), "null": ("None",)}
+_UNIONS = ("anyOf", "oneOf")
+_ABOUT = {
+    "object": {"properties", "required", "additionalProperties"},
+    "array": {"items", "minItems", "maxItems"},
+    "string": {"pattern", "minLength", "maxLength"},
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
+}
+
+
+def types_of(schema: object, root: Mapping[str, Any], level: int = 0) -> frozenset[str]:
+    """The types that a value may have; none where its schema does not say.
+
+    root: the schema that references are looked up in.
+    """
+    if not isinstance(schema, Mapping) or level > _MOST_LEVELS:
+        return frozenset()
+    if "$ref" in schema:
+        return types_of(referred(schema, root), root, level + 1) or _ALL
+    said = schema.get("type")
+    listed = [said] if isinstance(said, str) else said if isinstance(said, list) else []
+    found = {one for one in listed if isinstance(one, str)}
+    for key in _UNIONS:
+        choices = schema.get(key)
+        for choice in choices if isinstance(choices, list) else ():
+            found |= types_of(choice, root, level + 1)
+    if not found and (named := values(schema)):
+        found = {_NAMES[type(value)] for value in named}
+    whole = schema.get("allOf")
+    for part in whole if not found and isinstance(whole, list) else ():
+        narrower = types_of(part, root, level + 1)
+        found = (found & narrower or found) if found else {*narrower}
+    return frozenset(found)
+
+
+def parted(schema: Mapping[str, Any]) -> tuple[list[Schema], list[Schema]]:
+    """The schemas of texts that a value may follow, and those of others.
+
+    RequestError where it cannot be told apart.
+    """
+    texts: list[Schema] = []
+    others: list[Schema] = []
+    _part(schema, definitions(schema), texts, others, 0)
+    return texts, others
+
+
+def _part(
+    schema: object, root: Schema, texts: list[Schema], others: list[Schema], level: int
+) -> None:
+    said = schema if isinstance(schema, Mapping) else {}
+    types = types_of(said, root)
+    choices = next((said[key] for key in (*_UNIONS, "allOf") if key in said), None)
+    if "string" not in types and types:
+        others.append({**root, **said})
+    elif types <= {"string"} and not choices and "$ref" not in said:
+        texts.append(said)
+    elif level > _MOST_LEVELS:
+        raise RequestError("where this model must call, a schema goes too deep", "tools")
+    elif "$ref" in said:
+        _check(said, {"$ref"})
+        _part(referred(said, root), root, texts, others, level + 1)
+    elif isinstance(choices, list) and (len(choices) == 1 or "allOf" not in said):
+        _check(said, {*_UNIONS, "allOf", "type"})
+        for choice in choices:
+            _part(choice, root, texts, others, level + 1)
+    elif (named := values(said)) is not None:
+        for kept, whose in ((True, texts), (False, others)):
+            if part := [value for value in named if isinstance(value, str) is kept]:
+                whose.append({"enum": part})
+    elif isinstance(said.get("type"), list):
+        texts.append(of_type(said, "string"))
+        others.extend({**root, **of_type(said, one)} for one in types - {"string"})
+    else:
+        raise RequestError(f"where this model must call, {shown(said)} is too much", "tools")
+
+
+def python_words(schema: Schema) -> list[str]:
+    """How Python, and so a template in Jinja, writes true, false and null, where they may be."""
+    if beyond(schema, ("type", *_UNIONS)):
+        return []
+    choices = next((schema[key] for key in _UNIONS if key in schema), None)
+    if isinstance(choices, list):
+        return [word for one in choices if isinstance(one, Mapping) for word in python_words(one)]
+    return [word for name in sorted(types_of(schema, schema)) for word in _WORDS.get(name, ())]
+
+
+def definitions(schema: Schema) -> Schema:
+    return {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+
+
+def of_type(schema: Schema, type_: str) -> Schema:
+    """Of a schema with several types, what is said of one."""
+    others: set[str] = set().union(*(_ABOUT[one] for one in _ABOUT if one != type_))
+    return {**{key: one for key, one in schema.items() if key not in others}, "type": type_}
+
+
+def _check(schema: Schema, known: set[str]) -> None:
+    if other := beyond(schema, known):
+        raise RequestError(f"where this model must call, a union may not hold {other}", "tools")
+
+
+def referred(schema: Mapping[str, Any], root: Mapping[str, Any]) -> object:
+    """What a reference within ``root`` refers to; None if that is not there."""
+    head, *path = str(schema["$ref"]).split("/")
+    found: object = root if head == "#" else None
+    for step in path:
+        key = step.replace("~1", "/").replace("~0", "~")
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def fits(spelled: str, types: frozenset[str]) -> bool:
+    """Whether JSON is a value of one of the types, and no text."""
+    value = json.loads(spelled)
+    name = _NAMES[type(value)]
+    if name == "number" and value.is_integer() and "string" not in types:
+        name = "integer"
+    return name != "string" and bool(types & ({name, "number"} if name == "integer" else {name}))

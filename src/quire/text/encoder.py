@@ -1,0 +1,97 @@
+"""Texts of any length to token ids, at a cost bounded by what can be served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quire.core.errors import ContextLengthError, RequestError
+from quire.core.protocol.checks import check_unicode
+from quire.text.chat_template import Message
+from quire.text.pairs import Pair
+from quire.text.tokenizer import Tokenizer
+from quire.text.weight import weight
+
+MAX_TOKENS = 2**20  # of one input where there is no longest sequence
+MAX_CHARACTERS = 2**22  # of one input, where max_model_len does not allow for more
+_CHARACTERS_A_TOKEN = 16  # more of them than any text has on average, over a long one
+_PIECE = 2**17  # characters
+_OF_PROMPTS = ("prompt", "messages", "tools", "input", "suffix")
+_SLACK = 2  # by which pieces may have more tokens than their whole
+
+
+class Encoder:
+    """Encodes what may fit, and refuses the rest before much has been spent on it.
+
+    A text is refused by its characters where so many cannot fit: more than ``max_model_len`` times
+    the longest token, or more than ``MAX_CHARACTERS`` and 16 a token, which only a text could fit
+    that is nearly all spaces. What is left may still have many more tokens than fit, so a long
+    text is first counted in pieces, until they have twice as many as may be. Cutting it changes
+    the tokens beside the cuts only, so that no text is refused that fits.
+
+    max_model_len: None where there is no longest sequence.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_model_len: int | None) -> None:
+        self.tokenizer = tokenizer
+        self._max_model_len = max_model_len
+        self.max_tokens = max_model_len or MAX_TOKENS
+        self.max_characters = MAX_CHARACTERS
+        if max_model_len is not None:
+            self.max_characters = max(MAX_CHARACTERS, max_model_len * _CHARACTERS_A_TOKEN)
+            if tokenizer.longest_token is not None:
+                most = max_model_len * tokenizer.longest_token
+                self.max_characters = min(self.max_characters, most)
+
+    def encode(
+        self, field: str, text: str, *, add_special_tokens: bool = True, to_be_cut: bool = False
+    ) -> list[int]:
+        """The tokens of a text; RequestError, naming ``field``, if they cannot fit."""
+        self._check_text(field, text, to_be_cut=to_be_cut)
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def encode_pair(self, field: str, first: str, second: str, most: int | None = None) -> Pair:
+        """Two texts as one prompt, cut to ``most`` tokens; RequestError if they cannot fit."""
+        for text in (first, second):
+            self._check_text(field, text, to_be_cut=most is not None)
+        return self.tokenizer.encode_pair(first, second, most)
+
+    def _check_text(self, field: str, text: str, *, to_be_cut: bool) -> None:
+        self.check_characters(field, len(text))
+        check_unicode(field, text)
+        if len(text) > _PIECE and not to_be_cut:
+            self._check_pieces(field, text)
+
+    def render(self, messages: Sequence[Message], variables: Mapping[str, object]) -> str:
+        """The text of a conversation, no longer than may fit."""
+        given = {"messages": messages, "tools": variables.get("tools")}
+        for field, value in {**given, "chat_template_kwargs": variables}.items():
+            self.check_characters(field, weight(value, self.max_characters))
+        return self.tokenizer.apply_chat_template(messages, variables, self.max_characters)
+
+    def check_characters(self, field: str, length: int) -> None:
+        if length > self.max_characters:
+            at_least = self.max_tokens + 1
+            raise self._too_long(field, f"{length} characters", self.max_characters, at_least)
+
+    def check_count(self, field: str, count: int, output: int = 1) -> None:
+        """Of token ids; with a longest sequence, ``output`` must be left to generate."""
+        most = self.max_tokens - (output if self._max_model_len is not None else 0)
+        if count > most:
+            raise self._too_long(field, f"{count} tokens", most, count)
+
+    def _check_pieces(self, field: str, text: str) -> None:
+        count = 0
+        for start in range(0, len(text), _PIECE):
+            count += self.tokenizer.count(text[start : start + _PIECE])
+            if count > _SLACK * self.max_tokens:
+                at_least = count // _SLACK
+                told = f"more than {at_least} tokens"
+                raise self._too_long(field, told, self.max_tokens, at_least)
+
+    def _too_long(self, field: str, length: str, most: int, tokens: int) -> RequestError:
+        limit = "" if self._max_model_len is None else f"with max_model_len {self._max_model_len} "
+        text = f"{field} has {length}; {limit}it may have at most {most}"
+        if field not in _OF_PROMPTS:
+            return RequestError(text, field)
+        longest = self.max_tokens
+        return ContextLengthError(text, field, tokens, min(most, longest), longest)

@@ -1,0 +1,172 @@
+"""``quire models``: what is in the cache, whether it can be served, and for how many it fits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from quire.core.errors import ConfigError, ModelError
+from quire.core.limits import EngineLimits
+from quire.core.settings import check_count
+from quire.engine.capacity import fill, limits_of
+from quire.engine.config import EngineConfig
+from quire.execution.memory_budget import FREE_MEMORY_SHARE, MemoryBudget
+from quire.models.gguf import is_gguf, parts_of
+from quire.models.hub import CachedModel, cache_directory, cached_models
+from quire.models.shape import read_shape
+from quire.tools.commands.pull import add_download_dir
+from quire.tools.commands.text import size, table
+
+_DEMO = "the demonstration model"
+_ROUNDED = {"int8": 0.55, "int4": 0.32}  # of 16-bit weights that rounding leaves, scales included
+
+
+@dataclass(frozen=True)
+class Report:
+    """What there is to say about a model that is here."""
+
+    name: str
+    directory: str
+    weight_bytes: int
+    served_by: str | None = None  # Quire's own code, or transformers; None: it is not
+    max_model_len: int | None = None  # the longest text, here; None: it does not fit
+    users: int | None = None  # conversations of the length asked for, at once
+    users_at_longest: int | None = None
+    note: str | None = None  # why something is missing
+
+
+def add_models(parser: argparse.ArgumentParser) -> None:
+    add_download_dir(parser)
+    parser.add_argument(
+        "--tokens", type=int, default=2048, metavar="N", help="count users with conversations of "
+        "so many tokens (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+
+
+def models(arguments: argparse.Namespace) -> int:
+    """Print a line for each model; the exit status."""
+    check_count("tokens", arguments.tokens)
+
+    from quire.execution.device import choose_device
+
+    is_gpu = choose_device("auto").type == "cuda"
+    memory, share = _memory(is_gpu)
+    reports = [
+        _report(model, memory, share, arguments.tokens) for model in _found(arguments.download_dir)
+    ]
+    if arguments.json:
+        values = {"memory_bytes": memory, "tokens": arguments.tokens}
+        print(json.dumps({**values, "models": [asdict(one) for one in reports]}, indent=1))
+        return 0
+    where = "the GPU" if is_gpu else "main memory"
+    print("\n".join(_table(reports, arguments.tokens)))
+    print(f"\n{size(memory)} of {where} are free; as quire serve would have it by default.")
+    if len(reports) == 1:
+        cache = cache_directory(arguments.download_dir)
+        print(f"No others in {cache}: quire pull NAME downloads one.")
+    return 0
+
+
+def _found(download_dir: str | None) -> Iterator[CachedModel]:
+    from quire.models.demo import DEMO_MODEL
+
+    yield CachedModel(_DEMO, "", DEMO_MODEL)
+    for model in cached_models(download_dir):
+        files = sorted(model.directory.glob("*.gguf"))
+        if not files or any(model.directory.glob("*.safetensors")):
+            yield model
+        for file in filter(parts_of, files):
+            yield CachedModel(f"{model.name}:{file.name}", model.revision, file)
+
+
+def _memory(is_gpu: bool) -> tuple[int, float]:
+    """Bytes for weights and pool, and the share of what weights leave that a pool takes."""
+    if not is_gpu:
+        from quire.execution.free_memory import free_memory
+
+        return free_memory(), FREE_MEMORY_SHARE
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return min(free, int(total * EngineConfig().gpu_memory_utilization)), 1.0
+
+
+def _report(model: CachedModel, memory: int, share: float, tokens: int) -> Report:
+    files: Iterable[Path] = model.directory.glob("*.safetensors")
+    weights = parts_of(model.directory) if is_gguf(model.directory) else files
+    weight_bytes = sum(file.stat().st_size for file in weights if file.exists())
+    found = Report(model.name, str(model.directory), weight_bytes)
+    try:
+        served_by, is_encoder = _served_by(model.directory)
+        found = replace(found, served_by=served_by)
+    except ModelError as error:
+        return replace(found, note=str(error))
+    if is_encoder:
+        return replace(found, note="an encoder: it embeds or judges texts, and keeps none of them")
+    try:
+        shape = read_shape(model.directory)
+        if shape.planned_only:
+            return replace(found, note="what fits is not known: its cache is transformers' own")
+        cache = shape.cache()
+    except (ModelError, ConfigError) as error:
+        return replace(found, note=f"what fits is not known: {error}")
+    config = EngineConfig()
+    budget = MemoryBudget(max(0, memory - weight_bytes), share)
+    try:
+        limits = fill(limits_of(config, cache), cache, config, budget)
+    except ConfigError:
+        return replace(found, note=_too_large(found, memory))
+    longest = limits.max_model_len
+    users = _users(limits, min(tokens, longest or tokens))
+    return replace(
+        found, max_model_len=longest, users=users, users_at_longest=_users(limits, longest)
+    )
+
+
+def _served_by(directory: Path) -> tuple[str, bool]:
+    """What would run it, and whether it is an encoder. ModelError: nothing would."""
+    from quire.models.config import read_config
+    from quire.models.loader import check_servable, is_encoder
+
+    return check_servable(directory), is_encoder(read_config(directory))
+
+
+def _users(limits: EngineLimits, tokens: int | None) -> int:
+    """Conversations of that length that the pool holds, if so many may run."""
+    size = limits.block_size
+    fitting = min(kv_group.seqs_that_fit(tokens, size) for kv_group in limits.kv_groups)
+    return min(fitting, limits.max_num_seqs)
+
+
+def _too_large(model: Report, memory: int) -> str:
+    text = f"its weights take {size(model.weight_bytes)}, and {size(memory)} are free"
+    if model.served_by == "Quire":
+        for name, share in _ROUNDED.items():
+            if model.weight_bytes * share < 0.9 * memory:
+                return f"{text}; with --quantization {name} it would fit"
+    return text
+
+
+def _table(reports: list[Report], tokens: int) -> list[str]:
+    rows = [["model", "weights", "served by", "longest text", f"users of {tokens:,}",
+             "of the longest"]]  # fmt: skip
+    rows += [
+        [
+            one.name,
+            size(one.weight_bytes),
+            one.served_by or "-",
+            *(_figure(count) for count in (one.max_model_len, one.users, one.users_at_longest)),
+        ]
+        for one in reports
+    ]
+    lines = table(rows, "")
+    notes = [f"  {one.name}: {one.note}" for one in reports if one.note]
+    return [*lines, *([""] if notes else []), *notes]
+
+
+def _figure(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"

@@ -1,0 +1,36 @@
+"""``--profile`` of ``quire bench``: what the engine does meanwhile, for Perfetto."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quire.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quire.engine.engine import Engine
+
+
+@contextmanager
+def profiled(engine: Engine | None, path: str | None) -> Iterator[None]:
+    """engine: None: it is a server's. ConfigError where nothing could be written."""
+    if path is None:
+        yield
+        return
+    if engine is None:
+        raise ConfigError("profile does nothing with a url: POST /v1/quire/profile there")
+    from quire.engine.profiling import begin_profile, end_profile
+
+    try:
+        with Path(path).open("w", encoding="utf-8") as file:
+            profile = begin_profile(engine)
+            try:
+                yield
+            finally:
+                end_profile(engine, profile)
+            json.dump(profile.trace(), file)
+    except OSError as error:
+        raise ConfigError(f"profile {path} cannot be written: {error}") from error

@@ -1,0 +1,36 @@
+"""``quire replay``: the page over a recording. No engine, no model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from quire.tools.commands.flags import add_flag
+from quire.tools.commands.text import seconds
+
+
+def add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="that a page, record or simulate has made")
+    add_flag(parser, "port", "int", 8010, "of this machine alone, 0: any")
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Serve it until somebody ends it. ConfigError if the file is not what it should be."""
+    import uvicorn
+
+    from quire.http.guards.listening import bound
+    from quire.http.live.page import replay_app
+    from quire.tools.recording import check
+
+    path = Path(arguments.file)
+    told = check(path)
+    cut = ", cut off" if told.cut else ""
+    with bound("127.0.0.1", arguments.port) as sockets:
+        port = sockets[0].getsockname()[1]
+        text = f"{told.header['model']}, {seconds(told.seconds)}, {told.num_blocks:,} blocks{cut}"
+        print(f"{text}: http://127.0.0.1:{port} (Press CTRL+C to quit)", flush=True)
+        config = uvicorn.Config(
+            replay_app(path), access_log=False, log_level="warning", lifespan="off", ws="none"
+        )
+        uvicorn.Server(config).run(sockets)
+    return 0

@@ -1,0 +1,87 @@
+"""``quire serve``: an engine behind OpenAI's HTTP API."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from types import FrameType
+
+from quire.core.errors import ConfigError
+from quire.engine.config import EngineConfig
+from quire.engine.streams import last_words
+from quire.http.config.names import check_names
+from quire.tools.commands.flags import (
+    add_engine_flags,
+    add_server_flags,
+    help_of,
+    options,
+    server_config,
+)
+from quire.tools.commands.others_flags import add_others_flags
+from quire.tools.commands.parser import Parser
+
+_CLOSING = 15.0  # seconds that a server may take beside its shutdown_timeout
+
+
+def add_serve(parser: Parser) -> None:
+    parser.add_config_file()
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
+    parser.add_argument(
+        "--headless", action="store_true", help="no server: the ranks of a machine beside the "
+        "first one (--node-rank)",
+    )  # fmt: skip
+    add_engine_flags(parser)
+    add_server_flags(parser)
+    add_others_flags(parser)
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Load the model and serve it until a signal ends it; the exit status."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # until the server has taken them over
+        signal.signal(number, _leave)
+    # What the flags say is checked, and the port taken, before a model is loaded.
+    config, engine_config = server_config(arguments), EngineConfig.create(options(arguments))
+    check_names(config, engine_config)
+    if arguments.headless != bool(engine_config.node_rank):
+        raise ConfigError("headless is for machines with a node_rank above 0, and only for them")
+    if arguments.headless:
+        from quire.engine.assembly.ranks.node import run_node
+
+        return run_node(engine_config, config.shutdown_timeout + _CLOSING)
+
+    from quire.http.guards.last_resort import LastResort
+    from quire.http.guards.listening import bound
+    from quire.http.logs import set_format
+    from quire.http.serving import longest_end, run_server
+
+    set_format(config.log_format)
+    last_resort = LastResort(longest_end(config))
+    last_resort.hear()
+    try:
+        with bound(config.host, config.port) as sockets:
+            from quire.http.application import build
+
+            app, engine, capacity = build(engine_config, config)
+            print(capacity.describe(), flush=True)
+            try:
+                status = run_server(app, config, sockets, last_resort)
+            finally:
+                engine.close()
+    except BaseException:  # the caller may live on
+        last_resort.close()
+        raise
+    if app.state.service.engine.at_work:
+        # Python would wait for its threads, or take itself apart under them, and crash.
+        last_words()
+        os._exit(status)
+    return status
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Nothing is served yet that could be finished; this also ends process 1 of a container.
+
+    At once: an exception would be dropped where the signal comes within a destructor.
+    """
+    last_words()
+    os._exit(128 + number)

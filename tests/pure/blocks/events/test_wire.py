@@ -1,0 +1,69 @@
+"""Events are what vLLM's own classes read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from quire.blocks.events import Wire
+from quire.blocks.events.wire import short
+from quire.core.memory import hash_blocks
+from quire.core.protocol import Adapter, AllBlocksCleared, BlocksRemoved, BlocksStored
+from support.vllm_events import AllBlocksCleared as Cleared
+from support.vllm_events import BlockRemoved, BlockStored, read_batch
+
+TOKENS = list(range(8))
+NAMES = hash_blocks(b"", TOKENS, 4)
+ADAPTER = Adapter(bytes(range(16)), "poet")
+
+
+def read(*events: Any) -> list[Any]:
+    batch = read_batch(Wire(4, [None, 20]).batch(1.5, events))
+    assert (batch.ts, batch.data_parallel_rank) == (1.5, 0)
+    return batch.events
+
+
+def test_blocks_at_the_beginning_of_a_text() -> None:
+    (event,) = read(BlocksStored(0, NAMES, None, TOKENS, None, ""))
+    assert event == BlockStored(
+        [short(name) for name in NAMES], None, TOKENS, 4, None, "GPU", None, [None, None],
+        0, "full_attention",
+    )  # fmt: skip
+    assert event.block_hashes == [int.from_bytes(name, "big") % 2**64 for name in NAMES]
+
+
+def test_a_block_of_a_windowed_group_with_adapter_and_salt() -> None:
+    first, second = read(
+        BlocksStored(1, NAMES[:1], None, TOKENS[:4], ADAPTER, "salt"),
+        BlocksStored(1, NAMES[1:], NAMES[0], TOKENS[4:], ADAPTER, "salt"),
+    )
+    assert first.extra_keys == [("poet", "salt")]
+    assert second.extra_keys == [("poet",)], "the salt is the first block's, as vLLM has it"
+    assert second.parent_block_hash == first.block_hashes[0]
+    assert (first.group_idx, first.kv_cache_spec_kind) == (1, "sliding_window")
+    assert (first.kv_cache_spec_sliding_window, first.lora_name) == (20, "poet")
+    assert 0 <= first.lora_id < 2**31
+
+
+def test_removed_and_cleared() -> None:
+    assert read(BlocksRemoved(1, NAMES), AllBlocksCleared()) == [
+        BlockRemoved([short(name) for name in NAMES], "GPU", 1),
+        Cleared(),
+    ]
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_fields_by_their_position_for_older_readers(window: int | None) -> None:
+    wire = Wire(4, [window], as_arrays=True)
+    stored = BlocksStored(0, NAMES[1:], NAMES[0], TOKENS[4:], None, "")
+    payload = wire.batch(1.5, [stored, BlocksRemoved(0, NAMES), AllBlocksCleared()])
+    _, events, _ = msgspec.msgpack.decode(payload)
+    kind = ["full_attention" if window is None else "sliding_window", window]
+    names = [short(name) for name in NAMES]
+    assert events == [
+        ["BlockStored", names[1:], names[0], TOKENS[4:], 4, None, "GPU", None, [None], 0, *kind],
+        ["BlockRemoved", names, "GPU", 0],
+        ["AllBlocksCleared"],
+    ]

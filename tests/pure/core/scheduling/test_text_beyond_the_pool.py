@@ -1,0 +1,101 @@
+"""What is fetched from beyond the pool is what would have been computed, or is computed."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from quire.core.memory import (
+    BEYOND,
+    BlockMove,
+    Content,
+    Demand,
+    MoveKind,
+    PagedAllocator,
+    hash_blocks,
+)
+from quire.core.scheduling import Scheduler
+from quire.core.scheduling.beyond import Beyond
+from quire.core.scheduling.sequence import Sequence
+from support.fake_model import FULL
+from support.fake_source import FakeSource
+from support.kv_groups import make_kv_groups, random_windows
+from support.scheduler_runs import SchedulerRun
+
+RUNS = max(12, int(os.environ.get("QUIRE_RANDOM_RUNS", "0")))
+LIVES = 3  # that share a source, one after the other, as an engine and those after it do
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+def test_text_does_not_depend_on_what_is_fetched(windowed: bool) -> None:
+    failed = fetched = 0
+    for number in range(RUNS):
+        source = FakeSource(number, forgets=0.2 if number % 3 else 0.0)
+        windows = random_windows(random.Random(number)) if windowed else FULL
+        for seed in range(LIVES * number, LIVES * (number + 1)):
+            run = SchedulerRun(
+                seed,
+                lambda *sizes, windows=windows, seed=seed: make_kv_groups(windows, seed, *sizes),
+                windows,
+                source,
+            )
+            run.run()
+            failed += run.failed_moves
+        fetched += source.fetched
+    assert fetched > 0
+    assert failed > 0
+
+
+def test_what_cannot_be_had_is_asked_for_once() -> None:
+    """Of a source that says for ever that it has what it never gives."""
+    for number in (4, 6, 7, 10):
+        source = FakeSource(number, forgets=0.0)
+        SchedulerRun(2 * number, source=source).run()
+        source.lose_all()
+        run = SchedulerRun(2 * number, source=source)
+        run.run()
+        assert 0 < run.failed_moves < source.stored
+
+
+def test_a_step_that_fails_takes_nothing_from_what_it_was_to_store() -> None:
+    allocator, tokens = PagedAllocator(2, 4), tuple(range(8))
+    scheduler = Scheduler(allocator, max_num_seqs=1, max_num_batched_tokens=8)
+    names = hash_blocks(b"", tokens, 4)
+    allocator.admit(0, Demand(8, names))
+    allocator.append({0: 8})
+    allocator.commit(0, names, 2)
+    move = BlockMove(MoveKind.STORE, 0, BEYOND, 0, Content(names[0], tokens[:4]))
+    scheduler.invalidate([move])
+    assert [allocator.locate(name) for name in names] == [(0,), (1,)]
+
+
+def test_what_is_noted_of_a_growing_text_does_not_grow_with_it() -> None:
+    """Each block that a step fills says that all before it are in use; not all of them each time.
+
+    Still no source that holds a few more than a text lets its beginning go.
+    """
+    size, blocks = 4, 1024
+    source, allocator = FakeSource(0, forgets=0.0), PagedAllocator(8, size)
+    noted: list[list[bytes]] = []
+    source.used = lambda names: noted.append(list(names))  # type: ignore[method-assign]
+    beyond, kept = Beyond(allocator, source), dict[bytes, None]()
+    branch = Sequence(5, 0, range(size * blocks))
+    branch.hash_blocks(size)
+    beyond.fill(branch, 0, 256)
+    for number in range(256, blocks):
+        for _ in range(size - 1):  # steps that fill none
+            beyond.store()
+            beyond.fill(branch, number, number)
+        beyond.store()
+        beyond.fill(branch, number, number + 1)
+    beyond.store()
+    for names in noted:
+        for name in names:
+            kept.pop(name, None)
+            kept[name] = None
+            if len(kept) > blocks - blocks // 16:
+                del kept[next(iter(kept))]
+    assert all(name in kept for name in branch.block_hashes[: blocks // 2])
+    assert sum(map(len, noted)) < 64 * blocks

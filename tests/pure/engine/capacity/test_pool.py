@@ -1,0 +1,141 @@
+"""How large a pool is, for an engine and for a simulated one."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.core.errors import ConfigError
+from quire.core.kv_groups import KVGroup
+from quire.core.limits import EngineLimits
+from quire.core.memory import LayeredAllocator, PagedAllocator, Window
+from quire.core.protocol import RecoveryCosts, SchedulingPolicy
+from quire.engine.capacity import fill, limits_of
+from quire.engine.capacity.pool import FREE_MEMORY_SHARE, pool_blocks
+from quire.engine.config import EngineConfig
+from quire.execution.memory_budget import MemoryBudget
+from quire.models.shape import CacheShape
+
+FREE = MemoryBudget(100_000, FREE_MEMORY_SHARE)
+# Two layers of eight bytes a token, the second with a window.
+CACHE = CacheShape((None, 24), (8, 8), 256, False)
+
+
+def test_the_default_pool_is_a_share_of_what_is_free() -> None:
+    assert pool_blocks(1000, 10**9, None, FREE) == 100 * FREE_MEMORY_SHARE
+
+
+def test_the_default_pool_is_no_larger_than_a_full_load() -> None:
+    assert pool_blocks(1000, 7, None, FREE) == 7
+
+
+def test_a_requested_pool_is_given_in_whole_blocks() -> None:
+    assert pool_blocks(1000, 7, 9999, FREE) == 9
+
+
+def test_more_than_is_free_is_refused_with_the_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"100,001.*100,000"):
+        pool_blocks(1000, 7, 100_001, FREE)
+
+
+def test_what_computing_and_requests_need_is_left_to_them() -> None:
+    budget = FREE._replace(beside=30_000)
+    assert pool_blocks(1000, 7, 70_000, budget) == 70
+    with pytest.raises(ConfigError, match=r"70,001.*100,000 .*computing and requests need 30,000"):
+        pool_blocks(1000, 7, 70_001, budget)
+    assert pool_blocks(1000, 10**9, None, budget) == 50
+    assert pool_blocks(1000, 10**9, None, budget._replace(beside=80_000)) == 20
+    assert pool_blocks(1000, 10**9, None, budget._replace(beside=180_000)) == 0
+
+
+def test_less_than_a_block_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least one block, 1,000"):
+        pool_blocks(1000, 7, 999, FREE)
+
+
+def filled(
+    cache: CacheShape = CACHE, budget: MemoryBudget = FREE, **settings: object
+) -> EngineLimits:
+    config = EngineConfig.create({"max_num_batched_tokens": 32, **settings})
+    return fill(limits_of(config, cache), cache, config, budget)
+
+
+def test_defaults_are_those_of_the_config() -> None:
+    limits, config = filled(), EngineConfig()
+    for name in ("block_size", "max_num_seqs", "max_num_sessions", "preemption_mode"):
+        assert getattr(limits, name) == getattr(config, name)
+    assert limits.enable_prefix_caching
+    assert limits.max_sessions_per_client == config.max_num_sessions // 2
+
+
+def test_layers_with_a_window_hold_windows_and_the_others_get_the_rest() -> None:
+    limits = filled(max_num_seqs=2)
+    full, windowed = limits.kv_groups
+    assert (full.layers, windowed.layers) == ((0,), (1,))
+    assert windowed.window == Window(24, 32) and full.window is None
+    assert windowed.num_blocks == 2 * windowed.window.seq_blocks(16) + 1
+    assert full.num_blocks > windowed.num_blocks
+    assert limits.pool_bytes(CACHE.token_bytes) <= FREE.free * FREE.share
+    assert isinstance(limits.allocator(), LayeredAllocator)
+
+
+def test_a_window_that_no_text_outgrows_is_none() -> None:
+    limits = filled(CACHE._replace(max_positions=24))
+    (kv_group,) = limits.kv_groups
+    assert kv_group.layers == (0, 1) and kv_group.window is None
+    assert isinstance(limits.allocator(), PagedAllocator)
+
+
+def test_contiguous_memory_keeps_every_token() -> None:
+    (kv_group,) = filled(kv_allocator="max").kv_groups
+    assert kv_group.layers == (0, 1) and kv_group.window is None
+
+
+def test_a_window_that_was_asked_for_is_in_every_layer() -> None:
+    limits = filled(CACHE._replace(windows=(None, None)), window=32, attention_sinks=4)
+    (kv_group,) = limits.kv_groups
+    assert kv_group.window == Window(32, 32, 4) and limits.max_model_len is None
+
+
+def test_the_longest_text_is_what_the_pool_holds_unless_asked_for() -> None:
+    plain = CACHE._replace(windows=(None, None))
+    small = MemoryBudget(10 * 16 * 16, 1.0)
+    assert filled(plain, small).max_model_len == 160
+    with pytest.raises(ConfigError, match="there is room for 160 tokens"):
+        filled(plain, small, max_model_len=256)
+
+
+def test_swap_space_is_divided_like_the_pool() -> None:
+    limits = filled(swap_space=1e-5)  # 10,737 bytes
+    assert [kv_group.num_host_blocks for kv_group in limits.kv_groups] == [42, 41]
+    with pytest.raises(ConfigError, match="swap_space must hold at least one block, 256 bytes"):
+        filled(swap_space=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("cache", "settings", "message"),
+    [
+        (CACHE._replace(depends_on_prompt_length=True), {}, "rotary scaling"),
+        (CACHE, {"kv_allocator": "pow2"}, 'needs kv_allocator "paged"'),
+    ],
+)
+def test_prefix_caching_is_on_where_it_can_be(
+    cache: CacheShape, settings: dict[str, object], message: str
+) -> None:
+    assert not filled(cache, **settings).enable_prefix_caching
+    with pytest.raises(ConfigError, match=message):
+        filled(cache, enable_prefix_caching=True, **settings)
+
+
+def test_a_scheduler_is_what_the_limits_say() -> None:
+    limits = filled(
+        scheduling_policy="fair", max_num_seqs=3, max_queue_time=2.0, enable_prefix_caching=False
+    )
+    scheduler = limits.scheduler(RecoveryCosts())
+    assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (3, 32)
+    assert scheduler.queue.policy is SchedulingPolicy.FAIR
+    assert scheduler.max_queue_time == 2.0 and not scheduler.enable_prefix_caching
+    assert scheduler.allocator.usage().capacity == limits.num_blocks * limits.block_size
+    assert limits.with_blocks(5, 2).kv_groups == (
+        KVGroup((0,), 5, 2),
+        KVGroup((1,), 5, 2, Window(24, 32)),
+    )

@@ -1,0 +1,374 @@
+"""A config.json is understood whole, or refused with all that speaks against it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.core.errors import ConfigError, ModelError
+from quire.models.shape import read_shape
+from quire.tools.cli import main
+from quire_lab.simulation import MACHINES, MODELS, Deployment, find_model
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "hidden_act": "silu",
+    "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+    "max_position_embeddings": 131072, "mlp_bias": False, "model_type": "llama",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {
+        "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "rope_theta": 500000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "transformers_version": "4.42.3", "use_cache": True, "vocab_size": 128256,
+}  # fmt: skip
+QWEN = {
+    "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
+    "eos_token_id": 151645, "hidden_act": "silu", "hidden_size": 3584, "initializer_range": 0.02,
+    "intermediate_size": 18944, "max_position_embeddings": 32768, "max_window_layers": 28,
+    "model_type": "qwen2", "num_attention_heads": 28, "num_hidden_layers": 28,
+    "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+    "sliding_window": 131072, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "transformers_version": "4.43.1", "use_cache": True, "use_sliding_window": False,
+    "vocab_size": 152064,
+}  # fmt: skip
+MISTRAL = {
+    "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1,
+    "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mistral",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": None,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.42.0",
+    "use_cache": True, "vocab_size": 32768,
+}  # fmt: skip
+PHI = {
+    "_name_or_path": "Phi-3-mini-128k-instruct", "architectures": ["Phi3ForCausalLM"],
+    "attention_bias": False, "attention_dropout": 0.0, "auto_map": {
+        "AutoConfig": "configuration_phi3.Phi3Config"}, "bos_token_id": 1, "embd_pdrop": 0.0,
+    "eos_token_id": 32000, "hidden_act": "silu", "hidden_size": 3072, "initializer_range": 0.02,
+    "intermediate_size": 8192, "max_position_embeddings": 131072, "model_type": "phi3",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+    "original_max_position_embeddings": 4096, "pad_token_id": 32000, "resid_pdrop": 0.0,
+    "rms_norm_eps": 1e-05, "rope_scaling": {"long_factor": [1.1] * 48, "short_factor": [1.0] * 48,
+                                            "type": "longrope"},
+    "rope_theta": 10000.0, "sliding_window": 262144, "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16", "transformers_version": "4.40.2", "use_cache": True,
+    "vocab_size": 32064,
+}  # fmt: skip
+OPT = {
+    "_name_or_path": "./opt-13b", "_remove_final_layer_norm": False, "activation_dropout": 0.0,
+    "activation_function": "relu", "architectures": ["OPTForCausalLM"], "attention_dropout": 0.0,
+    "bos_token_id": 2, "do_layer_norm_before": True, "dropout": 0.1, "eos_token_id": 2,
+    "ffn_dim": 20480, "hidden_size": 5120, "init_std": 0.02, "layerdrop": 0.0,
+    "max_position_embeddings": 2048, "model_type": "opt", "num_attention_heads": 40,
+    "num_hidden_layers": 40, "pad_token_id": 1, "prefix": "</s>", "torch_dtype": "float16",
+    "transformers_version": "4.21.0.dev0", "use_cache": True, "vocab_size": 50272,
+    "word_embed_proj_dim": 5120,
+}  # fmt: skip
+GPT2 = {
+    "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+    "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12,
+    "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": None,
+    "summary_first_dropout": 0.1, "summary_proj_to_labels": True, "summary_type": "cls_index",
+    "summary_use_proj": True, "task_specific_params": {
+        "text-generation": {"do_sample": True, "max_length": 50}}, "vocab_size": 50257,
+}  # fmt: skip
+SMOLLM = {
+    "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 2048,
+    "initializer_range": 0.02, "intermediate_size": 8192, "max_position_embeddings": 8192,
+    "mlp_bias": False, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 24,
+    "num_key_value_heads": 32, "pad_token_id": 2, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+    "rope_scaling": None, "rope_theta": 130000, "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16", "transformers.js_config": None, "transformers_version": "4.42.3",
+    "use_cache": True, "vocab_size": 49152, "is_llama_config": True, "rope_interleaved": False,
+}  # fmt: skip
+GEMMA = {
+    "architectures": ["GemmaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "bos_token_id": 2, "eos_token_id": 1, "head_dim": 256, "hidden_act": "gelu",
+    "hidden_activation": None, "hidden_size": 3072, "initializer_range": 0.02,
+    "intermediate_size": 24576, "max_position_embeddings": 8192, "model_type": "gemma",
+    "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 16,
+    "pad_token_id": 0, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 10000.0,
+    "torch_dtype": "bfloat16", "transformers_version": "4.38.0.dev0", "use_cache": True,
+    "vocab_size": 256000,
+}  # fmt: skip
+# deepseek-ai/DeepSeek-V3
+DEEPSEEK = {
+    "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}, "aux_loss_alpha": 0.001,
+    "bos_token_id": 0, "eos_token_id": 1, "ep_size": 1, "first_k_dense_replace": 3,
+    "hidden_act": "silu", "hidden_size": 7168, "initializer_range": 0.02,
+    "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 163840,
+    "model_type": "deepseek_v3", "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8,
+    "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": True,
+    "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61,
+    "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "pretraining_tp": 1,
+    "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "quantization_config": {
+        "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+        "weight_block_size": [128, 128]},
+    "rms_norm_eps": 1e-06, "rope_scaling": {
+        "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096, "type": "yarn"},
+    "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "seq_aux": True,
+    "tie_word_embeddings": False, "topk_group": 4, "topk_method": "noaux_tc",
+    "torch_dtype": "bfloat16", "transformers_version": "4.33.1", "use_cache": True,
+    "v_head_dim": 128, "vocab_size": 129280,
+}  # fmt: skip
+
+
+MIXTRAL = {
+    "architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1,
+    "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mixtral",
+    "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "num_local_experts": 8, "output_router_logits": False,
+    "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02,
+    "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "transformers_version": "4.36.0.dev0", "use_cache": True, "vocab_size": 32000,
+}  # fmt: skip
+QWEN3_MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": 6144, "max_position_embeddings": 40960, "max_window_layers": 48,
+    "mlp_only_layers": [], "model_type": "qwen3_moe", "moe_intermediate_size": 768,
+    "norm_topk_prob": True, "num_attention_heads": 32, "num_experts": 128,
+    "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4,
+    "output_router_logits": False, "rms_norm_eps": 1e-06, "rope_scaling": None,
+    "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001, "sliding_window": None,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+    "use_cache": True, "use_sliding_window": False, "vocab_size": 151936,
+}  # fmt: skip
+
+
+def write(directory: Path, config: dict[str, Any], **changes: Any) -> Path:
+    path = directory / "config.json"
+    path.write_text(json.dumps({**config, **changes}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("config", "billions", "kv_bytes"),
+    [
+        (LLAMA, 8.03, 128 * 1024),
+        (QWEN, 7.62, 56 * 1024),
+        (MISTRAL, 7.25, 128 * 1024),
+        (PHI, 3.82, 384 * 1024),
+        (OPT, 12.85, 800 * 1024),
+        (GPT2, 0.124, 36 * 1024),
+        (SMOLLM, 1.71, 192 * 1024),
+        (GEMMA, 8.54, 448 * 1024),
+        (MIXTRAL, 46.7, 128 * 1024),
+        (QWEN3_MOE, 30.53, 96 * 1024),
+    ],
+    ids=[
+        "llama",
+        "qwen",
+        "mistral",
+        "phi",
+        "opt",
+        "gpt2",
+        "smollm",
+        "gemma",
+        "mixtral",
+        "qwen3_moe",
+    ],
+)
+def test_ordinary_models_are_understood(
+    config: dict[str, Any], billions: float, kv_bytes: int, tmp_path: Path
+) -> None:
+    shape = read_shape(write(tmp_path, config))
+    assert shape.num_params == pytest.approx(billions * 1e9, rel=5e-3)
+    assert shape.kv_bytes_per_token == kv_bytes
+
+
+@pytest.mark.parametrize(
+    ("config", "billions", "share_of_32"), [(MIXTRAL, 12.88, 1.0), (QWEN3_MOE, 3.35, 0.88)]
+)
+def test_a_token_reads_and_costs_the_experts_that_it_goes_through(
+    config: dict[str, Any], billions: float, share_of_32: float, tmp_path: Path
+) -> None:
+    shape = read_shape(write(tmp_path, config))
+    assert shape.active_params == pytest.approx(billions * 1e9, rel=5e-3)
+    assert shape.weight_bytes_read(1) == pytest.approx(2 * shape.active_params)
+    assert shape.weight_bytes_read(32) / shape.weight_bytes == pytest.approx(share_of_32, abs=0.01)
+    embeddings = 2 * shape.vocab_size * shape.hidden_size
+    assert shape.flops_per_token == 2 * (shape.active_params - embeddings)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"index_n_heads": 64, "index_topk": 2048},
+        {"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32"},
+        {"moe_brand_new": 7},
+    ],
+    ids=str,
+)
+def test_deepseek_is_planned_and_what_is_more_is_refused(
+    changes: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = ["--machine", "h200", "--tensor-parallel-size", "16", "--requests", "20"]
+    path = str(write(tmp_path, DEEPSEEK))
+    assert main(["simulate", path, "--dataset", "sharegpt", *machine]) == 0
+    out = capsys.readouterr().out
+    assert "1.2" in out and "TiB of weights" in out and "68.62 KiB of KV cache a token" in out
+    assert "no code of its own for deepseek_v3" in out
+    path = str(write(tmp_path, DEEPSEEK, **changes))
+    assert main(["simulate", path, "--dataset", "sharegpt", *machine]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"quire: error: {path}: not simulated yet: ")
+    assert "copy of the file" in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_local_experts": 8}, "mixtures of experts (num_local_experts)"),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, "architecture 'LlamaForCausalLMEagle3'"),
+        ({"moe_intermediate_size": 768}, "mixtures of experts (moe_intermediate_size)"),
+        ({"kv_lora_rank": 512}, "latent attention (kv_lora_rank)"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config has quant_method unnamed"),
+        ({"compression_config": {"a": 1}}, "compression_config has quant_method unnamed"),
+        (
+            {"sliding_window": 4096, "model_type": "llama", "architectures": None},
+            "windows (sliding_window: 4096)",
+        ),
+        ({"sliding_window": -1}, "sliding_window must be at least 1"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types: linear_attention"),
+        ({"attention_chunk_size": 8192}, "windows (attention_chunk_size)"),
+        ({"mamba_d_state": 16}, "with another one (mamba_d_state)"),
+        ({"num_kv_shared_layers": 10}, "share keys and values (num_kv_shared_layers)"),
+        ({"is_encoder_decoder": True}, "encoders (is_encoder_decoder)"),
+        ({"add_cross_attention": True}, "encoders (add_cross_attention)"),
+        ({"vision_config": {"depth": 2}}, "images and sounds (vision_config)"),
+        ({"audio_config": {"depth": 2}}, "images and sounds (audio_config)"),
+        ({"multi_query": True}, "other numbers of heads (multi_query)"),
+        ({"num_nextn_predict_layers": 1}, "guess further tokens (num_nextn_predict_layers)"),
+        ({"brand_new_thing": 7}, "fields that are not known (brand_new_thing)"),
+        ({"model_type": "rwkv"}, "the layers of model_type 'rwkv'"),
+        ({"model_type": "opt", "word_embed_proj_dim": 512}, "word_embed_proj_dim"),
+        ({"num_key_value_heads": [8, 4]}, "num_key_value_heads must be int"),
+        ({"hidden_size": 10**30}, "hidden_size must be at most"),
+        ({"num_hidden_layers": 1 << 24}, "num_hidden_layers is 16,777,216, above 10,000"),
+        ({"num_attention_heads": 8192}, "8192 heads are more than the hidden_size"),
+    ],
+    ids=str,
+)
+def test_what_is_not_modelled_is_refused_by_name(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    config = {**MISTRAL, **changes}
+    with pytest.raises(ModelError, match=re.escape(message)):
+        read_shape(write(tmp_path, config))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_local_experts": 1, "num_experts": 0, "n_routed_experts": None},
+        {"quantization_config": None, "vision_config": {}, "mlp_only_layers": []},
+        {"is_encoder_decoder": False, "brand_new_thing": False, "another": 0, "third": ""},
+        {"sliding_window": 32768},
+        {"text_config": {"hidden_act": "silu"}},
+    ],
+    ids=str,
+)
+def test_what_is_not_there_is_no_matter(changes: dict[str, Any], tmp_path: Path) -> None:
+    plain = read_shape(write(tmp_path, MISTRAL))
+    assert read_shape(write(tmp_path, MISTRAL, **changes)) == plain
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@pytest.mark.parametrize(
+    ("changes", "windowed"),
+    [
+        ({"use_sliding_window": True}, 0),  # as long as the longest text
+        ({"use_sliding_window": True, "sliding_window": 4096}, 0),  # from layer 28 of 28 on
+        ({"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 21}, 7),
+        ({"use_sliding_window": None, "sliding_window": 4096, "max_window_layers": 21}, 0),
+        ({"sliding_window": 4096, "layer_types": [FULL, SLIDING] * 14}, 0),
+        (
+            {
+                "use_sliding_window": True,
+                "sliding_window": 4096,
+                "layer_types": [FULL, SLIDING] * 14,
+            },
+            14,
+        ),
+    ],
+    ids=str,
+)
+def test_a_window_of_qwen_counts_where_it_is_used(
+    changes: dict[str, Any], windowed: int, tmp_path: Path
+) -> None:
+    config = {k: v for k, v in {**QWEN, **changes}.items() if v is not None}
+    shape = read_shape(write(tmp_path, config))
+    assert shape.num_layers == 28
+    assert sum(window is not None for window in shape.windows) == windowed
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"use_sliding_window": False}, {"layer_types": [FULL] * 32}], ids=str
+)
+def test_a_window_of_mistral_counts_in_every_layer(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Its code looks at no other field."""
+    shape = read_shape(write(tmp_path, {**MISTRAL, "sliding_window": 4096, **changes}))
+    assert shape.windows == (4096,) * 32
+
+
+def test_windows_of_gemma_leave_out_every_so_many_layers(tmp_path: Path) -> None:
+    gemma = {**GEMMA, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2"}
+    shape = read_shape(write(tmp_path, {**gemma, "num_hidden_layers": 4, "sliding_window": 4096}))
+    assert shape.windows == (4096, None) * 2
+    gemma = {**gemma, "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text"}
+    gemma |= {"num_hidden_layers": 7, "sliding_window": 512}
+    assert read_shape(write(tmp_path, gemma)).windows == (*[512] * 5, None, 512)
+    gemma |= {"sliding_window_pattern": 2}
+    assert read_shape(write(tmp_path, gemma)).windows == (*[512, None] * 3, 512)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("[]", "JSON object"), ("{", "cannot be read"), ('{"a":' * 10**5, "cannot be read")],
+)
+def test_files_that_are_no_config(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ModelError, match=message):
+        find_model(str(tmp_path))
+
+
+def test_heads_are_whole_on_every_machine() -> None:
+    """Llama-3-8B has 32 heads, 8 of them with keys and values."""
+    assert Deployment(MODELS["llama-3-8b"], MACHINES["h100"], 8).slots > 0
+    with pytest.raises(ConfigError, match=r"must divide the model's 32 heads, got 24"):
+        Deployment(MODELS["llama-3-8b"], MACHINES["h100"], 24)
+    with pytest.raises(ConfigError, match=r"2 KV heads, or be .* got 7; allowed: 1, 2, 14$"):
+        Deployment(MODELS["qwen2.5-0.5b"], MACHINES["h100"], 7)
+
+
+def test_a_pool_larger_than_the_card_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    model, machine = MODELS["llama-3-8b"], MACHINES["h100"]
+    here = Deployment(model, machine).configured(kv_cache_memory_bytes=60 * 2**30)
+    assert here.limits().num_blocks == 60 * 2**30 // (16 * 128 * 1024)
+    with pytest.raises(ConfigError, match=r"kv_cache_memory_bytes is .* of which weights and"):
+        here.configured(kv_cache_memory_bytes=70 * 2**30).limits()
+    more = here.configured(kv_cache_memory_bytes=140 * 2**30)
+    assert replace(more, tensor_parallel=2).slots > 0
+    calibrated = replace(here, costs=here.cost_model(16))
+    calibrated = calibrated.configured(kv_cache_memory_bytes=70 * 2**30)
+    assert calibrated.slots == 70 * 2**30 // model.kv_bytes_per_token  # it was there
+    flags = ["--machine", "l4", "--kv-cache-memory-bytes", "20GiB", "--dataset", "sharegpt"]
+    for command in ("simulate", "plan"):
+        assert main([command, "llama-3-8b", *flags]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "kv_cache_memory_bytes is 21,474,836,480, but 1 x l4 have 24,000,000,000" in line

@@ -1,0 +1,169 @@
+"""Adapters' files, read without trust: what is none, or of another base, is refused by name."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from quire.capabilities.adapters import tensors
+from quire.capabilities.adapters.checkpoint import check_adapter
+from quire.core.errors import ModelError
+from quire.kernels.adapters import Site
+from quire.models.adaptable import Adaptable
+
+Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
+MODULES = {
+    Q: Adaptable(0, Site.qkv, 0, 8, 12),
+    DOWN: Adaptable(1, Site.down, 0, 16, 8),
+}
+PREFIX = f"base_model.model.{Q}"
+
+
+def save(directory: Path, **fields: Any) -> Path:
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], **fields}
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+    tensors = {
+        f"{PREFIX}.lora_A.weight": torch.ones(2, 8),
+        f"{PREFIX}.lora_B.weight": torch.ones(12, 2),
+    }
+    save_file(tensors, directory / "adapter_model.safetensors")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'; supported: LORA"),
+        ({"use_dora": True}, "use_dora is not supported"),
+        ({"bias": "all"}, "bias is 'all'"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save is not supported"),
+        ({"layer_replication": [[0, 2]]}, "layer_replication is not supported"),
+        ({"init_lora_weights": "pissa_niter_4"}, "changes the base's own weights"),
+        ({"r": 2.5}, "r must be an integer"),
+        ({"r": 3}, "has rank 3, but its tensors 2"),
+        ({"lora_alpha": float("nan")}, "lora_alpha must be a number"),
+        ({"alpha_pattern": {"(a+)+$": 1}}, "a pattern that is too much"),
+        ({"alpha_pattern": {"(": 1}}, "holds no pattern"),
+        ({"target_modules": ["k_proj"]}, "target_modules does not name"),
+        ({"layers_to_transform": [1]}, "layers_to_transform leaves out"),
+    ],
+)
+def test_configs_that_are_not_understood(
+    fields: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        check_adapter(save(tmp_path, **fields), MODULES, 16)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({f"{PREFIX}.lora_A.weight": torch.ones(2, 9)}, r"shape \(2, 9\).*\(2, 8\).*another base"),
+        ({f"{PREFIX}.lora_B.weight": torch.ones(13, 2)}, "another base"),
+        ({f"{PREFIX}.lora_B.weight": torch.ones(12, 3)}, "another base"),
+        ({f"{PREFIX}.lora_A.weight": torch.ones(2, 8, dtype=torch.int8)}, "I8.*supported"),
+        ({f"{PREFIX}.lora_magnitude_vector": torch.ones(2)}, "DoRA"),
+        ({"base_model.model.lm_head.lora_A.weight": torch.ones(2, 8)}, "adapter of the head"),
+        ({"base_model.model.x.experts.0.up.lora_A.weight": torch.ones(2, 8)}, "of experts"),
+        ({"base_model.model.other.lora_A.weight": torch.ones(2, 8)}, "but not both"),
+        ({"something": torch.ones(2)}, "no tensor of PEFT's"),
+    ],
+)
+def test_tensors_that_do_not_fit(
+    tensors: dict[str, torch.Tensor], message: str, tmp_path: Path
+) -> None:
+    path = save(tmp_path) / "adapter_model.safetensors"
+    save_file({**load_file(path), **tensors}, path)
+    with pytest.raises(ModelError, match=message):
+        check_adapter(tmp_path, MODULES, 16)
+
+
+def test_a_rank_above_the_limit_and_a_projection_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="has rank 2, above max_lora_rank, 1"):
+        check_adapter(save(tmp_path), MODULES, 1)
+    with pytest.raises(ModelError, match="no projection of this model"):
+        check_adapter(tmp_path, {DOWN: MODULES[DOWN]}, 16)
+
+
+def _with_header(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
+    def changed(content: bytes) -> bytes:
+        (length,) = struct.unpack("<Q", content[:8])
+        header = json.loads(content[8 : 8 + length])
+        change(next(value for name, value in header.items() if name.endswith("lora_B.weight")))
+        text = json.dumps(header).encode()
+        return struct.pack("<Q", len(text)) + text + content[8 + length :]
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[:-1], "does not fill its bytes|begin where|tensors end"),
+        (lambda content: content + b"x", "tensors end at"),
+        (lambda content: b"", "its header has 0 bytes"),
+        (lambda content: struct.pack("<Q", 2**60) + content[8:], "its header has"),
+        (lambda content: content[:8] + b"[" * (len(content) - 8), "header is no JSON"),
+        (_with_header(lambda one: one.update(shape=[2**60, 2])), "entry of .* is none"),
+        (_with_header(lambda one: one.update(shape=[2**39, 2**39])), "does not fill its bytes"),
+        (_with_header(lambda one: one.update(data_offsets=[0, 96])), "does not begin where"),
+        (_with_header(lambda one: one.update(data_offsets=[-1, 5])), "entry of .* is none"),
+        (_with_header(lambda one: one.update(dtype={})), "holds"),
+    ],
+)
+def test_files_that_are_cut_garbled_or_lie(
+    damage: Callable[[bytes], bytes], message: str, tmp_path: Path
+) -> None:
+    path = save(tmp_path) / "adapter_model.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ModelError, match=message):
+        check_adapter(tmp_path, MODULES, 16)
+
+
+def test_only_what_fits_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a file with holes, of any size, would keep a server at it for minutes."""
+    digest, read = tensors._digest, list[str]()
+    monkeypatch.setattr(tensors, "_digest", lambda file: read.append(file.name) or digest(file))
+    save(tmp_path)
+    with pytest.raises(ModelError, match="above max_lora_rank, 1"):
+        check_adapter(tmp_path, MODULES, 1)
+    with pytest.raises(ModelError, match="no projection of this model"):
+        check_adapter(tmp_path, {DOWN: MODULES[DOWN]}, 16)
+    assert not read
+    check_adapter(tmp_path, MODULES, 16)
+    assert len(read) == 1
+
+
+def test_a_file_that_changes_while_it_is_checked(tmp_path: Path) -> None:
+    path = save(tmp_path) / "adapter_model.safetensors"
+    file = tensors.TensorFile(path)
+    path.write_bytes(_with_header(lambda one: one.update(shape=[6, 4]))(path.read_bytes()))
+    with pytest.raises(ModelError, match="has changed while it was loaded"):
+        file.seal()
+
+
+def test_the_fingerprint_is_of_all_that_a_text_depends_on(tmp_path: Path) -> None:
+    path = save(tmp_path) / "adapter_model.safetensors"
+    prints = [check_adapter(tmp_path, MODULES, 16).fingerprint]
+    prints.append(check_adapter(save(tmp_path, lora_alpha=5), MODULES, 16).fingerprint)
+    prints.append(check_adapter(save(tmp_path, use_rslora=True), MODULES, 16).fingerprint)
+    save(tmp_path)
+    again = check_adapter(tmp_path, MODULES, 16)
+    assert again.fingerprint == prints[0]
+    changed = load_file(path)
+    changed[f"{PREFIX}.lora_A.weight"] = changed[f"{PREFIX}.lora_A.weight"] + 1
+    save_file(changed, path)
+    prints.append(check_adapter(tmp_path, MODULES, 16).fingerprint)
+    assert len(set(prints)) == 4
+    with pytest.raises(ModelError, match="has changed since it was loaded"):
+        again.read()
+    path.unlink()
+    with pytest.raises(ModelError, match="cannot be read again"):
+        again.read()

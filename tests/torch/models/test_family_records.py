@@ -1,0 +1,201 @@
+"""Older and wider spellings of a family's config and tensors, and what of them is not computed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.core.errors import ConfigError, ModelError
+from quire.models.decoder import DecoderModel
+from quire.models.loader import check_servable, load_model
+from quire.models.shape import read_shape
+from quire.models.streaming import Streaming
+from support.hf_reference import hf_logits, random_prompts
+from support.paged_harness import PagedHarness
+from support.rounded_checkpoints import Tensors, rewritten
+
+ModelDir = Callable[[str], Path]
+
+CHUNK = 7
+
+
+def change_config(directory: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    path = directory / "config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+    return directory
+
+
+def changed(source: Path, target: Path, **fields: Any) -> Path:
+    """The same model with other fields in its config; those that are ``...`` are left out."""
+
+    def change(config: dict[str, Any]) -> None:
+        config.update(fields)
+        for name in [name for name, value in fields.items() if value is ...]:
+            del config[name]
+
+    return change_config(rewritten(source, target, lambda name, tensor: {name: tensor}), change)
+
+
+def logits(directory: Path, **options: Any) -> Tensor:
+    model = load_model(directory, **options)
+    assert isinstance(model, DecoderModel)
+    return torch.cat(PagedHarness(model).prefill(random_prompts(5, 30), CHUNK))
+
+
+@pytest.mark.parametrize("root", ["language_model.model.", "model.language_model."])
+def test_the_text_of_a_model_that_sees_images(
+    root: str, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    def beside_images(name: str, tensor: Tensor) -> Tensors:
+        renamed = name.replace("model.", root, 1)
+        tower = "vision_tower.x" if root.startswith("language") else "model.vision_tower.x"
+        return {
+            renamed: tensor,
+            **({tower: tensor.clone()} if "final" in name or "norm" in name else {}),
+        }
+
+    def nest(config: dict[str, Any]) -> None:
+        text = dict(config)
+        config.clear()
+        config["architectures"] = ["Gemma3ForConditionalGeneration"]
+        config.update(model_type="gemma3", text_config=text, eos_token_id=1, dtype="float32")
+
+    directory = change_config(
+        rewritten(model_dir("gemma3"), tmp_path / "images", beside_images), nest
+    )
+    assert torch.equal(logits(directory), logits(model_dir("gemma3")))
+    assert check_servable(directory) == "Quire"
+
+
+def test_a_rotation_for_each_kind_of_layer_in_older_words(
+    model_dir: ModelDir, tmp_path: Path
+) -> None:
+    directory = changed(
+        model_dir("gemma3"),
+        tmp_path / "older",
+        rope_parameters=...,
+        layer_types=...,
+        rope_scaling={"rope_type": "linear", "factor": 4.0},
+        rope_theta=5e4,
+        rope_local_base_freq=1e3,
+        sliding_window_pattern=2,
+    )
+    assert torch.equal(logits(directory), logits(model_dir("gemma3")))
+
+
+def test_gpt_neox_as_it_was_published(model_dir: ModelDir, tmp_path: Path) -> None:
+    def older(name: str, tensor: Tensor) -> Tensors:
+        if name == "lm_head.weight":
+            return {"embed_out.weight": tensor}
+        layer = name.partition(".attention.query_key_value.bias")
+        masks = {f"{layer[0]}.attention.bias": torch.ones(1, 1, 4, 4)} if layer[1] else {}
+        return {name: tensor, **masks}
+
+    directory = change_config(
+        rewritten(model_dir("gpt_neox"), tmp_path / "older", older),
+        lambda config: config.update(rope_parameters=None, rotary_pct=0.5, rotary_emb_base=1e4),
+    )
+    assert torch.equal(logits(directory), logits(model_dir("gpt_neox")))
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("gemma2", {"final_logit_softcapping": None}),
+        ("gemma2", {"attn_logit_softcapping": None}),
+        ("gemma", {"hidden_act": "gelu"}),  # which means the approximation
+        ("cohere2", {"layer_types": ["full_attention", "sliding_attention"]}),
+        ("smollm3", {"no_rope_layers": [0, 1]}),
+        ("falcon", {"num_ln_in_parallel_attn": None}),
+    ],
+)
+def test_what_a_config_may_say(
+    family: str, fields: dict[str, Any], model_dir: ModelDir, tmp_path: Path
+) -> None:
+    directory = changed(model_dir(family), tmp_path / "changed", **fields)
+    expected = torch.cat([hf_logits(directory, text) for text in random_prompts(5, 30)])
+    assert (logits(directory) - expected).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("family", "field", "value"),
+    [
+        ("olmo", "clip_qkv", 0.5),
+        ("cohere", "use_qk_norm", True),
+        ("stablelm", "qk_layernorm", True),
+        ("falcon", "alibi", True),
+        ("gemma", "use_bidirectional_attention", True),
+        ("gemma3", "attn_logit_softcapping", 5.0),
+    ],
+)
+def test_what_transformers_alone_computes(
+    family: str, field: str, value: Any, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    neutral = changed(model_dir(family), tmp_path / "neutral", **{field: None})
+    assert check_servable(neutral) == "Quire"
+    directory = changed(model_dir(family), tmp_path / "changed", **{field: value})
+    assert check_servable(directory) == "transformers"
+    with pytest.raises(ModelError, match=f"this is .* with {field}$"):
+        load_model(directory, quantization="int8")
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "message"),
+    [
+        ("gemma2", {"sliding_window": None}, "sliding_window is missing"),
+        ("gemma3", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar must be above 0"),
+        ("gemma3", {"final_logit_softcapping": -1.0}, "final_logit_softcapping must be above 0"),
+        (
+            "olmo3",
+            {"rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2.0}}},
+            "rope_type is dynamic; supported: default, linear",
+        ),
+        ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers must be 0 or 1 for each of 2 layers"),
+        ("granite", {"logits_scaling": 0.0}, "logits_scaling and attention_multiplier must be"),
+        ("gptj", {"rotary_dim": 64}, "rotary_dim must be at most 16"),
+        ("falcon", {"num_kv_heads": 3}, "is not a multiple of"),
+        ("granite", {"partial_rotary_factor": 0.5}, "no partial_rotary_factor other than 1"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_weights_are_read(
+    family: str,
+    fields: dict[str, Any],
+    message: str,
+    model_dir: ModelDir,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory = changed(model_dir(family), tmp_path / "changed", **fields)
+    monkeypatch.setattr("quire.models.weights.Weights.read", None)
+    with pytest.raises(ModelError, match=message):
+        load_model(directory)
+
+
+def test_streaming_where_some_layers_know_no_positions(model_dir: ModelDir) -> None:
+    whole, streamed = (
+        logits(model_dir("smollm3"), streaming=streaming)
+        for streaming in (None, Streaming(window=8, sinks=2))
+    )
+    assert torch.allclose(streamed[:5], whole[:5], atol=1e-4)
+    assert not torch.allclose(streamed[-5:], whole[-5:], atol=1e-2)
+    with pytest.raises(ConfigError, match="windows of its own"):
+        load_model(model_dir("gemma3"), streaming=Streaming(8))
+
+
+@pytest.mark.parametrize(
+    ("fields", "heads"),
+    [({}, 2), ({"new_decoder_architecture": False}, 1), ({"num_kv_heads": 4}, 4)],
+)
+def test_how_many_heads_a_falcon_has(
+    fields: dict[str, Any], heads: int, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    directory = changed(model_dir("falcon"), tmp_path / "changed", **fields)
+    assert read_shape(directory / "config.json").num_kv_heads == heads

@@ -1,0 +1,229 @@
+"""GGUF files: numbers as the ``gguf`` package reads them, models as transformers runs them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+import transformers
+from gguf import GGMLQuantizationType as Kind
+
+from quire.core.errors import ConfigError, ModelError
+from quire.kernels.products import DTYPES, PackedWeight, Products
+from quire.models.gguf.types import TYPES
+from quire.models.gguf_tensors.blocks import read_blocks
+from quire.models.loader import load_model, resolve_model
+from quire.models.shape import read_shape
+from support.gguf_files import random_blocks, write_gguf
+from support.hf_reference import hf_greedy, hf_logits, random_prompts
+from support.instruction_sets import TESTED
+from support.paged_harness import PagedHarness
+from support.rounded_checkpoints import rewritten
+from support.small_models import SMALL_LLAMA, save_model
+
+ModelDir = Callable[[str], Path]
+
+ROUNDED = [kind for kind in TYPES.values() if kind.is_rounded]
+CHUNK = 7
+FAMILIES = ("llama", "llama3", "linear", "yarn", "biases", "smollm", "qwen2.5", "qwen3", "phi3",
+            "longrope", "olmo2", "olmo3", "granite", "stablelm", "stablelm-parallel")  # fmt: skip
+_EXPERTS = {**SMALL_LLAMA, "intermediate_size": 64, "num_experts_per_tok": 3}
+_GEMMA = {
+    **SMALL_LLAMA,
+    "num_hidden_layers": 3,
+    "head_dim": 24,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 12,
+    "final_logit_softcapping": 8.0,
+}
+_COHERE = {**SMALL_LLAMA, "logit_scale": 0.3, "tie_word_embeddings": True}
+# As GGUF files can have them.
+OWN: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "gemma": ("GemmaConfig", {**SMALL_LLAMA, "head_dim": 24}),
+    "gemma2": ("Gemma2Config", {**_GEMMA, "attn_logit_softcapping": 5.0}),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {
+            **_GEMMA,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e4},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
+    "smollm3": ("SmolLM3Config", {**SMALL_LLAMA, "num_hidden_layers": 5}),
+    "starcoder2": ("Starcoder2Config", {**SMALL_LLAMA, "sliding_window": None}),
+    "cohere": ("CohereConfig", _COHERE),
+    "cohere2": ("Cohere2Config", {**_COHERE, "sliding_window": 12, "sliding_window_pattern": 2}),
+    "mixtral": ("MixtralConfig", {**_EXPERTS, "num_local_experts": 6}),
+    "qwen2moe": (
+        "Qwen2MoeConfig",
+        {
+            **_EXPERTS,
+            "num_experts": 6,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 96,
+        },
+    ),
+    "qwen3moe": (
+        "Qwen3MoeConfig",
+        {
+            **_EXPERTS,
+            "head_dim": 24,
+            "num_experts": 12,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+        },
+    ),
+    "gpt_oss": (
+        "GptOssConfig",
+        {
+            **_EXPERTS,
+            "num_local_experts": 6,
+            "head_dim": 16,
+            "sliding_window": 9,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "truncate": False,
+            },
+            "tie_word_embeddings": False,
+        },
+    ),
+    "olmoe": ("OlmoeConfig", {**_EXPERTS, "num_experts": 6}),
+    "granitemoe": (
+        "GraniteMoeConfig",
+        {
+            **_EXPERTS,
+            "num_local_experts": 6,
+            "attention_multiplier": 0.2,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.7,
+            "logits_scaling": 2.0,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("instruction_set", TESTED)
+@pytest.mark.parametrize("kind", ROUNDED, ids=lambda kind: kind.name)
+def test_every_number_is_exact(kind: Any, instruction_set: str) -> None:
+    """Read as floats, multiplied by ones and looked up: bit for bit, and in no more memory."""
+    rows = random_blocks(kind.name, 64, 512)
+    expected = torch.from_numpy(gguf.dequantize(rows, Kind[kind.name]))
+    found = read_blocks(kind, torch.from_numpy(rows))
+    assert torch.equal(found.floats(torch.float32), expected)
+    packed = PackedWeight.from_groups(
+        Products(instruction_set), found.form, found.codes, found.groups, None
+    )
+    for dtype in DTYPES:
+        assert torch.equal(packed.floats(torch.eye(512, dtype=dtype)).T, expected)
+        assert torch.equal(packed.rows(torch.arange(64), dtype), expected.to(dtype))
+    assert packed.nbytes == kind.kept_bytes * 64 * 512
+    assert kind.kept or packed.nbytes == rows.nbytes
+
+
+def mixed(name: str) -> Kind:
+    """Parts of one product in types of their own, as in llama.cpp's mixtures."""
+    by_part = {"experts.gate_proj": Kind.MXFP4, "experts.up_proj": Kind.Q4_0,
+               "k_proj": Kind.Q5_1, "v_proj": Kind.F16, "up_proj": Kind.Q4_1,
+               "o_proj": Kind.Q5_0, "embed_tokens": Kind.Q8_0,
+               "lm_head": Kind.Q4_0}  # fmt: skip
+    return next((kind for part, kind in by_part.items() if part in name), Kind.Q4_0)
+
+
+@pytest.fixture
+def source(family: str, model_dir: ModelDir, tmp_path: Path) -> Path:
+    """A model with safetensors files."""
+    if family not in OWN:
+        return model_dir(family)
+    class_name, fields = OWN[family]
+    return save_model(getattr(transformers, class_name)(**fields), tmp_path / "source")
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *OWN])
+def test_logits_and_tokens(family: str, source: Path, tmp_path: Path) -> None:
+    """As transformers computes them with the rounded weights."""
+    rounded = write_gguf(source, tmp_path / "model.gguf", mixed)
+    reference = rewritten(source, tmp_path / "hf", lambda name, _: {name: rounded[name]})
+    texts = random_prompts(5, 30, 45)
+    model = load_model(tmp_path / "model.gguf", "float32")
+    assert model.eos_token_ids == (1,)
+    found = PagedHarness(model).prefill(texts, CHUNK)
+    for logits, text in zip(found, texts, strict=True):
+        assert float((logits - hf_logits(reference, text)).abs().max()) < 1e-4
+    if family in ("llama", "qwen3", "qwen3moe"):
+        greedy = PagedHarness(model).generate(texts[:1], 24, CHUNK)
+        assert greedy == [hf_greedy(reference, texts[0], 24)]
+
+
+def test_floats_may_be_rounded_and_what_is_rounded_may_not(
+    model_dir: ModelDir, tmp_path: Path
+) -> None:
+    for kind, dtype in ((Kind.F16, torch.float16), (Kind.BF16, torch.bfloat16)):
+        path = tmp_path / f"{kind.name}.gguf"
+        write_gguf(model_dir("llama"), path, lambda _, kind=kind: kind)  # type: ignore[misc]
+        assert load_model(path).dtype is dtype
+        assert load_model(path, quantization="int8").weight_bytes < load_model(path).weight_bytes
+    write_gguf(model_dir("llama"), tmp_path / "rounded.gguf", mixed)
+    with pytest.raises(ConfigError, match=r"rounded\.gguf are quantised already"):
+        load_model(tmp_path / "rounded.gguf", quantization="int8")
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen2moe", "gemma2"])
+def test_the_planner_knows_the_bytes(source: Path, tmp_path: Path) -> None:
+    write_gguf(source, tmp_path / "model.gguf", mixed)
+    shape, model = read_shape(tmp_path / "model.gguf"), load_model(tmp_path / "model.gguf")
+    padding = 10_000  # of 300 tokens, and the outputs of routers, to whole pairs of panels
+    assert 0 <= model.weight_bytes - shape.weight_bytes < padding
+    assert shape.num_layers == len(model.windows)
+
+
+def test_stacks_of_another_number_of_experts(tmp_path: Path) -> None:
+    """Refused before any expert is read."""
+    class_name, fields = OWN["olmoe"]
+    source = save_model(getattr(transformers, class_name)(**fields), tmp_path / "source")
+    write_gguf(source, tmp_path / "model.gguf", mixed)
+    content = (tmp_path / "model.gguf").read_bytes()
+    said = b"olmoe.expert_count" + struct.pack("<I", 4)
+    told = content.replace(said + struct.pack("<I", 6), said + struct.pack("<I", 5))
+    assert told != content
+    (tmp_path / "model.gguf").write_bytes(told)
+    with pytest.raises(ModelError, match=r"shape \(6, .*but olmoe\.expert_count is 5"):
+        load_model(tmp_path / "model.gguf")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    for name in (
+        "c-Q6_K-00001-of-00002.gguf",
+        "c-Q6_K-00002-of-00002.gguf",
+        "a-Q4_K_M.gguf",
+        "a-Q4_K_S.gguf",
+        "a-Q8_0.gguf",
+        "b.q8_0.gguf",
+    ):
+        (tmp_path / name).touch()
+    yield tmp_path
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [("Q4_K_M", "a-Q4_K_M.gguf"), ("q4_k_s", "a-Q4_K_S.gguf"), ("b.q8_0", "b.q8_0.gguf"),
+     ("a-Q8_0.gguf", "a-Q8_0.gguf"), ("Q8_0", "several such files"), ("Q4", "no such file"),
+     ("Q6_K", "c-Q6_K-00001-of-00002.gguf"), ("../b.q8_0.gguf", "no such file")],
+)  # fmt: skip
+def test_files_by_name(directory: Path, wanted: str, found: str) -> None:
+    if found.endswith(".gguf"):
+        assert resolve_model(f"{directory}:{wanted}") == directory / found
+        return
+    with pytest.raises(ModelError, match=found):
+        resolve_model(f"{directory}:{wanted}")

@@ -1,0 +1,89 @@
+"""int4's scales lose less than the largest weights would have them lose, and fit every matrix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.kernels.packing import Format
+from quire.models.linear import Quantization
+from quire.models.linear.rounding import round_groups, round_weight
+from quire.models.stored import ByGroups, ByOutputs
+
+
+def by_largest(weight: Tensor) -> Tensor:
+    """The largest of 32 weights becomes -8."""
+    rows = []
+    for row in weight.view(-1, 32):
+        step = (row[row.abs().argmax()] / -8).half().float()
+        rows.append((row / step).round().clamp(-8, 7) * step)
+    return torch.stack(rows).view(weight.shape)
+
+
+def by_search(weight: Tensor) -> Tensor:
+    """The best of 400 scales for each 32 weights."""
+    groups = weight.view(-1, 32)
+    best, least = torch.zeros_like(groups), torch.full((len(groups), 1), torch.inf)
+    largest = groups.abs().amax(dim=1, keepdim=True)
+    for part in torch.linspace(0.5, 1.1, 200).tolist():
+        for sign in (-1, 1):
+            step = sign * part * largest / 8
+            found = (groups / step).round().clamp(-8, 7) * step
+            error = (found - groups).square().sum(dim=1, keepdim=True)
+            best, least = torch.where(error < least, found, best), torch.minimum(error, least)
+    return best.view(weight.shape)
+
+
+def loss(found: Tensor, weight: Tensor) -> float:
+    return float((found - weight).square().sum() / weight.square().sum())
+
+
+MATRICES = {
+    "normal": torch.randn(64, 256, generator=torch.Generator().manual_seed(0)),
+    "heavy tails": torch.randn(64, 256, generator=torch.Generator().manual_seed(1)).pow(3),
+    "an outlier": torch.randn(64, 256, generator=torch.Generator().manual_seed(2))
+    + 20 * (torch.arange(256) % 37 == 0),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_scales_lose_less_than_the_largest_weights_would(name: str) -> None:
+    weight = MATRICES[name]
+    found = loss(round_groups(weight, Format.int4).floats(torch.float32), weight)
+    assert found < 0.99 * loss(by_largest(weight), weight)
+    assert found < 1.04 * loss(by_search(weight), weight)
+
+
+def test_attention_has_more_bits_and_odd_inputs_int8() -> None:
+    weight = MATRICES["normal"]
+    forms = [round_weight(weight, Quantization.int4, attention) for attention in (False, True)]
+    assert [form.form for form in forms if isinstance(form, ByGroups)] == [
+        Format.int4,
+        Format.int6,
+    ]
+    losses = [loss(form.floats(torch.float32), weight) for form in forms]
+    assert losses[1] < losses[0] / 10
+    assert isinstance(round_weight(weight[:, :48], Quantization.int4), ByOutputs)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_row_is_rounded_alike_wherever_it_stands(rows: int) -> None:
+    """Sums of another order give another scale for one group in some thousands."""
+    weight = torch.randn(2000, 256, generator=torch.Generator().manual_seed(8))
+    whole = round_groups(weight, Format.int4)
+    parts = [round_groups(part, Format.int4) for part in weight.split(rows)]
+    assert torch.equal(torch.cat([part.codes for part in parts]), whole.codes)
+    assert torch.equal(torch.cat([part.groups.scales for part in parts]), whole.groups.scales)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_zeros_and_numbers_that_float16_hardly_holds(dtype: torch.dtype) -> None:
+    weight = torch.zeros(4, 64)
+    weight[1] = 1e-7
+    weight[2] = 30_000 * torch.linspace(-1, 1, 64)
+    weight[3, 5] = 1
+    found = round_groups(weight.to(dtype), Format.int4).floats(torch.float32)
+    assert torch.equal(found[0], weight[0]) and found[3].count_nonzero() == 1
+    assert (found[1] - 1e-7).abs().max() < 1e-7
+    assert loss(found[2], weight[2]) < 0.01
