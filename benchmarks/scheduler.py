@@ -4,8 +4,8 @@
 
 Decode: one schedule + update with every sequence growing by one token, per sequence. Admission: a
 4,096-token prompt without and with a full prefix hit. Fork: one sequence of 4,096 tokens into 8.
-Beams: one schedule + update of a request with six. Import: quire.core.memory in a new process, less what
-starting Python itself takes.
+Beams: one schedule + update of a request with six. Import: quire.core.memory in a new process, less
+what starting Python itself takes.
 """
 
 from __future__ import annotations

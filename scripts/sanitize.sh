@@ -17,4 +17,4 @@ packages='import sysconfig; print(sysconfig.get_path("purelib"))'
 LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)" \
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
     "$environment/bin/python" -m pytest -q -p no:cacheprovider --numprocesses auto \
-    --ignore-glob "*gpu*" tests/torch/kernels tests/pure/drafting
+    --ignore-glob "*gpu*" tests/torch/kernels tests/pure/capabilities/speculation

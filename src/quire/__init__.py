@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from quire.core import moved
+
 if TYPE_CHECKING:
     from quire.core.protocol import PoolingParams, SamplingParams
     from quire.engine.beams import BeamSearchParams
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from quire.engine.lora_request import LoRARequest
 
 __version__ = "0.1.0"
+
+moved.install()
 
 __all__ = [
     "LLM",

@@ -1,4 +1,4 @@
-"""What is imported is declared in pyproject.toml, not left to what others happen to bring."""
+"""What a package imports is declared in its pyproject.toml, not left to what others bring."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ import quire
 
 tomllib = pytest.importorskip("tomllib")  # since Python 3.11
 
-SOURCE = Path(quire.__file__).parent
-PROJECT = SOURCE.parents[1] / "pyproject.toml"
+ROOT = Path(quire.__file__).parents[2]
+PACKAGES = {"quire": ROOT, "quire_cluster": ROOT / "cluster", "quire_lab": ROOT / "lab"}
 OPTIONAL = {
-    "matplotlib": "reports",
-    "triton": "gpu",
-    "ray": "ray",
-    "opentelemetry": "otel",
+    "quire": {"triton": "gpu", "ray": "ray", "opentelemetry": "otel"},
+    "quire_cluster": {"ray": "ray"},
+    "quire_lab": {"matplotlib": "reports"},
 }  # by the extra that brings them
 IMPORTED_AS = {"pyyaml": "yaml", "pyzmq": "zmq"}
 NOT_IMPORTED = {"httptools", "uvloop"}  # uvicorn looks for them
@@ -39,12 +38,23 @@ def names(requirements: Iterable[str]) -> set[str]:
     return {IMPORTED_AS.get(name, name) for name in found}
 
 
-@pytest.mark.skipif(not PROJECT.exists(), reason="Quire runs without its sources")
-def test_what_is_imported_is_declared() -> None:
-    found = {name for file in SOURCE.rglob("*.py") for name in imported_packages(file)}
-    third_party = found - set(sys.stdlib_module_names) - {"quire"}
-    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
-    assert names(project["dependencies"]) - NOT_IMPORTED == third_party - OPTIONAL.keys()
-    for package, extra in OPTIONAL.items():
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.skipif(not (ROOT / "lab").exists(), reason="Quire runs without its sources")
+def test_what_is_imported_is_declared(package: str) -> None:
+    folder, optional = PACKAGES[package], OPTIONAL[package]
+    files = (folder / "src" / package).rglob("*.py")
+    found = {name for file in files for name in imported_packages(file)} - {package}
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = names(project["dependencies"]) - NOT_IMPORTED
+    assert declared == found - set(sys.stdlib_module_names) - optional.keys()
+    for name, extra in optional.items():
         brought = names(project["optional-dependencies"][extra])
-        assert any(name.startswith(package) for name in brought)
+        assert any(one.startswith(name) for one in brought)
+
+
+@pytest.mark.skipif(not (ROOT / "lab").exists(), reason="Quire runs without its sources")
+def test_all_packages_have_one_version() -> None:
+    for package, folder in PACKAGES.items():
+        if package != "quire":
+            text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+            assert tomllib.loads(text)["project"]["version"] == quire.__version__

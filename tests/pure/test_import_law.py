@@ -1,224 +1,137 @@
-"""Which room may import which (docs/architecture.md), and which stay free of torch."""
+"""Which room may import which, and what it loads, by the tables of docs/architecture.md."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import quire
 
-SOURCE = Path(quire.__file__).parent
+ROOT = Path(quire.__file__).parents[2]
+PAGE = ROOT / "docs/architecture.md"
+SOURCES = [ROOT / "src", ROOT / "cluster/src", ROOT / "lab/src"]
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="Quire runs without its sources")
 
-# Every room may also import errors and exact_json, which import nothing.
-MAY_IMPORT = {
-    "adapters": {"files", "kernels", "model"},
-    "compiled": set(),
-    "errors": set(),
-    "exact_json": set(),
-    "files": set(),
-    "heap": set(),
-    "hub": set(),
-    "cgroups": set(),
-    "config": {"dialect"},
-    "dialect": set(),
-    "events": {"config", "memory", "protocol"},
-    "dashboard": {"memory", "protocol", "scheduling"},
-    "page": set(),
-    "transfer": {"memory", "store"},
-    "gguf": {"files"},
-    "shape": {"files", "gguf"},
-    "streams": set(),
-    "capacity": {"config", "memory", "protocol", "scheduling", "shape"},
-    "threads": {"cgroups"},
-    "version": set(),
-    "metrics": set(),
-    "tracing": {"memory", "metrics", "protocol"},
-    "workload": set(),
-    "memory": set(),
-    "kernels": {"compiled"},
-    "protocol": {"memory"},
-    "grammar": {"protocol", "threads"},
-    "scheduling": {"memory", "protocol"},
-    "routing": set(),
-    "store": {"memory"},
-    "drafting": {"compiled", "config", "protocol", "scheduling"},
-    "simulation": {
-        "files",
-        "config",
-        "shape",
-        "capacity",
-        "metrics",
-        "workload",
-        "memory",
-        "protocol",
-        "routing",
-        "scheduling",
-        "drafting",
-    },
-    "reports": {"metrics", "memory", "protocol", "grammar", "scheduling", "simulation", "tracing"},
-    "recording": {
-        "dashboard",
-        "drafting",
-        "engine",
-        "files",
-        "protocol",
-        "server",
-        "simulation",
-        "store",
-        "terminal",
-        "version",
-    },
-    "reproduction": {
-        "config",
-        "workload",
-        "memory",
-        "protocol",
-        "scheduling",
-        "simulation",
-        "reports",
-    },
-    "model": {"compiled", "files", "gguf", "heap", "hub", "shape", "kernels"},
-    "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
-    "engine": {
-        "drafting",
-        "events",
-        "transfer",
-        "files",
-        "gguf",
-        "grammar",
-        "heap",
-        "metrics",
-        "workload",
-        "memory",
-        "protocol",
-        "scheduling",
-        "store",
-        "tracing",
-    },
-    "server": {
-        "config",
-        "dashboard",
-        "dialect",
-        "metrics",
-        "page",
-        "protocol",
-        "engine",
-        "store",
-        "streams",
-        "tracing",
-        "transfer",
-        "version",
-    },
-    "assembly": {
-        "adapters",
-        "compiled",
-        "config",
-        "drafting",
-        "events",
-        "memory",
-        "transfer",
-        "files",
-        "gguf",
-        "heap",
-        "threads",
-        "shape",
-        "capacity",
-        "protocol",
-        "kernels",
-        "model",
-        "execution",
-        "engine",
-        "scheduling",
-        "store",
-        "streams",
-        "version",
-    },
-    "application": {"assembly", "capacity", "config", "engine", "server"},
-    "cluster": {
-        "application",
-        "config",
-        "engine",
-        "protocol",
-        "routing",
-        "server",
-        "threads",
-        "transfer",
-    },
-    "calibration": {
-        "assembly",
-        "bench",
-        "config",
-        "metrics",
-        "workload",
-        "memory",
-        "protocol",
-        "scheduling",
-        "shape",
-        "capacity",
-        "model",
-        "engine",
-        "simulation",
-    },
-    "llm": {"assembly", "config", "engine", "protocol"},
-    "bench": {"metrics", "workload", "llm", "version"},
-    "terminal": {"dialect", "protocol", "llm"},
-    "doctor": {
-        "cgroups",
-        "compiled",
-        "config",
-        "hub",
-        "threads",
-        "kernels",
-        "execution",
-        "bench",
-        "version",
-    },
-}
-COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
-TORCH_FREE = [
-    "compiled", "errors", "exact_json", "files", "gguf", "heap", "hub", "cgroups", "config",
-    "shape", "capacity", "metrics", "workload", "memory", "dialect", "protocol", "grammar",
-    "scheduling", "drafting", "simulation", "dashboard", "events", "transfer", "engine", "server",
-    "reports", "reproduction", "store", "recording", "routing", "terminal", "tracing",
-]  # fmt: skip
+EVERYBODY_MAY = {"core/errors", "core/exact_json"}
 
 
-def imports(file: Path) -> Iterator[str]:
-    """Rooms of quire that a file imports, lazily or for typing included."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+class Room(NamedTuple):
+    may_import: frozenset[str]
+    loads: str
+
+
+def tables() -> tuple[dict[str, Room], dict[str, Room]]:
+    """The wings, and the rooms that have a line of their own."""
+    wings, rooms = {}, {}
+    if PAGE.exists():
+        for line in PAGE.read_text(encoding="utf-8").splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+            if not re.fullmatch(r"`[a-z_/]+`", cells[0]) or len(cells) not in (3, 4):
+                continue
+            may_import = frozenset(re.findall(r"[a-z_/]+", cells[2])) - {"nothing"}
+            if len(cells) == 3:
+                wings[cells[0].strip("`")] = Room(may_import, "all")
+            else:
+                rooms[cells[0].strip("`")] = Room(may_import, cells[3])
+    return wings, rooms
+
+
+WINGS, ROOMS = tables()
+
+
+def names_of(module: str) -> list[str]:
+    """A module and the folders around it, the narrowest first; quire's wings without "quire"."""
+    parts = module.split(".")
+    if parts[0] == "quire":
+        parts = parts[1:]
+    return ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
+def room_of(module: str) -> str:
+    """The narrowest room or wing that holds it; "" for the package itself."""
+    return next((name for name in names_of(module) if name in ROOMS or name in WINGS), "")
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    """Modules and names that are imported, lazily or for typing included."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: relative import"
-            names = [node.module or ""]
-            if node.module == "quire":
-                names = [f"quire.{alias.name}" for alias in node.names]
+            assert node.level == 0, "a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        for name in names:
-            package, _, rest = name.partition(".")
-            if package == "quire":
-                yield rest.split(".")[0]
+            yield from (alias.name for alias in node.names)
 
 
-def rooms() -> Iterator[tuple[str, Path]]:
-    for file in sorted(SOURCE.rglob("*.py")):
-        room = file.relative_to(SOURCE).parts[0].removesuffix(".py")
-        yield room, file
+def files() -> Iterator[tuple[str, Path]]:
+    """Every module of the three packages, by its name."""
+    for source in SOURCES:
+        for file in sorted(source.rglob("*.py")):
+            parts = file.relative_to(source).with_suffix("").parts
+            yield ".".join(part for part in parts if part != "__init__"), file
+
+
+def is_allowed(room: str, other: str) -> bool:
+    """A wing without a line among the rooms may import all of its own."""
+    allowed = ROOMS[room] if room in ROOMS else WINGS[room]
+    if other in EVERYBODY_MAY or other in allowed.may_import or other == room:
+        return True
+    of_wing = other.split("/")[0]
+    if room in ROOMS and room != of_wing:
+        # A wing's name means all that is in it, unless rooms of it are named one by one.
+        named = {name for name in allowed.may_import if name.split("/")[0] == of_wing}
+        return named == {of_wing} and other not in ROOMS_APART
+    return room not in ROOMS and of_wing in {room, *allowed.may_import}
+
+
+ROOMS_APART = {"engine/llm", "engine/assembly"}
+"""Where all is put together: only who names them may import them."""
 
 
 def test_every_room_keeps_the_law() -> None:
-    for room, file in rooms():
-        if room in COMPOSITION_ROOTS:
+    found = 0
+    for module, file in files():
+        if module in ("quire", "quire.__main__"):
             continue
-        assert room in MAY_IMPORT, f"{file}: room {room} is not in the law"
-        forbidden = set(imports(file)) - MAY_IMPORT[room] - {room, "errors", "exact_json"}
-        assert not forbidden, f"{file} imports {forbidden}"
+        room = room_of(module)
+        assert room, f"{file} is in no wing"
+        for name in imports(ast.parse(file.read_text(encoding="utf-8"))):
+            if not re.match(r"quire(_lab|_cluster)?(\.|$)", name):
+                continue
+            other = room_of(name)
+            if other:  # else it is the package's version
+                assert is_allowed(room, other), f"{file}: {room} imports {other} ({name})"
+                found += 1
+    assert found > 2000
+
+
+def test_wings_import_in_one_order() -> None:
+    """No two of them each other, by way of others or not, but for what a line says by room."""
+    order: list[str] = []
+    while len(order) < len(WINGS):
+        ready = [
+            wing
+            for wing, row in WINGS.items()
+            if wing not in order and {n for n in row.may_import if "/" not in n} <= set(order)
+        ]
+        assert ready, f"a circle beyond {order}"
+        order += ready
+
+
+def test_the_tables_name_what_there_is() -> None:
+    there = {name for module, _ in files() for name in names_of(module)}
+    named = {*WINGS, *ROOMS, *(name for row in [*WINGS.values(), *ROOMS.values()]
+                               for name in row.may_import)}  # fmt: skip
+    assert named <= there
+    folders = {path.name for path in SOURCES[0].joinpath("quire").iterdir() if path.is_dir()}
+    assert folders - {"__pycache__"} == WINGS.keys() - {"quire_lab", "quire_cluster"}
+    assert len(folders - {"__pycache__"}) <= 10
 
 
 def modules_after(code: str) -> set[str]:
@@ -229,21 +142,30 @@ def modules_after(code: str) -> set[str]:
     return set(run.stdout.split())
 
 
-@pytest.mark.parametrize("room", TORCH_FREE)
+def dotted(room: str) -> str:
+    name = room.replace("/", ".")
+    return name if name.startswith("quire_") else f"quire.{name}"
+
+
+@pytest.mark.parametrize("room", [name for name, row in ROOMS.items() if row.loads == "no torch"])
 def test_torch_stays_out_of(room: str) -> None:
-    loaded = modules_after(f"import quire.{room}")
-    assert not loaded & {"torch", "transformers"}
+    assert not modules_after(f"import {dotted(room)}") & {"torch", "transformers"}
 
 
-@pytest.mark.parametrize("room", ["memory", "scheduling"])
-def test_the_core_is_standard_library_only(room: str) -> None:
-    loaded = {name.split(".")[0] for name in modules_after(f"import quire.{room}")}
+def test_the_core_is_standard_library_only() -> None:
+    """All of it, and the other rooms that say so."""
+    rooms = [name for name, row in ROOMS.items() if row.loads == "stdlib"]
+    core = [module for module, _ in files() if module.startswith("quire.core")]
+    code = "\n".join(f"import {name}" for name in [*map(dotted, rooms), *core])
+    loaded = {name.split(".")[0] for name in modules_after(code)}
     before = {name.split(".")[0] for name in modules_after("")}
-    assert loaded - before - set(sys.stdlib_module_names) == {"quire"}
+    ours = {"quire", "quire_cluster", "quire_lab"}
+    assert loaded - before - set(sys.stdlib_module_names) <= ours
 
 
 def test_the_command_line_loads_nothing_heavy_for_help() -> None:
     loaded = modules_after(
-        "import quire.tools.cli\ntry: quire.tools.cli.main(['serve', '--help'])\nexcept SystemExit: pass"
+        "from quire.tools.cli import main\ntry: main(['serve', '--help'])\nexcept SystemExit: pass"
     )
-    assert not loaded & {"torch", "numpy", "tokenizers", "fastapi", "transformers"}
+    heavy = {"torch", "numpy", "tokenizers", "fastapi", "transformers", "quire_lab"}
+    assert not loaded & heavy

@@ -44,7 +44,15 @@ def test_make_knows_which_builds_are_wanted(
 def test_an_image_is_built_of_files_that_there_are() -> None:
     listed = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     sent = {line.removeprefix("!") for line in listed if line.startswith("!")}
-    assert sent >= {"CMakeLists.txt", "LICENSE", "README.md", "csrc", "pyproject.toml", "src"}
+    assert sent >= {
+        "CMakeLists.txt",
+        "LICENSE",
+        "README.md",
+        "csrc",
+        "pyproject.toml",
+        "src",
+        "lab/src",
+    }
     assert all((ROOT / name).exists() for name in sent)
 
 

@@ -40,7 +40,7 @@ def deploy(arguments: argparse.Namespace) -> int:
     settings = Settings.of(_given(arguments))
     check_room(settings)
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("quire deploy needs Ray Serve: pip install 'quire-cluster[ray]'")
+        raise ConfigError("quire deploy needs Ray Serve: pip install 'quire[ray]'")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     from quire.http.guards.listening import bound
     from quire_cluster.running import run

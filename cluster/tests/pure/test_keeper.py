@@ -76,7 +76,7 @@ def test_an_end_waits_until_all_are_gone() -> None:
 def test_another_process_with_the_same_number_is_left_alone(tmp_path: Path) -> None:
     """Numbers come round: it is known by when it began as well."""
     with subprocess.Popen(["sleep", "60"]) as other:
-        keeper = [sys.executable, "-I", "-S", "src/quire/cluster/keeper.py", "0"]
+        keeper = [sys.executable, "-I", "-S", "cluster/src/quire_cluster/keeper.py", "0"]
         keeper[3] = str(Path(sys.modules[_alive.__module__].__file__ or ""))
         subprocess.run(keeper, input=f"{other.pid} 12345\n", text=True, check=True, timeout=60)
         assert other.poll() is None

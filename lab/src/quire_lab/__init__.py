@@ -1,1 +1,1 @@
-"""The laboratory: how many users fit, how fast, and how true that is. Never imported by a server."""
+"""The laboratory: how many users fit, how fast, and how true that is. No server imports it."""

@@ -5,8 +5,8 @@ After the hellos, any number of times::
     uint32    blocks asked for, at most 4096
     16 bytes  of each its name
 
-and back, for each in order: a byte, 1 before its record (see ``quire.blocks.store.record``), or 0: it is
-not here. Integers are little-endian.
+and back, for each in order: a byte, 1 before its record (see ``quire.blocks.store.record``), or 0:
+it is not here. Integers are little-endian.
 """
 
 from __future__ import annotations
