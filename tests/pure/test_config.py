@@ -99,7 +99,6 @@ def test_what_does_nothing_on_a_device_is_refused(device: str, name: str, value:
      ({"kv_store": "/tmp", "kv_store_size": 0}, "kv_store_size must be from 0.000976562 to"),
      ({"kv_store": ""}, "kv_store must be a directory"),
      ({"kv_store": "/tmp", "device": "cuda"}, "kv_store: blocks are stored on CPUs only"),
-     ({"kv_store": "/tmp", "kv_allocator": "max"}, 'kv_store needs kv_allocator "paged"'),
      ({"kv_store": "/tmp", "enable_prefix_caching": False}, "needs enable_prefix_caching"),
      ({"kv_offloading_size": 0}, "kv_offloading_size must be from 0.000976562 to 65536"),
      ({"kv_offloading_size": 1, "device": "cuda"}, "kv_offloading_size: blocks .* CPUs only"),

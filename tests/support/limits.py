@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from quire.core.limits import EngineLimits
-from quire.engine.capacity import limits_of
 from quire.engine.config import EngineConfig
 from quire.models.shape import CacheShape
+from quire_lab.contiguous import PAGED, limits_under
 
 
 def make_limits(
@@ -15,6 +15,7 @@ def make_limits(
     max_model_len: int | None,
     num_host_blocks: int = 0,
     windows: tuple[int | None, ...] = (None,),
+    kv_allocator: str = PAGED,
     **settings: Any,
 ) -> EngineLimits:
     """windows: by layer; blocks are for each of the KV groups. settings: fields of EngineConfig."""
@@ -22,4 +23,4 @@ def make_limits(
         settings["swap_space"] = 1.0
     config = EngineConfig(max_model_len=max_model_len, **settings)
     cache = CacheShape(windows, (1,) * len(windows), max_model_len or 2**31, False)
-    return limits_of(config, cache).with_blocks(num_blocks, num_host_blocks)
+    return limits_under(kv_allocator, config, cache).with_blocks(num_blocks, num_host_blocks)

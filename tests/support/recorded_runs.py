@@ -28,7 +28,6 @@ LIMITS = EngineLimits(
     max_model_len=120,
     max_num_seqs=8,
     max_num_batched_tokens=48,
-    kv_allocator="paged",
     enable_prefix_caching=True,
     preemption_mode="recompute",
     scheduling_policy="fcfs",

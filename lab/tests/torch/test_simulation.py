@@ -18,6 +18,7 @@ from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.prompts import Prompt
 from quire.engine.recorder import RequestRecorder
+from quire_lab.contiguous import PAGED
 from quire_lab.simulation import (
     MODELS,
     AcceptanceProfile,
@@ -30,6 +31,7 @@ from quire_lab.simulation.drafting import SmallerModel
 from quire_lab.simulation.result import SimulationResult
 from quire_lab.workload import Trace
 from support.lora import save_adapter
+from support.regions import engines_under
 from support.timed_executor import (
     BEYOND,
     BY_MODEL,
@@ -61,7 +63,11 @@ TOPICS = ("list", "dict", "set", "open", "range", "zip", "map", "print")
     ],
 )
 @pytest.mark.parametrize("kind", ["", "beams", "drafts"])
-def test_the_same_steps_block_for_block(tmp_path: Path, options: dict[str, Any], kind: str) -> None:
+def test_the_same_steps_block_for_block(
+    tmp_path: Path, options: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines_under(monkeypatch, options.get("kv_allocator", PAGED))
+    options = {name: value for name, value in options.items() if name != "kv_allocator"}
     facts = {"kv_cache_memory_bytes": "4MiB", "max_model_len": 400, "dtype": "float32", **options}
     result = compare_steps(tmp_path, EngineConfig.create(facts), kind)
     if options.get("kv_cache_memory_bytes") == "1700KiB":
@@ -96,7 +102,10 @@ def test_the_same_steps_of_models_with_windows(
     kind: str,
     model_dir: Callable[[str], Path],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    engines_under(monkeypatch, options.get("kv_allocator", PAGED))
+    options = {name: value for name, value in options.items() if name != "kv_allocator"}
     config = EngineConfig.create({"model": str(model_dir(family)), **WINDOWED, **options})
     result = compare_steps(tmp_path, config, kind, longest_prompt=60)
     gave_way = result.preemptions.swaps + result.preemptions.recomputes > 0

@@ -169,8 +169,6 @@ def texts(outputs: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("settings", "same"),
     [
-        ({"kv_allocator": "max"}, True),
-        ({"kv_allocator": "pow2"}, True),
         ({"kv_cache_dtype": "int8", "window": 32, "attention_sinks": 4}, True),
         ({"dtype": "bfloat16", "quantization": "int8"}, False),
     ],

@@ -59,9 +59,8 @@ def test_a_replay_is_the_pool(tmp_path: Path) -> None:
 
 
 def test_what_could_tell_nothing_is_refused(tmp_path: Path) -> None:
-    for refused in ({"enable_prefix_caching": False}, {"kv_allocator": "max"}):
-        with pytest.raises(ConfigError, match="does nothing without enable_prefix_caching"):
-            LLM(**telling(tmp_path), **refused)
+    with pytest.raises(ConfigError, match="does nothing without enable_prefix_caching"):
+        LLM(**telling(tmp_path), enable_prefix_caching=False)
     for config, why in (
         ({"topics": ""}, "unknown option topics; did you mean topic?"),
         ({"endpoint": "localhost:5557"}, "endpoint must begin with tcp:// or ipc://"),

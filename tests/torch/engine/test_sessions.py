@@ -253,7 +253,6 @@ def test_sessions_that_nobody_uses_make_room(model_dir: ModelDir) -> None:
 @pytest.mark.parametrize(
     ("family", "options", "message"),
     [
-        ("llama", {"kv_allocator": "max"}, 'sessions need kv_allocator "paged"'),
         ("dynamic", {"max_model_len": 64}, "rotary scaling depends on the length"),
     ],
 )

@@ -119,21 +119,6 @@ def test_a_full_swap_space_leaves_recomputing(model_dir: ModelDir) -> None:
     assert any("swap space is full" in d.why for d in llm.engine.decisions())
 
 
-@pytest.mark.parametrize("allocator", ["max", "pow2", "oracle"])
-@pytest.mark.parametrize("params", [SAMPLES, BEAMS, GREEDY], ids=["samples", "beams", "greedy"])
-def test_contiguous_memory_gives_the_same_tokens(
-    allocator: str, params: SamplingParams, model_dir: ModelDir
-) -> None:
-    directory, prompts = model_dir("llama"), random_prompts(33, 41, 37)
-    wanted = make_llm(directory, 200).generate(prompts, params, use_tqdm=False)
-    llm = make_llm(directory, 160, kv_allocator=allocator)
-    got = llm.generate(prompts, params, use_tqdm=False)
-    assert texts(got) == texts(wanted)
-    assert llm.engine.scheduler.allocator.usage().free == 160 * BLOCK_SIZE
-    paged, contiguous = wanted[0].metrics.peak_blocks, got[0].metrics.peak_blocks
-    assert contiguous > paged
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -145,9 +130,7 @@ def test_contiguous_memory_gives_the_same_tokens(
         ({"swap_space": -1}, "swap_space must be"),
         ({"swap_space": 1, "swap_path": "/missing"}, "swap_path: /missing"),
         ({"preemption_mode": "never"}, "preemption_mode must be one of"),
-        ({"kv_allocator": "slab"}, "kv_allocator must be one of"),
         ({"scheduling_policy": "lifo"}, "scheduling_policy must be one of"),
-        ({"kv_allocator": "max", "enable_prefix_caching": True}, "enable_prefix_caching needs"),
     ],
 )
 def test_contradictory_settings_are_refused(options: dict[str, Any], message: str) -> None:

@@ -97,12 +97,3 @@ def test_branches_survive_preemption(
         assert sum(output.metrics.num_preemptions for output in got) > 0
     assert isinstance(tight.engine.scheduler.allocator, LayeredAllocator) == (family == "gemma2")
     check_nothing_leaked(tight)
-
-
-def test_contiguous_memory_keeps_every_token(model_dir: ModelDir) -> None:
-    directory, prompts = model_dir("gemma2"), random_prompts(9, 41)
-    llm = make_llm(directory, kv_allocator="pow2")
-    (kv_group,) = llm.capacity.kv_groups
-    assert kv_group.window is None and kv_group.layers == (0, 1)
-    outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
-    assert texts(outputs) == [[hf_greedy(directory, p, NEW_TOKENS)] for p in prompts]

@@ -10,9 +10,9 @@ from quire.core.limits import EngineLimits
 from quire.core.memory import LayeredAllocator, PagedAllocator, Window
 from quire.core.protocol import RecoveryCosts, SchedulingPolicy
 from quire.engine.capacity import fill, limits_of
-from quire.engine.capacity.pool import FREE_MEMORY_SHARE, pool_blocks
+from quire.engine.capacity.pool import pool_blocks
 from quire.engine.config import EngineConfig
-from quire.execution.memory_budget import MemoryBudget
+from quire.execution.memory_budget import FREE_MEMORY_SHARE, MemoryBudget
 from quire.models.shape import CacheShape
 
 FREE = MemoryBudget(100_000, FREE_MEMORY_SHARE)
@@ -85,11 +85,6 @@ def test_a_window_that_no_text_outgrows_is_none() -> None:
     assert isinstance(limits.allocator(), PagedAllocator)
 
 
-def test_contiguous_memory_keeps_every_token() -> None:
-    (kv_group,) = filled(kv_allocator="max").kv_groups
-    assert kv_group.layers == (0, 1) and kv_group.window is None
-
-
 def test_a_window_that_was_asked_for_is_in_every_layer() -> None:
     limits = filled(CACHE._replace(windows=(None, None)), window=32, attention_sinks=4)
     (kv_group,) = limits.kv_groups
@@ -115,7 +110,6 @@ def test_swap_space_is_divided_like_the_pool() -> None:
     ("cache", "settings", "message"),
     [
         (CACHE._replace(depends_on_prompt_length=True), {}, "rotary scaling"),
-        (CACHE, {"kv_allocator": "pow2"}, 'needs kv_allocator "paged"'),
     ],
 )
 def test_prefix_caching_is_on_where_it_can_be(
