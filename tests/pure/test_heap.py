@@ -10,7 +10,7 @@ import pytest
 
 _PROGRAM = """
 import threading
-from quire.heap import give_memory_back, keep_what_steps_take
+from quire.kernels.heap import give_memory_back, keep_what_steps_take
 
 def resident():
     with open("/proc/self/statm") as statm:

@@ -16,7 +16,7 @@ from quire.engine import streams
 
 BEGIN = """
 import logging, os, sys, warnings
-from quire.streams import last_words, nobody_waits, num_dropped
+from quire.engine.streams import last_words, nobody_waits, num_dropped
 logging.basicConfig(format="%(name)s: %(message)s")
 logging.getLogger("others").addHandler(logging.StreamHandler())
 logging.getLogger("others").propagate = False

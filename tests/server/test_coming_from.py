@@ -13,6 +13,7 @@ import quire
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
 from quire.tools.cli import _parser
+from quire.tools.commands.command import ELSEWHERE
 from support.live_server import MODEL, scripted_engine
 
 PAGE = Path(quire.__file__).parents[2] / "docs/coming-from.md"
@@ -33,9 +34,12 @@ def rows() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def commands() -> dict[str, argparse.ArgumentParser]:
-    actions = _parser()._actions
-    found = next(one for one in actions if isinstance(one, argparse._SubParsersAction))
-    return dict(found.choices)
+    found: dict[str, argparse.ArgumentParser] = {}
+    for name in ("serve", *ELSEWHERE):
+        actions = _parser([name])._actions
+        (choices,) = (one.choices for one in actions if isinstance(one, argparse._SubParsersAction))
+        found = {**choices, **found, name: choices[name]}
+    return found
 
 
 def test_flags_are_there_or_not_as_the_page_says(

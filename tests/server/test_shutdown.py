@@ -167,7 +167,8 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
 
 LAST = """
 import ctypes, functools, os, threading, time
-from quire.server import LastResort, serving
+from quire.http.guards.last_resort import LastResort
+from quire.http import serving
 last_resort = LastResort(0.5)
 last_resort.hear()
 run_server = functools.partial(run_server, last_resort=last_resort)
@@ -219,7 +220,7 @@ def test_the_process_is_gone_whatever_hangs(place: str, how: str, tmp_path: Path
 def test_a_reader_of_the_log_who_has_stopped_stops_nobody(form: str, tmp_path: Path) -> None:
     setup = f"""
 import os, warnings
-from quire.server import set_format
+from quire.http.logs import set_format
 os.dup2(2, 1)
 warnings.simplefilter("always")
 def says(step):

@@ -17,9 +17,11 @@ SCRIPTED = """
 import sys, time
 from pathlib import Path
 from support.live_server import scripted_engine
-from quire.config import ServerConfig
-from quire.engine import RequestRecorder
-from quire.server import bound, create_app, run_server
+from quire.http.config.server import ServerConfig
+from quire.engine.recorder import RequestRecorder
+from quire.http.guards.listening import bound
+from quire.http.app import create_app
+from quire.http.serving import run_server
 engine, executor = scripted_engine()
 engine.watchers.add(RequestRecorder(Path(sys.argv[1]), 4, time.monotonic()))
 {setup}

@@ -18,8 +18,8 @@ sys.modules["quire.kernels._native"] = sys.modules["quire.capabilities.speculati
 import contextlib, io, json, logging
 logging.disable(logging.CRITICAL)
 from quire import LLM, SamplingParams
-from quire.cli import main
-from quire.errors import QuireError
+from quire.tools.cli import main
+from quire.core.errors import QuireError
 small = dict(kv_cache_memory_bytes="16MiB", max_model_len=256)
 greedy = SamplingParams(max_tokens=4, temperature=0)
 
@@ -55,8 +55,9 @@ def command(*arguments):
 def served():
     from starlette.testclient import TestClient
 
-    from quire.application import build
-    from quire.config import EngineConfig, ServerConfig
+    from quire.http.application import build
+    from quire.engine.config import EngineConfig
+    from quire.http.config.server import ServerConfig
 
     app, engine, _ = build(EngineConfig.create(small), ServerConfig())
     body = {"model": "quire-demo", "prompt": "A list is", "max_tokens": 4, "temperature": 0}

@@ -12,7 +12,7 @@ from quire_cluster.keeper import _alive, _below, _facts
 PROGRAM = """
 import subprocess, sys
 sys.path[:0] = {path}
-from quire.cluster.keeper import Keeper
+from quire_cluster.keeper import Keeper
 keeper = Keeper(0.2)
 script = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); input()"
 raylet = subprocess.Popen([sys.executable, "-S", "-c", script], stdin=subprocess.PIPE,

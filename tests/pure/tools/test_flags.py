@@ -17,6 +17,7 @@ from quire.engine.config import EngineConfig
 from quire.http.config.server import ServerConfig
 from quire.tools.cli import _parser, main
 from quire.tools.commands.chat import add_chat
+from quire.tools.commands.command import ELSEWHERE
 from quire.tools.commands.flags import options, server_config
 from quire.tools.commands.generate import add_generate
 from quire.tools.commands.parser import Parser
@@ -38,9 +39,18 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
                 yield from parsers(inner)
 
 
+def command_parser(name: str) -> argparse.ArgumentParser:
+    """Of one that comes with another package."""
+    actions = _parser([name])._actions
+    (choices,) = (one.choices for one in actions if isinstance(one, argparse._SubParsersAction))
+    found: argparse.ArgumentParser = choices[name]
+    return found
+
+
 def test_no_flag_is_taken_for_another_that_begins_like_it() -> None:
     tried = 0
-    for parser in parsers(_parser()):
+    others = [command_parser(name) for name in ELSEWHERE]
+    for parser in [*parsers(_parser(["serve"])), *others]:
         flags = parser._option_string_actions
         for beginning in {flag[:-1] for flag in flags} - flags.keys() - {"-", "--"}:
             with pytest.raises(SystemExit) as caught:

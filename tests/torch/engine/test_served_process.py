@@ -67,7 +67,7 @@ def test_a_signal_while_the_model_is_loaded_ends_quietly(number: int) -> None:
 def test_a_signal_within_a_destructor_is_not_lost() -> None:
     program = """
 import os, signal
-from quire.commands.serve import _leave
+from quire.tools.commands.serve import _leave
 class Raised:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -25,7 +25,7 @@ FREE = 1000 * MIB  # of a machine on which nobody takes what it was promised
 _ENGINE = """
 import sys, types
 import psutil
-from quire.errors import ModelError
+from quire.core.errors import ModelError
 from quire.execution import promises
 from pathlib import Path
 promises._MEMORY = Path(sys.argv[1])

@@ -188,7 +188,7 @@ def test_directory_without_a_config(tmp_path: Path) -> None:
 
 def test_native_models_do_not_import_transformers(model_dir: ModelDir) -> None:
     code = (
-        "import sys; from pathlib import Path; from quire.models import load_model; "
+        "import sys; from pathlib import Path; from quire.models.loader import load_model; "
         "load_model(Path(sys.argv[1])); assert 'transformers' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(model_dir("llama"))], check=True)

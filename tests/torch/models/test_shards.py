@@ -13,7 +13,8 @@ from torch import Tensor
 from quire.capabilities.adapters.checkpoint import check_adapter
 from quire.core.errors import ConfigError
 from quire.kernels.ranks import Ranks
-from quire.models import adaptable, loader
+from quire.models import loader
+from quire.models.adaptable import adaptable
 from quire.models.decoder import DecoderModel
 from quire.models.linear import PlainLinear
 from quire.models.loader import load_model

@@ -15,9 +15,9 @@ from quire.core.errors import ConfigError
 WITHOUT = """
 import sys
 sys.modules["quire.capabilities.speculation._native"] = None  # as where it could not be compiled
-from quire.config import SpeculativeConfig
-from quire.drafting import speculation_of
-from quire.drafting.chain import prediction_drafters
+from quire.capabilities.speculation.config import SpeculativeConfig
+from quire.capabilities.speculation import speculation_of
+from quire.capabilities.speculation.chain import prediction_drafters
 assert prediction_drafters() == []
 for method in ("ngram", "suffix", "auto"):
     try:

@@ -235,7 +235,7 @@ def test_all_of_the_memory_is_told_and_most_of_it_is_used(size: str) -> None:
 def test_what_is_told_is_what_the_system_gave() -> None:
     """In a process of its own: nobody else asks for memory meanwhile."""
     asked = f"""
-from quire.drafting._native import Archive
+from quire.capabilities.speculation._native import Archive
 
 def mapped():
     return 4096 * int(open("/proc/self/statm").read().split()[0])

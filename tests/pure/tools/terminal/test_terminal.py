@@ -88,9 +88,9 @@ def test_html_stays_text() -> None:
 
 PROGRAM = """
 import sys, time
-from quire.terminal.chat import Chat
-from quire.terminal.models import Ending, Piece
-from quire.terminal.rich_screen import RichScreen
+from quire.tools.terminal.chat import Chat
+from quire.tools.terminal.models import Ending, Piece
+from quire.tools.terminal.rich_screen import RichScreen
 class Model:
     name, max_model_len = "scripted", None
     def room(self, messages): return None
