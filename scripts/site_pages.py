@@ -5,6 +5,7 @@ Links are written for readers of the repository; those that lead out of the site
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -16,18 +17,19 @@ AT_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md",
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:]+)(#[^)]*)?\)")
 
 
-def in_site(markdown: str, base: Path) -> str:
-    """A page whose links start at ``base``, as the site has it."""
+def in_site(markdown: str, base: Path, page: Path) -> str:
+    """A page whose links start at ``base``, as the site has it as ``page``."""
 
     def link(match: re.Match[str]) -> str:
         text, target, anchor = match.groups()
         path = (base / target).resolve()
         if not path.exists():
             return match[0]  # of which the generator complains
-        if path.is_relative_to(DOCS):
-            return f"[{text}]({path.relative_to(DOCS)}{anchor or ''})"
         name = str(path.relative_to(ROOT))
-        return f"[{text}]({AT_ROOT[name]}{anchor or ''})" if name in AT_ROOT else text
+        if not path.is_relative_to(DOCS) and name not in AT_ROOT:
+            return text
+        there = AT_ROOT[name] if name in AT_ROOT else path.relative_to(DOCS)
+        return f"[{text}]({os.path.relpath(there, page.parent)}{anchor or ''})"
 
     return _LINK.sub(link, markdown)
 
@@ -35,11 +37,11 @@ def in_site(markdown: str, base: Path) -> str:
 def main() -> None:
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(DOCS, PAGES)
-    sources = {ROOT / name: page for name, page in AT_ROOT.items()}
-    sources |= {file: file.name for file in DOCS.glob("*.md")}
+    sources = {ROOT / name: Path(page) for name, page in AT_ROOT.items()}
+    sources |= {file: file.relative_to(DOCS) for file in DOCS.rglob("*.md")}
     for source, page in sources.items():
         markdown = source.read_text(encoding="utf-8")
-        (PAGES / page).write_text(in_site(markdown, source.parent), encoding="utf-8")
+        (PAGES / page).write_text(in_site(markdown, source.parent, page), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every link in the documentation leads somewhere, and every page is part of the site."""
+"""What pages refer to is there: links, commands and their flags; and all are in the site."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import quire
+from support.commands import flags_of_commands
 
 ROOT = Path(quire.__file__).parents[2]
 PAGES = [
@@ -19,6 +20,8 @@ PAGES = [
 
 _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_SHELL = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FLAG = re.compile(r"--?[a-z]")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="Quire runs without sources")
@@ -49,5 +52,28 @@ def test_no_link_is_broken(page: Path) -> None:
 
 def test_every_page_is_in_the_site() -> None:
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    for page in (ROOT / "docs").glob("*.md"):
-        assert f": {page.name}\n" in settings, f"{page.name} is missing from mkdocs.yml"
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = page.relative_to(ROOT / "docs").as_posix()
+        assert f": {name}\n" in settings, f"{name} is missing from mkdocs.yml"
+
+
+def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
+    """Those of ``quire`` that blocks for a shell begin lines with, and the flags after them."""
+    for block in _SHELL.findall(page.read_text(encoding="utf-8")):
+        for line in block.replace("\\\n", " ").splitlines():
+            for command in re.split(r"[;|&]", line.partition(" #")[0]):
+                words = re.sub(r"'[^']*'|\"[^\"]*\"", "TEXT", command).split()
+                if words[:1] == ["quire"] and len(words) > 1:
+                    name = " ".join(words[1:3] if words[1] == "bench" else words[1:2])
+                    yield name, [word for word in words if _FLAG.match(word)]
+
+
+def test_commands_have_the_flags_that_are_shown() -> None:
+    for package in ("quire_lab", "quire_cluster"):
+        pytest.importorskip(package)
+    known = flags_of_commands()
+    shown = [(page, *command) for page in PAGES for command in commands(page)]
+    assert len(shown) > 50
+    for page, name, flags in shown:
+        unknown = {one.split("=")[0].split(".")[0] for one in flags} - known[name]
+        assert not unknown, f"{page.name}: quire {name}"

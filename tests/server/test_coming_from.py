@@ -1,8 +1,7 @@
-"""What docs/coming-from.md says of flags and paths is so."""
+"""What docs/howto/coming-from.md says of flags and paths is so."""
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +11,10 @@ import pytest
 import quire
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
-from quire.tools.cli import _parser
-from quire.tools.commands.command import ELSEWHERE
+from support.commands import flags_of_commands
 from support.live_server import MODEL, scripted_engine
 
-PAGE = Path(quire.__file__).parents[2] / "docs/coming-from.md"
+PAGE = Path(quire.__file__).parents[2] / "docs/howto/coming-from.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="no sources")
 
 _FLAG = re.compile(r"--[a-z][\w-]+")
@@ -32,21 +30,9 @@ def rows() -> Iterator[tuple[str, str]]:
             yield theirs, ours
 
 
-@pytest.fixture(scope="module")
-def commands() -> dict[str, argparse.ArgumentParser]:
-    found: dict[str, argparse.ArgumentParser] = {}
-    for name in ("serve", *ELSEWHERE):
-        actions = _parser([name])._actions
-        (choices,) = (one.choices for one in actions if isinstance(one, argparse._SubParsersAction))
-        found = {**choices, **found, name: choices[name]}
-    return found
-
-
-def test_flags_are_there_or_not_as_the_page_says(
-    commands: dict[str, argparse.ArgumentParser],
-) -> None:
-    flags = {flag for one in commands.values() for flag in one._option_string_actions}
-    serve = commands["serve"]._option_string_actions.keys()
+def test_flags_are_there_or_not_as_the_page_says() -> None:
+    commands = flags_of_commands()
+    flags, serve = set().union(*commands.values()), commands["serve"]
     for theirs, ours in rows():
         assert set(_FLAG.findall(ours)) <= flags, ours
         assert set(_COMMAND.findall(ours)) <= commands.keys(), ours

@@ -1,4 +1,4 @@
-// Every block of the pool, read from the frames of /v1/quire/blocks (docs/serving.md has their form).
+// Every block of the pool, read from the frames of /v1/quire/blocks (docs/reference/http.md has their form).
 
 export const STATES = ["free", "cached", "reserved", "used", "sink", "window"];
 const HEADER = 24;

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import Field, fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from quire.tools.cli import main
 from quire.tools.commands import flags
 
 PARAMETERS = fields(SamplingParams)
-DOCS = Path(__file__).parents[4] / "docs" / "serving.md"
 
 
 def by_name(parameter: Field[Any]) -> str:
@@ -124,15 +122,7 @@ def test_what_is_given_by_flags_are_parameters() -> None:
     assert flags.sampling_options(parser.parse_args([])) == {"max_tokens": 128}
 
 
-# -- in the docs -------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not DOCS.exists(), reason="Quire runs without its docs")
-def test_the_table_in_the_docs_is_up_to_date() -> None:
-    from scripts import sampling_table
-
-    page = DOCS.read_text(encoding="utf-8")
-    assert sampling_table.updated(page) == page, f"run {sampling_table.__doc__.split(':')[-1]}"
+# -- as vLLM has them --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "neutral", "other"), [
