@@ -38,6 +38,8 @@ from quire_cluster.config import DeployConfig
 PAGES = Path(__file__).parents[1] / "docs/reference"
 Json = Mapping[str, Any]
 
+_SHORTEST_LIST = 40  # characters of choices that stand beside a flag
+
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
@@ -70,9 +72,8 @@ def _shown(default: object) -> str:
 # -- flags -------------------------------------------------------------------------------------
 
 
-def _flags_of(kind: type, head: str = "flag") -> Callable[[], Iterator[str]]:
+def _flags_of(kind: type, spell: Callable[[Field[Any]], str]) -> Callable[[], Iterator[str]]:
     """A table for each section of a config, in the order in which its fields name them."""
-    spell = _flag if head == "flag" else _key
 
     def write() -> Iterator[str]:
         sections: dict[str, list[Field[Any]]] = {}
@@ -81,60 +82,68 @@ def _flags_of(kind: type, head: str = "flag") -> Callable[[], Iterator[str]]:
         for section, some in sections.items():
             if section:
                 yield from (f"### {section[0].upper()}{section[1:]}", "")
-            yield from _table(
-                (head, "takes", "default", "what it does"),
-                ((spell(one), _takes(one), _default(one), _help(one)) for one in some),
-            )
+            rows = ((spell(one), _default(one), _help(one)) for one in some)
+            yield from _table(("", "default", "what it does"), rows)
             yield ""
 
     return write
 
 
 def _flag(one: Field[Any]) -> str:
-    name = one.name.replace("_", "-")
     if one.name == "model":
-        return "`MODEL`, the first argument"
-    names = [f"--{name}", *_SHORT.get(one.name, ())]
-    if str(one.type).startswith("bool"):
-        names.append(f"--no-{name}")
-    return ", ".join(map(_code, names))
+        return _code("MODEL")
+    name = one.name.replace("_", "-")
+    names = [f"--[no-]{name}" if _is_switch(one) else f"--{name}", *_SHORT.get(one.name, ())]
+    return ", ".join(_code(f"{spelled} {_takes(one)}".strip()) for spelled in names)
 
 
 def _key(one: Field[Any]) -> str:
-    return _code(one.name)
+    return _code(f"{one.name} {_takes(one)}".strip())
+
+
+def _is_switch(one: Field[Any]) -> bool:
+    return str(one.type).startswith("bool")
 
 
 def _takes(one: Field[Any]) -> str:
     """The values that it may have, or what kind they are of."""
-    choices = one.metadata.get("choices")
-    if choices:
-        return ", ".join(map(_code, choices))
-    kind = str(one.type)
-    if kind.startswith("bool"):
+    choices, kind = _choices(one), str(one.type)
+    if choices and len(choices) <= _SHORTEST_LIST:
+        return f"{{{choices}}}"
+    if _is_switch(one):
         return ""
-    if one.name.endswith("_bytes") or kind.startswith("int | str"):
-        return "bytes"
-    words = {"int": "integer", "float": "number", "Mapping": "JSON", "Sequence": "texts"}
-    return next((word for name, word in words.items() if kind.startswith(name)), "text")
+    words = {"int": "N", "float": "X", "Mapping": "JSON"}
+    word = next((word for name, word in words.items() if kind.startswith(name)), "TEXT")
+    if one.name.endswith("_bytes") or one.metadata.get("unit") == "bytes":
+        word = "BYTES"
+    word = one.metadata.get("value") or word
+    return f"{word} ..." if kind.startswith("Sequence") else word
 
 
-def _default(one: Field[Any]) -> str:
-    """As a flag has it, or what the help says of a flag that is left out."""
-    if isinstance(one.default, bool):
-        return "on" if one.default else "off"
-    if one.default in (None, (), ""):
-        said = _LEFT_OUT.search(one.metadata["help"])
-        return said[1] if said else ""
-    if one.name.endswith("_bytes") and isinstance(one.default, int):
-        return _code(f"{one.default >> 20}MiB")
-    return _code(f"{one.default:g}" if isinstance(one.default, float) else one.default)
+def _choices(one: Field[Any]) -> str:
+    return ",".join(map(str, one.metadata.get("choices", ())))
 
 
 def _help(one: Field[Any]) -> str:
-    return _LEFT_OUT.sub("", one.metadata["help"])
+    """With what it may be, where that is not in the first column."""
+    text, low, high = (one.metadata.get(name) for name in ("help", "low", "high"))
+    if len(_choices(one)) > _SHORTEST_LIST:
+        names = ", ".join(_code(choice) for choice in one.metadata["choices"])
+        return f"{text}; one of {names}"
+    if low is not None and high is not None:
+        return f"{text} ({low:,} to {high:,})"
+    return str(text)
 
 
-_LEFT_OUT = re.compile(r",? \(default: (.*)\)$")
+def _default(one: Field[Any]) -> str:
+    """Where it is a value; else the help says what it comes to."""
+    if isinstance(one.default, bool):
+        return "on" if one.default else "off"
+    if one.default in (None, (), ""):
+        return ""
+    if one.name.endswith("_bytes") and isinstance(one.default, int):
+        return _code(f"{one.default >> 20}MiB")
+    return _code(f"{one.default:g}" if isinstance(one.default, float) else one.default)
 
 
 def _neutral(options: Iterable[Neutral]) -> Iterator[str]:
@@ -332,19 +341,19 @@ _MODULES = "quire.core.errors", "quire.http.errors"
 
 
 def _exceptions() -> Iterator[str]:
-    """The tree, with what HTTP makes of each."""
+    """Each with what it is, and what HTTP makes of it."""
 
-    def rows(kind: type[QuireError], depth: int) -> Iterator[tuple[str, str, str, str]]:
-        error = _example(kind)
-        status, body = explain(error)
+    def rows(kind: type[QuireError]) -> Iterator[tuple[str, ...]]:
+        status, body = explain(_example(kind))
         told = (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ")
-        name = "\u2003" * depth + _code(kind.__name__)
-        yield name, told, str(status), _shown(body["error"]["code"])
+        code = body["error"]["code"]
+        above = "" if kind is QuireError else _code(kind.__bases__[0].__name__)
+        yield _code(kind.__name__), above, told, str(status), _code(code) if code else ""
         here = [one for one in kind.__subclasses__() if one.__module__ in _MODULES]
         for below in sorted(here, key=lambda one: one.__name__):
-            yield from rows(below, depth + 1)
+            yield from rows(below)
 
-    return _table(("exception", "when", "status", "code"), rows(QuireError, 0))
+    return _table(("exception", "is a", "when", "status", "code"), rows(QuireError))
 
 
 def _example(kind: type[QuireError]) -> QuireError:
@@ -376,12 +385,12 @@ def _shapes() -> Iterator[str]:
 
 
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
-    "engine_flags": _flags_of(EngineConfig),
-    "server_flags": _flags_of(ServerConfig),
-    "deploy_flags": _flags_of(DeployConfig),
-    "speculative_config": _flags_of(SpeculativeConfig, "key"),
-    "kv_events_config": _flags_of(KVEventsConfig, "key"),
-    "kv_transfer_config": _flags_of(KVTransferConfig, "key"),
+    "engine_flags": _flags_of(EngineConfig, _flag),
+    "server_flags": _flags_of(ServerConfig, _flag),
+    "deploy_flags": _flags_of(DeployConfig, _flag),
+    "speculative_config": _flags_of(SpeculativeConfig, _key),
+    "kv_events_config": _flags_of(KVEventsConfig, _key),
+    "kv_transfer_config": _flags_of(KVTransferConfig, _key),
     "neutral_flags": lambda: _neutral(COMMON),
     "rare_flags": lambda: _neutral(RARE),
     "sampling": _sampling,
