@@ -77,3 +77,20 @@ def test_commands_have_the_flags_that_are_shown() -> None:
     for page, name, flags in shown:
         unknown = {one.split("=")[0].split(".")[0] for one in flags} - known[name]
         assert not unknown, f"{page.name}: quire {name}"
+
+
+def test_core_is_as_long_as_the_readme_says() -> None:
+    told = re.search(r"has ([\d,]+) lines", (ROOT / "README.md").read_text(encoding="utf-8"))
+    files = (ROOT / "src/quire/core").rglob("*.py")
+    lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+    assert told is not None and abs(int(told[1].replace(",", "")) - lines) < lines / 20
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/architecture.md"])
+def test_no_cell_is_longer_than_two_lines(name: str) -> None:
+    """But for who may import whom, which is as long as it is."""
+    for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
+        if line.startswith("|"):
+            cells = line.strip("|").split(" | ")
+            long = [cell for cell in cells if len(cell) > 205 and "core/" not in cell]
+            assert long == []
