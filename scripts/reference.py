@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from argparse import PARSER
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
@@ -32,6 +33,7 @@ from quire.http.config.server import ServerConfig
 from quire.http.error_shapes import shape_for
 from quire.http.errors import UnknownModelError, explain
 from quire.http.metrics import ServerMetrics
+from quire.tools.cli import _parser
 from quire.tools.commands.flags import _SHORT
 from quire_cluster.config import DeployConfig
 
@@ -144,6 +146,13 @@ def _default(one: Field[Any]) -> str:
     if one.name.endswith("_bytes") and isinstance(one.default, int):
         return _code(f"{one.default >> 20}MiB")
     return _code(f"{one.default:g}" if isinstance(one.default, float) else one.default)
+
+
+def _commands() -> Iterator[str]:
+    """In the order of ``quire --help``."""
+    (commands,) = (one for one in _parser([])._actions if one.nargs == PARSER)
+    rows = ((_code(f"quire {one.dest}"), str(one.help)) for one in commands._get_subactions())
+    return _table(("command", "what it does"), rows)
 
 
 def _neutral(options: Iterable[Neutral]) -> Iterator[str]:
@@ -385,6 +394,7 @@ def _shapes() -> Iterator[str]:
 
 
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
+    "commands": _commands,
     "engine_flags": _flags_of(EngineConfig, _flag),
     "server_flags": _flags_of(ServerConfig, _flag),
     "deploy_flags": _flags_of(DeployConfig, _flag),
