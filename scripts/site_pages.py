@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 DOCS, PAGES = ROOT / "docs", ROOT / "build/pages"
 AT_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md",
            "CHANGELOG.md": "changelog.md"}  # fmt: skip
-_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:]+)(#[^)]*)?\)")
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)#:]+)(#[^)]*)?\)")
 
 
 def in_site(markdown: str, base: Path, page: Path) -> str:
