@@ -18,11 +18,14 @@ import uvicorn
 
 from quire.engine.dashboard import Cell
 from quire.http.guards.listening import bound
+from quire.http.live.files import moment_page
 from quire.http.live.page import replay_app
 from quire.tools.recording import check, lines
+from quire_lab.recorded import Look, MomentRecording
+from quire_lab.simulation import Simulator
 from support.block_truth import Frame
 from support.live_server import PATIENCE, eventually, live_server
-from support.recordings import simulated, workload
+from support.recordings import LIMITS, Costs, simulated, workload
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
@@ -105,6 +108,22 @@ def test_every_moment_is_the_files(page: sync_api.Page, path: Path) -> None:
             )
             expect(status).to_contain_text(f"recorded: step {moment['step']:,} ·")
             assert page.locator(".memory").get_attribute("data-frame") == str(frames(told, time))
+
+
+def test_a_moment_is_a_page_without_a_server(page: sync_api.Page) -> None:
+    simulator = Simulator(LIMITS, Costs())
+    kept = MomentRecording(simulator.engine, Look(simulator.engine, MARKUP), 0.3)
+    simulator.run(workload())
+    assert kept.moment is not None
+    page.set_content(moment_page(kept.moment.recording))
+    blocks = sum(one.blocks for one in kept.moment.holdings)
+    expect(page.locator(".figures dd").nth(1)).to_have_text(f"{blocks} of 40")
+    page.get_by_role("application").focus()  # the first block
+    page.keyboard.press("Enter")
+    (first, *_) = kept.moment.holdings
+    expect(page.locator(".holders")).to_contain_text(f"{first.request_id} number 1, running")
+    expect(page.locator(".only")).to_have_text(f"only {first.request_id}: {first.blocks} blocks ×")
+    expect(page.locator(".slots")).to_have_count(0)
 
 
 def slider_of(page: sync_api.Page) -> sync_api.Locator:

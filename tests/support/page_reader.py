@@ -1,4 +1,4 @@
-"""Reads an HTML page back: its tables, its pictures, and whatever it would load from elsewhere."""
+"""Reads an HTML page back: tables, pictures, pages in it, and what it loads from elsewhere."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ _VOID = {"meta", "img", "br", "hr", "link", "input"}
 
 
 class PageReader(HTMLParser):
-    """tables: rows of cells, the header first. images: decoded. external: URLs of resources."""
+    """tables: rows of cells, the header first. images: decoded. external: URLs of resources.
 
-    def __init__(self, path: Path) -> None:
+    frames: pages within this one, by title; their scripts are whole in them.
+    """
+
+    def __init__(self, page: Path | str) -> None:
         super().__init__()
         self.tables: list[list[list[str]]] = []
         self.images: dict[str, bytes] = {}  # by the figure's id
         self.external: list[str] = []
+        self.frames: dict[str, str] = {}
         self.text = ""
         self._open: list[str] = []
         self._figure = ""
-        self.feed(path.read_text(encoding="utf-8"))
+        self.feed(page if isinstance(page, str) else page.read_text(encoding="utf-8"))
         assert not self._open, f"never closed: {self._open}"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -35,7 +39,10 @@ class PageReader(HTMLParser):
                 self.images[self._figure] = base64.b64decode(data, validate=True)
             else:
                 self.external.append(values["src"] or "")
-        elif tag in ("script", "link", "iframe"):
+        elif tag == "iframe" and "src" not in values:
+            self.frames[values["title"] or ""] = html = values["srcdoc"] or ""
+            self.external += PageReader(html).external
+        elif tag in ("link", "iframe") or (tag == "script" and "src" in values):
             self.external.append(str(values))
         elif tag == "table":
             self.tables.append([])

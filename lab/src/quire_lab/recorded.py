@@ -1,11 +1,13 @@
-"""A recording of a simulation: what the page would have shown of such an engine."""
+"""Recordings of a simulation: what the page would have shown of such an engine."""
 
 from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_json
@@ -24,8 +26,10 @@ from quire.engine.recent import Recent
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
 from quire.http.live.state import Reader
-from quire.tools.recording.form import STORIES, Writer
+from quire.http.live.types import RequestStory
+from quire.tools.recording.form import STORIES, Header, Writer
 from quire_lab.simulation.engine import SimulatedEngine
+from quire_lab.simulation.result import Holding, Moment
 
 _STATES, _FRAMES = 1.0, 0.1  # seconds from one to the next
 _LIMIT = 100  # requests of each kind that are described
@@ -88,21 +92,79 @@ class Notes:
         return deltas
 
 
+class Look:
+    """One simulated engine as its page has it. An engine can have one."""
+
+    def __init__(self, engine: SimulatedEngine, model_name: str) -> None:
+        self.notes = Notes(engine)
+        limits = engine.limits
+        layers = [(len(kv_group.layers), 0) for kv_group in limits.kv_groups]
+        self.reader = Reader(
+            self.notes, model_name, limits.max_model_len, kv_layers=layers, wall=self.notes.clock
+        )
+        self.tracker = BlockTracker(engine.scheduler)
+        self.model_name = model_name
+
+    def snapshot(self, number: int, now: float) -> bytes:
+        """All blocks."""
+        return snapshot(self.tracker.blocks, number, self.notes.stats.num_steps, now)
+
+    def follow(self) -> None:
+        """Bring the tracker up to date."""
+        while not self.tracker.update(_ALL):
+            pass
+
+
+class MomentRecording:
+    """Keeps one moment: of the first step that ends after ``at``."""
+
+    def __init__(self, engine: SimulatedEngine, look: Look, at: float) -> None:
+        self.moment: Moment | None = None
+        self._look = look
+        self._block_size = engine.limits.block_size
+        engine.visit(at, self._take)
+
+    def _take(self, now: float) -> None:
+        look = self._look
+        look.notes.now = now
+        look.follow()
+        state = look.reader.state(_ALL)
+        stories = [look.reader.story(row.id) for row in state.requests.running]
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory, "moment")
+            with Writer(path, Header("simulation", look.model_name, now)) as writer:
+                writer.blocks(now, look.snapshot(1, now))
+                writer.state(_plain(state))
+                for story in stories:
+                    writer.story(now, _plain(story))
+            holdings = sorted((h for one in stories if (h := _holding(one))), key=lambda h: h[0])
+            held = tuple(holding for _, holding in holdings)
+            self.moment = Moment(now, self._block_size, held, path.read_bytes())
+
+
+def _holding(story: RequestStory) -> tuple[int, Holding] | None:
+    """With the number of its first block. None: it holds nothing on the device."""
+    holders = {
+        block: count
+        for table in story.tables
+        if not table.on_host
+        for kv_group in table.kv_groups
+        for block, count in zip(kv_group.blocks, kv_group.holders, strict=True)
+    }
+    if not holders:
+        return None
+    tokens = max(table.tokens for table in story.tables)
+    shared = sum(count > 1 for count in holders.values())
+    found = Holding(story.request.id, len(story.tables), tokens, len(holders), shared)
+    return min(holders), found
+
+
 class SimulationRecording:
     """Watches one simulated engine, and writes what its page would have shown."""
 
-    def __init__(self, engine: SimulatedEngine, model_name: str, writer: Writer) -> None:
-        self._notes = Notes(engine)
-        limits = engine.limits
-        layers = [(len(kv_group.layers), 0) for kv_group in limits.kv_groups]
-        self._reader = Reader(
-            self._notes,
-            model_name,
-            limits.max_model_len,
-            kv_layers=layers,
-            wall=self._notes.clock,
-        )
-        self._tracker = BlockTracker(engine.scheduler)
+    def __init__(self, engine: SimulatedEngine, look: Look, writer: Writer) -> None:
+        self._look = look
+        self._notes, self._reader = look.notes, look.reader
         self._writer = writer
         self._told = 0  # the latest decision's number
         self._frames = 0
@@ -139,16 +201,15 @@ class SimulationRecording:
     # -- what is written -----------------------------------------------------------------------
 
     def _tell_blocks(self, now: float) -> None:
-        tracker, step = self._tracker, self._notes.stats.num_steps
-        while not tracker.update(_ALL):
-            pass
+        self._look.follow()
+        tracker, step = self._look.tracker, self._notes.stats.num_steps
         changed, tracker.changed = tracker.changed, set()
         if changed or not self._frames:
             self._frames += 1
-            moment = self._frames, step, now
-            first = self._frames == 1
-            blocks = tracker.blocks
-            frame = snapshot(blocks, *moment) if first else delta(blocks, changed, *moment)
+            if self._frames == 1:
+                frame = self._look.snapshot(1, now)
+            else:
+                frame = delta(tracker.blocks, changed, self._frames, step, now)
             self._writer.blocks(now, frame)
 
     def _tell_state(self, now: float) -> None:

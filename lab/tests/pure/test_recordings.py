@@ -13,15 +13,18 @@ from typing import Any
 import pytest
 
 from quire.core.errors import QuireError
-from quire.engine.dashboard import BlockMap, Cell, delta, snapshot
+from quire.engine.dashboard import BlockMap, BlockState, Cell, delta, snapshot
+from quire.engine.dashboard.tracker import first_blocks
+from quire.engine.traces.request import Segment, TraceRequest
 from quire.tools.cli import main
 from quire.tools.recording import Header, Writer, check, form, lines, reading
 from quire.tools.recording.form import name_of
-from quire_lab.recorded import SimulationRecording
+from quire_lab.recorded import Look, MomentRecording, SimulationRecording
 from quire_lab.simulation import OpenLoop, Simulator
 from quire_lab.simulation.engine import SimulatedEngine
 from quire_lab.simulation.export import summary_values
 from support.block_truth import Frame, true_cells
+from support.limits import make_limits
 from support.recordings import LIMITS, Costs, simulated, workload
 
 HEADER = Header("server", "/home/me/models/tiny", 1000.0)
@@ -190,8 +193,8 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 class Checked(SimulationRecording):
     """Notes what is true whenever it looks."""
 
-    def __init__(self, engine: SimulatedEngine, model_name: str, writer: Writer) -> None:
-        super().__init__(engine, model_name, writer)
+    def __init__(self, engine: SimulatedEngine, look: Look, writer: Writer) -> None:
+        super().__init__(engine, look, writer)
         self.truths: dict[int, list[Cell]] = {}  # by frame
 
     def _tell_blocks(self, now: float) -> None:
@@ -232,6 +235,72 @@ def test_a_simulation_is_told_as_it_is_and_goes_as_without(
             assert len(set(branches)) == len(branches), "beams too are told apart"
     verdicts = [each["what"] for one in told if one.kind == "decisions" for each in one.value]
     assert "refuse" in verdicts and ("recompute" in verdicts or more)
+
+
+class CheckedMoment(MomentRecording):
+    """Notes what is true at its moment."""
+
+    def _take(self, now: float) -> None:
+        super()._take(now)
+        scheduler = self._look.notes.scheduler
+        self.cells = true_cells(scheduler)
+        pools = scheduler.allocator.views()
+        firsts = first_blocks(pools)
+        self.holdings = {}
+        for group in scheduler.running:
+            tables = [scheduler.allocator.table(seq_id).kv_groups for seq_id in group.tables()]
+            blocks = {
+                first + block
+                for table in tables
+                for first, kv_group in zip(firsts, table, strict=False)
+                for block in kv_group.block_ids
+            }
+            shared = sum(self.cells[block].shared > 1 for block in blocks)
+            self.holdings[group.request.request_id] = (len(tables), len(blocks), shared)
+
+
+CONTENT = (Segment("system", 32),)
+MOMENTS = {
+    "shared": (0.045, {"enable_prefix_caching": True}),
+    "windows": (0.3, {"enable_prefix_caching": True, "windows": (None, 48)}),
+    "reserved": (0.045, {"kv_allocator": "max", "num_blocks": 200}),
+}
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a recording"])
+@pytest.mark.parametrize("which", MOMENTS)
+def test_a_moment_has_every_owner_of_every_block(which: str, beside: bool, tmp_path: Path) -> None:
+    at, options = MOMENTS[which]
+    limits = make_limits(**{"num_blocks": 40, "max_model_len": 512, **options})
+    requests = [
+        TraceRequest(0.0, 40, 20, n=2, content=CONTENT), TraceRequest(0.0, 40, 20, content=CONTENT)
+    ]  # fmt: skip
+    simulator = Simulator(limits, Costs())
+    look = Look(simulator.engine, "m")
+    kept = CheckedMoment(simulator.engine, look, at)
+    with Writer(tmp_path / "x.quire", Header("simulation", "m", 0.0)) as writer:
+        recording = Checked(simulator.engine, look, writer) if beside else None
+        simulator.serve(OpenLoop(requests))
+    moment = kept.moment
+    assert moment is not None and moment.time <= at < moment.time + 0.02
+    (tmp_path / "moment.quire").write_bytes(moment.recording)
+    told = {line.kind: line.value for line in lines(tmp_path / "moment.quire")[1]}
+    assert Frame(told["blocks"]).apply([]) == kept.cells
+    held = {one.request_id: (one.outputs, one.blocks, one.shared) for one in moment.holdings}
+    assert held == kept.holdings and set(held) == ({"0", "1"} if at < 0.1 else set(held))
+    states = {cell.state for cell in kept.cells}
+    expected = {
+        "shared": BlockState.USED, "windows": BlockState.WINDOW, "reserved": BlockState.RESERVED
+    }  # fmt: skip
+    assert expected[which] in states
+    assert any(one.shared for one in moment.holdings) == (which != "reserved")
+    if recording is not None:
+        cells: list[Cell] = []
+        for number, line in enumerate(
+            (one for one in lines(tmp_path / "x.quire")[1] if one.kind == "blocks"), 1
+        ):
+            cells = Frame(line.value).apply(cells)
+            assert cells == recording.truths[number]
 
 
 def test_the_command_writes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

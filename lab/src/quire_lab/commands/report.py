@@ -13,7 +13,7 @@ from quire.tools.commands.text import number, size
 from quire_lab.commands.setup import Setup, describe_machine
 from quire_lab.commands.text import described_trace
 from quire_lab.contiguous import name_of
-from quire_lab.simulation import SimulationResult, Simulator
+from quire_lab.simulation import Moment, SimulationResult, Simulator
 from quire_lab.simulation.sample import WorkloadSample
 from quire_lab.workload import Trace
 
@@ -57,7 +57,9 @@ def fullest_moment(result: SimulationResult) -> float:
     return -start + seconds / 2
 
 
-def write(arguments: argparse.Namespace, setup: Setup, result: SimulationResult) -> Path:
+def write(
+    arguments: argparse.Namespace, setup: Setup, result: SimulationResult, moment: Moment | None
+) -> Path:
     """Write the report; the path of its page."""
     from quire_lab.reports import write_report
 
@@ -87,6 +89,7 @@ def write(arguments: argparse.Namespace, setup: Setup, result: SimulationResult)
         facts=facts,
         bytes_per_token=pool // (limits.num_blocks * limits.block_size),
         rates=_rates(arguments, setup),
+        moment=moment,
     )
 
 

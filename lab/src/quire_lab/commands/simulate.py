@@ -34,7 +34,14 @@ from quire_lab.commands.fleet_report import report_run
 from quire_lab.commands.setup import Setup, add_flags, describe_machine
 from quire_lab.commands.text import described_trace, latencies, served
 from quire_lab.reports import KEPT_DECISIONS, KEPT_RECORDS
-from quire_lab.simulation import ClosedLoop, Deployment, OpenLoop, SimulationResult, Simulator
+from quire_lab.simulation import (
+    ClosedLoop,
+    Deployment,
+    Moment,
+    OpenLoop,
+    SimulationResult,
+    Simulator,
+)
 from quire_lab.simulation.export import RecordWriter, summary_values, write_series
 from quire_lab.simulation.fleet import FleetSetup
 from quire_lab.simulation.result import RequestRecord
@@ -76,7 +83,7 @@ def simulate(arguments: argparse.Namespace) -> int:
         if arguments.page_out is not None:
             header = Header("simulation", setup.deployment.model.name, 0.0)
             page = files.enter_context(Writer(Path(arguments.page_out), header))
-        result = _run(arguments, setup, workload, on_record, page)
+        result, moment = _run(arguments, setup, workload, on_record, page)
         if arguments.series_out is not None:
             write_series(files.enter_context(_writing(arguments.series_out)), result.series)
     if page is not None and page.full is not None:
@@ -84,7 +91,7 @@ def simulate(arguments: argparse.Namespace) -> int:
     if not result.num_finished:
         raise ConfigError(f"no request could be served: {result.first_refusal or 'there is none'}")
     if arguments.report is not None:
-        print(f"written: {report.write(arguments, setup, result)}", file=sys.stderr)
+        print(f"written: {report.write(arguments, setup, result, moment)}", file=sys.stderr)
     if arguments.json:
         values = {"setup": setup_values(setup, setup.limits), **summary_values(result)}
         print(json.dumps({**values, **cut_values(workload.cut)}, indent=1))
@@ -121,7 +128,8 @@ def _run(
     workload: Clipping,
     on_record: Callable[[RequestRecord], None] | None,
     page: Writer | None,
-) -> SimulationResult:
+) -> tuple[SimulationResult, Moment | None]:
+    """``page``: where a recording goes. The moment is for a report."""
     limits, costs = setup.limits, setup.deployment.cost_model(setup.limits.block_size)
     drafting = setup.deployment.drafting
     reported, map_at = arguments.report is not None, arguments.map_at
@@ -137,15 +145,20 @@ def _run(
         goals=setup.goals,
         keep_records=KEPT_RECORDS if reported else 0,
         keep_decisions=KEPT_DECISIONS if reported else 0,
-        map_at=map_at,
         drafting=drafting,
         on_record=on_record,
     )
-    if page is not None:
-        from quire_lab.recorded import SimulationRecording
+    if page is None and map_at is None:
+        return simulator.serve(_arrivals(arguments, setup, workload)), None
+    from quire_lab.recorded import Look, MomentRecording, SimulationRecording
 
-        SimulationRecording(simulator.engine, setup.deployment.model.name, page)
-    return simulator.serve(_arrivals(arguments, setup, workload))
+    look, kept = Look(simulator.engine, setup.deployment.model.name), None
+    if page is not None:
+        SimulationRecording(simulator.engine, look, page)
+    if map_at is not None:
+        kept = MomentRecording(simulator.engine, look, map_at)
+    result = simulator.serve(_arrivals(arguments, setup, workload))
+    return result, None if kept is None else kept.moment
 
 
 def _arrivals(

@@ -1,4 +1,4 @@
-"""One HTML page that needs nothing but itself: no network, no script, no other file."""
+"""One HTML page that needs nothing but itself: no network, no other file."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ h3 { font-size: 1.05rem; margin: 1.4rem 0 .3rem; }
 p { max-width: 60rem; margin: .5rem 0; }
 figure { margin: 1rem 0; }
 figure img { width: 100%; height: auto; border: 1px solid #e4e4e4; }
+iframe { width: 100%; height: 55rem; border: 1px solid #e4e4e4; }
 figcaption, .note { color: #444; font-size: .92rem; max-width: 60rem; }
 table { border-collapse: collapse; margin: .8rem 0; font-size: .92rem; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .7rem;
@@ -45,7 +46,7 @@ a { color: #0a58a8; }
 @media (prefers-color-scheme: dark) {
   body { background: #16181b; color: #e6e6e6; }
   h2 { border-top-color: #3a3d42; }
-  figure img { border-color: #3a3d42; border-radius: 6px; }
+  figure img, iframe { border-color: #3a3d42; border-radius: 6px; }
   figcaption, .note, .card span { color: #b4b8be; }
   th { background: #25282d; border-bottom-color: #777; }
   th, td { border-bottom-color: #3a3d42; }
@@ -116,6 +117,10 @@ class Page:
             f'{escape(picture.note)}" src="data:image/svg+xml;base64,{data}">'
             f"<figcaption>{escape(picture.note)}</figcaption></figure>"
         )
+
+    def frame(self, title: str, html: str) -> None:
+        """A page within this one, which needs nothing but itself either. It may have a script."""
+        self._parts.append(f'<iframe title="{escape(title)}" srcdoc="{escape(html)}"></iframe>')
 
     def table(
         self,

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from quire.core.errors import ConfigError
 from quire.core.metrics import Summary
-from quire_lab.reports.block_map import draw_block_map, holdings
+from quire.http.live.files import moment_page
 from quire_lab.reports.curves import Panel, draw_curves
 from quire_lab.reports.files import write_files
 from quire_lab.reports.over_time import PARTS, batch_over_time, memory_over_time
 from quire_lab.reports.page import Page
 from quire_lab.reports.style import Picture
 from quire_lab.reports.waterfall import draw_waterfall
-from quire_lab.simulation.result import BlockMap, SimulationResult
+from quire_lab.simulation.result import Moment, SimulationResult
 
 KEPT_RECORDS = 2000
 KEPT_DECISIONS = 2000
@@ -31,19 +31,24 @@ def write_report(
     facts: Mapping[str, str],
     bytes_per_token: int | None = None,
     rates: Sequence[Panel] = (),
+    moment: Moment | None = None,
 ) -> Path:
     """Write report.html, pictures, CSV, JSON and a Chrome trace; the path of the page.
 
     facts: what was simulated, for the head of the page.
     bytes_per_token: of keys and values, to give the pool's size in bytes.
     rates: latency against request rate, where more than one rate was simulated.
+    moment: for the block map, where there is to be one.
 
     Raises:
         ConfigError: the directory cannot be written, or matplotlib is missing.
     """
-    path = _page(result, title, facts, bytes_per_token, rates).write(directory, "report.html")
+    page = _page(result, title, facts, bytes_per_token, rates, moment)
+    path = page.write(directory, "report.html")
     try:
         write_files(directory, result, facts)
+        if moment is not None:
+            (directory / "block-map.quire").write_bytes(moment.recording)
     except OSError as error:
         raise ConfigError(f"the report cannot be written to {directory}: {error}") from error
     return path
@@ -55,6 +60,7 @@ def _page(
     facts: Mapping[str, str],
     bytes_per_token: int | None,
     rates: Sequence[Panel],
+    moment: Moment | None,
 ) -> Page:
     page = Page(title)
     page.paragraph(
@@ -78,9 +84,9 @@ def _page(
         page.picture(_latency_against_rate(rates))
     page.section("Requests in time")
     page.picture(draw_waterfall(result.records, result.num_finished))
-    if result.block_map is not None:
-        page.section("Who owned which block")
-        _block_map(page, result.block_map)
+    if moment is not None:
+        page.section("Who held which block")
+        _block_map(page, moment)
     page.section("Decisions, and why")
     _decisions(page, result)
     page.section("Files beside this page")
@@ -158,20 +164,22 @@ def _latency_table(page: Page, result: SimulationResult) -> None:
     )
 
 
-def _block_map(page: Page, block_map: BlockMap) -> None:
-    held = holdings(block_map)
-    page.picture(draw_block_map(block_map, held))
-    size = block_map.block_size
+def _block_map(page: Page, moment: Moment) -> None:
+    size, held = moment.block_size, moment.holdings
+    page.paragraph(
+        f"At {moment.time:.2f} s, in blocks of {size} tokens, as the page of a server shows them. "
+        "Point at a block, or click it to see all that its request holds."
+    )
+    page.frame("Block map", moment_page(moment.recording))
     page.table(
         ("request", "outputs", "tokens (longest output)", "blocks", "of them shared",
          "blocks without sharing"),
         [
-            (one.request_id, f"{one.branches}", f"{one.tokens:,}", f"{one.blocks:,}",
-             f"{one.shared:,}", f"{one.branches * -(-one.tokens // size):,}")
+            (one.request_id, f"{one.outputs}", f"{one.tokens:,}", f"{one.blocks:,}",
+             f"{one.shared:,}", f"{one.outputs * -(-one.tokens // size):,}")
             for one in held[:_TABLE_ROWS]
         ],
         numbers=range(1, 6),
-        colours=[one.colour for one in held],
     )  # fmt: skip
     _say_if_cut(page, len(held), "requests")
 
@@ -199,6 +207,7 @@ def _files(page: Page) -> None:
         ("file", "what it holds"),
         [
             ("*.png", "the pictures of this page"),
+            ("block-map.quire", "the moment of the block map, for quire replay"),
             ("result.json", "all figures; seconds, slots (tokens) and blocks"),
             ("series.csv", "memory and batch over time"),
             ("requests.csv", f"the first {KEPT_RECORDS:,} requests to end, one a row"),

@@ -9,8 +9,8 @@ from quire_lab.simulation.drafting import SimulatedDrafting
 from quire_lab.simulation.observer import Observer
 from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.result import (
-    BlockMap,
-    Owner,
+    Holding,
+    Moment,
     Preempted,
     RequestRecord,
     SimulationResult,
@@ -26,14 +26,14 @@ __all__ = [
     "MODELS",
     "AcceptanceProfile",
     "Arrivals",
-    "BlockMap",
     "ClosedLoop",
     "CostModel",
     "Deployment",
+    "Holding",
     "Machine",
+    "Moment",
     "Observer",
     "OpenLoop",
-    "Owner",
     "Point",
     "Preempted",
     "RequestRecord",

@@ -25,8 +25,8 @@ from quire_lab.simulation.draft_model import SimulatedDraftModel
 from quire_lab.simulation.drafting import SimulatedDrafting
 from quire_lab.simulation.fast_forward import FastForward
 from quire_lab.simulation.live import LiveRequest, RequestMaker
-from quire_lab.simulation.observer import Observer
-from quire_lab.simulation.recorder import SimulationRecorder, map_blocks
+from quire_lab.simulation.observer import Observer, Visit
+from quire_lab.simulation.recorder import SimulationRecorder
 from quire_lab.simulation.result import RequestRecord
 from quire_lab.simulation.sampling import SimulatedModel
 from quire_lab.simulation.steady_decoding import SteadyDecoding
@@ -50,7 +50,6 @@ class SimulatedEngine:
     skip_ahead: take steps that only decode together, and look at nobody who does nothing else in
         steps of others. The result is the same to the last bit. Steps that may verify drafts are
         never skipped.
-    map_at: seconds at which to note who owns which block.
     drafting: who drafts, and how well; None: nobody. Where a model does, ``cost_model`` is
         ``CostsWithDraft``.
     source: what blocks are fetched from, and stored in.
@@ -70,7 +69,6 @@ class SimulatedEngine:
         on_end: Callable[[RequestRecord, float], None],
         seed: int = 0,
         skip_ahead: bool = True,
-        map_at: float | None = None,
         drafting: SimulatedDrafting | None = None,
         source: BlockSource | None = None,
         most_missed: int | None = None,
@@ -85,7 +83,7 @@ class SimulatedEngine:
         self.observer: Observer | None = None  # with one, no steps are taken together
         self._on_end = on_end
         self._skip_ahead = skip_ahead and drafting is None
-        self._map_at = map_at
+        self._visit: Visit | None = None
         self._most_missed = math.inf if most_missed is None else most_missed
         self._on_step = on_step
         self._model = SimulatedModel(seed)
@@ -114,6 +112,10 @@ class SimulatedEngine:
     @property
     def stats(self) -> SchedulerStats:
         return self.scheduler.stats
+
+    def visit(self, at: float, look: Callable[[float], None]) -> None:
+        """Have it looked at in the first step that ends after ``at``, once that has its blocks."""
+        self._visit = Visit(at, look)
 
     @property
     def gave_up(self) -> bool:
@@ -237,7 +239,7 @@ class SimulatedEngine:
     def _steadied(self, now: float) -> SteadyDecoding | None:
         """Those who only decode in the next step, if others can be planned beside them."""
         forward, steady = self._fast_forward, self._steady
-        mixes = forward.mixes and self._map_at is None
+        mixes = forward.mixes and self._visit is None
         if steady is not None:
             if forward.goes_on(steady, now, mixes=mixes):
                 return steady
@@ -273,9 +275,9 @@ class SimulatedEngine:
         if self._draft_model is not None:
             seconds += self._draft_model.seconds(step)
         end = now + seconds
-        if self._map_at is not None and end > self._map_at:
-            self._recorder.block_map = map_blocks(now, scheduler.allocator, self._live.values())
-            self._map_at = None
+        if self._visit is not None and end > self._visit.at:
+            visit, self._visit = self._visit, None
+            visit.look(now)
         running = scheduler.num_running_seqs
         usage = step.usage if steady is None else steady.usage()
         self._begin(UnderWay(now, usage, running, self._num_waiting))
@@ -371,7 +373,7 @@ class SimulatedEngine:
 
     def _decode(self, steady: SteadyDecoding, now: float) -> Generator[Pause, None, float | None]:
         """Such steps until something else happens; when they end. None: there was not one."""
-        map_at = math.inf if self._map_at is None else self._map_at
+        visit = math.inf if self._visit is None else self._visit.at
         run = self._run = SteadyRun(
             steady,
             now,
@@ -381,7 +383,7 @@ class SimulatedEngine:
             gaps=self._recorder.gaps,
         )
         is_last = False
-        while not (is_last or self._has_news) and run.foresee(self._cost_model.seconds, map_at):
+        while not (is_last or self._has_news) and run.foresee(self._cost_model.seconds, visit):
             yield run.due, ENDS if run.is_last else PLANS
             is_last = run.is_last  # unless somebody has come
             run.catch_up(run.due)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from quire.core.protocol import Decision, Outcome, Progress, Step
 
@@ -23,3 +23,10 @@ class Observer(Protocol):
         """The step gave this, and the scheduler knows of it."""
 
     def refused(self, now: float, decision: Decision) -> None: ...
+
+
+class Visit(NamedTuple):
+    """Who wants to see one step. look: called with the time at which it began."""
+
+    at: float
+    look: Callable[[float], None]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from quire.core.limits import EngineLimits
-from quire.core.memory import KVAllocator, Usage
+from quire.core.memory import Usage
 from quire.core.metrics import Distribution, Goals, RequestMetrics
 from quire.core.protocol import Decision, Verdict
-from quire.core.scheduling.sequence import Status
 from quire.core.scheduling.stats import SchedulerStats
 from quire.engine.traces.request import DraftCounts
 from quire_lab.simulation.live import LiveRequest
 from quire_lab.simulation.result import (
-    BlockMap,
-    Owner,
     Preemptions,
     PrefixCache,
     RequestRecord,
@@ -33,7 +30,6 @@ class SimulationRecorder:
         keep_records: int | None,
         keep_decisions: int | None,
     ) -> None:
-        self.block_map: BlockMap | None = None
         self._goals = goals
         self._keep_records = keep_records
         self._keep_decisions = keep_decisions
@@ -142,7 +138,6 @@ class SimulationRecorder:
             series=series,
             records=tuple(self._records),
             decisions=tuple(self._decisions),
-            block_map=self.block_map,
         )
 
     def _count(self, metrics: RequestMetrics) -> None:
@@ -172,26 +167,3 @@ class SimulationRecorder:
         if self._keep_records is None or len(self._records) < self._keep_records:
             self._records.append(record)
         return record
-
-
-def map_blocks(now: float, allocator: KVAllocator, live: Iterable[LiveRequest]) -> BlockMap:
-    """Who owns which block now."""
-    owners = []
-    for one in live:
-        group = one.group
-        tables = set(group.tables())
-        for branch in group.branches:
-            if branch.seq_id in tables:
-                swapped = group.status is Status.SWAPPED
-                owners.append(
-                    Owner(
-                        one.request.request_id,
-                        branch.index,
-                        allocator.table(branch.seq_id).block_ids,
-                        allocator.num_tokens(branch.seq_id),
-                        swapped,
-                    )
-                )
-    num_blocks = allocator.usage().capacity // allocator.block_size
-    cached = tuple(allocator.cached_blocks())
-    return BlockMap(now, allocator.block_size, num_blocks, tuple(owners), cached)

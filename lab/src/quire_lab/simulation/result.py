@@ -37,25 +37,24 @@ class TimedDecision(NamedTuple):
     decision: Decision
 
 
-class Owner(NamedTuple):
-    """A branch and its blocks."""
+class Holding(NamedTuple):
+    """What one request held on the device."""
 
     request_id: str
-    branch: int
-    block_ids: tuple[int, ...]  # in logical order; an id that several owners have is shared
-    num_tokens: int
-    swapped: bool  # the ids are of the host's blocks
+    outputs: int
+    tokens: int  # of its longest output, with the prompt
+    blocks: int  # distinct ones
+    shared: int  # of them, held by another output or request too
 
 
 @dataclass(frozen=True)
-class BlockMap:
-    """Who owns which block at one instant, once the step under way had its blocks."""
+class Moment:
+    """Who held which block at one instant, once the step under way had its blocks."""
 
     time: float  # seconds: when that step began
     block_size: int
-    num_blocks: int
-    owners: tuple[Owner, ...]
-    cached: tuple[int, ...]  # free blocks whose content can still be found
+    holdings: tuple[Holding, ...]
+    recording: bytes  # of this instant, as a page shows it
 
 
 class Preemptions(NamedTuple):
@@ -138,7 +137,6 @@ class SimulationResult(Served):
     series: tuple[Point, ...]
     records: tuple[RequestRecord, ...]
     decisions: tuple[TimedDecision, ...]
-    block_map: BlockMap | None
 
     @property
     def kv_efficiency(self) -> float | None:

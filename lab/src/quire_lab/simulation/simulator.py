@@ -19,7 +19,7 @@ from quire_lab.simulation.result import RequestRecord, SimulationResult
 class Simulator:
     """One run of a workload, by an engine with these limits.
 
-    seed, skip_ahead, map_at, drafting, on_step: see ``SimulatedEngine``.
+    seed, skip_ahead, drafting, on_step: see ``SimulatedEngine``.
     goals: what the result counts requests against.
     keep_records, keep_decisions: how many of each the result holds; None is all.
     most_missed: the run ends early, and the result tells only of what was until then, as soon as
@@ -37,7 +37,6 @@ class Simulator:
         goals: Goals | None = None,
         keep_records: int | None = 0,
         keep_decisions: int | None = 0,
-        map_at: float | None = None,
         drafting: SimulatedDrafting | None = None,
         most_missed: int | None = None,
         on_record: Callable[[RequestRecord], None] | None = None,
@@ -52,7 +51,6 @@ class Simulator:
             on_end=self._ended,
             seed=seed,
             skip_ahead=skip_ahead,
-            map_at=map_at,
             drafting=drafting,
             most_missed=most_missed,
             on_step=on_step,

@@ -8,12 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from quire.core.metrics import RequestMetrics
-from quire_lab.reports.block_map import holdings, without_tokens
 from quire_lab.reports.curves import Curve, Panel, line_styles
 from quire_lab.reports.fleet_load import binned
 from quire_lab.reports.waterfall import choose_rows, phases
 from quire_lab.simulation.fleet import Life
-from quire_lab.simulation.result import BlockMap, Owner, Preempted, RequestRecord
+from quire_lab.simulation.result import Preempted, RequestRecord
 
 METRICS = RequestMetrics(0.0, 3.0, 10.0, 5, 8, 0, 2, 1.0)
 
@@ -52,30 +51,6 @@ def test_the_waterfall_shows_where_most_were_preempted() -> None:
 def test_few_requests_are_all_shown_in_order_of_arrival() -> None:
     records = [record(2), record(0), record(1)]
     assert [one.request_id for one in choose_rows(records)] == ["0", "1", "2"]
-
-
-def test_a_holding_counts_each_block_once_and_tells_what_is_shared() -> None:
-    owners = (
-        Owner("a", 0, (0, 1, 2), 40, swapped=False),
-        Owner("a", 1, (0, 1, 3), 41, swapped=False),
-        Owner("b", 0, (0, 4), 30, swapped=False),
-        Owner("c", 0, (0, 1), 20, swapped=True),  # these are the host's
-    )
-    held = {one.request_id: one for one in holdings(BlockMap(1.0, 16, 8, owners, (5,)))}
-    assert set(held) == {"a", "b"}
-    one = held["a"]
-    assert (one.branches, one.tokens, one.blocks, one.shared) == (2, 41, 4, 2)
-    assert (held["b"].blocks, held["b"].shared) == (2, 1)
-    assert held["a"].colour != held["b"].colour
-
-
-def test_a_regions_reserve_is_held_without_tokens() -> None:
-    owners = (
-        Owner("a", 0, (0, 1, 2, 3), 17, swapped=False),
-        Owner("b", 0, (1, 4), 32, swapped=False),  # has filled what it shares
-        Owner("c", 0, (5, 6), 1, swapped=True),
-    )
-    assert without_tokens(BlockMap(1.0, 16, 8, owners, ())) == {2, 3}
 
 
 def test_a_known_line_looks_alike_in_every_picture() -> None:

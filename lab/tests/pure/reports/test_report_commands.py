@@ -29,7 +29,8 @@ def test_simulate_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[
     drafts = printed["drafts"]
     assert f"{drafts['num_accepted_tokens']:,} of {drafts['num_draft_tokens']:,} d" in page.text
     # Drawn at the moment when most was taken, and with latency against rate.
-    assert set(page.images) == {"memory", "batch", "latency", "waterfall", "block-map"}
+    assert set(page.images) == {"memory", "batch", "latency", "waterfall"}
+    assert set(page.frames) == {"Block map"} and (tmp_path / "block-map.quire").exists()
     held = sum(int(row[3]) for row in page.table("request", "outputs"))
     assert held >= 0.8 * printed["num_blocks"]
 

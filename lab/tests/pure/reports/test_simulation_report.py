@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,8 +15,10 @@ import pytest
 from quire.core.memory import Usage
 from quire.core.protocol import RecoveryCosts
 from quire.engine.traces.request import Segment, TraceRequest
+from quire.tools.recording import check, lines
+from quire_lab.recorded import Look, MomentRecording
 from quire_lab.reports import write_report
-from quire_lab.simulation.result import SimulationResult
+from quire_lab.simulation.result import Moment, SimulationResult
 from quire_lab.simulation.simulator import Simulator
 from quire_lab.simulation.work import Work
 from support.limits import make_limits
@@ -31,7 +35,7 @@ class Costs:
         return RecoveryCosts(swap_per_block=5e-4, recompute_per_token=3e-4)
 
 
-def simulated() -> SimulationResult:
+def simulated() -> tuple[SimulationResult, Moment]:
     """A pool that is too small: requests wait, share, give way and are refused."""
     settings = make_limits(
         num_blocks=40, max_model_len=300, block_size=4, enable_prefix_caching=True
@@ -39,21 +43,41 @@ def simulated() -> SimulationResult:
     shared = (Segment("<system>", 8),)
     workload = [TraceRequest(0.05 * i, 12 + i % 5, 20, content=shared) for i in range(30)]
     workload += [TraceRequest(2.0, 20, 10, n=3), TraceRequest(2.1, 400, 10)]
-    simulator = Simulator(settings, Costs(), keep_records=None, keep_decisions=None, map_at=1.0)
-    return simulator.run(workload)
+    simulator = Simulator(settings, Costs(), keep_records=None, keep_decisions=None)
+    kept = MomentRecording(simulator.engine, Look(simulator.engine, "tiny"), 1.0)
+    result = simulator.run(workload)
+    assert kept.moment is not None
+    return result, kept.moment
 
 
 @pytest.fixture(scope="module")
-def result() -> SimulationResult:
+def both() -> tuple[SimulationResult, Moment]:
     return simulated()
 
 
 @pytest.fixture(scope="module")
-def written(result: SimulationResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("report") / "new"
+def result(both: tuple[SimulationResult, Moment]) -> SimulationResult:
+    return both[0]
+
+
+@pytest.fixture(scope="module")
+def moment(both: tuple[SimulationResult, Moment]) -> Moment:
+    return both[1]
+
+
+def write(directory: Path, result: SimulationResult, moment: Moment) -> Path:
     facts = {"model": "<b>tiny & small</b>"}
-    page = write_report(directory, result, title="A <test>", facts=facts, bytes_per_token=1024)
-    assert page == directory / "report.html"
+    return write_report(
+        directory, result, title="A <test>", facts=facts, bytes_per_token=1024, moment=moment
+    )
+
+
+@pytest.fixture(scope="module")
+def written(
+    result: SimulationResult, moment: Moment, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    directory = tmp_path_factory.mktemp("report") / "new"
+    assert write(directory, result, moment) == directory / "report.html"
     return directory
 
 
@@ -64,12 +88,13 @@ def page(written: Path) -> PageReader:
 
 def test_the_workload_shows_what_a_report_is_for(result: SimulationResult) -> None:
     assert result.preemptions.recomputes and result.num_refused == 1
-    assert result.prefix_cache.hits and result.block_map is not None
+    assert result.prefix_cache.hits
 
 
 def test_the_page_loads_nothing_from_elsewhere(page: PageReader) -> None:
     assert page.external == []
-    assert set(page.images) == {"memory", "batch", "waterfall", "block-map"}
+    assert set(page.images) == {"memory", "batch", "waterfall"}
+    assert set(page.frames) == {"Block map"}
     for name, data in page.images.items():
         root = ElementTree.fromstring(data)
         assert root.tag.endswith("svg"), name
@@ -99,19 +124,24 @@ def test_the_page_gives_latencies(page: PageReader, result: SimulationResult) ->
     )
 
 
-def test_the_page_lists_owners(page: PageReader, result: SimulationResult) -> None:
-    assert result.block_map is not None
+def test_the_page_lists_owners(page: PageReader, written: Path, moment: Moment) -> None:
+    """As the block tables of the recording have them, which is beside the page and in it."""
+    recording = (written / "block-map.quire").read_bytes()
+    assert base64.b64encode(recording).decode() in page.frames["Block map"]
+    assert check(written / "block-map.quire").num_blocks == 40
     owners: dict[str, set[int]] = {}
-    holders: dict[int, int] = {}
-    for owner in result.block_map.owners:
-        owners.setdefault(owner.request_id, set()).update(owner.block_ids)
-        for block in owner.block_ids:
-            holders[block] = holders.get(block, 0) + 1
+    holders: Counter[int] = Counter()
+    for line in lines(written / "block-map.quire")[1]:
+        for table in line.value["tables"] if line.kind == "story" else ():
+            (kv_group,) = table["kv_groups"]
+            owners.setdefault(line.value["request"]["id"], set()).update(kv_group["blocks"])
+            holders.update(kv_group["blocks"])
     shown = {row[0]: (int(row[3]), int(row[4])) for row in page.table("request", "outputs")}
     assert shown == {
         name: (len(blocks), sum(holders[block] > 1 for block in blocks))
         for name, blocks in owners.items()
     }
+    assert len(shown) == len(moment.holdings) > 1 and any(count > 1 for count in holders.values())
 
 
 def test_the_page_gives_decisions_with_reasons(page: PageReader, result: SimulationResult) -> None:
@@ -166,7 +196,6 @@ def test_the_json_holds_the_summary(written: Path, result: SimulationResult) -> 
 
 
 def test_the_same_result_gives_the_same_bytes(written: Path, tmp_path: Path) -> None:
-    facts = {"model": "<b>tiny & small</b>"}
-    write_report(tmp_path, simulated(), title="A <test>", facts=facts, bytes_per_token=1024)
+    write(tmp_path, *simulated())
     for file in sorted(written.iterdir()):
         assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-from quire.core.memory import Demand, LayeredAllocator, PagedAllocator, Window, hash_blocks
 from quire.core.metrics import Goals
 from quire.core.protocol import RecoveryCosts, Verdict
 from quire.engine.traces.request import Segment, TraceRequest
 from quire_lab.simulation import ClosedLoop, SimulationResult, Simulator, Work
 from quire_lab.simulation.export import RecordWriter, write_series
-from quire_lab.simulation.recorder import map_blocks
 from quire_lab.workload import Lengths, Synthetic
 from support.limits import make_limits
 
@@ -28,7 +26,7 @@ class TenMilliseconds:
 
 
 def simulate(workload: Any, users: int | None = None, **options: Any) -> SimulationResult:
-    names = ("goals", "keep_records", "keep_decisions", "map_at", "on_record")
+    names = ("goals", "keep_records", "keep_decisions", "on_record")
     rest = {name: options.pop(name) for name in names if name in options}
     facts = {"num_blocks": 64, "max_model_len": 512, "enable_prefix_caching": False, **options}
     simulator = Simulator(make_limits(**facts), TenMilliseconds(), **rest)
@@ -140,41 +138,13 @@ def test_the_series_adds_up_and_stays_small() -> None:
     assert result.mean_usage.used == pytest.approx(tokens, abs=1)
 
 
-def test_a_block_map_names_every_owner_of_every_block() -> None:
-    content = (Segment("system", 32),)
-    workload = [TraceRequest(0.0, 40, 20, n=2, content=content),
-                TraceRequest(0.0, 40, 20, content=content)]  # fmt: skip
-    result = simulate(workload, map_at=0.055, enable_prefix_caching=True)
-    assert result.block_map is not None
-    assert result.block_map.time == pytest.approx(0.05)
-    owners = {(o.request_id, o.branch): o for o in result.block_map.owners}
-    assert set(owners) == {("0", 0), ("0", 1), ("1", 0)}
-    shared = set.intersection(*(set(owner.block_ids) for owner in owners.values()))
-    assert len(shared) == 2
-    assert {owner.num_tokens for owner in owners.values()} == {45}
-
-
-@pytest.mark.parametrize("kv_groups", [1, 2])
-def test_a_block_map_tells_what_is_cached(kv_groups: int) -> None:
-    each = [PagedAllocator(8, 4, 0, window) for window in (None, Window(4, 8))]
-    allocator = each[0] if kv_groups == 1 else LayeredAllocator(each)
-    hashes = hash_blocks(b"", range(8), 4)
-    allocator.admit(0, Demand(8, hashes))
-    allocator.commit(0, hashes, 2)
-    held = allocator.table(0).block_ids
-    allocator.free(0)
-    found = map_blocks(1.0, allocator, [])
-    assert sorted(found.cached) == sorted(held) and not found.owners
-
-
 def test_results_are_written_the_same_each_time() -> None:
     def written() -> str:
         workload = Synthetic(50, Lengths("fixed", 50), Lengths("uniform", 60, 50), rate=40.0)
         records, series = io.StringIO(), io.StringIO()
         result = simulate(
-            workload, on_record=RecordWriter(records), keep_records=None, keep_decisions=None,
-            map_at=0.3,
-        )  # fmt: skip
+            workload, on_record=RecordWriter(records), keep_records=None, keep_decisions=None
+        )
         write_series(series, result.series)
         return repr(result) + records.getvalue() + series.getvalue()
 

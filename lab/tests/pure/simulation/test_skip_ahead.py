@@ -33,9 +33,10 @@ class UnevenCosts:
 
 
 def run(
-    setup: EngineLimits, workload: list[TraceRequest], skip_ahead: bool, map_at: float | None
+    setup: EngineLimits, workload: list[TraceRequest], skip_ahead: bool, visited: float | None
 ) -> tuple[SimulationResult, dict[float, Any]]:
-    """The result, and what each step that the scheduler made did, by its time."""
+    """The result, and what each step that the scheduler made did, by its time; and block tables as
+    they were in the step that was visited."""
     steps: dict[float, Any] = {}
 
     def note(now: float, step: Step) -> None:
@@ -44,8 +45,17 @@ def run(
 
     simulator = Simulator(
         setup, UnevenCosts(), skip_ahead=skip_ahead, keep_records=None, keep_decisions=None,
-        map_at=map_at, on_step=note,
+        on_step=note,
     )  # fmt: skip
+    scheduler = simulator.engine.scheduler
+
+    def look(now: float) -> None:
+        ids = [seq_id for group in scheduler.running for seq_id in group.tables()]
+        seen = [(one, scheduler.allocator.table(one).block_ids) for one in ids]
+        steps[now] = (*steps[now], seen, scheduler.allocator.cached_blocks())
+
+    if visited is not None:
+        simulator.engine.visit(visited, look)
     return simulator.run(workload), steps
 
 
@@ -140,13 +150,14 @@ def setups(draw: st.DrawFn) -> EngineLimits:
 @settings(max_examples=random_runs(200), deadline=None)
 @given(setups(), workloads(), st.sampled_from([None, 0.0, 0.05, 0.5]))
 def test_skipping_ahead_changes_nothing(
-    setup: EngineLimits, workload: list[TraceRequest], map_at: float | None
+    setup: EngineLimits, workload: list[TraceRequest], visited: float | None
 ) -> None:
-    ahead, few = run(setup, workload, True, map_at)
-    result, all_steps = run(setup, workload, False, map_at)
-    for time, (moves, chunks, decisions) in few.items():
-        all_moves, all_chunks, all_decisions = all_steps[time]
+    ahead, few = run(setup, workload, True, visited)
+    result, all_steps = run(setup, workload, False, visited)
+    for time, (moves, chunks, decisions, *seen) in few.items():
+        all_moves, all_chunks, all_decisions, *all_seen = all_steps[time]
         left_out = all_chunks[: len(all_chunks) - len(chunks)]
         assert (moves, left_out + chunks, decisions) == (all_moves, all_chunks, all_decisions)
+        assert seen == all_seen
         assert all(tokens == 1 and readout == NEXT for _, tokens, _, _, readout in left_out)
     assert ahead == result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -61,7 +62,7 @@ class Files:
     def __init__(self, recording: str = "") -> None:
         sources = _sources()
         contents = {
-            "main.js": bundle({n: s for n, s in sources.items() if n.endswith(".js")}, "main.js"),
+            "main.js": _one_script(sources, "main.js"),
             "style.css": _one_sheet(sources),
             "icon.svg": sources["icon.svg"],
         }
@@ -83,10 +84,28 @@ class Files:
         return Response(file.content, headers=file.headers)
 
 
+def moment_page(recording: bytes) -> str:
+    """The blocks of a recording's first moment, as a page that needs nothing but itself."""
+    sources = _sources()
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>Memory</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f'<meta name="quire-recording" content="{base64.b64encode(recording).decode()}">\n'
+        f"<style>\n{_one_sheet(sources)}\n</style>\n</head>\n<body>\n"
+        f'<main id="view"></main>\n<script type="module">\n{_one_script(sources, "moment.js")}\n'
+        "</script>\n</body>\n</html>\n"
+    )
+
+
 def _sources() -> dict[str, str]:
     folder = Path(page.__path__[0])
     paths = sorted(path for path in folder.rglob("*") if path.suffix in TYPES)
     return {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in paths}
+
+
+def _one_script(sources: Mapping[str, str], entry: str) -> str:
+    return bundle({name: s for name, s in sources.items() if name.endswith(".js")}, entry)
 
 
 def _one_sheet(sources: Mapping[str, str]) -> str:
