@@ -19,7 +19,7 @@ import numpy as np
 
 from quire.tools.bench.http_client import HttpClient
 from quire.tools.bench.report import describe_times, percentiles
-from quire.tools.bench.systems import Online, Run
+from quire.tools.bench.systems import BenchRun, Online
 from quire.tools.bench.workloads import fill
 from quire_lab.workload import read_azure
 
@@ -31,7 +31,7 @@ def slot_seconds(url: str) -> dict[str, float]:
     return {state: float(value) for state, value in found}
 
 
-def report(run: Run, slots: dict[str, float]) -> None:
+def report(run: BenchRun, slots: dict[str, float]) -> None:
     lost = [outcome.error for outcome in run.outcomes if outcome.error]
     metrics = [outcome.metrics for outcome in run.outcomes if outcome.metrics]
     tokens_in = sum(one.num_prompt_tokens for one in metrics)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from quire.core.protocol import RecoveryCosts
 from quire.engine.traces.request import TraceRequest
-from quire.tools.recording import Header, Writer
+from quire.tools.recording import RecordingHeader, Writer
 from quire_lab.recorded import Look, SimulationRecording
 from quire_lab.simulation import OpenLoop, SimulationResult, Simulator, Work
 from support.limits import make_limits
@@ -39,6 +39,6 @@ def simulated(
     recording: type[SimulationRecording] = SimulationRecording,
 ) -> tuple[SimulationResult, SimulationRecording]:
     simulator = Simulator(LIMITS, Costs())
-    with Writer(path, Header("simulation", model, 0.0)) as writer:
+    with Writer(path, RecordingHeader("simulation", model, 0.0)) as writer:
         watching = recording(simulator.engine, Look(simulator.engine, model), writer)
         return simulator.serve(OpenLoop(requests)), watching

@@ -1,11 +1,12 @@
-"""What crosses between gateway and replicas."""
+"""What crosses between gateway and replicas, and the metrics of all replicas as one text."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 
-class Call(NamedTuple):
+class ReplicaCall(NamedTuple):
     """A request for the app, received whole. scope: of ASGI, as far as it can be sent."""
 
     scope: dict[str, Any]
@@ -19,3 +20,32 @@ class Whole(NamedTuple):
     status: int
     body: bytes
     role: str = "both"
+
+
+def merge_metrics(answers: Iterable[Whole]) -> str:
+    """Prometheus's text of all replicas, each of its samples labelled with its replica."""
+    headers: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for one in answers:
+        name, labels = "", f'replica="{one.replica}"'
+        if one.role != "both":
+            labels += f',role="{one.role}"'
+        for line in one.body.decode().splitlines():
+            if line.startswith("# HELP "):
+                name = line.split(" ", 3)[2]
+                headers.setdefault(name, [])
+            if not line.startswith("#"):
+                samples.setdefault(name, []).append(_labelled(line, labels))
+            elif line not in headers[name]:
+                headers[name].append(line)
+    lines = (line for name in headers for line in (*headers[name], *samples.get(name, ())))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _labelled(sample: str, labels: str) -> str:
+    """name{a="b"} 1 with more labels; replicas' names need no escapes."""
+    name, brace, rest = sample.partition("{")
+    if brace:
+        return f"{name}{{{labels},{rest}"
+    name, _, value = sample.partition(" ")
+    return f"{name}{{{labels}}} {value}"

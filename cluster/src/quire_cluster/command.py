@@ -17,7 +17,7 @@ from quire.kernels.threads import usable_cpus
 from quire.tools.commands.command import ELSEWHERE, Command
 from quire.tools.commands.flags import add_engine_flags, add_flag, add_server_flags, help_of
 from quire.tools.commands.parser import Parser
-from quire_cluster.config import DeployConfig, Settings
+from quire_cluster.config import DeployConfig, DeploySettings
 
 
 def add_deploy(parser: Parser) -> None:
@@ -37,7 +37,7 @@ def add_deploy(parser: Parser) -> None:
 
 def deploy(arguments: argparse.Namespace) -> int:
     """Deploy the replicas and wait for a signal to end them; the exit status."""
-    settings = Settings.of(_given(arguments))
+    settings = DeploySettings.of(_given(arguments))
     check_room(settings)
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("quire deploy needs Ray Serve: pip install 'quire[ray]'")
@@ -57,7 +57,7 @@ def deploy(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def check_room(settings: Settings) -> None:
+def check_room(settings: DeploySettings) -> None:
     """ConfigError if a Ray of our own could not start all replicas on this machine."""
     threads, most, cpus = settings.engine.threads or 1, settings.deploy.most, usable_cpus()
     if settings.deploy.address is None and threads * most > cpus:

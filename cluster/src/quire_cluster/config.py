@@ -154,7 +154,7 @@ def check_replicas(engine: EngineConfig, server: ServerConfig) -> None:
         raise ConfigError("replicas run on CPUs; on a GPU, quire serve runs one engine")
 
 
-class Settings(NamedTuple):
+class DeploySettings(NamedTuple):
     """All that replicas are made of."""
 
     engine: EngineConfig
@@ -162,7 +162,7 @@ class Settings(NamedTuple):
     deploy: DeployConfig
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Settings:
+    def of(cls, given: Mapping[str, Any]) -> DeploySettings:
         """From the fields of all three by name; ConfigError for what is none, or is wrong."""
         if given.get("max_connections") is not None:
             raise ConfigError(f"max_connections is not for replicas: {_RAY_S}")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 _LOOK = 0.1  # seconds between two looks whether it is to go on
 
 
-class Ending:
+class TimedEnding:
     """Does one thing after the other, until one fails or the time is over; then nothing more.
 
     left: what was not done then, and why, in words.

@@ -14,7 +14,7 @@ from starlette.types import Message
 
 from quire.core.errors import EngineError, QueueTimeoutError
 from quire.http.errors import EngineUnavailableError
-from quire_cluster.calls import Call, Whole
+from quire_cluster.calls import ReplicaCall, Whole
 from quire_cluster.routing import Hint
 
 _ACCEPTED = 30.0  # seconds until a replica has taken a request: none may be there for a while
@@ -29,7 +29,7 @@ class Fleet:
         self._all = [answering, *others]
         self._answer = answering.options(stream=True, method_name="answer")
 
-    async def ask(self, call: Call, hint: Hint) -> AsyncGenerator[list[Message], None]:
+    async def ask(self, call: ReplicaCall, hint: Hint) -> AsyncGenerator[list[Message], None]:
         """See ``Replicas.ask``."""
         answer = self._answer.remote(call, hint)
         try:
@@ -44,7 +44,7 @@ class Fleet:
         finally:
             answer.cancel()
 
-    async def ask_all(self, call: Call) -> list[Whole]:
+    async def ask_all(self, call: ReplicaCall) -> list[Whole]:
         """What each says; those that do not answer are left out."""
         told = [one for one in await self._tell("whole_answer", call) if isinstance(one, Whole)]
         if not told:

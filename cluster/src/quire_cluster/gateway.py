@@ -26,8 +26,7 @@ from quire.http.guards.draining import Drain, RefuseWhileDraining
 from quire.http.guards.envelope import Envelope
 from quire.http.guards.hang_up import CancelOnDisconnect, CloseUnread
 from quire.http.guards.keys import KEY_NAME, RequireApiKey
-from quire_cluster.calls import Call, Whole
-from quire_cluster.merging import merge_metrics
+from quire_cluster.calls import ReplicaCall, Whole, merge_metrics
 from quire_cluster.routing import Hint, hint_of
 
 _SENT = ("type", "http_version", "method", "scheme", "path", "raw_path", "query_string",
@@ -40,11 +39,11 @@ _SMALL = 2**16  # bytes: read at once, since a thread costs more
 class Replicas(Protocol):
     """Those that answer."""
 
-    def ask(self, call: Call, hint: Hint) -> AsyncGenerator[list[Message], None]:
+    def ask(self, call: ReplicaCall, hint: Hint) -> AsyncGenerator[list[Message], None]:
         """What one of them says, as it comes. QuireError if none can, or it is gone."""
         ...
 
-    async def ask_all(self, call: Call) -> list[Whole]: ...
+    async def ask_all(self, call: ReplicaCall) -> list[Whole]: ...
 
 
 def make_gateway(replicas: Replicas, config: ServerConfig, adapters: frozenset[str]) -> Gateway:
@@ -106,10 +105,10 @@ class _Relay:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = _Answer(scope, send)
+        answer = _PassedAnswer(scope, send)
         try:
             async with self._bodies.whole(Request(scope, receive)) as body:
-                call = Call(_sendable(scope), bytes(body))
+                call = ReplicaCall(_sendable(scope), bytes(body))
             join = self._by_all.get((scope["method"], _path(scope)))
             if join is not None:
                 answers = await self._replicas.ask_all(call)
@@ -121,7 +120,7 @@ class _Relay:
         except (QuireError, HTTPException) as error:
             await answer.fail(error)
 
-    async def _hint(self, scope: Scope, call: Call) -> Hint:
+    async def _hint(self, scope: Scope, call: ReplicaCall) -> Hint:
         look = partial(self._look, _path(scope), call.body, scope["state"].get(KEY_NAME, ""))
         return look() if len(call.body) <= _SMALL else await self._bodies.apart(look)
 
@@ -138,7 +137,7 @@ class _Relay:
         return hint_of(path, body, f"{key}\0{adapter}")
 
 
-class _Answer:
+class _PassedAnswer:
     """An answer that is passed on, and what becomes of it if its replica is gone."""
 
     def __init__(self, scope: Scope, send: Send) -> None:

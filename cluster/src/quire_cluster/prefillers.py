@@ -12,8 +12,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from quire_cluster.prompts import prefix_of
-from quire_cluster.routing import Hint
+from quire_cluster.routing import Hint, prefix_of
 from quire_cluster.rules import TAKEN_WITHIN, Pairing
 
 logger = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.http.application import Served, build
 from quire.http.config.server import ServerConfig
-from quire_cluster.calls import Call, Whole
+from quire_cluster.calls import ReplicaCall, Whole
 from quire_cluster.routing import Hint
-from quire_cluster.rules import Report
+from quire_cluster.rules import ReplicaReport
 
 logger = logging.getLogger(__name__)
 
@@ -65,22 +65,22 @@ class Replica:
     async def stop(self) -> None:
         await self._life.aclose()
 
-    async def answer(self, call: Call, hint: Hint) -> AsyncGenerator[list[Message], None]:
+    async def answer(self, call: ReplicaCall, hint: Hint) -> AsyncGenerator[list[Message], None]:
         """What the app says, as it comes; first nothing, to tell that the request is here.
 
         hint: for who chose this replica.
         """
         yield []
-        answer = _Answer(self._app, call)
+        answer = _AppAnswer(self._app, call)
         try:
             while messages := await answer.take():
                 yield messages
         finally:
             await answer.cancel()
 
-    async def whole_answer(self, call: Call) -> Whole:
+    async def whole_answer(self, call: ReplicaCall) -> Whole:
         messages: list[Message] = []
-        answer = _Answer(self._app, call)
+        answer = _AppAnswer(self._app, call)
         while taken := await answer.take():
             messages += taken
         body = b"".join(message.get("body", b"") for message in messages)
@@ -115,13 +115,13 @@ class Replica:
         if not self._engine.healthy:
             raise EngineError("the engine is not running")
 
-    async def report(self) -> Report:
+    async def report(self) -> ReplicaReport:
         """What the engine says of itself, between two steps."""
         self._num_reports += 1
         return await self._engine.call(partial(report_of, self._engine.engine, self._num_reports))
 
 
-def report_of(engine: Engine, number: int) -> Report:
+def report_of(engine: Engine, number: int) -> ReplicaReport:
     """What an engine has to do, and room for."""
     usage, queue, stats = engine.scheduler.allocator.usage(), engine.scheduler.queue, engine.stats
     branches = (
@@ -132,13 +132,13 @@ def report_of(engine: Engine, number: int) -> Report:
     wait = engine.waiting_room.predicted_wait
     if isinstance(engine.transfer, BlockServer) and rate:  # nothing but prompts is waited for
         wait = max(wait, backlog / rate)
-    return Report(number, usage.capacity, usage.free + usage.cached, backlog, wait, rate)
+    return ReplicaReport(number, usage.capacity, usage.free + usage.cached, backlog, wait, rate)
 
 
-class _Answer:
+class _AppAnswer:
     """An app at work on one request, and what it has said since it was last asked."""
 
-    def __init__(self, app: FastAPI, call: Call) -> None:
+    def __init__(self, app: FastAPI, call: ReplicaCall) -> None:
         self._body: bytes | None = call.body
         self._said: list[Message] = []
         self._news = asyncio.Event()

@@ -14,7 +14,7 @@ from ray.serve.request_router import (
 )
 
 from quire_cluster.routing import Hint
-from quire_cluster.rules import Affinity, Load, Prefix, Report, RoundRobin
+from quire_cluster.rules import Affinity, Prefix, ReplicaLoad, ReplicaReport, RoundRobin
 
 
 class QuireRouter(RequestRouter):  # type: ignore[misc]  # of which nothing is known here
@@ -61,9 +61,9 @@ class QuireRouter(RequestRouter):  # type: ignore[misc]  # of which nothing is k
             {name: self._load(each) for name, each in replicas.items()},
         )
 
-    def _load(self, replica: RunningReplica) -> Load:
+    def _load(self, replica: RunningReplica) -> ReplicaLoad:
         running = self._running.get(replica.replica_id, ())
-        return Load(len(running), Report(**(replica.routing_stats or {})))
+        return ReplicaLoad(len(running), ReplicaReport(**(replica.routing_stats or {})))
 
 
 def _hint(request: PendingRequest | None) -> Hint:

@@ -1,13 +1,26 @@
-"""What a request says of where it should go."""
+"""What a request says of where it should go: who keeps what it is about, how its prompt begins."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from array import array
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeGuard
+
+from pydantic_core import to_json
 
 from quire.http.kept_ids import keeper_of
-from quire_cluster.prompts import prefix_of
-from quire_cluster.rules import Prefix
+from quire_cluster.rules import MOST_PIECES, TOKENS_PER_PIECE, Prefix
+
+_BYTES_PER_TOKEN = 4  # of texts about so many, of token ids just so many
+PIECE = TOKENS_PER_PIECE * _BYTES_PER_TOKEN  # bytes
+
+# What prompts are made of, at all doors, in the order in which it stands in them.
+_BEFORE = (
+    "chat_template", "chat_template_kwargs", "documents", "tools", "functions", "system",
+    "instructions", "previous_response_id",
+)  # fmt: skip
+_PROMPTS = ("messages", "prompt", "input", "content", "query", "text_1")
 
 
 class Hint(NamedTuple):
@@ -40,3 +53,44 @@ def _keeper_of_input(body: Mapping[str, Any]) -> str | None:
     return next(
         (name for each in named if isinstance(each, str) and (name := keeper_of(each))), None
     )
+
+
+def prefix_of(body: Mapping[str, Any], cache: str) -> Prefix:
+    """Of a request's body.
+
+    Two that begin alike have the same digests as far as they do, and only if they name the same
+    ``cache``: what keeps their blocks apart, such as a salt or an adapter.
+    """
+    content = b"".join(_content(body))
+    digest, pieces = blake2b(cache.encode("utf-8", "surrogatepass"), digest_size=16).digest(), []
+    for end in range(PIECE, min(len(content), PIECE * MOST_PIECES) + 1, PIECE):
+        digest = blake2b(content[end - PIECE : end], key=digest, digest_size=16).digest()
+        pieces.append(digest)
+    return Prefix(tuple(pieces), len(content) // _BYTES_PER_TOKEN)
+
+
+def _content(body: Mapping[str, Any]) -> Iterator[bytes]:
+    for name in (*_BEFORE, *_PROMPTS):
+        if body.get(name):
+            yield name.encode()
+            yield from _spelled(body[name])
+
+
+def _spelled(value: object) -> Iterator[bytes]:
+    """So that what is longer begins with what is shorter: without a list's end."""
+    match value:
+        case str():
+            yield value.encode("utf-8", "surrogatepass")
+        case list() if value and _are_ids(value):
+            yield array("i", value).tobytes()
+        case [str() | list() as first, *_]:  # several prompts, which stay together: the first's
+            yield from _spelled(first)
+        case list():
+            for item in value:
+                yield to_json(item)
+        case _:
+            yield to_json(value)
+
+
+def _are_ids(value: list[object]) -> TypeGuard[list[int]]:
+    return all(isinstance(each, int) and 0 <= each < 2**31 for each in value)

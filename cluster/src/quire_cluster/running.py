@@ -17,8 +17,8 @@ from ray.serve.schema import LoggingConfig
 
 from quire.core.errors import ConfigError, EngineError
 from quire.kernels.threads import usable_cpus
-from quire_cluster.config import Settings, Span
-from quire_cluster.ending import Ending
+from quire_cluster.config import DeploySettings, Span
+from quire_cluster.ending import TimedEnding
 from quire_cluster.keeper import Keeper
 from quire_cluster.serve import application, shared_out
 
@@ -27,7 +27,7 @@ _OBJECT_STORE = 2**28  # bytes: only large requests lie in it
 _OWN = re.compile(r"^quire\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
-def run(settings: Settings, tell: Callable[[str], None]) -> str | None:
+def run(settings: DeploySettings, tell: Callable[[str], None]) -> str | None:
     """Serve until a signal asks for the end, then let running requests end.
 
     What has not ended with it, in words: then Ray, too, would wait at this process's exit.
@@ -35,7 +35,7 @@ def run(settings: Settings, tell: Callable[[str], None]) -> str | None:
     settings = shared_out(settings)
     if settings.deploy.address is None:
         settings = _on_this_machine(settings)
-    ending, place = Ending(), settings.deploy.address
+    ending, place = TimedEnding(), settings.deploy.address
     with (
         contextlib.ExitStack() as last,
         joined(place, ending),
@@ -53,7 +53,7 @@ def run(settings: Settings, tell: Callable[[str], None]) -> str | None:
     return f"{ending.left}: the application {name!r} may be left in the Ray at {place}"
 
 
-def _on_this_machine(settings: Settings) -> Settings:
+def _on_this_machine(settings: DeploySettings) -> DeploySettings:
     """Blocks are handed over where no other machine reaches them."""
     engine = settings.engine
     if engine.role == "both":
@@ -63,7 +63,7 @@ def _on_this_machine(settings: Settings) -> Settings:
 
 
 @contextlib.contextmanager
-def joined(address: str | None, ending: Ending) -> Iterator[None]:
+def joined(address: str | None, ending: TimedEnding) -> Iterator[None]:
     """A Ray: the one at ``address``, or one of our own that ends with us."""
     if address is None:
         with _own_ray(ending):
@@ -81,7 +81,7 @@ def joined(address: str | None, ending: Ending) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_ray(ending: Ending) -> Iterator[None]:
+def _own_ray(ending: TimedEnding) -> Iterator[None]:
     with contextlib.closing(Keeper()) as keeper:
         ray.init(
             num_cpus=usable_cpus(),
@@ -99,7 +99,7 @@ def _own_ray(ending: Ending) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def deployed(settings: Settings, ending: Ending) -> Iterator[None]:
+def deployed(settings: DeploySettings, ending: TimedEnding) -> Iterator[None]:
     """The application, from when all its replicas are there."""
     server, name = settings.server, settings.deploy.app_name
     options = HTTPOptions(
@@ -120,7 +120,7 @@ def deployed(settings: Settings, ending: Ending) -> Iterator[None]:
         ending.do(f"the application {name!r}", partial(serve.delete, name))
 
 
-def drain(settings: Settings, ending: Ending, asked: Event) -> None:
+def drain(settings: DeploySettings, ending: TimedEnding, asked: Event) -> None:
     """Refuse what is new, and wait for the rest; a second signal ends it at once."""
 
     def end(seconds: float) -> None:
@@ -132,7 +132,7 @@ def drain(settings: Settings, ending: Ending, asked: Event) -> None:
         ending.do("the gateway", partial(end, 0.0))
 
 
-def describe(settings: Settings) -> str:
+def describe(settings: DeploySettings) -> str:
     """Where the replicas are served, and what they are."""
     engine, server, deploy = settings
     scheme = "http" if server.ssl_certfile is None else "https"
@@ -149,7 +149,7 @@ def describe(settings: Settings) -> str:
     )
 
 
-def _events(settings: Settings) -> str:
+def _events(settings: DeploySettings) -> str:
     """Where they are published, of the first replica to the last."""
     events, most = settings.engine.kv_events, settings.deploy.most
     if events is None:

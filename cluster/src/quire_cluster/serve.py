@@ -20,10 +20,10 @@ from quire.core.errors import ConfigError
 from quire.engine.config import EngineConfig
 from quire.http.config.server import ServerConfig
 from quire.kernels.threads import usable_cores, wait_briefly
-from quire_cluster.config import DeployConfig, Settings, Span
+from quire_cluster.config import DeployConfig, DeploySettings, Span
 from quire_cluster.publishing import with_place
 from quire_cluster.rules import Pairing
-from quire_cluster.scaling import recorded
+from quire_cluster.rules.scaling import recorded
 
 ENGINES, PREFILLERS = "Engine", "Prefill"
 
@@ -38,7 +38,7 @@ _HEALTH = 5.0  # seconds between two of its checks
 
 
 @serve.ingress()
-class Gateway:
+class GatewayDeployment:
     """Takes the requests, and has the replicas answer them: those of the first handle."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Gateway:
         await self._gateway.drain.ended(_SLOWEST)
 
 
-class Engine:
+class EngineDeployment:
     """A replica, put together where it runs."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
@@ -121,7 +121,9 @@ def build_app(args: Mapping[str, Any]) -> Application:
         for kind in (EngineConfig, ServerConfig, DeployConfig)
         for field in fields(kind)
     }
-    return application(Settings.of({name: _read(given[name], types.get(name)) for name in given}))
+    return application(
+        DeploySettings.of({name: _read(given[name], types.get(name)) for name in given})
+    )
 
 
 def _read(value: object, kind: str | None) -> object:
@@ -135,7 +137,7 @@ def _words(kind: str) -> set[str]:
     return set(re.findall(r"\w+", kind))
 
 
-def application(settings: Settings) -> Application:
+def application(settings: DeploySettings) -> Application:
     """The gateway, bound to its replicas."""
     settings = shared_out(settings)
     engine, server, deploy = settings
@@ -145,7 +147,7 @@ def application(settings: Settings) -> Application:
         prefill.append(prefills.bind(replace(engine, role="prefill"), server, deploy))
     engines = _engines(ENGINES, settings, deploy.answering).bind(engine, server, deploy, *prefill)
     gateway = serve.deployment(
-        Gateway,
+        GatewayDeployment,
         name="Gateway",
         max_ongoing_requests=_ANY,
         graceful_shutdown_timeout_s=server.shutdown_timeout + _CLOSING,
@@ -156,11 +158,11 @@ def application(settings: Settings) -> Application:
     return gateway.bind([engines, *prefill], server, names)
 
 
-def _engines(name: str, settings: Settings, span: Span) -> Deployment:
+def _engines(name: str, settings: DeploySettings, span: Span) -> Deployment:
     """So many replicas, of one role."""
     server, deploy = settings.server, settings.deploy
     return serve.deployment(
-        Engine,
+        EngineDeployment,
         name=name,
         max_ongoing_requests=_ANY,
         request_router_config=RequestRouterConfig(
@@ -177,7 +179,7 @@ def _engines(name: str, settings: Settings, span: Span) -> Deployment:
     )
 
 
-def shared_out(settings: Settings) -> Settings:
+def shared_out(settings: DeploySettings) -> DeploySettings:
     """The same, on CPUs, with as many threads for each engine as there are cores for it.
 
     Without the page, which would show one engine's blocks as if they were all.
@@ -196,7 +198,7 @@ def _number(span: Span, deploy: DeployConfig) -> dict[str, Any]:
         return {"num_replicas": span.first}
     targets = {"target_usage": deploy.target_kv_usage, "target_wait": deploy.target_wait}
     policy = AutoscalingPolicy(
-        policy_function="quire_cluster.scaling:Scaling", policy_kwargs=targets
+        policy_function="quire_cluster.rules.scaling:Scaling", policy_kwargs=targets
     )
     config = AutoscalingConfig(
         min_replicas=span.fewest,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from quire_cluster.prompts import prefix_of
-from quire_cluster.rules import Affinity, Load, Prefix, Report, RoundRobin
+from quire_cluster.routing import prefix_of
+from quire_cluster.rules import Affinity, Prefix, ReplicaLoad, ReplicaReport, RoundRobin
 
-IDLE = Load(0, Report(1, capacity=100_000, free=100_000))
+IDLE = ReplicaLoad(0, ReplicaReport(1, capacity=100_000, free=100_000))
 
 
-def sent(affinity: Affinity, prefix: Prefix, **loads: Load) -> str:
+def sent(affinity: Affinity, prefix: Prefix, **loads: ReplicaLoad) -> str:
     """Who gets a request that is answered before the next one comes."""
     name = affinity.choose("request", prefix, loads)[0]
     affinity.done(name, "request")
@@ -33,13 +33,13 @@ def test_a_prefix_stays_where_it_was_computed() -> None:
     "busy",
     [
         IDLE._replace(running=20),
-        Load(0, Report(1, 100_000, 100_000, backlog=5000)),
-        Load(0, Report(1, 100_000, 100_000, wait=2.0, rate=1000.0)),
-        Load(0, Report(1, 100_000, 0)),
+        ReplicaLoad(0, ReplicaReport(1, 100_000, 100_000, backlog=5000)),
+        ReplicaLoad(0, ReplicaReport(1, 100_000, 100_000, wait=2.0, rate=1000.0)),
+        ReplicaLoad(0, ReplicaReport(1, 100_000, 0)),
     ],
     ids=["many run", "prompts to compute", "a line", "no blocks"],
 )
-def test_load_outweighs_a_prefix(busy: Load) -> None:
+def test_load_outweighs_a_prefix(busy: ReplicaLoad) -> None:
     affinity = Affinity()
     sent(affinity, prompt("p"), a=IDLE)
     assert sent(affinity, prompt("p"), a=IDLE, b=IDLE) == "a"
@@ -48,13 +48,13 @@ def test_load_outweighs_a_prefix(busy: Load) -> None:
 
 
 def test_what_was_sent_counts_until_the_replica_tells_of_it_or_has_answered() -> None:
-    def choose(request: str, prefix: Prefix, a: Load = IDLE) -> str:
+    def choose(request: str, prefix: Prefix, a: ReplicaLoad = IDLE) -> str:
         return affinity.choose(request, prefix, {"a": a, "b": IDLE})[0]
 
     affinity = Affinity()
     affinity.choose("long", prompt("p", 4000), {"a": IDLE})
     assert [choose(f"x{i}", prompt(f"x{i}", 500)) for i in range(3)] == ["b", "b", "b"]
-    assert choose("q", prompt("q", 2000), Load(0, Report(2, 100_000, 100_000))) == "a"
+    assert choose("q", prompt("q", 2000), ReplicaLoad(0, ReplicaReport(2, 100_000, 100_000))) == "a"
     affinity = Affinity()
     affinity.choose("long", prompt("p", 4000), {"a": IDLE})
     assert choose("short", prompt("q")) == "b"
@@ -63,7 +63,7 @@ def test_what_was_sent_counts_until_the_replica_tells_of_it_or_has_answered() ->
 
 
 def test_no_more_is_remembered_than_a_pool_holds() -> None:
-    small = Load(0, Report(1, capacity=32 * 1100, free=10**9))
+    small = ReplicaLoad(0, ReplicaReport(1, capacity=32 * 1100, free=10**9))
     affinity, kept = Affinity(), prompt("kept", 200)
     sent(affinity, kept, a=small)
     for i in range(100):
@@ -73,7 +73,7 @@ def test_no_more_is_remembered_than_a_pool_holds() -> None:
 
 
 def test_beginnings_are_remembered_longest() -> None:
-    small = Load(0, Report(1, capacity=32 * 1100, free=10**9))
+    small = ReplicaLoad(0, ReplicaReport(1, capacity=32 * 1100, free=10**9))
     affinity, long = Affinity(), prompt("long", 20_000)  # 800 pieces
     sent(affinity, long, a=small)
     sent(affinity, prefix_of({"prompt": "y" * 128 * 700}, ""), a=small)
@@ -83,7 +83,7 @@ def test_beginnings_are_remembered_longest() -> None:
 
 def test_new_prompts_spread_however_many_were_met_before() -> None:
     """What a replica remembers saturates: that may not decide."""
-    full = Load(0, Report(1, capacity=32 * 1100, free=32 * 1100))
+    full = ReplicaLoad(0, ReplicaReport(1, capacity=32 * 1100, free=32 * 1100))
     loads = dict.fromkeys(("a", "b", "c", "d"), full)
     affinity = Affinity()
     for i in range(1000):  # ten times what all of them remember
@@ -117,7 +117,9 @@ class Pool:
 def talk(turns: range, conversations: int, system: str) -> tuple[float, dict[str, Pool]]:
     """The share of later turns' prompts that is found, and the pools of four idle replicas."""
     affinity, pools = Affinity(), {name: Pool(1600) for name in "abcd"}
-    loads = dict.fromkeys(pools, Load(0, Report(1, capacity=32 * 1600, free=32 * 1600)))
+    loads = dict.fromkeys(
+        pools, ReplicaLoad(0, ReplicaReport(1, capacity=32 * 1600, free=32 * 1600))
+    )
     found = total = 0
     for turn in turns:
         for number in range(conversations):

@@ -8,7 +8,7 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.tools.cli import main
-from quire_cluster.config import Settings
+from quire_cluster.config import DeploySettings
 
 EVENTS = {"enable_kv_cache_events": True}
 
@@ -51,18 +51,18 @@ EVENTS = {"enable_kv_cache_events": True}
 )
 def test_what_replicas_cannot_have(given: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        Settings.of(given)
+        DeploySettings.of(given)
 
 
 def test_adapters_are_named_beforehand(tmp_path: Path) -> None:
     given = {"enable_lora": True, "allow_runtime_lora_updating": True, "lora_directory": tmp_path}
     with pytest.raises(ConfigError, match="name adapters with --lora-modules"):
-        Settings.of(given)
+        DeploySettings.of(given)
 
 
 def test_how_many_there_are() -> None:
     def bounds(**given: object) -> tuple[int, int, int]:
-        span = Settings.of(given).deploy.answering
+        span = DeploySettings.of(given).deploy.answering
         return span.fewest, span.first, span.most
 
     assert bounds() == (1, 1, 1)
@@ -70,7 +70,7 @@ def test_how_many_there_are() -> None:
     assert bounds(max_replicas=4) == (1, 1, 4)
     assert bounds(min_replicas=2, max_replicas=4) == (2, 2, 4)
     assert bounds(replicas=3, min_replicas=2, max_replicas=4) == (2, 3, 4)
-    settings = Settings.of({"max_replicas": 3, "prefill_replicas": 2})
+    settings = DeploySettings.of({"max_replicas": 3, "prefill_replicas": 2})
     assert settings.deploy.prefilling == (2, 2, 2, False)
     assert (settings.deploy.most, settings.engine.role) == (5, "decode")
 

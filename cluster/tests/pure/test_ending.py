@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from quire_cluster.ending import Ending
+from quire_cluster.ending import TimedEnding
 
 
 def test_who_does_not_answer_is_not_waited_for_and_nobody_else_is_asked_then() -> None:
     never, done = threading.Event(), list[str]()
-    ending = Ending()
+    ending = TimedEnding()
     ending.within(0.05)
     ending.within(1e9)  # which is no more time
     ending.do("the gateway", never.wait)
@@ -20,7 +20,7 @@ def test_who_does_not_answer_is_not_waited_for_and_nobody_else_is_asked_then() -
 
 
 def test_a_failure_ends_it_by_name() -> None:
-    ending = Ending()
+    ending = TimedEnding()
     ending.within(60.0)
     ending.do("the application 'quire'", lambda: None)
     assert ending.left is None
@@ -35,7 +35,7 @@ def test_a_failure_ends_it_by_name() -> None:
 
 def test_a_second_signal_is_heard_while_somebody_does_not_answer() -> None:
     never, asked = threading.Event(), threading.Event()
-    ending = Ending()
+    ending = TimedEnding()
     ending.within(60.0)
     asked.set()
     ending.do("the gateway", never.wait, enough=asked)

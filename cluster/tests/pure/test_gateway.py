@@ -14,7 +14,7 @@ from starlette.types import Message
 from quire.core.errors import QueueTimeoutError
 from quire.http.config.server import ServerConfig
 from quire.http.errors import EngineUnavailableError
-from quire_cluster.calls import Call, Whole
+from quire_cluster.calls import ReplicaCall, Whole
 from quire_cluster.gateway import Gateway, make_gateway
 from quire_cluster.routing import Hint
 
@@ -37,13 +37,13 @@ class Scripted:
 
     def __init__(self, *answer: Message | Exception) -> None:
         self.answer = answer
-        self.asked: list[tuple[Call, Hint]] = []
+        self.asked: list[tuple[ReplicaCall, Hint]] = []
         self.all: list[Whole] = []
         self.left = False
         self.hold = asyncio.Event()
         self.hold.set()
 
-    async def ask(self, call: Call, hint: Hint) -> AsyncGenerator[list[Message], None]:
+    async def ask(self, call: ReplicaCall, hint: Hint) -> AsyncGenerator[list[Message], None]:
         self.asked.append((call, hint))
         try:
             for each in self.answer:
@@ -55,7 +55,7 @@ class Scripted:
             self.left = True
             raise
 
-    async def ask_all(self, call: Call) -> list[Whole]:
+    async def ask_all(self, call: ReplicaCall) -> list[Whole]:
         return self.all
 
 

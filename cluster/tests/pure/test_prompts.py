@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire_cluster.prompts import PIECE, prefix_of
-from quire_cluster.routing import hint_of
+from quire_cluster.routing import PIECE, hint_of, prefix_of
 
 LONG = "word " * 200
 SYSTEM = {"role": "system", "content": LONG}

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from quire_cluster.rules import Demand, Report, replicas_wanted
-from quire_cluster.scaling import Scaling, recorded
+from quire_cluster.rules import ReplicaDemand, ReplicaReport, replicas_wanted
+from quire_cluster.rules.scaling import Scaling, recorded
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from quire_cluster.scaling import Scaling, recorded
     ],
 )
 def test_replicas_wanted(demands: list[tuple[float, float]], wanted: int) -> None:
-    told = [Demand(*each) for each in demands]
+    told = [ReplicaDemand(*each) for each in demands]
     assert replicas_wanted(told, len(told) or 3, target_usage=0.8, target_wait=1.0) == wanted
 
 
@@ -35,7 +35,7 @@ def test_as_ray_asks() -> None:
     told = {"kv_usage": {"a": 0.95, "b": 0.9, "c": 1.0}, "predicted_wait": {"a": 0.0, "b": 0.0}}
     context = SimpleNamespace(aggregated_metrics=told, current_num_replicas=2)
     assert scaling(context) == (3, {})  # who has not told all does not count
-    report = Report(1, capacity=1000, free=250, wait=1.5)
+    report = ReplicaReport(1, capacity=1000, free=250, wait=1.5)
     assert recorded(report) == {"kv_usage": 0.75, "predicted_wait": 1.5}
     context.aggregated_metrics = None
     assert scaling(context) == (2, {})

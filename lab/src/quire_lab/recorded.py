@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from quire.engine.adapters import AdapterShelf
 from quire.engine.dashboard import BlockTracker, delta, snapshot
 from quire.engine.decision_log import DecisionLog
 from quire.engine.others import OtherRanks
-from quire.engine.outputs import Delta
+from quire.engine.outputs import Delta, together
 from quire.engine.part_times import PartTimes
 from quire.engine.progress import RequestProgress
 from quire.engine.recent import Recent
@@ -27,9 +27,9 @@ from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
 from quire.http.live.state import Reader
 from quire.http.live.types import RequestStory
-from quire.tools.recording.form import STORIES, Header, Writer
+from quire.tools.recording.form import STORIES, RecordingHeader, Writer
 from quire_lab.simulation.engine import SimulatedEngine
-from quire_lab.simulation.result import Holding, Moment
+from quire_lab.simulation.result import Instant, RequestHolding
 
 _STATES, _FRAMES = 1.0, 0.1  # seconds from one to the next
 _LIMIT = 100  # requests of each kind that are described
@@ -74,22 +74,19 @@ class Notes:
         self.recent.observe(self._deltas(progress), len(step.chunks))
 
     def _deltas(self, progress: Sequence[Progress]) -> list[Delta]:
-        """As the engine would give them: an output's tokens of one step together."""
-        counts: dict[tuple[str, int], int] = defaultdict(int)
-        requests = {one.request.request_id: one.request for one in progress}
-        for one in progress:
-            counts[one.request.request_id, one.branch] += one.sample is not None
+        """As the engine would give them."""
         deltas = []
-        for (request_id, branch), count in counts.items():
-            times = self._last.setdefault(request_id, {})
-            since = times.get(branch, requests[request_id].arrival)
-            tokens, first = (0,) * count, branch not in times
-            deltas.append(Delta(request_id, branch, "", tokens, None, self.now - since, first))
+        for request, branch, sample in ((one.request, one.branch, one.sample) for one in progress):
+            times = self._last.setdefault(request.request_id, {})
+            seconds = self.now - times.get(branch, request.arrival)
+            tokens = () if sample is None else (sample.token_id,)
+            first = branch not in times
+            deltas.append(Delta(request.request_id, branch, "", tokens, None, seconds, first))
             times[branch] = self.now
-        for request_id in requests:
+        for request_id in {one.request.request_id for one in progress}:
             if self.scheduler.group(request_id) is None:
                 del self._last[request_id]
-        return deltas
+        return together(deltas)
 
 
 class Look:
@@ -102,8 +99,11 @@ class Look:
         self.reader = Reader(
             self.notes, model_name, limits.max_model_len, kv_layers=layers, wall=self.notes.clock
         )
-        self.tracker = BlockTracker(engine.scheduler)
         self.model_name = model_name
+
+    @cached_property
+    def tracker(self) -> BlockTracker:
+        return BlockTracker(self.notes.scheduler)
 
     def snapshot(self, number: int, now: float) -> bytes:
         """All blocks."""
@@ -119,7 +119,7 @@ class MomentRecording:
     """Keeps one moment: of the first step that ends after ``at``."""
 
     def __init__(self, engine: SimulatedEngine, look: Look, at: float) -> None:
-        self.moment: Moment | None = None
+        self.moment: Instant | None = None
         self._look = look
         self._block_size = engine.limits.block_size
         engine.visit(at, self._take)
@@ -128,21 +128,22 @@ class MomentRecording:
         look = self._look
         look.notes.now = now
         look.follow()
-        state = look.reader.state(_ALL)
+        running = len(look.notes.scheduler.running)
+        state = look.reader.state(max(running, _LIMIT))
         stories = [look.reader.story(row.id) for row in state.requests.running]
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory, "moment")
-            with Writer(path, Header("simulation", look.model_name, now)) as writer:
+            with Writer(path, RecordingHeader("simulation", look.model_name, now)) as writer:
                 writer.blocks(now, look.snapshot(1, now))
                 writer.state(_plain(state))
                 for story in stories:
                     writer.story(now, _plain(story))
             holdings = sorted((h for one in stories if (h := _holding(one))), key=lambda h: h[0])
             held = tuple(holding for _, holding in holdings)
-            self.moment = Moment(now, self._block_size, held, path.read_bytes())
+            self.moment = Instant(now, self._block_size, held, path.read_bytes())
 
 
-def _holding(story: RequestStory) -> tuple[int, Holding] | None:
+def _holding(story: RequestStory) -> tuple[int, RequestHolding] | None:
     """With the number of its first block. None: it holds nothing on the device."""
     holders = {
         block: count
@@ -155,7 +156,7 @@ def _holding(story: RequestStory) -> tuple[int, Holding] | None:
         return None
     tokens = max(table.tokens for table in story.tables)
     shared = sum(count > 1 for count in holders.values())
-    found = Holding(story.request.id, len(story.tables), tokens, len(holders), shared)
+    found = RequestHolding(story.request.id, len(story.tables), tokens, len(holders), shared)
     return min(holders), found
 
 

@@ -17,7 +17,7 @@ from quire.engine.dashboard import BlockMap, BlockState, Cell, delta, snapshot
 from quire.engine.dashboard.tracker import first_blocks
 from quire.engine.traces.request import Segment, TraceRequest
 from quire.tools.cli import main
-from quire.tools.recording import Header, Writer, check, form, lines, reading
+from quire.tools.recording import RecordingHeader, Writer, check, form, lines, reading
 from quire.tools.recording.form import name_of
 from quire_lab.recorded import Look, MomentRecording, SimulationRecording
 from quire_lab.simulation import OpenLoop, Simulator
@@ -27,7 +27,7 @@ from support.block_truth import Frame, true_cells
 from support.limits import make_limits
 from support.recordings import LIMITS, Costs, simulated, workload
 
-HEADER = Header("server", "/home/me/models/tiny", 1000.0)
+HEADER = RecordingHeader("server", "/home/me/models/tiny", 1000.0)
 HEAD = json.dumps({"quire": "recording", "format": 1, "model": "m", "begun": 0})
 OTHER_HEAD = HEAD.replace("1", "2") + "\n"
 STORY = {"request": {"id": "a"}, "prompt": "a secret", "outputs": ["another"], "tables": []}
@@ -46,7 +46,7 @@ def frames(num_blocks: int = 5) -> list[bytes]:
 
 
 def recorded(path: Path, **header: Any) -> Path:
-    with Writer(path, Header(HEADER.of, HEADER.model, HEADER.begun, **header)) as writer:
+    with Writer(path, RecordingHeader(HEADER.of, HEADER.model, HEADER.begun, **header)) as writer:
         for number, frame in enumerate(frames()):
             writer.blocks(1000.0 + number, frame)
         writer.decisions(1001.5, [{"number": 1, "what": "wait"}])
@@ -278,7 +278,7 @@ def test_a_moment_has_every_owner_of_every_block(which: str, beside: bool, tmp_p
     simulator = Simulator(limits, Costs())
     look = Look(simulator.engine, "m")
     kept = CheckedMoment(simulator.engine, look, at)
-    with Writer(tmp_path / "x.quire", Header("simulation", "m", 0.0)) as writer:
+    with Writer(tmp_path / "x.quire", RecordingHeader("simulation", "m", 0.0)) as writer:
         recording = Checked(simulator.engine, look, writer) if beside else None
         simulator.serve(OpenLoop(requests))
     moment = kept.moment

@@ -19,8 +19,8 @@ from quire.core.errors import ConfigError
 from quire.core.protocol import Request
 from quire.engine.tracing import Watcher
 from quire.tools.cli import main
-from quire_lab.calibration.client.asking import Server, Target, cache_config, look_at
-from quire_lab.calibration.client.probes import Probe
+from quire_lab.calibration.client.asking import Target, TimedServer, cache_config, look_at
+from quire_lab.calibration.client.probes import ClientProbe
 from quire_lab.calibration.client.served import _send
 from quire_lab.simulation.calibrated import read_calibration
 from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer
@@ -50,8 +50,8 @@ def test_streams_are_as_long_as_asked_and_a_newcomer_comes_while_others_decode(
     shared: LiveServer,
 ) -> None:
     shared.executor.script = None
-    server = Server(Target(shared.url), MODEL)
-    streams = asyncio.run(_send(server, Probe(2, 16, 64)))
+    server = TimedServer(Target(shared.url), MODEL)
+    streams = asyncio.run(_send(server, ClientProbe(2, 16, 64)))
     assert [len(one.times) for one in streams] == [64, 64, 2]
     assert [one.prompt_tokens for one in streams] == [16, 16, 64]
     assert all(one.times[0] < streams[2].sent for one in streams[:2])

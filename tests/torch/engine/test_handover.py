@@ -17,7 +17,7 @@ from quire import LLM
 from quire.blocks.transfer import BlockFetcher, BlockServer
 from quire.core.errors import ConfigError
 from quire_cluster.replica import report_of
-from quire_cluster.rules import Report
+from quire_cluster.rules import ReplicaReport
 from support.handover import Serving, liar, relay, serving
 from support.lora import save_adapter
 from support.small_models import make_model
@@ -170,9 +170,9 @@ def test_prompts_in_line_are_what_others_wait_for_where_only_prompts_are_compute
         waiting_room=SimpleNamespace(predicted_wait=0.5),
         transfer=None,
     )
-    assert report_of(engine, 3) == Report(3, 100, 70, 1000, 0.5, 500.0)
+    assert report_of(engine, 3) == ReplicaReport(3, 100, 70, 1000, 0.5, 500.0)
     engine.transfer = server
-    assert report_of(engine, 3) == Report(3, 100, 70, 1000, 2.0, 500.0)
+    assert report_of(engine, 3) == ReplicaReport(3, 100, 70, 1000, 2.0, 500.0)
     server.close()
 
 

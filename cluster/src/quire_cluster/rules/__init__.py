@@ -6,24 +6,24 @@ from quire_cluster.rules.affinity import (
     MOST_PIECES,
     TOKENS_PER_PIECE,
     Affinity,
-    Load,
     Prefix,
-    Report,
+    ReplicaLoad,
+    ReplicaReport,
     RoundRobin,
 )
 from quire_cluster.rules.pairing import TAKEN_WITHIN, Pairing
-from quire_cluster.rules.scaling import Demand, demand_of, replicas_wanted
+from quire_cluster.rules.scaling import ReplicaDemand, demand_of, replicas_wanted
 
 __all__ = [
     "MOST_PIECES",
     "TAKEN_WITHIN",
     "TOKENS_PER_PIECE",
     "Affinity",
-    "Demand",
-    "Load",
     "Pairing",
     "Prefix",
-    "Report",
+    "ReplicaDemand",
+    "ReplicaLoad",
+    "ReplicaReport",
     "RoundRobin",
     "demand_of",
     "replicas_wanted",

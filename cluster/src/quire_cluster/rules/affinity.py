@@ -25,7 +25,7 @@ class Prefix(NamedTuple):
     num_tokens: int = 0  # estimated
 
 
-class Report(NamedTuple):
+class ReplicaReport(NamedTuple):
     """What a replica says of itself. number: of its reports so far."""
 
     number: int = 0
@@ -36,15 +36,15 @@ class Report(NamedTuple):
     rate: float = 0.0  # tokens that it computes in a second
 
 
-class Load(NamedTuple):
+class ReplicaLoad(NamedTuple):
     """running: requests that have been sent there and are not answered."""
 
     running: int
-    report: Report
+    report: ReplicaReport
 
 
 @dataclass
-class _Known:
+class _KnownReplica:
     """What is remembered of a replica.
 
     pieces: of prompts that it was sent, the one that was met last at the end.
@@ -78,7 +78,7 @@ class Affinity:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownReplica] = {}
         self._choices = 0
 
     @property
@@ -86,7 +86,7 @@ class Affinity:
         """Pieces of prompts."""
         return sum(len(known.pieces) for known in self._known.values())
 
-    def choose(self, request: str, prefix: Prefix, loads: Mapping[str, Load]) -> list[str]:
+    def choose(self, request: str, prefix: Prefix, loads: Mapping[str, ReplicaLoad]) -> list[str]:
         """The replicas, whoever costs least first; the request counts as sent to that one."""
         for gone in self._known.keys() - loads.keys():
             del self._known[gone]
@@ -109,14 +109,14 @@ class Affinity:
             known.num_sent -= known.sent.pop(request, 0)
 
     def _cost(
-        self, request: str, name: str, prefix: Prefix, load: Load
+        self, request: str, name: str, prefix: Prefix, load: ReplicaLoad
     ) -> tuple[float, float, bytes]:
         """Among equals who was used least of late, and then chance: so what is new spreads.
 
         How much a replica has met says nothing of that, since it does not grow beyond its pool.
         Chance is the request's, so that several routers do not all begin with the same replica.
         """
-        known, report = self._known.setdefault(name, _Known()), load.report
+        known, report = self._known.setdefault(name, _KnownReplica()), load.report
         if known.report != report.number:
             known.report, known.sent, known.num_sent = report.number, {}, 0
         new = self._new_tokens(known, prefix)
@@ -126,7 +126,7 @@ class Affinity:
         cost = new + before + short + _RUNNING * load.running
         return cost, known.use_at(self._choices), chance
 
-    def _new_tokens(self, known: _Known, prefix: Prefix) -> int:
+    def _new_tokens(self, known: _KnownReplica, prefix: Prefix) -> int:
         """Of the prompt, those that the replica has not met."""
         met = 0
         for piece in prefix.pieces:
@@ -135,17 +135,19 @@ class Affinity:
             met += 1
         return max(0, prefix.num_tokens - met * TOKENS_PER_PIECE)
 
-    def _lost(self, loads: Mapping[str, Load]) -> dict[str, int]:
+    def _lost(self, loads: Mapping[str, ReplicaLoad]) -> dict[str, int]:
         """By replica. Where all pools are full, it is nobody's fault."""
         if not any(self._has_room(name, load.report) for name, load in loads.items()):
             for name in loads:
                 self._known[name].lost = 0
         return {name: self._known[name].lost for name in loads}
 
-    def _has_room(self, name: str, report: Report) -> bool:
+    def _has_room(self, name: str, report: ReplicaReport) -> bool:
         return len(self._known[name].pieces) < _most_pieces(report)
 
-    def _send(self, request: str, prefix: Prefix, name: str, loads: Mapping[str, Load]) -> None:
+    def _send(
+        self, request: str, prefix: Prefix, name: str, loads: Mapping[str, ReplicaLoad]
+    ) -> None:
         known = self._known[name]
         new = self._new_tokens(known, prefix)
         known.num_sent += new - known.sent.get(request, 0)
@@ -162,7 +164,7 @@ class Affinity:
             known.lost += TOKENS_PER_PIECE if room else 0
 
 
-def _most_pieces(report: Report) -> int:
+def _most_pieces(report: ReplicaReport) -> int:
     return max(report.capacity // TOKENS_PER_PIECE, _FEWEST_PIECES)
 
 

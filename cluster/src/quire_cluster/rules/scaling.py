@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from quire_cluster.rules.affinity import Report
+from quire_cluster.rules.affinity import ReplicaReport
 
 
-class Demand(NamedTuple):
+class ReplicaDemand(NamedTuple):
     """Of a replica: the share of its pool that is taken, and seconds until who comes is let in."""
 
     taken: float
@@ -17,7 +17,7 @@ class Demand(NamedTuple):
 
 
 def replicas_wanted(
-    demands: Iterable[Demand], now: int, target_usage: float, target_wait: float
+    demands: Iterable[ReplicaDemand], now: int, target_usage: float, target_wait: float
 ) -> int:
     """How many would keep pools and waits at their targets, by the demand of ``now`` replicas.
 
@@ -38,6 +38,28 @@ def replicas_wanted(
     return wanted
 
 
-def demand_of(report: Report) -> Demand:
+def demand_of(report: ReplicaReport) -> ReplicaDemand:
     taken = 1 - report.free / report.capacity if report.capacity else 0.0
-    return Demand(taken, report.wait)
+    return ReplicaDemand(taken, report.wait)
+
+
+_TAKEN, _WAIT = "kv_usage", "predicted_wait"
+
+
+def recorded(report: ReplicaReport) -> dict[str, float]:
+    """What a replica records for this."""
+    demand = demand_of(report)
+    return {_TAKEN: demand.taken, _WAIT: demand.wait}
+
+
+class Scaling:
+    """What Ray Serve asks, with its ``AutoscalingContext``; bounds and delays are Ray's."""
+
+    def __init__(self, target_usage: float, target_wait: float) -> None:
+        self._targets = target_usage, target_wait
+
+    def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
+        told = context.aggregated_metrics or {}
+        taken, waits = told.get(_TAKEN, {}), told.get(_WAIT, {})
+        demands = [ReplicaDemand(taken[each], waits[each]) for each in taken if each in waits]
+        return replicas_wanted(demands, context.current_num_replicas, *self._targets), {}

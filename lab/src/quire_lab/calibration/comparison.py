@@ -21,7 +21,7 @@ FEWEST = 20
 _STRETCHES = 10
 
 
-class Pair(NamedTuple):
+class ServedPair(NamedTuple):
     """A request as it was served, and as it was simulated."""
 
     real: SeenRequest
@@ -164,17 +164,19 @@ def _simulate(recording: Recording, costs: CostModel) -> SimulationResult:
     return result
 
 
-def _pairs(recording: Recording, result: SimulationResult) -> list[Pair]:
+def _pairs(recording: Recording, result: SimulationResult) -> list[ServedPair]:
     found = []
     for record in result.records:
         if record.metrics is not None:
             real = recording.requests[int(record.request_id)]
-            found.append(Pair(real, record, record.metrics))
+            found.append(ServedPair(real, record, record.metrics))
     return sorted(found, key=lambda pair: pair.real.seen.in_line)
 
 
-def _figures(recording: Recording, result: SimulationResult, pairs: Sequence[Pair]) -> list[Figure]:
-    parts: dict[str, Callable[[Pair], tuple[float | None, float | None]]] = {
+def _figures(
+    recording: Recording, result: SimulationResult, pairs: Sequence[ServedPair]
+) -> list[Figure]:
+    parts: dict[str, Callable[[ServedPair], tuple[float | None, float | None]]] = {
         "TTFT": lambda pair: (pair.real.ttft, pair.metrics.ttft),
         "in line": lambda pair: (pair.real.queueing, _queueing(pair)),
         "prefill": lambda pair: (
@@ -204,7 +206,7 @@ def _figures(recording: Recording, result: SimulationResult, pairs: Sequence[Pai
     return found
 
 
-def _queueing(pair: Pair) -> float:
+def _queueing(pair: ServedPair) -> float:
     return (pair.simulated.admitted or 0.0) - pair.metrics.arrival_time
 
 
@@ -244,7 +246,9 @@ def _kind(work: Work) -> str:
     return "decoding only" if work.decode_seqs else "moving blocks"
 
 
-def _stretches(recording: Recording, pairs: Sequence[Pair], costs: CostModel) -> list[Stretch]:
+def _stretches(
+    recording: Recording, pairs: Sequence[ServedPair], costs: CostModel
+) -> list[Stretch]:
     first, length = recording.requests[0].seen.in_line, recording.seconds / _STRETCHES
     found = []
     for number in range(_STRETCHES):

@@ -41,14 +41,14 @@ _PREPARING = 1e-3  # seconds of a request, at most, before the first one comes
 _LONGEST_REST = 0.1  # seconds on the processor's clock: as long as when calibrating
 
 
-class Prediction(NamedTuple):
+class PredictedRun(NamedTuple):
     comparison: Comparison
     drifts: tuple[float, float]  # time that steps took before and after, over the calibrated
 
 
 def predict(
     config: EngineConfig, calibration: Calibration, requests: Sequence[TraceRequest]
-) -> Prediction:
+) -> PredictedRun:
     """Serve requests at their times, and simulate what was recorded.
 
     Prompts are random tokens; each request gets as many as the trace says. Where the costs are
@@ -64,20 +64,20 @@ def predict(
     with tempfile.TemporaryDirectory() as directory:
         trace, steps = Path(directory) / "trace.jsonl", Path(directory) / "steps.csv"
         engine, capacity = build_engine(config)
-        clock: Clock = WallClock() if calibration.unit == "wall" else ProcessorClock()
+        clock: RestingClock = WallClock() if calibration.unit == "wall" else ProcessorClock()
         engine.clock = clock
         warm_up(engine)
         _record(engine, capacity, clock, trace, steps)
-        probe = Probe(config, calibration)
+        probe = SpeedProbe(config, calibration)
         before = probe.drift()
         _serve(engine, clock, _clipped(requests, capacity.limits.max_model_len))
         engine.close()
         drifts = before, probe.drift()
         recording = replace(open_recording(trace, steps), unit=calibration.unit)
-    return Prediction(compare(recording, calibration.costs.times(fmean(drifts))), drifts)
+    return PredictedRun(compare(recording, calibration.costs.times(fmean(drifts))), drifts)
 
 
-class Clock(Protocol):
+class RestingClock(Protocol):
     def __call__(self) -> float: ...
 
     def rest_until(self, time: float) -> None: ...
@@ -105,14 +105,16 @@ class ProcessorClock:
         self._ahead += max(0.0, until - self())
 
 
-def _record(engine: Engine, capacity: Capacity, clock: Clock, trace: Path, steps: Path) -> None:
+def _record(
+    engine: Engine, capacity: Capacity, clock: RestingClock, trace: Path, steps: Path
+) -> None:
     limits, started = capacity.limits, clock()
     told = {"model": capacity.model_name, "limits": limits.values()}
     engine.watchers.add(RequestRecorder(trace, limits.block_size, started, engine=told))
     engine.watchers.add(StepRecorder(steps, sights_of(limits.kv_groups), started, clock))
 
 
-class Probe:
+class SpeedProbe:
     """Tells how fast the machine is now, by an engine that serves nothing else."""
 
     def __init__(self, config: EngineConfig, calibration: Calibration) -> None:
@@ -148,7 +150,7 @@ def warm_up(engine: Engine) -> None:
         engine.step()
 
 
-def _serve(engine: Engine, clock: Clock, requests: Sequence[TraceRequest]) -> None:
+def _serve(engine: Engine, clock: RestingClock, requests: Sequence[TraceRequest]) -> None:
     coming = _prepared(engine, requests)
     number = 0
     while number < len(coming) or engine.has_work:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from quire.core.errors import ConfigError
 from quire.core.protocol import Work
-from quire_lab.workload.rows import Row, csv_rows
+from quire_lab.workload.rows import TraceRow, csv_rows
 
 UNITS = ("wall", "cpu")
 """Seconds of the clock; or of the processor, which nobody else can lengthen by wanting it too."""
@@ -62,7 +62,7 @@ def read_steps(path: Path) -> list[RecordedStep]:
     return steps
 
 
-def _step(row: Row) -> RecordedStep:
+def _step(row: TraceRow) -> RecordedStep:
     told = {name: _number(row, name) for name in Work._fields if row.values.get(name)}
     if not {"prefill_tokens", "decode_seqs"} & told.keys():
         raise row.error("prefill_tokens or decode_seqs must say what the step computed")
@@ -83,7 +83,7 @@ def _step(row: Row) -> RecordedStep:
     return RecordedStep(work, seconds, begin, cpu)
 
 
-def _number(row: Row, name: str) -> float:
+def _number(row: TraceRow, name: str) -> float:
     try:
         value = float(row.get(name))
     except ValueError:

@@ -14,7 +14,7 @@ from quire.tools.commands.text import number, percent, seconds
 from quire_lab.commands.setup import Setup
 from quire_lab.commands.text import described_trace, wanted
 from quire_lab.reports import FleetStory, write_fleets
-from quire_lab.reports.against_load import Line
+from quire_lab.reports.curves import LoadCurveLine
 from quire_lab.simulation import Arrivals, ClosedLoop, Machine, OpenLoop
 from quire_lab.simulation.fleet import Failures, FleetResult, FleetSetup, FleetSimulator
 from quire_lab.simulation.planning.fewest import LASTS, MachineSearch, Option
@@ -85,7 +85,8 @@ def report_search(
     found = [one for one in options if one.result is not None]
     best = min(found, key=_expense, default=None)
     lines = [
-        Line(name_of(one), "p90", [finder.at(one, share) for share in _SHARES]) for one in found
+        LoadCurveLine(name_of(one), "p90", [finder.at(one, share) for share in _SHARES])
+        for one in found
     ]
     verdict, notes = said
     cards: list[tuple[str, str]] = []
@@ -268,7 +269,7 @@ def _peaks(machine: Machine) -> str:
 
 def _lines(
     arguments: argparse.Namespace, setup: Setup, fleet: FleetSetup
-) -> tuple[list[Line], str, float | None]:
+) -> tuple[list[LoadCurveLine], str, float | None]:
     """What other loads come to, what of them is varied, and the load itself."""
     has_times = isinstance(setup.workload, Trace) and setup.has_times
     sample = WorkloadSample.take(
@@ -293,6 +294,9 @@ def _lines(
     if users is not None:
         loads = [float(max(1, round(load))) for load in loads]
     points = [(load, run(load)) for load in dict.fromkeys(loads)]
-    lines = [Line("90th percentile", "p90", points), Line("median", "p50", points)]
+    lines = [
+        LoadCurveLine("90th percentile", "p90", points),
+        LoadCurveLine("median", "p50", points),
+    ]
     what = "requests per second" if users is None else "users, each with one request at a time"
     return lines, what, float(own)

@@ -13,7 +13,7 @@ from quire.tools.commands.text import number, size
 from quire_lab.commands.setup import Setup, describe_machine
 from quire_lab.commands.text import described_trace
 from quire_lab.contiguous import name_of
-from quire_lab.simulation import Moment, SimulationResult, Simulator
+from quire_lab.simulation import Instant, SimulationResult, Simulator
 from quire_lab.simulation.sample import WorkloadSample
 from quire_lab.workload import Trace
 
@@ -58,7 +58,7 @@ def fullest_moment(result: SimulationResult) -> float:
 
 
 def write(
-    arguments: argparse.Namespace, setup: Setup, result: SimulationResult, moment: Moment | None
+    arguments: argparse.Namespace, setup: Setup, result: SimulationResult, moment: Instant | None
 ) -> Path:
     """Write the report; the path of its page."""
     from quire_lab.reports import write_report

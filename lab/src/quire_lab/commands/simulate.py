@@ -21,7 +21,7 @@ from quire.engine.traces.request import TraceRequest
 from quire.models.shape import ModelShape
 from quire.tools.commands.command import ELSEWHERE, Command
 from quire.tools.commands.text import number, percent, seconds, size, table
-from quire.tools.recording import Header, Writer
+from quire.tools.recording import RecordingHeader, Writer
 from quire_lab.commands import report
 from quire_lab.commands.fleet import (
     add_fleet,
@@ -37,7 +37,7 @@ from quire_lab.reports import KEPT_DECISIONS, KEPT_RECORDS
 from quire_lab.simulation import (
     ClosedLoop,
     Deployment,
-    Moment,
+    Instant,
     OpenLoop,
     SimulationResult,
     Simulator,
@@ -81,7 +81,7 @@ def simulate(arguments: argparse.Namespace) -> int:
             on_record = RecordWriter(files.enter_context(_writing(arguments.requests_out)))
         page = None
         if arguments.page_out is not None:
-            header = Header("simulation", setup.deployment.model.name, 0.0)
+            header = RecordingHeader("simulation", setup.deployment.model.name, 0.0)
             page = files.enter_context(Writer(Path(arguments.page_out), header))
         result, moment = _run(arguments, setup, workload, on_record, page)
         if arguments.series_out is not None:
@@ -128,7 +128,7 @@ def _run(
     workload: Clipping,
     on_record: Callable[[RequestRecord], None] | None,
     page: Writer | None,
-) -> tuple[SimulationResult, Moment | None]:
+) -> tuple[SimulationResult, Instant | None]:
     """``page``: where a recording goes. The moment is for a report."""
     limits, costs = setup.limits, setup.deployment.cost_model(setup.limits.block_size)
     drafting = setup.deployment.drafting

@@ -6,7 +6,7 @@ from typing import Any
 
 from quire.tools.commands.text import number, percent, seconds, table
 from quire_lab.simulation.export import draft_values
-from quire_lab.simulation.planning.trials import WORTH, Trial, Trials
+from quire_lab.simulation.planning.trials import WORTH, DraftTrials, Trial
 
 _GAINS = {
     "goodput": "{:.2f} times the goodput",
@@ -15,7 +15,7 @@ _GAINS = {
 }
 
 
-def describe_trials(trials: Trials) -> list[str]:
+def describe_trials(trials: DraftTrials) -> list[str]:
     """The answer, and a table of what it rests on."""
     with_goals = trials.without.goodput is not None
     head = ["drafts a step", "right", "tokens a step", "output tokens/s", "TTFT p90", "TPOT p90"]
@@ -25,7 +25,7 @@ def describe_trials(trials: Trials) -> list[str]:
     return [f"speculation   {_answer(trials)}", *table(rows)]
 
 
-def _answer(trials: Trials) -> str:
+def _answer(trials: DraftTrials) -> str:
     best, most, ours = trials.best, trials.gain(trials.best), trials.gain(trials.chosen)
     gain = _GAINS[trials.measure]
     helps = "yes" if max(most, ours) >= WORTH else "no"
@@ -51,7 +51,7 @@ def _cells(trial: Trial) -> list[str]:
     return cells if trial.goodput is None else [*cells, f"{number(trial.goodput)} /s"]
 
 
-def trials_values(trials: Trials) -> dict[str, Any]:
+def trials_values(trials: DraftTrials) -> dict[str, Any]:
     """As plain JSON values."""
     everything = (trials.without, *trials.fixed, trials.chosen)
     return {

@@ -7,11 +7,11 @@ from dataclasses import asdict
 
 from quire.core.metrics import Goals, Summary
 from quire.tools.commands.text import number, seconds, table
-from quire_lab.simulation.result import Served
+from quire_lab.simulation.result import ServedLoad
 from quire_lab.workload import Cut, TraceFacts
 
 
-def served(result: Served, cut: Cut, longest: int | None) -> str:
+def served(result: ServedLoad, cut: Cut, longest: int | None) -> str:
     """How many requests came to an end, and what of them had not fitted."""
     text = f"{result.num_finished:,} requests in {seconds(result.seconds)}"
     if result.num_refused:

@@ -15,7 +15,7 @@ from quire.core.memory.pool import BlockPool, ContentWatcher
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
 from quire.core.memory.views import PoolView
 from quire_lab.contiguous.buddy import BuddyRegions, next_power_of_two
-from quire_lab.contiguous.family import Branch, Family, Terms
+from quire_lab.contiguous.family import Branch, RegionFamily, Terms
 from quire_lab.contiguous.view import RegionView
 
 
@@ -91,7 +91,7 @@ class ContiguousAllocator:
         self._refused_order = None
         regions = self.device.exchange([(None, order)] * terms.width)
         assert regions is not None, "fit has counted them"
-        self._enter(Family(terms, order, regions[::-1]), seq_id, 0)
+        self._enter(RegionFamily(terms, order, regions[::-1]), seq_id, 0)
         return 0
 
     def take_fetches(self) -> list[BlockMove]:
@@ -273,7 +273,7 @@ class ContiguousAllocator:
     def _in_the_end(self, terms: Terms) -> int:
         return self.max_model_len if self.policy is Reservation.MAX else terms.longest
 
-    def _order_to_return(self, family: Family) -> int:
+    def _order_to_return(self, family: RegionFamily) -> int:
         most = max(branch.num_tokens for branch in family.branches.values())
         return max(family.order, self._order(family.terms, min(most + 1, family.terms.longest)))
 
@@ -294,9 +294,9 @@ class ContiguousAllocator:
 
     # -- regions -------------------------------------------------------------------------------
 
-    def _outgrown(self, new_tokens: Mapping[int, int]) -> dict[Family, int]:
+    def _outgrown(self, new_tokens: Mapping[int, int]) -> dict[RegionFamily, int]:
         """Families that must move to serve ``new_tokens``, and the order that they need then."""
-        tokens: dict[Family, int] = {}
+        tokens: dict[RegionFamily, int] = {}
         for seq_id, count in new_tokens.items():
             branch = self.branches[seq_id]
             family, after = branch.family, branch.num_tokens + count
@@ -309,7 +309,7 @@ class ContiguousAllocator:
         orders = {family: self._order(family.terms, most) for family, most in tokens.items()}
         return {family: order for family, order in orders.items() if order > family.order}
 
-    def _enlarge(self, orders: Mapping[Family, int]) -> list[BlockMove] | None:
+    def _enlarge(self, orders: Mapping[RegionFamily, int]) -> list[BlockMove] | None:
         """Move families to regions of these orders, all of them or none.
 
         One branch after the other: a larger region may cover the old place of its own branch and
@@ -350,7 +350,7 @@ class ContiguousAllocator:
         assert branch.start is not None
         return range(branch.start, branch.start + self._blocks_for(branch.num_tokens))
 
-    def _enter(self, family: Family, seq_id: int, num_tokens: int) -> Branch:
+    def _enter(self, family: RegionFamily, seq_id: int, num_tokens: int) -> Branch:
         """A new branch, in a region that its family has to spare."""
         branch = Branch(family, num_tokens)
         self._count(family, -1)
@@ -375,7 +375,7 @@ class ContiguousAllocator:
         if self.device.num_free == self.device.num_blocks:
             self._refused_order = None  # whoever was refused would fit now
 
-    def _count(self, family: Family, sign: int) -> None:
+    def _count(self, family: RegionFamily, sign: int) -> None:
         """Count a family out (-1) before it changes what it holds, and in again (1) after."""
         residents = family.residents
         if sign == 1:

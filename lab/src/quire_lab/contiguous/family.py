@@ -15,7 +15,7 @@ class Terms(NamedTuple):
     width: int  # branches at one time
 
 
-class Family:
+class RegionFamily:
     """A sequence and its forks, and the regions they hold: ``width`` of one size, or none.
 
     Contiguous memory cannot be shared, so each fork needs a region of its own. All of them are
@@ -48,7 +48,7 @@ class Branch:
 
     __slots__ = ("charge", "entry", "family", "host_blocks", "num_tokens", "start", "view")
 
-    def __init__(self, family: Family, num_tokens: int) -> None:
+    def __init__(self, family: RegionFamily, num_tokens: int) -> None:
         self.family = family
         self.num_tokens = num_tokens
         self.start: int | None = None  # first block of its region; None when swapped out

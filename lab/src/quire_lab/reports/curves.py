@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from quire.core.metrics import Goals
 from quire_lab.reports.style import (
     BLACK,
     LINE_STYLES,
@@ -14,11 +15,15 @@ from quire_lab.reports.style import (
     draw,
     legend_below,
 )
+from quire_lab.simulation import SimulationResult
+from quire_lab.simulation.fleet import FleetResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_HALF = 6.0  # inches: two pictures beside each other
+_TALL = 3.0  # times the goal, above which lines leave the picture
 _LIMITS = ((BLACK, ":"), (PURPLE, "-."))
 """Colour and dashes of vertical lines."""
 
@@ -106,3 +111,41 @@ def _paint_panel(axes: Axes, panel: Panel, styles: dict[str, tuple[str, str, str
         axes.axhline(height, color="#555555", linewidth=1, label=meaning)
     for (place, meaning), (colour, dashes) in zip(panel.limits, _LIMITS, strict=False):
         axes.axvline(place, color=colour, linestyle=dashes, linewidth=1.5, label=meaning)
+
+
+class LoadCurveLine(NamedTuple):
+    """part: of the distributions, "p50" or "p90". points: a load, and what comes of it."""
+
+    label: str
+    part: str
+    points: Sequence[tuple[float, SimulationResult | FleetResult]]
+
+
+def latencies_against(
+    load: str,
+    lines: Sequence[LoadCurveLine],
+    goals: Goals,
+    ends: str = "",
+    limits: Sequence[tuple[float, str]] = (),
+) -> list[Picture]:
+    """Two pictures. load: what is varied, with its unit. limits: loads, and what they stand for;
+    ends: the same in words."""
+    pictures = []
+    for key, what in (("ttft", "time to first token"), ("tpot", "time per token after it")):
+        curves = tuple(
+            Curve(line.label, tuple((x, getattr(getattr(found, key), line.part))
+                                    for x, found in line.points))
+            for line in lines
+        )  # fmt: skip
+        goal = getattr(goals, key)
+        top = None
+        if goal is not None:
+            highest = max(y for one in curves for _, y in one.points)
+            top = max(1.25 * goal, min(_TALL * goal, 1.05 * highest))
+        panel = Panel(
+            what.capitalize(), load, "seconds", curves, top,
+            None if goal is None else (goal, f"goal: {goal:g} s"), limits=tuple(limits),
+        )  # fmt: skip
+        note = f"{what.capitalize()} at smaller and at larger loads.{ends}"
+        pictures.append(draw_curves(key, what, note, [panel], 1, width=_HALF))
+    return pictures

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.metrics import Goals
-from quire_lab.reports.against_load import Line, latencies_against
+from quire_lab.reports.curves import LoadCurveLine, latencies_against
 from quire_lab.reports.fleet_load import load_over_time
 from quire_lab.reports.page import Page
 from quire_lab.simulation.export import write_json
@@ -30,7 +30,7 @@ class FleetStory:
     advice: str
     cards: Sequence[tuple[str, str]]
     goals: Goals
-    lines: Sequence[Line]
+    lines: Sequence[LoadCurveLine]
     load: str
     own_load: float | None
     shown: tuple[str, FleetResult] | None

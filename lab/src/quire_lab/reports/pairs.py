@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _LABEL = 42  # characters in a line
 
 
-class Pair(NamedTuple):
+class FigurePair(NamedTuple):
     """One figure of ours, and one value, the ends of a range or nothing to compare it with."""
 
     label: str
@@ -28,7 +28,7 @@ def draw_pairs(
     title: str,
     note: str,
     unit: str,
-    pairs: Sequence[Pair],
+    pairs: Sequence[FigurePair],
     names: tuple[str, str] = ("published", "Quire, simulated"),
 ) -> Picture:
     """A pair of bars for each figure; a range is drawn up to its higher end."""

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.metrics import Goals
-from quire_lab.reports.against_load import Line, latencies_against
+from quire_lab.reports.curves import LoadCurveLine, latencies_against
 from quire_lab.reports.over_time import memory_over_time
 from quire_lab.reports.page import Page
-from quire_lab.reports.pairs import Pair, draw_pairs
+from quire_lab.reports.pairs import FigurePair, draw_pairs
 from quire_lab.reports.style import Picture
 from quire_lab.simulation.baselines import POLICY_NAMES
 from quire_lab.simulation.export import write_json
@@ -89,8 +89,9 @@ def _latencies(plan: Plan, curve: LoadCurve) -> list[Picture]:
     else:
         ends += ", and the pool is large enough for that"
     lines = [
-        Line("90th percentile", "p90", curve.points), Line("median", "p50", curve.points)
-    ]  # fmt: skip
+        LoadCurveLine("90th percentile", "p90", curve.points),
+        LoadCurveLine("median", "p50", curve.points),
+    ]
     load = "requests per second"
     return latencies_against(load, lines, plan.goals, f" In the end {ends}.", limits)
 
@@ -101,7 +102,7 @@ def _users(plan: Plan) -> list[Picture]:
     if load is None:
         return []
     pairs = [
-        Pair(POLICY_NAMES[policy], (load.users,), result.mean_running)
+        FigurePair(POLICY_NAMES[policy], (load.users,), result.mean_running)
         for policy, result in load.results
     ]
     return [

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from quire.core.errors import ConfigError
 from quire.core.metrics import Summary
-from quire.http.live.files import moment_page
+from quire.core.protocol import Decision
+from quire.http.live.bundle import moment_page
+from quire_lab.reports.chrome_trace import chrome_trace
 from quire_lab.reports.curves import Panel, draw_curves
-from quire_lab.reports.files import write_files
 from quire_lab.reports.over_time import PARTS, batch_over_time, memory_over_time
 from quire_lab.reports.page import Page
 from quire_lab.reports.style import Picture
 from quire_lab.reports.waterfall import draw_waterfall
-from quire_lab.simulation.result import Moment, SimulationResult
+from quire_lab.simulation.export import RecordWriter, summary_values, write_json, write_series
+from quire_lab.simulation.result import Instant, SimulationResult
 
 KEPT_RECORDS = 2000
 KEPT_DECISIONS = 2000
@@ -31,7 +34,7 @@ def write_report(
     facts: Mapping[str, str],
     bytes_per_token: int | None = None,
     rates: Sequence[Panel] = (),
-    moment: Moment | None = None,
+    moment: Instant | None = None,
 ) -> Path:
     """Write report.html, pictures, CSV, JSON and a Chrome trace; the path of the page.
 
@@ -60,7 +63,7 @@ def _page(
     facts: Mapping[str, str],
     bytes_per_token: int | None,
     rates: Sequence[Panel],
-    moment: Moment | None,
+    moment: Instant | None,
 ) -> Page:
     page = Page(title)
     page.paragraph(
@@ -164,7 +167,7 @@ def _latency_table(page: Page, result: SimulationResult) -> None:
     )
 
 
-def _block_map(page: Page, moment: Moment) -> None:
+def _block_map(page: Page, moment: Instant) -> None:
     size, held = moment.block_size, moment.holdings
     page.paragraph(
         f"At {moment.time:.2f} s, in blocks of {size} tokens, as the page of a server shows them. "
@@ -221,3 +224,20 @@ def _files(page: Page) -> None:
 def _say_if_cut(page: Page, count: int, what: str) -> None:
     if count > _TABLE_ROWS:
         page.paragraph(f"The first {_TABLE_ROWS} of {count:,} {what}.", note=True)
+
+
+def write_files(directory: Path, result: SimulationResult, facts: Mapping[str, str]) -> None:
+    """Write result.json, trace.json, series.csv, requests.csv and decisions.csv."""
+    write_json(directory / "result.json", {"facts": dict(facts), **summary_values(result)})
+    write_json(directory / "trace.json", chrome_trace(result))
+    with (directory / "series.csv").open("w", encoding="utf-8", newline="") as file:
+        write_series(file, result.series)
+    with (directory / "requests.csv").open("w", encoding="utf-8", newline="") as file:
+        write = RecordWriter(file)
+        for record in result.records:
+            write(record)
+    with (directory / "decisions.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("time", *Decision._fields))
+        for time, decision in result.decisions:
+            writer.writerow((time, decision.what.value, *decision[1:]))

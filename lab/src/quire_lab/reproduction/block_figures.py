@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from quire.core.protocol import RecoveryCosts
+from quire.core.protocol import RecoveryCosts, Work
 from quire_lab.reports.curves import Curve, Panel
 from quire_lab.reproduction.experiment import Experiment, Finding, Scale
 from quire_lab.reproduction.systems import PAGED, deployment, requests, serve
 from quire_lab.simulation.cost_model import CostModel
 from quire_lab.simulation.planning.deployment import Deployment
-from quire_lab.simulation.work import Work
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Tokens in a block."""

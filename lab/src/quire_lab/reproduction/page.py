@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from quire_lab.reports.curves import draw_curves
 from quire_lab.reports.page import Page
-from quire_lab.reports.pairs import Pair, draw_pairs
+from quire_lab.reports.pairs import FigurePair, draw_pairs
 from quire_lab.reports.style import Picture
 from quire_lab.reproduction.experiment import TOLERANCE, Experiment, Finding
 from quire_lab.reproduction.systems import FASTER_TRANSFORMER, PAGED, SYSTEMS
@@ -138,7 +138,7 @@ def _pictures(experiment: Experiment) -> Iterable[Picture]:
     """Curves, and bars in pairs for each unit that has enough published figures."""
     for number, unit in enumerate(experiment.charted, 1):
         pairs = [
-            Pair(one.what, one.published, one.ours)
+            FigurePair(one.what, one.published, one.ours)
             for one in experiment.findings
             if one.unit == unit and one.published
         ]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from quire.core.protocol import Work
 from quire.engine.traces.request import TraceRequest
-from quire_lab.simulation.cost_model import CostModel
-from quire_lab.simulation.work import Work, decoding
+from quire_lab.simulation.cost_model import CostModel, decoding
 
 
 class Batched(NamedTuple):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from quire.core.protocol import RecoveryCosts
+from quire.core.protocol import RecoveryCosts, Work
 from quire_lab.reproduction.systems import deployment
-from quire_lab.simulation.cost_model import CostModel
+from quire_lab.simulation.cost_model import CostModel, decoding
 from quire_lab.simulation.planning.deployment import Deployment
-from quire_lab.simulation.work import Work, decoding
 from quire_lab.workload import DATASETS
 
 BATCHES: Mapping[tuple[str, float], tuple[float, float, float, float]] = {

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from quire.core.protocol import RecoveryCosts
+from quire.core.protocol import RecoveryCosts, Work
 from quire.engine.traces.request import TraceRequest
 from quire_lab.reproduction.experiment import Experiment, Finding, Scale
 from quire_lab.reproduction.request_batching import serve_in_batches
@@ -15,7 +15,6 @@ from quire_lab.simulation.cost_model import CostModel
 from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.result import SimulationResult
 from quire_lab.simulation.simulator import Simulator
-from quire_lab.simulation.work import Work
 
 WASTED: Mapping[str, tuple[float, float]] = {
     "Orca (Max)": (60, 80), "Orca (Pow2)": (60, 80), "Orca (Oracle)": (60, 80), "paged": (0, 4),

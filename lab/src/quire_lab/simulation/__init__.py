@@ -1,5 +1,7 @@
 """The engine on a virtual clock: who fits, how fast, and where the memory goes. Never torch."""
 
+from quire.core.kv_groups import sights_of
+from quire.core.protocol import Work, work_of
 from quire_lab.simulation.acceptance import AcceptanceProfile
 from quire_lab.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
 from quire_lab.simulation.catalogue.machines import MACHINES, Machine, find_machine
@@ -9,9 +11,9 @@ from quire_lab.simulation.drafting import SimulatedDrafting
 from quire_lab.simulation.observer import Observer
 from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.result import (
-    Holding,
-    Moment,
+    Instant,
     Preempted,
+    RequestHolding,
     RequestRecord,
     SimulationResult,
     TimedDecision,
@@ -19,7 +21,6 @@ from quire_lab.simulation.result import (
 from quire_lab.simulation.roofline import Roofline
 from quire_lab.simulation.series import Point
 from quire_lab.simulation.simulator import Simulator
-from quire_lab.simulation.work import Work, sights_of, work_of
 
 __all__ = [
     "MACHINES",
@@ -29,13 +30,13 @@ __all__ = [
     "ClosedLoop",
     "CostModel",
     "Deployment",
-    "Holding",
+    "Instant",
     "Machine",
-    "Moment",
     "Observer",
     "OpenLoop",
     "Point",
     "Preempted",
+    "RequestHolding",
     "RequestRecord",
     "Roofline",
     "SimulatedDrafting",

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.core.protocol import RecoveryCosts
+from quire.core.protocol import RecoveryCosts, Work
 from quire.models.shape import ModelShape
-from quire_lab.simulation.work import Work
 
 VERSION = 5
 _READ = (3, 4, VERSION)  # what is new in the later ones has a default

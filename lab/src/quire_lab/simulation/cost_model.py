@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.core.protocol import RecoveryCosts
-from quire_lab.simulation.work import Work
+from quire.core.protocol import RecoveryCosts, Work
 
 
 class CostModel(Protocol):
@@ -55,3 +54,17 @@ class CostsWithDraft:
             own.recompute_per_token + beside.recompute_per_token,
             own.fetch_per_block + beside.fetch_per_block,
         )
+
+
+def decoding(num_seqs: int, context: int) -> Work:
+    """The work of a step that only decodes."""
+    return Work(0, 0, 0, num_seqs, context, num_seqs, 0, 0)
+
+
+def beside(work: Work, num_seqs: int, context: int) -> Work:
+    """What others do, and as many sequences that decode beside them."""
+    return work._replace(
+        decode_seqs=work.decode_seqs + num_seqs,
+        decode_context=work.decode_context + context,
+        samples=work.samples + num_seqs,
+    )

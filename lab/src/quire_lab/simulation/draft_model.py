@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from quire.core.kv_groups import KVGroup
-from quire.core.protocol import TO_DRAFT, Behind, Chunk, Outcome, Readout, Roster, Step, last_of
+from quire.core.kv_groups import KVGroup, sights_of
+from quire.core.protocol import (
+    TO_DRAFT,
+    Behind,
+    Chunk,
+    Outcome,
+    Readout,
+    Roster,
+    Step,
+    Work,
+    last_of,
+    work_of,
+)
 from quire_lab.simulation.acceptance import Profiles
 from quire_lab.simulation.live import own_token
-from quire_lab.simulation.work import Work, sights_of, work_of
 
 _ONE = Readout()
 

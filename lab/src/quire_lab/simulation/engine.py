@@ -13,14 +13,15 @@ from functools import partial
 
 from quire.capabilities.speculation import Speculation
 from quire.core.errors import RequestError
+from quire.core.kv_groups import sights_of
 from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource, Usage
-from quire.core.protocol import Decision, Outcome, Progress, Step, Verdict
+from quire.core.protocol import Decision, Outcome, Progress, Step, Verdict, work_of
 from quire.core.scheduling import WaitEstimate
 from quire.core.scheduling.stats import SchedulerStats
 from quire.engine.traces.request import TraceRequest
 from quire_lab.simulation.acceptance import Profiles
-from quire_lab.simulation.cost_model import CostModel
+from quire_lab.simulation.cost_model import CostModel, beside
 from quire_lab.simulation.draft_model import SimulatedDraftModel
 from quire_lab.simulation.drafting import SimulatedDrafting
 from quire_lab.simulation.fast_forward import FastForward
@@ -31,7 +32,6 @@ from quire_lab.simulation.result import RequestRecord
 from quire_lab.simulation.sampling import SimulatedModel
 from quire_lab.simulation.steady_decoding import SteadyDecoding
 from quire_lab.simulation.steady_run import SteadyRun, UnderWay
-from quire_lab.simulation.work import beside, sights_of, work_of
 
 ENDS, PLANS = 0, 2
 """What an engine does next when it pauses: its step ends, or it plans the next one. Between the

@@ -13,7 +13,7 @@ from quire.engine.traces.request import DraftCounts
 from quire_lab.simulation.live import LiveRequest
 from quire_lab.simulation.result import (
     Preemptions,
-    PrefixCache,
+    PrefixCounts,
     RequestRecord,
     SimulationResult,
     TimedDecision,
@@ -119,7 +119,7 @@ class SimulationRecorder:
             tokens_out=self._tokens_out,
             num_decisions=dict(sorted(stats.decisions.items())),
             preemptions=Preemptions(self._swaps, self._recomputes, self._swapped_blocks),
-            prefix_cache=PrefixCache(
+            prefix_cache=PrefixCounts(
                 stats.prefix_queries, stats.prefix_hits, stats.prefix_evicted, stats.prefix_tails
             ),
             drafts=DraftCounts(self._drafts, self._draft_tokens, self._accepted_tokens),

@@ -37,7 +37,7 @@ class TimedDecision(NamedTuple):
     decision: Decision
 
 
-class Holding(NamedTuple):
+class RequestHolding(NamedTuple):
     """What one request held on the device."""
 
     request_id: str
@@ -48,12 +48,12 @@ class Holding(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Moment:
+class Instant:
     """Who held which block at one instant, once the step under way had its blocks."""
 
     time: float  # seconds: when that step began
     block_size: int
-    holdings: tuple[Holding, ...]
+    holdings: tuple[RequestHolding, ...]
     recording: bytes  # of this instant, as a page shows it
 
 
@@ -63,7 +63,7 @@ class Preemptions(NamedTuple):
     swapped_blocks: int  # to the host or back
 
 
-class PrefixCache(NamedTuple):
+class PrefixCounts(NamedTuple):
     """Tokens of prompts at their first admission, and where they were found or missed."""
 
     queries: int
@@ -72,7 +72,7 @@ class PrefixCache(NamedTuple):
     tails: int  # in a prompt's last, partly filled block
 
 
-class Served:
+class ServedLoad:
     """What requests came to, of one engine or of many."""
 
     seconds: float
@@ -100,7 +100,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class SimulationResult(Served):
+class SimulationResult(ServedLoad):
     """What came of a workload. Memory in slots (tokens) or blocks, times in seconds.
 
     records and decisions hold no more than was asked for; the counts are of all.
@@ -120,7 +120,7 @@ class SimulationResult(Served):
     tokens_out: int
     num_decisions: Mapping[str, int]  # by verdict
     preemptions: Preemptions
-    prefix_cache: PrefixCache
+    prefix_cache: PrefixCounts
     drafts: DraftCounts
     ttft: Summary
     tpot: Summary

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from quire.core.protocol import RecoveryCosts
+from quire.core.protocol import RecoveryCosts, Work
 from quire.models.shape import BYTES, ModelShape
 from quire_lab.simulation.catalogue.machines import Machine
-from quire_lab.simulation.work import Work
 
 _LINK_SECONDS = 1e-5  # before an all-reduce moves its first byte
 _NETWORK_SECONDS = 2e-5  # and before it moves one to another node

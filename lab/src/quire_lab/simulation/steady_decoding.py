@@ -29,7 +29,7 @@ _NEAR = 16  # tokens; to look further for where a region ends costs more than to
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class SteadyRow:
     """One branch. Steps are counted from the beginning of the ``SteadyDecoding``.
 
     first: steps that had been taken when it came. known: tokens it had computed then.
@@ -63,13 +63,13 @@ class SteadyDecoding:
         self._live = live
         self._allocator: KVAllocator = scheduler.allocator
         self._is_paged = is_paged
-        self._rows: dict[int, Row] = {}  # in line, by number
+        self._rows: dict[int, SteadyRow] = {}  # in line, by number
         self._groups: Counter[SequenceGroup] = Counter()  # how many rows each has, in line
         self._numbers = 0  # rows that there have been
         self._group_numbers = 0
         self._ahead = 0  # tokens that the allocator does not know of
         self._events: dict[int, list[_Event]] = {}  # by the step that they are part of
-        self._ends: dict[int, list[Row]] = {}  # by the number of steps
+        self._ends: dict[int, list[SteadyRow]] = {}  # by the number of steps
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -110,7 +110,7 @@ class SteadyDecoding:
         for branch, room in zip(group.branches, rooms, strict=True):
             self._numbers += 1
             end = steps + live.output_tokens - branch.num_output_tokens
-            row = Row(
+            row = SteadyRow(
                 self._numbers, self._group_numbers, live, group, branch, steps,
                 branch.num_computed, end, steps,
             )  # fmt: skip
@@ -184,7 +184,7 @@ class SteadyDecoding:
         """
         return [self._finish(row, start) for row in self._ends.pop(self.num_steps, ())]
 
-    def _finish(self, row: Row, start: float) -> Chunk:
+    def _finish(self, row: SteadyRow, start: float) -> Chunk:
         branch, table = row.branch, self._settle(row, self.num_steps - 1)
         row.live.num_output_tokens += self.num_steps - 1 - row.first
         row.live.last_times[branch.index] = start
@@ -208,7 +208,7 @@ class SteadyDecoding:
                 row.live.num_output_tokens += told - row.first
                 row.live.last_times[row.branch.index] = now
 
-    def _settle(self, row: Row, steps: int) -> BlockTable:
+    def _settle(self, row: SteadyRow, steps: int) -> BlockTable:
         """Bring a row up to date with so many steps; and the allocator with all of them."""
         branch, group = row.branch, row.group
         self._append(row, self.num_steps)
@@ -217,12 +217,12 @@ class SteadyDecoding:
         group.memory.hold(*self._allocator.blocks_held(group.tables()))
         return self._allocator.table(branch.seq_id)
 
-    def _take(self, row: Row) -> None:
+    def _take(self, row: SteadyRow) -> None:
         """With all that the branch has added to the block before."""
         self._append(row, self.num_steps + 1)  # this step's token is known already
         self._plan(row, self.num_steps + 1, self._allocator.block_size - 1)
 
-    def _plan(self, row: Row, step: int, room: int) -> None:
+    def _plan(self, row: SteadyRow, step: int, room: int) -> None:
         """Note when the branch fills its last block, and when it takes the next one."""
         group, take = row.group_number, step + room
         self._events.setdefault(take, []).append((group, _TAKE, row.number))
@@ -231,7 +231,7 @@ class SteadyDecoding:
             if fill >= step:
                 self._events.setdefault(fill, []).append((group, _FILL, row.number))
 
-    def _fill(self, row: Row) -> None:
+    def _fill(self, row: SteadyRow) -> None:
         """Others may find the block that this step fills."""
         branch, size = row.branch, self._allocator.block_size
         self._append(row, self.num_steps + 1)  # they share it, and must not seem to be written over
@@ -240,7 +240,7 @@ class SteadyDecoding:
         branch.hash_blocks(size)
         self._allocator.commit(branch.seq_id, branch.block_hashes, end // size)
 
-    def _append(self, row: Row, steps: int) -> None:
+    def _append(self, row: SteadyRow, steps: int) -> None:
         """Let the allocator know of the tokens of so many steps."""
         count = steps - row.settled
         if count:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from quire.core.memory import Usage
+from quire.core.protocol import Work
+from quire_lab.simulation.cost_model import decoding
 from quire_lab.simulation.steady_decoding import SteadyDecoding
-from quire_lab.simulation.work import Work, decoding
 
 
 class UnderWay(NamedTuple):

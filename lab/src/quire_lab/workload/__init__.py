@@ -3,10 +3,16 @@
 from quire_lab.workload.clipping import Clipping, Cut
 from quire_lab.workload.csv_traces import read_azure, read_burstgpt
 from quire_lab.workload.jsonl_traces import read_mooncake, read_timed_trace
-from quire_lab.workload.presets import PRESETS
 from quire_lab.workload.recording import read_recording, recorded_engine
 from quire_lab.workload.sharegpt import read_sharegpt
-from quire_lab.workload.synthetic import DATASETS, Lengths, Library, Synthetic, arrival_times
+from quire_lab.workload.synthetic import (
+    DATASETS,
+    PRESETS,
+    Lengths,
+    Library,
+    Synthetic,
+    arrival_times,
+)
 from quire_lab.workload.traces import FORMATS, Trace, TraceFacts, TraceFormat
 from quire_lab.workload.units import UNITS
 

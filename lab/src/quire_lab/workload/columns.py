@@ -9,7 +9,7 @@ from pathlib import Path
 from quire.core.errors import ConfigError
 from quire.engine.traces.request import TraceRequest
 from quire_lab.workload.csv_traces import timestamp
-from quire_lab.workload.rows import Clock, Row, header_of, reading
+from quire_lab.workload.rows import TraceClock, TraceRow, header_of, reading
 from quire_lab.workload.units import checked_epoch
 
 _KEYS = ("prompt", "output", "time", "time_ms")
@@ -55,7 +55,7 @@ def read_columns(path: Path, columns: Mapping[str, str]) -> Iterator[TraceReques
 
     Columns that are all numbers are counted, in a file without a header.
     """
-    clock, counted = Clock(), _are_counted(columns)
+    clock, counted = TraceClock(), _are_counted(columns)
     if counted:
         columns = {key: f"column {int(number)}" for key, number in columns.items()}
     for row in _rows(path, columns, counted):
@@ -66,7 +66,7 @@ def read_columns(path: Path, columns: Mapping[str, str]) -> Iterator[TraceReques
         yield TraceRequest(arrival, prompt, output) if output else None
 
 
-def _time(row: Row, columns: Mapping[str, str]) -> float:
+def _time(row: TraceRow, columns: Mapping[str, str]) -> float:
     if "time_ms" in columns:
         return checked_epoch(row, columns["time_ms"], "ms") / 1e3
     try:
@@ -76,7 +76,7 @@ def _time(row: Row, columns: Mapping[str, str]) -> float:
     return checked_epoch(row, columns["time"], "s")
 
 
-def _rows(path: Path, columns: Mapping[str, str], counted: bool) -> Iterator[Row]:
+def _rows(path: Path, columns: Mapping[str, str], counted: bool) -> Iterator[TraceRow]:
     with reading(path) as file:
         first = file.readline()
         file.seek(0)
@@ -88,7 +88,7 @@ def _rows(path: Path, columns: Mapping[str, str], counted: bool) -> Iterator[Row
             if not values:  # an empty line
                 continue
             names = header or [f"column {i}" for i in range(1, len(values) + 1)]
-            row = Row(dict(zip(names, values, strict=False)), path, reader.line_num)
+            row = TraceRow(dict(zip(names, values, strict=False)), path, reader.line_num)
             if header is not None and len(values) != len(header):
                 raise row.error(f"the row must have {len(header)} columns")
             yield row

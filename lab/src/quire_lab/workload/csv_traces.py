@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from quire.engine.traces.request import TraceRequest
-from quire_lab.workload.rows import Clock, Row, csv_rows
+from quire_lab.workload.rows import TraceClock, TraceRow, csv_rows
 
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 BURSTGPT_COLUMNS = ("Timestamp", "Model", "Request tokens", "Response tokens")
@@ -19,7 +19,7 @@ def read_azure(path: Path) -> Iterator[TraceRequest | None]:
 
     None: one that was not answered, as in all readers.
     """
-    clock = Clock()
+    clock = TraceClock()
     for row in csv_rows(path, AZURE_COLUMNS):
         arrival = clock.arrival(row, timestamp(row, "TIMESTAMP"))
         prompt, output = row.tokens("ContextTokens", 1), row.outputs("GeneratedTokens")
@@ -28,14 +28,14 @@ def read_azure(path: Path) -> Iterator[TraceRequest | None]:
 
 def read_burstgpt(path: Path) -> Iterator[TraceRequest | None]:
     """The requests of a BurstGPT trace; those that failed have no response tokens."""
-    clock = Clock()
+    clock = TraceClock()
     for row in csv_rows(path, BURSTGPT_COLUMNS, _BURSTGPT_OTHERS):
         arrival = clock.arrival(row, row.seconds("Timestamp"))
         prompt, output = row.tokens("Request tokens"), row.outputs("Response tokens")
         yield TraceRequest(arrival, prompt, output) if prompt and output else None
 
 
-def timestamp(row: Row, name: str) -> float:
+def timestamp(row: TraceRow, name: str) -> float:
     """Seconds of "2023-11-16 18:15:46.6805900", with any number of decimals, or with a zone."""
     text = str(row.get(name))
     whole, dot, rest = text.partition(".")

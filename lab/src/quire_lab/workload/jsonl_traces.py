@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from quire.engine.traces.request import Segment, TraceRequest
-from quire_lab.workload.rows import Clock, Row, json_rows
+from quire_lab.workload.rows import TraceClock, TraceRow, json_rows
 from quire_lab.workload.units import IN_SECONDS, MOONCAKE_BLOCK, TIMED_TRACE_BLOCK
 
 
@@ -25,7 +25,7 @@ def read_timed_trace(path: Path) -> Iterator[TraceRequest]:
 
 def read_hashed(path: Path, block_size: int, unit: str) -> Iterator[TraceRequest]:
     """The requests of either, with times in ``unit``."""
-    clock, seconds = Clock(), IN_SECONDS[unit]
+    clock, seconds = TraceClock(), IN_SECONDS[unit]
     in_part = block_size == MOONCAKE_BLOCK  # a last block that is not full has a name as well
     for row in json_rows(path):
         arrival = clock.arrival(row, row.seconds("timestamp") * seconds)
@@ -44,7 +44,7 @@ def read_hashed(path: Path, block_size: int, unit: str) -> Iterator[TraceRequest
 
 
 def hashed_content(
-    row: Row, names: object, block_size: int, num_tokens: int
+    row: TraceRow, names: object, block_size: int, num_tokens: int
 ) -> tuple[Segment, ...]:
     """Content from the names of its blocks, the last of which may be partly filled."""
     if not isinstance(names, list) or not all(

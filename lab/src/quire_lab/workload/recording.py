@@ -10,7 +10,7 @@ from quire.core.errors import ConfigError
 from quire.engine.traces.request import DraftCounts, Seen, TraceRequest
 from quire.engine.traces.writer import VERSION
 from quire_lab.workload.jsonl_traces import hashed_content
-from quire_lab.workload.rows import Clock, Row, json_rows
+from quire_lab.workload.rows import TraceClock, TraceRow, json_rows
 
 _HEADER = ("quire_trace", "block_size", "engine")
 _FIELDS = (
@@ -20,7 +20,7 @@ _FIELDS = (
 
 def read_recording(path: Path) -> Iterator[TraceRequest]:
     """The requests of a trace that ``quire serve --record-trace`` wrote."""
-    rows, clock = json_rows(path), Clock()
+    rows, clock = json_rows(path), TraceClock()
     block_size = _header(rows, path).tokens("block_size", 1)
     for row in rows:
         row.only((*_FIELDS, *DraftCounts._fields, "adapter", "seen"))
@@ -37,7 +37,7 @@ def recorded_engine(path: Path) -> Mapping[str, Any]:
     return engine
 
 
-def _header(rows: Iterator[Row], path: Path) -> Row:
+def _header(rows: Iterator[TraceRow], path: Path) -> TraceRow:
     header = next(rows, None)
     if header is None or header.values.get("quire_trace") != VERSION:
         raise ConfigError(f"{path} is not a trace that quire recorded (version {VERSION})")
@@ -45,7 +45,7 @@ def _header(rows: Iterator[Row], path: Path) -> Row:
     return header
 
 
-def _request(row: Row, arrival: float, block_size: int) -> TraceRequest:
+def _request(row: TraceRow, arrival: float, block_size: int) -> TraceRequest:
     prompt, output = row.tokens("prompt_tokens", 1), row.tokens("output_tokens", 1)
     beam_search, limit = row.get("beam_search"), None
     if not isinstance(beam_search, bool):
@@ -62,7 +62,7 @@ def _request(row: Row, arrival: float, block_size: int) -> TraceRequest:
     )
 
 
-def _drafts(row: Row) -> DraftCounts | None:
+def _drafts(row: TraceRow) -> DraftCounts | None:
     """What came of speculation; None where the trace was recorded without."""
     if not any(name in row.values for name in DraftCounts._fields):
         return None
@@ -72,7 +72,7 @@ def _drafts(row: Row) -> DraftCounts | None:
     return counts
 
 
-def _seen(row: Row) -> Seen | None:
+def _seen(row: TraceRow) -> Seen | None:
     """None where the recording does not tell."""
     values = row.values.get("seen")
     if values is None:

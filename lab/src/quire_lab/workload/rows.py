@@ -19,7 +19,7 @@ from quire.engine.traces.request import MOST_TOKENS
 _EMPTY = ("", "none", "null", "nan", "na")
 
 
-class Row:
+class TraceRow:
     """One row and where it stands, asked for its fields by name."""
 
     def __init__(self, values: Mapping[str, Any], path: Path, line: int) -> None:
@@ -30,9 +30,9 @@ class Row:
     def error(self, text: str) -> ConfigError:
         return ConfigError(f"{self._path}, line {self._line}: {text}")
 
-    def within(self, values: Mapping[str, Any]) -> Row:
+    def within(self, values: Mapping[str, Any]) -> TraceRow:
         """A part of the row, in whose errors the line is the same."""
-        return Row(values, self._path, self._line)
+        return TraceRow(values, self._path, self._line)
 
     def get(self, name: str) -> Any:
         value = self.values.get(name)
@@ -108,10 +108,10 @@ def _first_undecodable(path: Path) -> int:
     return number
 
 
-def header_of(names: Iterable[str], path: Path, wanted: Iterable[str]) -> Row:
+def header_of(names: Iterable[str], path: Path, wanted: Iterable[str]) -> TraceRow:
     """Of a CSV. ConfigError: a column that is wanted is missing, or there twice."""
     found = list(names)
-    header = Row(dict.fromkeys(found), path, 1)
+    header = TraceRow(dict.fromkeys(found), path, 1)
     for name in wanted:
         if name not in found:
             raise header.error(
@@ -122,7 +122,9 @@ def header_of(names: Iterable[str], path: Path, wanted: Iterable[str]) -> Row:
     return header
 
 
-def csv_rows(path: Path, columns: Iterable[str], optional: Iterable[str] = ()) -> Iterator[Row]:
+def csv_rows(
+    path: Path, columns: Iterable[str], optional: Iterable[str] = ()
+) -> Iterator[TraceRow]:
     """The rows of a CSV file with these columns, its header being line 1."""
     wanted, known = list(columns), {*columns, *optional}
     with reading(path) as file:
@@ -130,18 +132,18 @@ def csv_rows(path: Path, columns: Iterable[str], optional: Iterable[str] = ()) -
         header = header_of(reader.fieldnames or (), path, wanted)
         header.only(known)
         for values in reader:
-            row = Row(values, path, reader.line_num)
+            row = TraceRow(values, path, reader.line_num)
             if None in values or None in values.values():
                 raise row.error(f"the row must have {len(header.values)} columns")
             yield row
 
 
-def json_rows(path: Path) -> Iterator[Row]:
+def json_rows(path: Path) -> Iterator[TraceRow]:
     """The objects of a file with one JSON object a line; empty lines are passed over."""
     with reading(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                row = Row({}, path, number)
+                row = TraceRow({}, path, number)
                 try:
                     row.values = json.loads(line)
                 except (ValueError, RecursionError) as error:
@@ -151,14 +153,14 @@ def json_rows(path: Path) -> Iterator[Row]:
                 yield row
 
 
-class Clock:
+class TraceClock:
     """Turns a trace's times into seconds after its first request, and sees that none goes back."""
 
     def __init__(self) -> None:
         self._first: float | None = None
         self._last = 0.0
 
-    def arrival(self, row: Row, seconds: float) -> float:
+    def arrival(self, row: TraceRow, seconds: float) -> float:
         if self._first is None:
             self._first = self._last = seconds
         if seconds < self._last:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quire.core.errors import ConfigError
-from quire_lab.workload.rows import Row, json_rows
+from quire_lab.workload.rows import TraceRow, json_rows
 
 MOONCAKE_BLOCK = 512
 TIMED_TRACE_BLOCK = 16
@@ -28,7 +28,7 @@ _FEWEST_TOKENS_A_SECOND = 10  # fewer are hardly worth a server
 _EPOCH_SECONDS = 1e9  # of times since 1970, the least, and a hundredth of the most
 
 
-class Form(NamedTuple):
+class TraceForm(NamedTuple):
     """How a file is to be read. why: what told the unit."""
 
     block_size: int
@@ -36,7 +36,7 @@ class Form(NamedTuple):
     why: str
 
 
-def form_of(path: Path, unit: str | None = None) -> Form:
+def form_of(path: Path, unit: str | None = None) -> TraceForm:
     """What a file's rows show. ``unit``: what is known already.
 
     Raises:
@@ -50,10 +50,10 @@ def form_of(path: Path, unit: str | None = None) -> Form:
         unit, why = _unit(path, rows, size)
     if size is None:
         size = TIMED_TRACE_BLOCK if unit == "s" else MOONCAKE_BLOCK
-    return Form(size, unit, why)
+    return TraceForm(size, unit, why)
 
 
-def _unit(path: Path, rows: Sequence[Row], block_size: int | None) -> tuple[str, str]:
+def _unit(path: Path, rows: Sequence[TraceRow], block_size: int | None) -> tuple[str, str]:
     """And why."""
     times = [row.seconds("timestamp") for row in rows]
     first, last = times[0], max(times)
@@ -87,7 +87,7 @@ def _epoch_unit(time: float) -> str | None:
     return None
 
 
-def _block_size(rows: Sequence[Row]) -> int | None:
+def _block_size(rows: Sequence[TraceRow]) -> int | None:
     """The larger one where both fit; None: no row has hashes."""
     if not any(row.values.get("hash_ids") for row in rows):
         return None
@@ -100,7 +100,7 @@ def _block_size(rows: Sequence[Row]) -> int | None:
 
 
 def _evidence(
-    rows: Sequence[Row], times: Sequence[float], block_size: int | None
+    rows: Sequence[TraceRow], times: Sequence[float], block_size: int | None
 ) -> Iterator[tuple[str, str]]:
     """Units, each with the fact that speaks for it."""
     hashed = [row.tokens("input_length", 1) for row in rows if row.values.get("hash_ids")]
@@ -118,7 +118,7 @@ def _evidence(
             yield "s", f"as milliseconds, {_rounded(rate):,} tokens would come a second"
 
 
-def checked_epoch(row: Row, name: str, unit: str) -> float:
+def checked_epoch(row: TraceRow, name: str, unit: str) -> float:
     """A column's time. Refused is one since 1970 that is in another unit than ``unit``."""
     value = row.seconds(name)
     seen = _epoch_unit(value)

@@ -10,11 +10,19 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.core.protocol import Work
-from quire_lab.calibration.client.probes import Probe, Room, Stream, plan, prefill, timings, typical
+from quire_lab.calibration.client.probes import (
+    ClientProbe,
+    Room,
+    Stream,
+    plan,
+    prefill,
+    timings,
+    typical,
+)
 from quire_lab.calibration.client.served import fit_server
 from quire_lab.calibration.fit import Timing
 from quire_lab.simulation.calibrated import CalibratedCosts
-from quire_lab.simulation.work import decoding
+from quire_lab.simulation.cost_model import decoding
 
 TRUE = CalibratedCosts(
     knots=(1, 16, 512, 2048),
@@ -43,7 +51,7 @@ class VirtualServer:
     def __init__(self, budget: int, late: float = 0.0, costs: CalibratedCosts = TRUE) -> None:
         self._budget, self._late, self._costs = budget, late, costs
 
-    def answers(self, probe: Probe) -> list[Stream]:
+    def answers(self, probe: ClientProbe) -> list[Stream]:
         left = [probe.prompt_tokens] * probe.users + [probe.newcomer] * bool(probe.newcomer)
         times: list[list[float]] = [[] for _ in left]
         sent, now = [0.0] * len(left), TRIP / 2
@@ -58,7 +66,7 @@ class VirtualServer:
         told = zip(sent, times, prompts, strict=False)
         return [Stream(at, own, tokens) for at, own, tokens in told]
 
-    def _comes(self, times: list[list[float]], probe: Probe) -> bool:
+    def _comes(self, times: list[list[float]], probe: ClientProbe) -> bool:
         return min(len(own) for own in times[: probe.users]) > 8
 
     def _step(
@@ -66,7 +74,7 @@ class VirtualServer:
         here: list[int],
         left: list[int],
         times: list[list[float]],
-        probe: Probe,
+        probe: ClientProbe,
         sent: list[float],
         now: float,
     ) -> Work:

@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 
 from quire.core.memory import Usage
-from quire.core.protocol import RecoveryCosts
+from quire.core.protocol import RecoveryCosts, Work
 from quire.engine.traces.request import Segment, TraceRequest
 from quire.tools.recording import check, lines
 from quire_lab.recorded import Look, MomentRecording
 from quire_lab.reports import write_report
-from quire_lab.simulation.result import Moment, SimulationResult
+from quire_lab.simulation.result import Instant, SimulationResult
 from quire_lab.simulation.simulator import Simulator
-from quire_lab.simulation.work import Work
 from support.limits import make_limits
 from support.page_reader import PageReader
 
@@ -35,7 +34,7 @@ class Costs:
         return RecoveryCosts(swap_per_block=5e-4, recompute_per_token=3e-4)
 
 
-def simulated() -> tuple[SimulationResult, Moment]:
+def simulated() -> tuple[SimulationResult, Instant]:
     """A pool that is too small: requests wait, share, give way and are refused."""
     settings = make_limits(
         num_blocks=40, max_model_len=300, block_size=4, enable_prefix_caching=True
@@ -51,21 +50,21 @@ def simulated() -> tuple[SimulationResult, Moment]:
 
 
 @pytest.fixture(scope="module")
-def both() -> tuple[SimulationResult, Moment]:
+def both() -> tuple[SimulationResult, Instant]:
     return simulated()
 
 
 @pytest.fixture(scope="module")
-def result(both: tuple[SimulationResult, Moment]) -> SimulationResult:
+def result(both: tuple[SimulationResult, Instant]) -> SimulationResult:
     return both[0]
 
 
 @pytest.fixture(scope="module")
-def moment(both: tuple[SimulationResult, Moment]) -> Moment:
+def moment(both: tuple[SimulationResult, Instant]) -> Instant:
     return both[1]
 
 
-def write(directory: Path, result: SimulationResult, moment: Moment) -> Path:
+def write(directory: Path, result: SimulationResult, moment: Instant) -> Path:
     facts = {"model": "<b>tiny & small</b>"}
     return write_report(
         directory, result, title="A <test>", facts=facts, bytes_per_token=1024, moment=moment
@@ -74,7 +73,7 @@ def write(directory: Path, result: SimulationResult, moment: Moment) -> Path:
 
 @pytest.fixture(scope="module")
 def written(
-    result: SimulationResult, moment: Moment, tmp_path_factory: pytest.TempPathFactory
+    result: SimulationResult, moment: Instant, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     directory = tmp_path_factory.mktemp("report") / "new"
     assert write(directory, result, moment) == directory / "report.html"
@@ -124,7 +123,7 @@ def test_the_page_gives_latencies(page: PageReader, result: SimulationResult) ->
     )
 
 
-def test_the_page_lists_owners(page: PageReader, written: Path, moment: Moment) -> None:
+def test_the_page_lists_owners(page: PageReader, written: Path, moment: Instant) -> None:
     """As the block tables of the recording have them, which is beside the page and in it."""
     recording = (written / "block-map.quire").read_bytes()
     assert base64.b64encode(recording).decode() in page.frames["Block map"]

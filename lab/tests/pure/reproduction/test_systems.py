@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.core.protocol import RecoveryCosts
+from quire.core.protocol import RecoveryCosts, Work
 from quire.engine.traces.request import TraceRequest
 from quire_lab.reproduction.experiment import QUICK
 from quire_lab.reproduction.request_batching import serve_in_batches
@@ -25,7 +25,7 @@ from quire_lab.reproduction.systems import (
     sustained,
 )
 from quire_lab.reproduction.technique_figures import HostBehind, techniques
-from quire_lab.simulation.work import Work, decoding
+from quire_lab.simulation.cost_model import decoding
 
 
 class Costs:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quire.core.protocol import Roster, Step
+from quire.core.protocol import Roster, Step, Work
 from quire.engine.traces.request import TraceRequest
 from quire.engine.traces.writer import TraceWriter
 from quire_lab.simulation.simulator import Simulator
-from quire_lab.simulation.work import Work
 from quire_lab.workload import Trace
 from support.limits import make_limits
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from quire.core.errors import ConfigError, ModelError
+from quire.core.protocol import Work
 from quire.models.shape import read_shape
 from quire_lab.simulation import MACHINES, MODELS, Deployment, find_machine, find_model
 from quire_lab.simulation.catalogue import machines
 from quire_lab.simulation.catalogue.machines import Machine
-from quire_lab.simulation.work import Work, decoding
+from quire_lab.simulation.cost_model import decoding
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,

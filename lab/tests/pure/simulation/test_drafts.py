@@ -26,7 +26,7 @@ from quire_lab.simulation.cost_model import CostsWithDraft
 from quire_lab.simulation.drafting import SmallerModel
 from quire_lab.simulation.planning.planner import Planner
 from quire_lab.simulation.planning.speculation import try_drafts
-from quire_lab.simulation.planning.trials import WORTH, Trials
+from quire_lab.simulation.planning.trials import WORTH, DraftTrials
 from quire_lab.simulation.sample import WorkloadSample
 from support.limits import make_limits
 
@@ -212,7 +212,9 @@ def test_passes_take_what_steps_of_the_smaller_model_do() -> None:
 WORKLOAD = [TraceRequest(0.0, 60, 60 + i % 9) for i in range(32)]
 
 
-def trials(flops: float, users: int, goals: Goals | None = None, num_requests: int = 32) -> Trials:
+def trials(
+    flops: float, users: int, goals: Goals | None = None, num_requests: int = 32
+) -> DraftTrials:
     """Of a 7B model on a machine of A100's memory, with so much arithmetic."""
     machine = replace(MACHINES["a100-80"], flops=flops)
     deployment = Deployment(MODELS["llama-2-7b"], machine)

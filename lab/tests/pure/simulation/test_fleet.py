@@ -16,7 +16,7 @@ from quire.core.errors import ConfigError
 from quire.core.metrics import Goals
 from quire.core.protocol import Step
 from quire.engine.traces.request import Segment, TraceRequest
-from quire_cluster.rules import Demand
+from quire_cluster.rules import ReplicaDemand
 from quire_lab.simulation import (
     AcceptanceProfile,
     ClosedLoop,
@@ -40,7 +40,7 @@ from quire_lab.simulation.fleet import (
 )
 from quire_lab.simulation.fleet.autoscaling import Autoscaler
 from quire_lab.simulation.fleet.flight import Flight
-from quire_lab.simulation.fleet.replica import Replica
+from quire_lab.simulation.fleet.replica import SimulatedReplica
 from quire_lab.simulation.result import RequestRecord
 from support.fleets import BLOCK, UnevenCosts, served, small
 
@@ -183,10 +183,10 @@ class Assigned:
     def __init__(self, slots: Sequence[int]) -> None:
         self._slots = slots
 
-    def choose(self, flight: Flight, replicas: Sequence[Replica]) -> Replica:
+    def choose(self, flight: Flight, replicas: Sequence[SimulatedReplica]) -> SimulatedReplica:
         return replicas[self._slots[flight.number] % len(replicas)]
 
-    def done(self, flight: Flight, replica: Replica) -> None:
+    def done(self, flight: Flight, replica: SimulatedReplica) -> None:
         pass
 
 
@@ -298,7 +298,7 @@ def test_a_target_waits_for_its_delay() -> None:
     scaler = Autoscaler(Autoscaling(1, 4, upscale_delay=3.0, downscale_delay=6.0), 1)
     targets = []
     for second in range(30):
-        demand = Demand(1.0 if second < 10 else 0.0, 0.0)
+        demand = ReplicaDemand(1.0 if second < 10 else 0.0, 0.0)
         scaler.observe(float(second), {str(i): demand for i in range(scaler.target)})
         targets.append(scaler.target)
     assert targets[:4] == [1, 1, 1, 2] and max(targets) == 3

@@ -27,7 +27,7 @@ from quire_lab.simulation.planning.plan import (
     most_missed_of,
 )
 from quire_lab.simulation.planning.planner import Planner
-from quire_lab.simulation.planning.ranking import Ranking
+from quire_lab.simulation.planning.ranking import ChangeRanking
 from quire_lab.simulation.planning.replicas import replicated
 from quire_lab.simulation.planning.search import foreseen, highest_count, highest_rate
 from quire_lab.simulation.sample import WorkloadSample
@@ -124,7 +124,7 @@ def with_replicas(
     plan = Planner(priced, sample, Goals(ttft=ttft))
     saturation = plan.saturation(priced.limits())
     goodput = plan.goodput(priced.limits(), saturation)
-    ranking = Ranking(
+    ranking = ChangeRanking(
         priced, sample, plan.goals, saturation, goodput, plan.simulator, plan.progress,
         asked * goodput.rate, {},
     )  # fmt: skip
@@ -176,7 +176,7 @@ def test_names_of_blocks_count_only_where_somebody_gives_way(blocks: int, again:
     whole = plan.simulator(plan.deployment.limits()).run(plan.sample.at_once())
     found = Goodput(1.0, None, None)
     base = Saturation.of(whole, width=1)
-    ranking = Ranking(
+    ranking = ChangeRanking(
         plan.deployment, plan.sample, plan.goals, base, found, simulator, plan.progress, None, {}
     )
     at = plan.simulator(plan.deployment.limits(), most_missed=1).run(plan.sample.at_rate(2.0))

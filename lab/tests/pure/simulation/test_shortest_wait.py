@@ -12,7 +12,7 @@ from quire.engine.traces.request import TraceRequest
 from quire_lab.simulation import Work
 from quire_lab.simulation.fleet import FleetSetup, ReplicaKind
 from quire_lab.simulation.fleet.flight import Flight
-from quire_lab.simulation.fleet.replica import Replica
+from quire_lab.simulation.fleet.replica import SimulatedReplica
 from quire_lab.simulation.fleet.routing import ShortestWait
 from quire_lab.simulation.result import RequestRecord
 from support.fleets import UnevenCosts, served, small
@@ -26,7 +26,7 @@ class Noted(ShortestWait):
         self.told = told
         self.chosen: list[int] = []
 
-    def choose(self, flight: Flight, replicas: Sequence[Replica]) -> Replica:
+    def choose(self, flight: Flight, replicas: Sequence[SimulatedReplica]) -> SimulatedReplica:
         best = super().choose(flight, replicas)
         if flight.number < len(self.told):
             self.done(flight, best)

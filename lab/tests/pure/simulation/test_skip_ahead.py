@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.limits import EngineLimits
-from quire.core.protocol import RecoveryCosts, Step
+from quire.core.protocol import RecoveryCosts, Step, Work
 from quire.engine.traces.request import Segment, TraceRequest
 from quire_lab.simulation.result import SimulationResult
 from quire_lab.simulation.simulator import Simulator
 from quire_lab.simulation.steady_decoding import NEXT
-from quire_lab.simulation.work import Work
 from support.limits import make_limits
 from support.slow import random_runs
 

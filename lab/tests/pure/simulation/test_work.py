@@ -6,10 +6,9 @@ import pytest
 
 from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockTable, Window
-from quire.core.protocol import Chunk, Readout, Step
+from quire.core.protocol import EVERYTHING, Chunk, Readout, Sight, Step, Work
 from quire.engine.traces.request import TraceRequest
 from quire_lab.simulation import Simulator, sights_of, work_of
-from quire_lab.simulation.work import EVERYTHING, Sight, Work
 from support.limits import make_limits
 
 

@@ -11,7 +11,7 @@ from quire.core.errors import ConfigError
 from quire.engine.config import EngineConfig
 from quire.engine.traces.request import TraceRequest
 from quire_lab.calibration import prediction
-from quire_lab.calibration.prediction import Prediction, predict
+from quire_lab.calibration.prediction import PredictedRun, predict
 from quire_lab.simulation import MODELS, Work
 from quire_lab.simulation.calibrated import CalibratedCosts, Calibration
 
@@ -40,7 +40,7 @@ def _few_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def served(
     requests: list[TraceRequest], costs: CalibratedCosts = COSTS, unit: str = "wall"
-) -> Prediction:
+) -> PredictedRun:
     config = EngineConfig.create({"kv_cache_memory_bytes": "1MiB", "max_model_len": 400})
     model = MODELS["opt-125m"]
     calibration = Calibration(model, "here", 16, 2**20, costs, 0.0, 0.0, unit=unit)

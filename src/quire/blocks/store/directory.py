@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from quire.blocks.store.index import SEGMENT, Place, SegmentIndex
+from quire.blocks.store.index import SEGMENT, RecordPlace, SegmentIndex
 from quire.blocks.store.ledger import Ledger
 from quire.blocks.store.record import RecordForm
 from quire.blocks.store.segment import header, header_bytes, names_in, reader_of
@@ -153,17 +153,17 @@ class RecordDirectory:
             self._ledger.total = total if total <= self._size else self._evict(self._size)
             self._ledger.state += 1
 
-    def _lose(self, place: Place | None) -> None:
+    def _lose(self, place: RecordPlace | None) -> None:
         if place is not None:
             self._index.forget(place.file)
             with suppress(OSError):
                 Path(self._own, place.file).unlink()
 
-    def _find(self, name: BlockHash) -> Place | None:
+    def _find(self, name: BlockHash) -> RecordPlace | None:
         return self._index.find(name, self._ledger.state)
 
     def _read(
-        self, place: Place, content: Content, kv_group: int, buffers: Sequence[memoryview]
+        self, place: RecordPlace, content: Content, kv_group: int, buffers: Sequence[memoryview]
     ) -> None:
         file = os.open(f"{self._own}/{place.file}", os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -16,7 +16,7 @@ from quire.core.memory import BlockHash
 SEGMENT = re.compile(r"[0-9a-f]{32}\.blocks")
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Of a record: a segment's file, how many records it has, and which of them it is."""
 
     file: str
@@ -36,9 +36,9 @@ class SegmentIndex:
         self._lock = threading.Lock()
         self._state: int | None = None
         self._names: dict[str, Sequence[BlockHash]] = {}  # by segment
-        self._places: dict[BlockHash, Place] = {}
+        self._places: dict[BlockHash, RecordPlace] = {}
 
-    def find(self, name: BlockHash, state: int) -> Place | None:
+    def find(self, name: BlockHash, state: int) -> RecordPlace | None:
         """``state``: of the directory, now."""
         with self._lock:
             if state != self._state:
@@ -46,7 +46,7 @@ class SegmentIndex:
                 self._state = state
             return self._places.get(name)
 
-    def last_known(self, name: BlockHash) -> Place | None:
+    def last_known(self, name: BlockHash) -> RecordPlace | None:
         """Without a look at the directory."""
         return self._places.get(name)
 
@@ -79,7 +79,7 @@ class SegmentIndex:
     def _enter(self, segment: str, names: Sequence[BlockHash]) -> None:
         self._names[segment] = names
         for number, name in enumerate(names):
-            self._places[name] = Place(segment, len(names), number)
+            self._places[name] = RecordPlace(segment, len(names), number)
 
     def _drop(self, segment: str) -> None:
         for name in self._names.pop(segment, ()):

@@ -1,14 +1,54 @@
-"""The page's modules as one script: a browser asks once, not for each import that it comes upon."""
+"""The page's modules as one script, and its style sheets as one: a browser asks once.
+
+All of it can be one page too, which needs no server.
+"""
 
 from __future__ import annotations
 
+import base64
 import posixpath
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
+from quire.http import page
+
+_SUFFIXES = {".html", ".css", ".js", ".svg"}
 _IMPORT = re.compile(r'^import \{( \w+(?:, \w+)* )\} from "(\.[\w./-]+)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:const|class|(?:async )?function\*?) (\w+))", re.MULTILINE)
 _OTHER = re.compile(r"^(?:import|export)\b.*|^.*\bimport(?:\(|\.meta).*", re.MULTILINE)
+
+
+def page_sources() -> dict[str, str]:
+    """The page's files as they are written, by path."""
+    folder = Path(page.__path__[0])
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in _SUFFIXES)
+    return {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in paths}
+
+
+def script_of(sources: Mapping[str, str], entry: str) -> str:
+    """One of the page's modules, with all that it imports."""
+    return bundle({name: s for name, s in sources.items() if name.endswith(".js")}, entry)
+
+
+def sheet_of(sources: Mapping[str, str]) -> str:
+    """What all share comes first, so that others may differ from it."""
+    names = sorted((n for n in sources if n.endswith(".css")), key=lambda name: ("/" in name, name))
+    return "\n".join(sources[name] for name in names)
+
+
+def moment_page(recording: bytes) -> str:
+    """The blocks of a recording's first moment, as a page that needs nothing but itself."""
+    sources = page_sources()
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>Memory</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f'<meta name="quire-recording" content="{base64.b64encode(recording).decode()}">\n'
+        f"<style>\n{sheet_of(sources)}\n</style>\n</head>\n<body>\n"
+        f'<main id="view"></main>\n<script type="module">\n{script_of(sources, "moment.js")}\n'
+        "</script>\n</body>\n</html>\n"
+    )
 
 
 def bundle(modules: Mapping[str, str], entry: str) -> str:

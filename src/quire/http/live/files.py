@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
-from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -12,11 +10,10 @@ from typing import NamedTuple
 from fastapi import Request
 from fastapi.responses import Response
 
-from quire.http import page
-from quire.http.live.bundle import bundle
+from quire.http.live.bundle import page_sources, script_of, sheet_of
 
 INDEX = "index.html"
-TYPES = {
+_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -47,7 +44,7 @@ class _File(NamedTuple):
     @classmethod
     def of(cls, name: str, text: str, headers: dict[str, str]) -> _File:
         content = text.encode()
-        told = {"content-type": TYPES[Path(name).suffix], "etag": f'"{_digest(content)}"'}
+        told = {"content-type": _TYPES[Path(name).suffix], "etag": f'"{_digest(content)}"'}
         return cls(content, gzip.compress(content, mtime=0), {**HEADERS, **told, **headers})
 
 
@@ -60,10 +57,10 @@ class Files:
     """
 
     def __init__(self, recording: str = "") -> None:
-        sources = _sources()
+        sources = page_sources()
         contents = {
-            "main.js": _one_script(sources, "main.js"),
-            "style.css": _one_sheet(sources),
+            "main.js": script_of(sources, "main.js"),
+            "style.css": sheet_of(sources),
             "icon.svg": sources["icon.svg"],
         }
         version = _digest("\0".join(contents.values()).encode())
@@ -82,36 +79,6 @@ class Files:
         if "gzip" in http.headers.get("accept-encoding", ""):
             return Response(file.packed, headers={**file.headers, "content-encoding": "gzip"})
         return Response(file.content, headers=file.headers)
-
-
-def moment_page(recording: bytes) -> str:
-    """The blocks of a recording's first moment, as a page that needs nothing but itself."""
-    sources = _sources()
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>Memory</title>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f'<meta name="quire-recording" content="{base64.b64encode(recording).decode()}">\n'
-        f"<style>\n{_one_sheet(sources)}\n</style>\n</head>\n<body>\n"
-        f'<main id="view"></main>\n<script type="module">\n{_one_script(sources, "moment.js")}\n'
-        "</script>\n</body>\n</html>\n"
-    )
-
-
-def _sources() -> dict[str, str]:
-    folder = Path(page.__path__[0])
-    paths = sorted(path for path in folder.rglob("*") if path.suffix in TYPES)
-    return {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in paths}
-
-
-def _one_script(sources: Mapping[str, str], entry: str) -> str:
-    return bundle({name: s for name, s in sources.items() if name.endswith(".js")}, entry)
-
-
-def _one_sheet(sources: Mapping[str, str]) -> str:
-    """What all share comes first, so that others may differ from it."""
-    names = sorted((n for n in sources if n.endswith(".css")), key=lambda name: ("/" in name, name))
-    return "\n".join(sources[name] for name in names)
 
 
 def _digest(content: bytes) -> str:

@@ -1,4 +1,4 @@
-// One moment of a recording as a page of its own, which needs no server: files.py puts it together.
+// One moment of a recording as a page of its own, which needs no server: bundle.py puts it together.
 
 import { fromBase64 } from "./blocks.js";
 import { Recording } from "./recording.js";

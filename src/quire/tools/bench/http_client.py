@@ -23,7 +23,7 @@ _AT_ONCE = 1 << 16
 _LONGEST_HEAD = 1 << 16
 
 
-class Reply:
+class HttpReply:
     """An answer whose body has still to be read; httptools calls what begins with ``on_``."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
@@ -38,7 +38,7 @@ class Reply:
         return int(self._parser.get_status_code())
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1").lower()
 
     def on_headers_complete(self) -> None:
         self._has_head = True
@@ -113,7 +113,7 @@ class HttpClient:
             self._headers += f"authorization: Bearer {api_key}\r\n"
 
     @asynccontextmanager
-    async def send(self, method: str, path: str, body: Any = None) -> AsyncIterator[Reply]:
+    async def send(self, method: str, path: str, body: Any = None) -> AsyncIterator[HttpReply]:
         """Send a request, ``body`` as JSON. Raises OSError or EOFError if there is no answer."""
         data = b"" if body is None else json.dumps(body).encode()
         reader, writer = await asyncio.open_connection(
@@ -125,7 +125,7 @@ class HttpClient:
                 f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
             )
             writer.write(head.encode() + data)
-            reply = Reply(reader)
+            reply = HttpReply(reader)
             await reply.head()
             yield reply
         finally:

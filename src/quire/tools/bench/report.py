@@ -10,7 +10,7 @@ import numpy as np
 from quire import __version__
 from quire.core.metrics import RequestMetrics
 from quire.tools.bench.machine import machine_facts
-from quire.tools.bench.systems import Run, ServingSystem
+from quire.tools.bench.systems import BenchRun, ServingSystem
 from quire.tools.bench.workloads import BenchRequest, one_request
 
 _WARM_UP = (32, 8)  # tokens in and out of a request before the first that counts
@@ -55,7 +55,7 @@ def latency(system: ServingSystem, requests: Sequence[BenchRequest]) -> dict[str
     return result
 
 
-def summary(run: Run) -> dict[str, Any]:
+def summary(run: BenchRun) -> dict[str, Any]:
     """Tokens, tokens per second and percentiles of a run in which no request was lost."""
     metrics, seconds = run.all_metrics(), run.seconds
     tokens_in = sum(one.num_prompt_tokens for one in metrics)
@@ -73,7 +73,7 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-def drafting(runs: Sequence[Run]) -> dict[str, Any]:
+def drafting(runs: Sequence[BenchRun]) -> dict[str, Any]:
     """What speculation brought; nothing where nobody drafted.
 
     mean_acceptance_length: tokens that a step gave a sequence that was drafted for, as vLLM has it.

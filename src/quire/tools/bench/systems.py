@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, Protocol
 from quire.core.errors import ConfigError, EngineError
 from quire.core.metrics import RequestMetrics
 from quire.engine.llm import LLM
-from quire.tools.bench.http_client import HttpClient, Reply
+from quire.tools.bench.http_client import HttpClient, HttpReply
 from quire.tools.bench.machine import peak_rss
 from quire.tools.bench.workloads import BenchRequest
 
 _COUNTER = r"^\w+:spec_decode_%s_total(?:\{.*\})? (\S+)$"
 
 
-class Outcome(NamedTuple):
+class BenchOutcome(NamedTuple):
     """What one request gave: its times, or what went wrong."""
 
     metrics: RequestMetrics | None
@@ -42,10 +42,10 @@ class Drafts(NamedTuple):
 _NO_DRAFTS = Drafts(0, 0, 0)
 
 
-class Run(NamedTuple):
+class BenchRun(NamedTuple):
     """What a workload gave."""
 
-    outcomes: list[Outcome]
+    outcomes: list[BenchOutcome]
     seconds: float  # from the first request to the last token
     drafts: Drafts | None = None  # None: nothing is told of any
 
@@ -66,7 +66,7 @@ class ServingSystem(Protocol):
     @property
     def max_model_len(self) -> int | None: ...
 
-    def run(self, requests: Sequence[BenchRequest]) -> Run:
+    def run(self, requests: Sequence[BenchRequest]) -> BenchRun:
         """Serve the requests, greedily and to their full lengths."""
         ...
 
@@ -86,7 +86,7 @@ class Offline:
         self.max_model_len: int | None = self._llm.capacity.max_model_len
         self.engine = self._llm.engine
 
-    def run(self, requests: Sequence[BenchRequest]) -> Run:
+    def run(self, requests: Sequence[BenchRequest]) -> BenchRun:
         params = [
             self._llm.default_sampling_params(temperature=0, max_tokens=n, ignore_eos=True)
             for n in (request.max_tokens for request in requests)
@@ -96,7 +96,7 @@ class Offline:
         seconds = time.perf_counter() - started
         pairs = zip(requests, (output.metrics for output in outputs), strict=True)
         outcomes = [_checked(request, metrics) for request, metrics in pairs]
-        return Run(outcomes, seconds, self._drafts().since(before))
+        return BenchRun(outcomes, seconds, self._drafts().since(before))
 
     def _drafts(self) -> Drafts:
         stats = self._llm.engine.stats
@@ -143,10 +143,10 @@ class Online:
         self.model: str = card["id"]
         self.max_model_len: int | None = card.get("max_model_len")
 
-    def run(self, requests: Sequence[BenchRequest]) -> Run:
+    def run(self, requests: Sequence[BenchRequest]) -> BenchRun:
         return asyncio.run(self._run(requests))
 
-    async def _run(self, requests: Sequence[BenchRequest]) -> Run:
+    async def _run(self, requests: Sequence[BenchRequest]) -> BenchRun:
         clients = asyncio.Semaphore(self._max_concurrency) if self._max_concurrency else None
         before = await self._drafts()
         started = time.perf_counter()
@@ -154,7 +154,7 @@ class Online:
         ends = [outcome.metrics.finished_time for outcome in outcomes if outcome.metrics]
         after = await self._drafts()
         drafts = None if after is None else after.since(before or _NO_DRAFTS)
-        return Run(outcomes, max(ends, default=started) - started, drafts)
+        return BenchRun(outcomes, max(ends, default=started) - started, drafts)
 
     async def _drafts(self) -> Drafts | None:
         try:
@@ -164,7 +164,7 @@ class Online:
 
     async def _serve(
         self, request: BenchRequest, started: float, clients: asyncio.Semaphore | None
-    ) -> Outcome:
+    ) -> BenchOutcome:
         await asyncio.sleep(max(0.0, started + request.arrival - time.perf_counter()))
         body = {
             "model": self.model, "prompt": request.prompt, "max_tokens": request.max_tokens,
@@ -177,7 +177,7 @@ class Online:
                 async with self._client.send("POST", "/v1/completions", body) as reply:
                     return await _read(reply, request, sent)
             except (OSError, EOFError, ValueError) as error:
-                return Outcome(None, repr(error))
+                return BenchOutcome(None, repr(error))
 
     def facts(self) -> dict[str, Any]:
         return {"max_concurrency": self._max_concurrency}
@@ -192,15 +192,15 @@ def drafts_in(metrics: str) -> Drafts | None:
     return Drafts(drafts, drafted, accepted)
 
 
-async def _read(reply: Reply, request: BenchRequest, sent: float) -> Outcome:
+async def _read(reply: HttpReply, request: BenchRequest, sent: float) -> BenchOutcome:
     """Read a stream to its end."""
     if reply.status != 200:
-        return Outcome(None, f"status {reply.status}: {(await reply.body())[:500].decode()}")
+        return BenchOutcome(None, f"status {reply.status}: {(await reply.body())[:500].decode()}")
     first: float | None = None
     usage: dict[str, Any] = {}
     async for event in reply.events():
         if "error" in event:
-            return Outcome(None, str(event["error"]))
+            return BenchOutcome(None, str(event["error"]))
         if first is None and event.get("choices"):
             first = time.perf_counter()
         usage = event.get("usage") or usage
@@ -218,8 +218,8 @@ async def _read(reply: Reply, request: BenchRequest, sent: float) -> Outcome:
     return _checked(request, metrics)
 
 
-def _checked(request: BenchRequest, metrics: RequestMetrics) -> Outcome:
+def _checked(request: BenchRequest, metrics: RequestMetrics) -> BenchOutcome:
     came = metrics.num_output_tokens
     if came != request.max_tokens:
-        return Outcome(metrics, f"{came} of {request.max_tokens} tokens came")
-    return Outcome(metrics)
+        return BenchOutcome(metrics, f"{came} of {request.max_tokens} tokens came")
+    return BenchOutcome(metrics)

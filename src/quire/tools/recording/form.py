@@ -35,7 +35,7 @@ Ending = Literal["stopped", "seconds", "bytes"]
 
 
 @dataclass(frozen=True)
-class Header:
+class RecordingHeader:
     """The first line. begun: the time of all others' 0, in seconds since 1970; of a simulation 0.
 
     text: whether prompts and outputs may be in it.
@@ -54,7 +54,9 @@ class Writer:
     full: the limit that it has come to. What is written then is left out.
     """
 
-    def __init__(self, path: Path, header: Header, most_seconds: float = MOST_SECONDS) -> None:
+    def __init__(
+        self, path: Path, header: RecordingHeader, most_seconds: float = MOST_SECONDS
+    ) -> None:
         self.full: Ending | None = None
         self.seconds = 0.0
         self._header = header

@@ -25,7 +25,7 @@ _KINDS: dict[str, type] = {
 }  # fmt: skip
 
 
-class Line(NamedTuple):
+class RecordedLine(NamedTuple):
     """A line after the first. ``value``: of blocks, the frame."""
 
     seconds: float
@@ -33,7 +33,7 @@ class Line(NamedTuple):
     value: Any
 
 
-class Summary(NamedTuple):
+class RecordingSummary(NamedTuple):
     """cut: it has no end, so there may have been more."""
 
     header: dict[str, Any]
@@ -43,7 +43,7 @@ class Summary(NamedTuple):
     cut: bool
 
 
-def check(path: Path) -> Summary:
+def check(path: Path) -> RecordingSummary:
     """Read it all. ConfigError, with the number of the line, if it is no whole recording."""
     header, rest = lines(path)
     counts: Counter[str] = Counter()
@@ -53,10 +53,10 @@ def check(path: Path) -> Summary:
         seconds = line.seconds
         if line.kind == "blocks" and line.value[3] == _SNAPSHOT:
             num_blocks = _FRAME.unpack_from(line.value)[5]
-    return Summary(header, seconds, counts, num_blocks, not counts.pop("end", 0))
+    return RecordingSummary(header, seconds, counts, num_blocks, not counts.pop("end", 0))
 
 
-def lines(path: Path) -> tuple[dict[str, Any], Iterator[Line]]:
+def lines(path: Path) -> tuple[dict[str, Any], Iterator[RecordedLine]]:
     """The header, and the lines after it, of which the last one may be missing.
 
     Raises:
@@ -73,7 +73,7 @@ def lines(path: Path) -> tuple[dict[str, Any], Iterator[Line]]:
     return header, _lines(path, numbered)
 
 
-def _lines(path: Path, numbered: Iterator[tuple[int, bytes]]) -> Iterator[Line]:
+def _lines(path: Path, numbered: Iterator[tuple[int, bytes]]) -> Iterator[RecordedLine]:
     seconds, num_blocks = 0.0, -1
     for number, text in numbered:
         value = _object(path, number, text)
@@ -87,7 +87,7 @@ def _lines(path: Path, numbered: Iterator[tuple[int, bytes]]) -> Iterator[Line]:
             raise _wrong(path, number, f"it must hold one of {', '.join(_KINDS)}")
         if isinstance(content, str) and kind == "blocks":
             content, num_blocks = _frame(path, number, content, num_blocks)
-        yield Line(seconds, kind, content)
+        yield RecordedLine(seconds, kind, content)
         if kind == "end":
             return
 

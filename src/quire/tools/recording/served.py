@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from quire.core.errors import ConfigError, QuireError
-from quire.tools.recording.form import STORIES, Header, Writer
+from quire.tools.recording.form import STORIES, RecordingHeader, Writer
 from quire.tools.terminal.address import Address
 
 _EVERY = 1.0  # seconds between two states
@@ -44,7 +44,9 @@ class ServerRecording:
     ) -> Writer:
         """Record until it is full, or somebody says stop."""
         first = self._ask("/v1/quire/state")
-        header = Header("server", first["model"], first["time"], first["version"], self._text)
+        header = RecordingHeader(
+            "server", first["model"], first["time"], first["version"], self._text
+        )
         with Writer(path, header, seconds) as writer:
             threading.Thread(target=self._watch, args=(stop, say), daemon=True).start()
             while writer.full is None and not stop.is_set():

@@ -7,7 +7,7 @@ from typing import Any
 
 from quire.core.errors import QuireError
 from quire.tools.terminal.commands import Commands
-from quire.tools.terminal.conversation import Conversation, Turn
+from quire.tools.terminal.conversation import ChatHistory, ChatTurn
 from quire.tools.terminal.models import ChatModel, ContextFullError, Ending
 from quire.tools.terminal.screen import Screen
 
@@ -22,7 +22,7 @@ class Chat:
     ) -> None:
         self._model = model
         self._screen = screen
-        self.conversation = Conversation(system)
+        self.conversation = ChatHistory(system)
         self.params = dict(params)
         self._commands = Commands(self.conversation, self.params, screen)
 
@@ -31,7 +31,7 @@ class Chat:
         for text in self._inputs():
             command = self._commands.find(text)
             if command is None:
-                self.conversation.turns.append(Turn(text))
+                self.conversation.turns.append(ChatTurn(text))
                 self._answer()
                 continue
             outcome = self._commands.run(command, text)
@@ -90,7 +90,7 @@ class Chat:
         longest = self._model.max_model_len or 0
         return min(self.params.get("max_tokens") or _LEAST_ROOM, longest // 8)
 
-    def _stream(self, turn: Turn) -> Ending:
+    def _stream(self, turn: ChatTurn) -> Ending:
         answer = self._model.answer(self.conversation.messages(), self.params)
         ending = Ending()
         try:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from quire.core.errors import QuireError
 from quire.core.protocol import SamplingParams
-from quire.tools.terminal.conversation import Conversation
+from quire.tools.terminal.conversation import ChatHistory
 from quire.tools.terminal.screen import Screen
 
 Outcome = Literal["stay", "answer", "leave"]
@@ -35,7 +35,7 @@ _COMMAND = re.compile(r"/\w*(?=\s|$)")  # /etc/passwd is none
 class Commands:
     """The commands of a chat, over its conversation and its sampling parameters."""
 
-    def __init__(self, conversation: Conversation, params: dict[str, Any], screen: Screen) -> None:
+    def __init__(self, conversation: ChatHistory, params: dict[str, Any], screen: Screen) -> None:
         self._conversation = conversation
         self._params, self._params_at_start = params, dict(params)
         self._screen = screen

@@ -12,7 +12,7 @@ Message = dict[str, str]
 
 
 @dataclass
-class Turn:
+class ChatTurn:
     """What a person said, and the answer; None: there is none yet."""
 
     said: str
@@ -20,11 +20,11 @@ class Turn:
 
 
 @dataclass
-class Conversation:
+class ChatHistory:
     """Turns after a system prompt, the oldest first."""
 
     system: str = ""
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[ChatTurn] = field(default_factory=list)
     _saved_to: set[Path] = field(default_factory=set)
 
     def messages(self) -> list[Message]:

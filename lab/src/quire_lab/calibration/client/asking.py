@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from quire.core.errors import ConfigError
-from quire.tools.bench.http_client import HttpClient, Reply
+from quire.tools.bench.http_client import HttpClient, HttpReply
 from quire_lab.calibration.client.probes import Stream
 
 _PATIENCE = 10.0  # seconds, for facts
@@ -92,7 +92,7 @@ def _count(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() and int(text) > 0 else None
 
 
-class Server:
+class TimedServer:
     """Answers of a server, in the first form of request that it takes."""
 
     def __init__(self, target: Target, model: str) -> None:
@@ -119,7 +119,7 @@ class Server:
 
     async def _ask(
         self,
-        form: Form,
+        form: RequestForm,
         prompt_tokens: int,
         output_tokens: int,
         heard: Callable[[], None] | None,
@@ -146,7 +146,7 @@ class Server:
             raise ConfigError(f"{where} broke off: {error}") from None
 
 
-async def _check(reply: Reply, where: str) -> None:
+async def _check(reply: HttpReply, where: str) -> None:
     if reply.status in (400, 404, 405, 422):
         raise Refused(f"status {reply.status}: {_line(await reply.body())}")
     if reply.status != 200:
@@ -161,7 +161,7 @@ def _line(body: bytes) -> str:
 
 
 async def _read(
-    reply: Reply,
+    reply: HttpReply,
     sent: float,
     prompt_tokens: int,
     heard: Callable[[], None] | None,
@@ -199,7 +199,7 @@ def _says(choice: Mapping[str, Any]) -> bool:
     )
 
 
-class Form(NamedTuple):
+class RequestForm(NamedTuple):
     """A way to ask for an answer to a prompt of so many tokens."""
 
     path: str
@@ -221,10 +221,10 @@ def _messages(random: Random, count: int) -> Sequence[Mapping[str, str]]:
 
 _COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
 _FORMS = (
-    Form(_COMPLETIONS, lambda random, n: {"prompt": _ids(random, n), "ignore_eos": True}),
-    Form(_COMPLETIONS, lambda random, n: {"prompt": _text(random, n), "ignore_eos": True}),
-    Form(_COMPLETIONS, lambda random, n: {"prompt": _text(random, n)}),
-    Form(_CHAT, lambda random, n: {"messages": _messages(random, n), "ignore_eos": True}),
-    Form(_CHAT, lambda random, n: {"messages": _messages(random, n)}),
+    RequestForm(_COMPLETIONS, lambda random, n: {"prompt": _ids(random, n), "ignore_eos": True}),
+    RequestForm(_COMPLETIONS, lambda random, n: {"prompt": _text(random, n), "ignore_eos": True}),
+    RequestForm(_COMPLETIONS, lambda random, n: {"prompt": _text(random, n)}),
+    RequestForm(_CHAT, lambda random, n: {"messages": _messages(random, n), "ignore_eos": True}),
+    RequestForm(_CHAT, lambda random, n: {"messages": _messages(random, n)}),
 )
 """In the order in which they are tried. Of a text, the answer's usage tells the length."""

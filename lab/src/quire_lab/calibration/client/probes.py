@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from quire.core.protocol import Work
 from quire_lab.calibration.fit import Timing
-from quire_lab.simulation.work import decoding
+from quire_lab.simulation.cost_model import decoding
 
 _LENGTHS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _CONTEXTS = (16, 256, 1024, 4096)
@@ -44,7 +44,7 @@ class Room(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Probe:
+class ClientProbe:
     """``users`` with prompts of one length at once; then perhaps one more, while they decode.
 
     newcomer: tokens of that one's prompt; 0: nobody comes.
@@ -70,7 +70,7 @@ class Probe:
         return f"{who}, prompts of {tokens}{beside}"
 
 
-def plan(room: Room) -> list[Probe]:
+def plan(room: Room) -> list[ClientProbe]:
     """From small to large, as far as there is room."""
 
     def fits(users: int, tokens: int) -> bool:
@@ -78,12 +78,15 @@ def plan(room: Room) -> list[Probe]:
         most = min(room.pool * 4 // 5, _MOST_TOKENS)
         return tokens <= room.longest and users * tokens <= most and users <= room.most_seqs
 
-    found = [Probe(1, length) for length in _LENGTHS if fits(1, length)]
+    found = [ClientProbe(1, length) for length in _LENGTHS if fits(1, length)]
     found += [
-        Probe(users, length) for length in _CONTEXTS for users in _USERS if fits(users, length)
+        ClientProbe(users, length)
+        for length in _CONTEXTS
+        for users in _USERS
+        if fits(users, length)
     ]
     found += [
-        Probe(users, _CONTEXTS[0], newcomer)
+        ClientProbe(users, _CONTEXTS[0], newcomer)
         for users in _JOINED
         for newcomer in _NEWCOMERS
         if fits(1, newcomer) and fits(users + 1, max(_CONTEXTS[0], newcomer // (users + 1)))
@@ -94,7 +97,7 @@ def plan(room: Room) -> list[Probe]:
 # -- from what came to steps and seconds -------------------------------------------------------
 
 
-def timings(probe: Probe, streams: Sequence[Stream], room: Room) -> list[Timing]:
+def timings(probe: ClientProbe, streams: Sequence[Stream], room: Room) -> list[Timing]:
     """``streams``: the users', and the newcomer's after them."""
     users, found = streams[: probe.users], []
     if probe.newcomer:

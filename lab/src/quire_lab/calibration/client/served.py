@@ -11,8 +11,8 @@ from statistics import median
 from quire.core.errors import ConfigError
 from quire.engine.config import EngineConfig
 from quire.models.shape import ModelShape
-from quire_lab.calibration.client.asking import Server, ServerFacts, Target, look_at
-from quire_lab.calibration.client.probes import Probe, Room, Stream, plan, timings, typical
+from quire_lab.calibration.client.asking import ServerFacts, Target, TimedServer, look_at
+from quire_lab.calibration.client.probes import ClientProbe, Room, Stream, plan, timings, typical
 from quire_lab.calibration.fit import Fitted, Timing, fit_timings
 from quire_lab.simulation.calibrated import Calibration
 
@@ -46,7 +46,7 @@ def calibrate_server(
     longest = facts.max_model_len or config.max_model_len or model.max_positions
     pool = pool_bytes // model.kv_bytes_per_token
     room = Room(min(longest, pool), pool, config.max_num_seqs, config.max_num_batched_tokens)
-    measured = asyncio.run(_measure(Server(target, facts.model), room, time_limit, progress))
+    measured = asyncio.run(_measure(TimedServer(target, facts.model), room, time_limit, progress))
     fitted, median_error, total_error = fit_server(measured)
     return Calibration(
         model=model,
@@ -64,7 +64,7 @@ def calibrate_server(
 
 
 async def _measure(
-    server: Server, room: Room, time_limit: float, progress: Callable[[str], None]
+    server: TimedServer, room: Room, time_limit: float, progress: Callable[[str], None]
 ) -> list[Timing]:
     """In the order of probes, of each what it took as a rule."""
     probes, end = plan(room), time.monotonic() + time_limit
@@ -84,7 +84,7 @@ async def _measure(
     return [typical(found[key]) for key in sorted(found)]
 
 
-async def _send(server: Server, probe: Probe) -> list[Stream]:
+async def _send(server: TimedServer, probe: ClientProbe) -> list[Stream]:
     """The users' streams, and the newcomer's after them. They leave together, or not at all."""
     decoding = asyncio.Event()
     going = 0

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from quire.core.memory import BlockHash
 from quire_cluster.rules import TAKEN_WITHIN, Pairing
-from quire_lab.simulation.fleet.clock import Clock
+from quire_lab.simulation.fleet.clock import FleetClock
 from quire_lab.simulation.fleet.flight import Flight
-from quire_lab.simulation.fleet.handover import Handover
-from quire_lab.simulation.fleet.replica import Replica
+from quire_lab.simulation.fleet.handover import BlockHandover
+from quire_lab.simulation.fleet.replica import SimulatedReplica
 from quire_lab.simulation.fleet.routing import Router
 
 
@@ -20,7 +20,7 @@ class Ask:
     """A request waits where it is answered, for blocks of its prompt that are not there."""
 
     flight: Flight
-    target: Replica
+    target: SimulatedReplica
     names: Sequence[BlockHash]
 
     @property
@@ -29,7 +29,7 @@ class Ask:
         return self.flight.ask is self
 
 
-class Asker:
+class PrefillAsker:
     """What a replica that answers knows of those who prefill, in one of its lives."""
 
     def __init__(self, most_local: int, router: Router) -> None:
@@ -50,19 +50,21 @@ class Asking:
         self,
         most_local: int,
         make_router: Callable[[], Router],
-        handover: Handover,
-        clock: Clock,
+        handover: BlockHandover,
+        clock: FleetClock,
         *,
-        able: Callable[[], Sequence[Replica]],
-        give: Callable[[Flight, Replica], None],
-        send: Callable[[Flight, Replica, Replica, Sequence[BlockHash], float], None],
+        able: Callable[[], Sequence[SimulatedReplica]],
+        give: Callable[[Flight, SimulatedReplica], None],
+        send: Callable[
+            [Flight, SimulatedReplica, SimulatedReplica, Sequence[BlockHash], float], None
+        ],
     ) -> None:
         self._most_local = most_local
         self._make_router = make_router
         self._handover = handover
         self._clock = clock
         self._able, self._give, self._send = able, give, send
-        self._askers: dict[str, Asker] = {}  # by name, which is another in each life
+        self._askers: dict[str, PrefillAsker] = {}  # by name, which is another in each life
         self._choices: dict[int, Router] = {}  # by number of a prompt under way: whose choice
         self._unheard: list[Ask] = []  # since nobody prefills
 
@@ -71,10 +73,10 @@ class Asking:
         """Whether prompts are being computed for others, though they be dead."""
         return bool(self._choices)
 
-    def begin(self, flight: Flight, target: Replica, now: float) -> bool:
+    def begin(self, flight: Flight, target: SimulatedReplica, now: float) -> bool:
         """Whether the request waits for another replica; else it is to be given to ``target``."""
         if target.name not in self._askers:
-            self._askers[target.name] = Asker(self._most_local, self._make_router())
+            self._askers[target.name] = PrefillAsker(self._most_local, self._make_router())
         pairing, size = self._askers[target.name].pairing, target.limits.block_size
         if not pairing.pays(flight.trace.prompt_tokens // size * size, now):
             return False
@@ -97,7 +99,7 @@ class Asking:
             if ask.stands:
                 self._have_computed(ask)
 
-    def computed(self, source: Replica, flight: Flight, able: bool, now: float) -> None:
+    def computed(self, source: SimulatedReplica, flight: Flight, able: bool, now: float) -> None:
         """A prompt's computing has ended. able: or been refused."""
         ask = self._taken_back(flight, source)
         if ask is None:
@@ -108,7 +110,7 @@ class Asking:
         else:  # between two steps of somebody else's
             self._clock.at(now, lambda _: self._take_up(ask, flight.times_lost))
 
-    def lost(self, source: Replica, flight: Flight) -> None:
+    def lost(self, source: SimulatedReplica, flight: Flight) -> None:
         """Who computed its prompt has failed: it is computed where it is answered."""
         ask = self._taken_back(flight, source)
         if ask is not None:
@@ -121,7 +123,7 @@ class Asking:
         router = self._choices[flight.number] = self._askers[ask.target.name].router
         self._give(flight, router.choose(flight, self._able()))
 
-    def _taken_back(self, flight: Flight, source: Replica) -> Ask | None:
+    def _taken_back(self, flight: Flight, source: SimulatedReplica) -> Ask | None:
         """Who waits for the prompt that ``source`` had; None: nobody does."""
         self._choices.pop(flight.number).done(flight, source)
         ask, flight.ask = flight.ask, None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quire.core.errors import ConfigError
-from quire_cluster.rules import Demand, replicas_wanted
+from quire_cluster.rules import ReplicaDemand, replicas_wanted
 
 _LOOK_BACK = 15  # reports of a replica whose mean is looked at, one a second
 
@@ -39,10 +39,10 @@ class Autoscaler:
     def __init__(self, settings: Autoscaling, target: int) -> None:
         self.target = target
         self._settings = settings
-        self._told: dict[str, deque[Demand]] = {}
+        self._told: dict[str, deque[ReplicaDemand]] = {}
         self._since: tuple[int, float] | None = None  # more (1) or less (-1) is wanted, and since
 
-    def observe(self, now: float, demands: Mapping[str, Demand]) -> None:
+    def observe(self, now: float, demands: Mapping[str, ReplicaDemand]) -> None:
         """By name of the replica. ``target`` may be another afterwards."""
         for gone in self._told.keys() - demands.keys():
             del self._told[gone]
@@ -61,7 +61,9 @@ class Autoscaler:
 
     def _wanted(self) -> int:
         means = [
-            Demand(sum(d.taken for d in told) / len(told), sum(d.wait for d in told) / len(told))
+            ReplicaDemand(
+                sum(d.taken for d in told) / len(told), sum(d.wait for d in told) / len(told)
+            )
             for told in self._told.values()
         ]
         settings, now = self._settings, len(means) or self.target

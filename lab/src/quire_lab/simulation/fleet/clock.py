@@ -7,13 +7,13 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
 
 from quire_lab.simulation.engine import ENDS, PLANS
-from quire_lab.simulation.fleet.replica import NEVER, Replica
+from quire_lab.simulation.fleet.replica import NEVER, SimulatedReplica
 
 Event = Callable[[float], None]
 """Called at its time, with that."""
 
 
-class Clock:
+class FleetClock:
     """What comes next. At one time steps end first, then things happen, then steps are planned.
 
     now: of what has come last.
@@ -22,7 +22,7 @@ class Clock:
     def __init__(self, begin: float) -> None:
         self.now = begin
         self._engines: list[tuple[float, int, int]] = []  # a heap: when whose slot goes on
-        self._replicas: dict[int, Replica] = {}  # that run, by slot
+        self._replicas: dict[int, SimulatedReplica] = {}  # that run, by slot
         self._events: list[tuple[float, int, Event]] = []  # likewise
         self._num_events = 0
 
@@ -30,20 +30,20 @@ class Clock:
         heappush(self._events, (time, self._num_events, event))
         self._num_events += 1
 
-    def wake(self, replica: Replica) -> None:
+    def wake(self, replica: SimulatedReplica) -> None:
         """It was idle, and has something to do now."""
         self._replicas[replica.slot] = replica
         replica.pause = self.now, PLANS
         heappush(self._engines, (*replica.pause, replica.slot))
 
-    def reschedule(self, replica: Replica) -> None:
+    def reschedule(self, replica: SimulatedReplica) -> None:
         """Somebody has come to it while it was at work: it may have to go on before."""
         pause = replica.engine.due(replica.pause)
         if pause != replica.pause:
             replica.pause = pause
             heappush(self._engines, (*pause, replica.slot))
 
-    def drop(self, replica: Replica) -> None:
+    def drop(self, replica: SimulatedReplica) -> None:
         """It does nothing any more."""
         if self._replicas.pop(replica.slot, None) is not None:
             self._engines = [one for one in self._engines if one[2] != replica.slot]

@@ -14,11 +14,11 @@ from quire_cluster.rules import demand_of
 from quire_lab.simulation.arrivals import Arrivals, OpenLoop
 from quire_lab.simulation.fleet.asking import Asking
 from quire_lab.simulation.fleet.autoscaling import Autoscaler
-from quire_lab.simulation.fleet.clock import Clock
+from quire_lab.simulation.fleet.clock import FleetClock
 from quire_lab.simulation.fleet.failures import Failure
 from quire_lab.simulation.fleet.flight import Flight
-from quire_lab.simulation.fleet.handover import Handover, Sent
-from quire_lab.simulation.fleet.replica import Replica, State
+from quire_lab.simulation.fleet.handover import BlockHandover, Sent
+from quire_lab.simulation.fleet.replica import SimulatedReplica, State
 from quire_lab.simulation.fleet.result import FleetRecorder, FleetResult
 from quire_lab.simulation.fleet.routing import Router, router_of
 from quire_lab.simulation.fleet.setup import FleetSetup, Role
@@ -66,10 +66,10 @@ class FleetSimulator:
         make = make_router or (lambda: router_of(setup.routing))
         roles = (Role.PREFILL, Role.DECODE) if setup.is_apart else (Role.BOTH,)
         self._routers = {role: make() for role in roles}
-        self._serving: dict[Role, list[Replica]] = {role: [] for role in roles}
+        self._serving: dict[Role, list[SimulatedReplica]] = {role: [] for role in roles}
         self._first = roles[0] if setup.max_local_prefill_length is None else roles[-1]
-        self._replicas: list[Replica] = []
-        self._handover = Handover(setup.transfer)
+        self._replicas: list[SimulatedReplica] = []
+        self._handover = BlockHandover(setup.transfer)
         self._make_router = make
         self._asking: Asking | None = None  # where who answers asks who prefills
         self._scaler: Autoscaler | None = None
@@ -78,7 +78,7 @@ class FleetSimulator:
         self._nowhere: list[Flight] = []  # whom nobody takes now
         self._num_arrived = self._num_under_way = 0
         self._arrivals: Arrivals = OpenLoop(())
-        self._clock = Clock(0.0)
+        self._clock = FleetClock(0.0)
 
     def run(self, workload: Iterable[TraceRequest]) -> FleetResult:
         """Serve requests that come in order of arrival."""
@@ -88,7 +88,7 @@ class FleetSimulator:
         """Serve all that come, to the end. A fleet serves once."""
         self._arrivals = arrivals
         begin = arrivals.next_time or 0.0
-        clock = self._clock = Clock(begin)
+        clock = self._clock = FleetClock(begin)
         self._asking = self._asking_of(self._setup)
         for slot in range(len(self._setup.kinds)):
             self._start(slot, begin, 0.0)
@@ -158,9 +158,9 @@ class FleetSimulator:
     def _send(
         self,
         flight: Flight,
-        source: Replica,
+        source: SimulatedReplica,
         life: int,
-        target: Replica,
+        target: SimulatedReplica,
         names: Sequence[BlockHash],
         now: float,
     ) -> None:
@@ -176,13 +176,13 @@ class FleetSimulator:
         if sent.arrives():
             self._give(sent.flight, sent.target)
 
-    def _give(self, flight: Flight, replica: Replica) -> None:
+    def _give(self, flight: Flight, replica: SimulatedReplica) -> None:
         if replica.take(flight, self._clock.now):
             self._clock.wake(replica)
         else:
             self._clock.reschedule(replica)
 
-    def _ended(self, replica: Replica, record: RequestRecord, now: float) -> None:
+    def _ended(self, replica: SimulatedReplica, record: RequestRecord, now: float) -> None:
         """A replica has done its part of a request, or refused it."""
         flight = replica.flights.pop(int(record.request_id))
         if self._asking is not None and replica.kind.role is Role.PREFILL:
@@ -233,9 +233,9 @@ class FleetSimulator:
         else:
             self._serve(replica, life, now)
 
-    def _made(self, slot: int) -> Replica:
+    def _made(self, slot: int) -> SimulatedReplica:
         kind = self._setup.kind(slot)
-        return Replica(
+        return SimulatedReplica(
             slot,
             kind,
             self._limits[id(kind.deployment)],
@@ -246,7 +246,7 @@ class FleetSimulator:
             on_step=self._on_step,
         )
 
-    def _serve(self, replica: Replica, life: int, now: float) -> None:
+    def _serve(self, replica: SimulatedReplica, life: int, now: float) -> None:
         if replica.state is not State.STARTING or replica.life != life:
             return
         replica.serve(now)
@@ -292,7 +292,7 @@ class FleetSimulator:
         self._lose(replica, lost, now)
         self._route_again(now)
 
-    def _lose(self, replica: Replica, lost: Sequence[Flight], now: float) -> None:
+    def _lose(self, replica: SimulatedReplica, lost: Sequence[Flight], now: float) -> None:
         """What a replica had; but prompts that another has asked for are not lost to clients."""
         if self._asking is not None and replica.kind.role is Role.PREFILL:
             for flight in lost:
@@ -303,7 +303,7 @@ class FleetSimulator:
             flight.begin_anew()
             self._route(flight, now)
 
-    def _stop(self, replica: Replica, now: float) -> None:
+    def _stop(self, replica: SimulatedReplica, now: float) -> None:
         if replica.state is State.LEAVING and not replica.flights:
             replica.stop(now)
             self._clock.drop(replica)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quire.core.memory import BlockHash
 from quire.engine.traces.request import block_names
 from quire_lab.simulation.fleet.flight import Flight
-from quire_lab.simulation.fleet.replica import Replica
+from quire_lab.simulation.fleet.replica import SimulatedReplica
 from quire_lab.simulation.fleet.transfer import Links, TransferCosts
 
 
@@ -17,8 +17,8 @@ class Sent:
     """times_lost and target_life are as they were: who has died since gets nothing."""
 
     flight: Flight
-    source: Replica
-    target: Replica
+    source: SimulatedReplica
+    target: SimulatedReplica
     names: Sequence[BlockHash]
     num_bytes: int
     end: float
@@ -38,13 +38,13 @@ class Sent:
         return True
 
 
-class Handover:
+class BlockHandover:
     """Sends blocks, over links that are busy for so long."""
 
     def __init__(self, costs: TransferCosts) -> None:
         self._links = Links(costs)
 
-    def missing(self, flight: Flight, target: Replica, now: float) -> list[BlockHash]:
+    def missing(self, flight: Flight, target: SimulatedReplica, now: float) -> list[BlockHash]:
         """Names of the prompt's full blocks that the target's pool does not have."""
         trace, own = flight.trace, f"own {flight.number}"
         size = target.limits.block_size
@@ -56,9 +56,9 @@ class Handover:
     def begin(
         self,
         flight: Flight,
-        source: Replica,
+        source: SimulatedReplica,
         life: int,
-        target: Replica,
+        target: SimulatedReplica,
         names: Sequence[BlockHash],
         now: float,
     ) -> Sent:

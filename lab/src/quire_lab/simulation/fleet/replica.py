@@ -8,7 +8,7 @@ from enum import Enum
 from quire.core.limits import EngineLimits
 from quire.core.protocol import Step
 from quire.core.scheduling.stats import SchedulerStats
-from quire_cluster.rules import Report
+from quire_cluster.rules import ReplicaReport
 from quire_lab.simulation.engine import Pause, SimulatedEngine
 from quire_lab.simulation.fleet.flight import Flight
 from quire_lab.simulation.fleet.result import MOST_LIVES, Life, ReplicaResult
@@ -27,7 +27,7 @@ class State(Enum):
     LEAVING = "leaving"  # until it has answered what it has
 
 
-class Replica:
+class SimulatedReplica:
     """An engine where one is running, what it was sent, and what came of all of its lives.
 
     name: another one in each life. flights: sent here and not answered, by number.
@@ -44,7 +44,7 @@ class Replica:
         *,
         seed: int,
         skip_ahead: bool,
-        on_end: Callable[[Replica, RequestRecord, float], None],
+        on_end: Callable[[SimulatedReplica, RequestRecord, float], None],
         on_step: Callable[[int, float, Step], None] | None,
     ) -> None:
         self.slot = slot
@@ -55,7 +55,7 @@ class Replica:
         self.life = 0
         self.name = ""
         self.flights: dict[int, Flight] = {}
-        self.report = Report()
+        self.report = ReplicaReport()
         self.running: Iterator[Pause] | None = None
         self.pause = NEVER
         self.source: Delivered | None = None
@@ -96,7 +96,7 @@ class Replica:
     def serve(self, now: float) -> None:
         self.state = State.SERVING
         self.name = f"{self.slot:04}.{self.life}"
-        self.report = Report()
+        self.report = ReplicaReport()
         self._serves_since = now
         role, on_step, slot = self.kind.role, self._on_step, self.slot
         sources = {Role.PREFILL: HandedOver, Role.DECODE: Delivered}
@@ -179,7 +179,7 @@ class Replica:
         usage = engine.usage
         rate = engine.num_tokens / engine.busy_seconds if engine.busy_seconds else 0.0
         number, free = self.report.number + 1, usage.free + usage.cached
-        self.report = Report(
+        self.report = ReplicaReport(
             number, usage.capacity, free, engine.backlog, engine.predicted_wait, rate
         )
 

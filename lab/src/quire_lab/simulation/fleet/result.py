@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.core.metrics import Distribution, Goals, RequestMetrics, Summary
-from quire_lab.simulation.result import RequestRecord, Served, SimulationResult
+from quire_lab.simulation.result import RequestRecord, ServedLoad, SimulationResult
 
 MOST_LIVES = 256
 
@@ -58,7 +58,7 @@ class ReplicaResult:
 
 
 @dataclass(frozen=True)
-class FleetResult(Served):
+class FleetResult(ServedLoad):
     """What came of a workload. Latencies are from a request's first arrival to its last end.
 
     num_lost: times that a request was lost; num_resent: requests to which that happened, of which

@@ -6,23 +6,30 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from quire.core.protocol import Work
 from quire.engine.traces.request import block_names
-from quire_cluster.rules import MOST_PIECES, TOKENS_PER_PIECE, Affinity, Load, Prefix, RoundRobin
+from quire_cluster.rules import (
+    MOST_PIECES,
+    TOKENS_PER_PIECE,
+    Affinity,
+    Prefix,
+    ReplicaLoad,
+    RoundRobin,
+)
 from quire_lab.simulation.fleet.flight import Flight
-from quire_lab.simulation.work import Work
 
 if TYPE_CHECKING:
-    from quire_lab.simulation.fleet.replica import Replica
+    from quire_lab.simulation.fleet.replica import SimulatedReplica
 
 
 class Router(Protocol):
     """Chooses among replicas that serve, by what they have told a second ago or less."""
 
-    def choose(self, flight: Flight, replicas: Sequence[Replica]) -> Replica:
+    def choose(self, flight: Flight, replicas: Sequence[SimulatedReplica]) -> SimulatedReplica:
         """Of at least one. The request counts as sent there."""
         ...
 
-    def done(self, flight: Flight, replica: Replica) -> None:
+    def done(self, flight: Flight, replica: SimulatedReplica) -> None:
         """The replica has answered it."""
         ...
 
@@ -33,11 +40,11 @@ class Turns:
     def __init__(self) -> None:
         self._turns = RoundRobin()
 
-    def choose(self, flight: Flight, replicas: Sequence[Replica]) -> Replica:
+    def choose(self, flight: Flight, replicas: Sequence[SimulatedReplica]) -> SimulatedReplica:
         by_name = {replica.name: replica for replica in replicas}
         return by_name[self._turns.choose(by_name)[0]]
 
-    def done(self, flight: Flight, replica: Replica) -> None:
+    def done(self, flight: Flight, replica: SimulatedReplica) -> None:
         pass
 
 
@@ -49,10 +56,10 @@ class Costs:
         self._prefixes = prefixes
         self._running: dict[str, int] = {}  # requests that this one has sent, by replica
 
-    def choose(self, flight: Flight, replicas: Sequence[Replica]) -> Replica:
+    def choose(self, flight: Flight, replicas: Sequence[SimulatedReplica]) -> SimulatedReplica:
         by_name = {replica.name: replica for replica in replicas}
         running = self._running = {name: self._running.get(name, 0) for name in by_name}
-        loads = {one.name: Load(running[one.name], one.report) for one in replicas}
+        loads = {one.name: ReplicaLoad(running[one.name], one.report) for one in replicas}
         prefix = Prefix((), flight.trace.prompt_tokens)
         if self._prefixes:
             prefix = prefix_of(flight)
@@ -60,7 +67,7 @@ class Costs:
         running[best] += 1
         return by_name[best]
 
-    def done(self, flight: Flight, replica: Replica) -> None:
+    def done(self, flight: Flight, replica: SimulatedReplica) -> None:
         self._affinity.done(replica.name, str(flight.number))
         if replica.name in self._running:
             self._running[replica.name] -= 1
@@ -79,7 +86,7 @@ class ShortestWait:
         self._choices = 0
         self._chosen: dict[str, int] = {}  # which choice each was last
 
-    def choose(self, flight: Flight, replicas: Sequence[Replica]) -> Replica:
+    def choose(self, flight: Flight, replicas: Sequence[SimulatedReplica]) -> SimulatedReplica:
         """Among equals who was chosen longest ago, so that what is new spreads."""
         best = min(
             replicas,
@@ -92,10 +99,10 @@ class ShortestWait:
         self._sent[best.name][flight.number] = flight.trace.prompt_tokens
         return best
 
-    def done(self, flight: Flight, replica: Replica) -> None:
+    def done(self, flight: Flight, replica: SimulatedReplica) -> None:
         self._sent.get(replica.name, {}).pop(flight.number, None)
 
-    def _wait(self, replica: Replica, flight: Flight) -> float:
+    def _wait(self, replica: SimulatedReplica, flight: Flight) -> float:
         name, report = replica.name, replica.report
         if self._reports.get(name) != report.number:
             self._reports[name], self._sent[name] = report.number, {}

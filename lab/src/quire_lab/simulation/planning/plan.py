@@ -15,7 +15,7 @@ from quire_lab.simulation.catalogue.machines import Machine
 from quire_lab.simulation.planning.changes import Changed
 from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.planning.search import CLOSE
-from quire_lab.simulation.planning.trials import Trials
+from quire_lab.simulation.planning.trials import DraftTrials
 from quire_lab.simulation.result import SimulationResult
 from quire_lab.simulation.sample import WorkloadSample
 
@@ -135,7 +135,7 @@ class Plan:
     changed: tuple[Changed, ...]  # the best first
     without_paging: tuple[Variant, ...]
     other_work: tuple[Variant, ...]  # the same requests, but each asks for more
-    speculation: Trials | None = None
+    speculation: DraftTrials | None = None
 
     @property
     def model(self) -> ModelShape:

@@ -29,7 +29,7 @@ from quire_lab.simulation.planning.plan import (
     Variant,
     most_missed_of,
 )
-from quire_lab.simulation.planning.ranking import Ranking
+from quire_lab.simulation.planning.ranking import ChangeRanking
 from quire_lab.simulation.planning.search import foreseen, highest_count, highest_rate
 from quire_lab.simulation.result import SimulationResult
 from quire_lab.simulation.sample import WorkloadSample
@@ -69,7 +69,7 @@ class Planner:
             most_users=self.most_users(limits, saturation, goodput, alone),
             goodput=goodput,
             memory_need=self.memory_need(limits, users, rate),
-            changed=Ranking(
+            changed=ChangeRanking(
                 self.deployment,
                 self.sample,
                 self.goals,

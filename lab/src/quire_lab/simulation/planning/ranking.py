@@ -10,6 +10,7 @@ from functools import partial
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
 from quire.core.metrics import Goals
+from quire.core.protocol import Work
 from quire.engine.traces.request import TraceRequest
 from quire_lab.simulation.fleet import FleetResult, FleetSetup, FleetSimulator, ReplicaKind
 from quire_lab.simulation.planning.changes import Change, Changed, changes
@@ -26,7 +27,6 @@ from quire_lab.simulation.planning.search import CLOSE, foreseen, highest_rate
 from quire_lab.simulation.result import SimulationResult
 from quire_lab.simulation.sample import WorkloadSample
 from quire_lab.simulation.simulator import Simulator
-from quire_lab.simulation.work import Work
 
 Result = SimulationResult | FleetResult
 
@@ -35,7 +35,7 @@ _CLOSE = 0.05
 
 
 @dataclass(frozen=True)
-class Ranking:
+class ChangeRanking:
     """Finds what each change alone would do.
 
     goodput: without any; where bursts miss the goals at every rate, that of even arrivals counts.

@@ -8,7 +8,7 @@ from quire.core.metrics import Goals
 from quire_lab.simulation.drafting import SimulatedDrafting
 from quire_lab.simulation.planning.plan import Saturation
 from quire_lab.simulation.planning.planner import Planner
-from quire_lab.simulation.planning.trials import Trial, Trials
+from quire_lab.simulation.planning.trials import DraftTrials, Trial
 from quire_lab.simulation.sample import WorkloadSample
 
 DRAFTS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -23,7 +23,7 @@ def try_drafts(
     users: int | None,
     rate: float | None,
     base: Saturation,
-) -> Trials:
+) -> DraftTrials:
     """Simulate one load again and again. ``base``: everybody at once."""
     rate = rate or (planner.sample.rate if users is None else None)
     at_once = 2 * base.most_running if users is None and rate is None else 4 * (users or 0)
@@ -41,7 +41,7 @@ def try_drafts(
             goodput = found.rate or found.poisson or 0.0
         return Trial(drafts, other.load(limits, users, rate), goodput)
 
-    return Trials(
+    return DraftTrials(
         load=_load(users, rate),
         measure="goodput" if with_goals else "output_rate" if users or not rate else "tpot",
         without=trial(0),

@@ -26,7 +26,7 @@ class Trial(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trials:
+class DraftTrials:
     """The load without drafts, with so many, and as the engine chooses.
 
     measure: what counts: goodput where there are goals, the time for a token where requests come at
