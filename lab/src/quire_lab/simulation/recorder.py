@@ -19,6 +19,7 @@ from quire_lab.simulation.result import (
     TimedDecision,
 )
 from quire_lab.simulation.series import TimeSeries
+from quire_lab.simulation.served import ServedCounter
 
 
 class SimulationRecorder:
@@ -30,7 +31,6 @@ class SimulationRecorder:
         keep_records: int | None,
         keep_decisions: int | None,
     ) -> None:
-        self._goals = goals
         self._keep_records = keep_records
         self._keep_decisions = keep_decisions
         self._records: list[RequestRecord] = []
@@ -38,21 +38,16 @@ class SimulationRecorder:
         self._latest_wait: tuple[str, str] | None = None  # who waits, and why
         self._series = TimeSeries()
         self._num_steps = 0
-        self._num_refused = 0
-        self._num_met_goals = self._num_missed_ttft = self._num_missed_tpot = 0
-        self._first_refusal: str | None = None
-        self._tokens_in = self._tokens_out = 0
+        self._served = ServedCounter(goals)
         self._drafts = self._draft_tokens = self._accepted_tokens = 0
         self._swaps = self._recomputes = self._swapped_blocks = 0
         self._saved_blocks = self._peak_blocks = 0
-        self._ttft, self._tpot, self._itl = Distribution(), Distribution(), Distribution()
-        self._normalized, self._e2e = Distribution(), Distribution()
-        self._queueing = Distribution()
+        self._itl, self._queueing = Distribution(), Distribution()
 
     @property
     def num_missed(self) -> int:
         """Requests that missed the goals, or were refused."""
-        return self._e2e.count - self._num_met_goals + self._num_refused
+        return self._served.num_missed
 
     def step(self, start: float, end: float, usage: Usage, running: int, waiting: int) -> None:
         self._num_steps += 1
@@ -77,8 +72,6 @@ class SimulationRecorder:
             self._decisions.append(TimedDecision(now, decision))
 
     def refuse(self, request_id: str, arrival: float, why: str) -> RequestRecord:
-        self._num_refused += 1
-        self._first_refusal = self._first_refusal or why
         self.decide(arrival, Decision(Verdict.REFUSE, request_id, why))
         return self._keep(RequestRecord(request_id, None, None, refused=why))
 
@@ -110,51 +103,28 @@ class SimulationRecorder:
             seconds=end - begin,
             busy_seconds=busy,
             num_steps=self._num_steps,
-            num_finished=self._e2e.count,
-            num_refused=self._num_refused,
-            num_met_goals=self._num_met_goals,
-            num_missed_ttft=self._num_missed_ttft,
-            num_missed_tpot=self._num_missed_tpot,
-            tokens_in=self._tokens_in,
-            tokens_out=self._tokens_out,
+            **self._served.figures(),
+            num_missed_ttft=self._served.num_missed_ttft,
+            num_missed_tpot=self._served.num_missed_tpot,
             num_decisions=dict(sorted(stats.decisions.items())),
             preemptions=Preemptions(self._swaps, self._recomputes, self._swapped_blocks),
             prefix_cache=PrefixCounts(
                 stats.prefix_queries, stats.prefix_hits, stats.prefix_evicted, stats.prefix_tails
             ),
             drafts=DraftCounts(self._drafts, self._draft_tokens, self._accepted_tokens),
-            ttft=self._ttft.summary(),
-            tpot=self._tpot.summary(),
             itl=self._itl.summary(),
-            normalized_latency=self._normalized.summary(),
-            e2e_latency=self._e2e.summary(),
             queueing=self._queueing.summary(),
             mean_running=running,
             most_running=max((point.most_running for point in series), default=0),
             most_held=max((point.most_held for point in series), default=0),
             mean_usage=usage,
             saved_blocks_share=self._saved_blocks / total if total else 0.0,
-            first_refusal=self._first_refusal,
             series=series,
             records=tuple(self._records),
             decisions=tuple(self._decisions),
         )
 
     def _count(self, metrics: RequestMetrics) -> None:
-        for distribution, value in (
-            (self._ttft, metrics.ttft),
-            (self._tpot, metrics.tpot),
-            (self._normalized, metrics.normalized_latency),
-            (self._e2e, metrics.e2e_latency),
-        ):
-            if value is not None:
-                distribution.add(value)
-        late, slow = self._goals.misses_ttft(metrics), self._goals.misses_tpot(metrics)
-        self._num_missed_ttft += late
-        self._num_missed_tpot += slow
-        self._num_met_goals += not (late or slow)
-        self._tokens_in += metrics.num_prompt_tokens
-        self._tokens_out += metrics.num_output_tokens
         self._drafts += metrics.num_drafts
         self._draft_tokens += metrics.num_draft_tokens
         self._accepted_tokens += metrics.num_accepted_tokens
@@ -164,6 +134,7 @@ class SimulationRecorder:
         self._peak_blocks += metrics.peak_blocks
 
     def _keep(self, record: RequestRecord) -> RequestRecord:
+        self._served.end(record)
         if self._keep_records is None or len(self._records) < self._keep_records:
             self._records.append(record)
         return record

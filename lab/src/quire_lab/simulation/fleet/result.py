@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from quire.core.metrics import Distribution, Goals, RequestMetrics, Summary
+from quire.core.metrics import Distribution, Goals, Summary
 from quire_lab.simulation.result import RequestRecord, ServedLoad, SimulationResult
+from quire_lab.simulation.served import ServedCounter
 
 MOST_LIVES = 256
 
@@ -135,61 +136,29 @@ class FleetRecorder:
     """Adds up what clients see, in memory that does not grow."""
 
     def __init__(self, goals: Goals) -> None:
-        self.num_finished = self.num_refused = self.num_met_goals = 0
         self.transfers = Distribution()
         self.transferred_bytes = self.num_lost = self.most_serving = 0
-        self._goals = goals
-        self._tokens_in = self._tokens_out = self._num_resent = 0
-        self._first_refusal: str | None = None
-        self._ttft, self._tpot = Distribution(), Distribution()
-        self._normalized, self._e2e = Distribution(), Distribution()
+        self._served = ServedCounter(goals)
+        self._num_resent = 0
         self._resent_ttft, self._resent_e2e = Distribution(), Distribution()
 
     @property
     def num_missed(self) -> int:
         """Requests that missed the goals, or were refused."""
-        return self.num_finished - self.num_met_goals + self.num_refused
+        return self._served.num_missed
 
     def end(self, record: RequestRecord, times_lost: int) -> None:
         """A request is over, for its client."""
+        self._served.end(record)
         self._num_resent += times_lost > 0
-        if record.metrics is None:
-            self.num_refused += 1
-            self._first_refusal = self._first_refusal or record.refused
-        else:
-            self._finish(record.metrics, times_lost > 0)
-
-    def _finish(self, metrics: RequestMetrics, resent: bool) -> None:
-        self.num_finished += 1
-        self.num_met_goals += not (
-            self._goals.misses_ttft(metrics) or self._goals.misses_tpot(metrics)
-        )
-        self._tokens_in += metrics.num_prompt_tokens
-        self._tokens_out += metrics.num_output_tokens
-        for distribution, value in (
-            (self._ttft, metrics.ttft),
-            (self._tpot, metrics.tpot),
-            (self._normalized, metrics.normalized_latency),
-            (self._e2e, metrics.e2e_latency),
-        ):
-            if value is not None:
-                distribution.add(value)
-        if resent:
-            self._resent_ttft.add(metrics.ttft or 0.0)
-            self._resent_e2e.add(metrics.e2e_latency)
+        if times_lost and record.metrics is not None:
+            self._resent_ttft.add(record.metrics.ttft or 0.0)
+            self._resent_e2e.add(record.metrics.e2e_latency)
 
     def result(self, seconds: float, replicas: Sequence[ReplicaResult]) -> FleetResult:
         return FleetResult(
             seconds=seconds,
-            num_finished=self.num_finished,
-            num_refused=self.num_refused,
-            num_met_goals=self.num_met_goals,
-            tokens_in=self._tokens_in,
-            tokens_out=self._tokens_out,
-            ttft=self._ttft.summary(),
-            tpot=self._tpot.summary(),
-            normalized_latency=self._normalized.summary(),
-            e2e_latency=self._e2e.summary(),
+            **self._served.figures(),
             num_lost=self.num_lost,
             num_resent=self._num_resent,
             resent_ttft=self._resent_ttft.summary(),
@@ -197,6 +166,5 @@ class FleetRecorder:
             transfers=self.transfers.summary(),
             transferred_bytes=self.transferred_bytes,
             most_serving=self.most_serving,
-            first_refusal=self._first_refusal,
             replicas=tuple(replicas),
         )
