@@ -49,7 +49,7 @@ def write_report(
     page = _page(result, title, facts, bytes_per_token, rates, moment)
     path = page.write(directory, "report.html")
     try:
-        write_files(directory, result, facts)
+        _write_files(directory, result, facts)
         if moment is not None:
             (directory / "block-map.quire").write_bytes(moment.recording)
     except OSError as error:
@@ -226,7 +226,7 @@ def _say_if_cut(page: Page, count: int, what: str) -> None:
         page.paragraph(f"The first {_TABLE_ROWS} of {count:,} {what}.", note=True)
 
 
-def write_files(directory: Path, result: SimulationResult, facts: Mapping[str, str]) -> None:
+def _write_files(directory: Path, result: SimulationResult, facts: Mapping[str, str]) -> None:
     """Write result.json, trace.json, series.csv, requests.csv and decisions.csv."""
     write_json(directory / "result.json", {"facts": dict(facts), **summary_values(result)})
     write_json(directory / "trace.json", chrome_trace(result))

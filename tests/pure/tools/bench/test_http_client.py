@@ -73,7 +73,10 @@ def test_a_request_is_sent_whole() -> None:
         b"Content-Length: 1000\r\n\r\n" + EVENTS,
         chunked(EVENTS, 7)[:90],
         chunked(EVENTS[:40], 1000),
+        b"Transfer-Encoding: chunked\r\n\r\n-5\r\n" + EVENTS,
+        b"X: " + b"a" * (1 << 17),
     ],
+    ids=["cut", "short", "within a chunk", "without its end", "no size", "an endless head"],
 )
 def test_a_stream_that_breaks_off_is_an_error(rest: bytes) -> None:
     with pytest.raises((EOFError, ValueError)):
