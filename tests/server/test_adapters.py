@@ -37,8 +37,9 @@ class Served:
 
     @property
     def shelf(self) -> AdapterShelf:
-        assert self.engine.adapters is not None
-        return self.engine.adapters
+        adapters = self.engine.capabilities.adapters
+        assert adapters is not None
+        return adapters
 
     def post(self, path: str, **body: Any) -> httpx.Response:
         return self.http.post(path, json=body)
@@ -309,7 +310,7 @@ def test_a_session_keeps_the_adapter_that_it_was_opened_with(served: Served, the
     before = len(served.shelf._sources)
     assert texts(change=True) == texts(change=False)
     served.post("/v1/unload_lora_adapter", lora_name="kept")
-    assert not served.shelf._kept and len(served.shelf._sources) <= before
+    assert not served.shelf._sessions and len(served.shelf._sources) <= before
 
 
 def test_series_of_adapters_that_are_gone_go_and_their_counts_stay(served: Served) -> None:

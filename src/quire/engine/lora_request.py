@@ -58,7 +58,7 @@ class NamedAdapters:
 
     def load(self, asked: LoRARequest) -> Adapter:
         """The adapter that is meant. A QuireError: there is none, or adapters are not served."""
-        shelf = self._driver.engine.adapters
+        shelf = self._driver.engine.capabilities.adapters
         if shelf is None:
             raise ConfigError("lora_request needs enable_lora")
         name = asked.lora_name

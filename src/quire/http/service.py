@@ -88,7 +88,7 @@ class Service:
     @property
     def adapters(self) -> AdapterShelf | None:
         """Those that are served beside the model, if any may be."""
-        return self.engine.engine.adapters
+        return self.engine.engine.capabilities.adapters
 
     @property
     def all_names(self) -> list[str]:

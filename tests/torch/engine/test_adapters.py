@@ -142,7 +142,7 @@ def test_models_of_other_orders_and_forms_have_those_of_merged_weights(
 
 def test_more_adapters_than_there_is_room_for_are_paged_in_and_out(files: Path) -> None:
     llm = served(files, max_loras=1)
-    shelf = llm.engine.adapters
+    shelf = llm.engine.capabilities.adapters
     assert shelf is not None and shelf.weights == {}
     both = [ask(llm, files, "abab"), ask(llm, files, "ba-b")]
     assert len(shelf.weights) == 1, "no more than max_cpu_loras"
@@ -178,7 +178,7 @@ def test_a_file_that_is_gone_ends_the_requests_that_need_it_and_no_other(
 
 def test_one_that_is_let_go_serves_who_has_it_and_nobody_new(files: Path) -> None:
     llm = served(files)
-    shelf, engine = llm.engine.adapters, llm.engine
+    shelf, engine = llm.engine.capabilities.adapters, llm.engine
     assert shelf is not None
     expected, whole = ask(llm, files, "ab")
     session = llm.open_session(lora_request=named(files, "b")[0])

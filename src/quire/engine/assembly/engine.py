@@ -48,10 +48,11 @@ from quire.engine.assembly.ranks.fetching import fetch_on_all
 from quire.engine.assembly.ranks.gathering import gather
 from quire.engine.assembly.ranks.runtime import on_ranks
 from quire.engine.assembly.ranks.team import Team
-from quire.engine.assembly.recording import recorder_of, watch_steps
+from quire.engine.assembly.recording import record
 from quire.engine.assembly.renewal import renewal
 from quire.engine.assembly.store import check_store, describe_store, open_store
 from quire.engine.assembly.transfer import begin_transfer, describe_transfer, listen_for_decoders
+from quire.engine.capabilities import Capabilities
 from quire.engine.capacity import AdapterShare, Capacity, fill, limits_of, size_of
 from quire.engine.config import (
     NO_ADAPTERS_ON_GPU,
@@ -59,8 +60,10 @@ from quire.engine.config import (
     NO_RANKS_ON_GPU,
     EngineConfig,
 )
-from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor
+from quire.engine.engine import Engine, ExecutorTraits
+from quire.engine.input_processor import InputProcessor, ModelOutputs
+from quire.engine.session_manager import SessionRules
+from quire.engine.waiting_room import QueueLimits
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.free_memory import memory_or_refusal
@@ -148,24 +151,24 @@ def _build(
         schedule(),
         executor,
         _input_processor(config, model, limits, tokenizer, defaults, pooler, shelf),
-        block_bytes=capacity.mean_block_bytes,
-        session_timeout=config.session_timeout,
-        why_no_sessions=_why_no_sessions(config, cache),
-        why_no_soft_cuts=None if runtime.device.type == "cpu" else _NO_SOFT_CUTS_ON_GPU,
-        recorder=recorder_of(config, capacity, started),
-        run_ahead=runtime.asynchronous and config.async_scheduling is not False,
-        max_num_waiting=config.max_num_waiting,
-        max_waiting_bytes=waiting_bytes,
-        speculation=speculation_of(config.speculation),
-        adapters=shelf,
-        store=store,
-        events=events,
-        others=team,
-        transfer=transfer,
-        parts=executor.parts,
-        afresh=renewal(executor, schedule, config, alone=team is None),
+        ExecutorTraits(
+            block_bytes=capacity.mean_block_bytes,
+            run_ahead=runtime.asynchronous and config.async_scheduling is not False,
+            parts=executor.parts,
+            afresh=renewal(executor, schedule, config, alone=team is None),
+        ),
+        capabilities=Capabilities(
+            adapters=shelf,
+            speculation=speculation_of(config.speculation),
+            transfer=transfer,
+            store=store,
+            events=events,
+            others=team,
+        ),
+        queue=QueueLimits(config.max_num_waiting, waiting_bytes),
+        sessions=_session_rules(config, cache, runtime),
     )
-    watch_steps(engine, config, limits, started)
+    record(engine, config, capacity, started)
     if events is not None:
         events.start(config.block_size, limits.windows)
     release_threads()  # it may run in another thread than this one
@@ -230,10 +233,12 @@ def _recovery_costs(
     return RecoveryCosts()
 
 
-def _why_no_sessions(config: EngineConfig, cache: CacheShape) -> str | None:
+def _session_rules(config: EngineConfig, cache: CacheShape, runtime: DeviceRuntime) -> SessionRules:
+    why_not = None
     if cache.depends_on_prompt_length:
-        return "this model's rotary scaling depends on the length of the prompt: no sessions"
-    return None
+        why_not = "this model's rotary scaling depends on the length of the prompt: no sessions"
+    why_no_soft_cuts = None if runtime.device.type == "cpu" else _NO_SOFT_CUTS_ON_GPU
+    return SessionRules(config.session_timeout, why_not, why_no_soft_cuts)
 
 
 def _load_tokenizer(config: EngineConfig) -> Tokenizer:
@@ -285,14 +290,11 @@ def _input_processor(
 ) -> InputProcessor:
     return InputProcessor(
         tokenizer,
-        vocab_size=model.vocab_size,
+        ModelOutputs(model.vocab_size, model.eos_token_ids, pooler, generates=model.has_head),
         max_model_len=limits.max_model_len,
         default_max_tokens=model.max_positions,
-        eos_token_ids=model.eos_token_ids,
         seed=config.seed,
         sampling_defaults=defaults,
-        pooler=pooler,
-        generates=model.has_head,
         adapters=adapters,
     )
 
