@@ -8,11 +8,11 @@ from typing import NamedTuple
 from quire.blocks.events import EventPublisher
 from quire.blocks.store import DiskStore, Tiers
 from quire.blocks.transfer import BlockFetcher, BlockServer
+from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.speculation import Speculation
 from quire.core.errors import QuireError
 from quire.core.protocol import Outcome, Request, Step
 from quire.core.scheduling import Scheduler, Session
-from quire.engine.adapters import AdapterShelf
 from quire.engine.others import OtherRanks
 
 
@@ -22,7 +22,7 @@ class Capabilities(NamedTuple):
     A new one is a field here. It has methods with the names of the ``Hooks`` that it needs.
     """
 
-    adapters: AdapterShelf | None = None
+    adapters: Adapters | None = None
     speculation: Speculation | None = None
     transfer: BlockServer | BlockFetcher | None = None
     store: DiskStore | Tiers | None = None

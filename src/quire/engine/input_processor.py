@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.grammar import GrammarCompiler
 from quire.core.errors import ContextLengthError, RequestError, UnknownAdapterError, shown
 from quire.core.protocol import Adapter, Pooler, PoolingParams, Request, SamplingParams
 from quire.core.protocol.checks import check_integer, check_token_ids
-from quire.engine.adapters import AdapterShelf
 from quire.engine.prepared import PreparedParams, PreparedRequest
 from quire.engine.prompts import Prompt, check_client, given_of
 from quire.text.bad_words import bad_word_ids
@@ -57,7 +57,7 @@ class InputProcessor:
         default_max_tokens: int = 0,
         seed: int,
         sampling_defaults: Mapping[str, Any] | None = None,
-        adapters: AdapterShelf | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self._encoder = Encoder(tokenizer, max_model_len)

@@ -46,10 +46,10 @@ class ServerMetrics(Watcher):
         self._registry = CollectorRegistry()
         self._named = NamedMetrics(self._registry, names)
         self._registry.register(_EngineCollector(engine, model_name, spans))
-        shelf = engine.capabilities.adapters
+        adapters = engine.capabilities.adapters
 
         def serves(name: str) -> bool:
-            return shelf is not None and name in shelf
+            return adapters is not None and name in adapters
 
         for watcher in (GenAIMetrics(self._registry, model_name, serves), self):
             engine.watchers.add(watcher)
@@ -305,18 +305,20 @@ class _EngineCollector:
 
     def _adapters(self) -> Iterator[Metric]:
         """Nothing where none are served. As vLLM has it: names in labels, the time as the value."""
-        shelf, slots = self._engine.capabilities.adapters, self._engine.scheduler.adapters
-        if shelf is None:
+        adapters, slots = self._engine.capabilities.adapters, self._engine.scheduler.adapters
+        if adapters is None:
             return
         labels = ["model_name", "max_lora", "running_lora_adapters", "waiting_lora_adapters"]
         told = "Adapters of requests that run, and of requests that wait; when that was so."
         metric = GaugeMetricFamily("quire:lora_requests_info", told, labels=labels)
         running = slots.in_use
-        names = (",".join(one.name for one in some) for some in (running, shelf.waiting(running)))
+        names = (
+            ",".join(one.name for one in some) for some in (running, adapters.waiting(running))
+        )
         metric.add_metric([self._model_name, str(slots.most), *names], time.time())
         yield metric
         told = "Adapters whose weights are in memory."
-        yield self._gauge("lora_adapters_in_memory", told, len(shelf.weights))
+        yield self._gauge("lora_adapters_in_memory", told, len(adapters.weights))
 
     def _store(self, fetched: int) -> Iterator[Metric]:
         """Nothing where nothing is kept beyond the pool."""

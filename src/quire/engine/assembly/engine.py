@@ -17,12 +17,13 @@ from quire.blocks.store import DiskStore, Tiers
 from quire.blocks.store.config import no_store_on_gpu
 from quire.blocks.transfer import BlockServer
 from quire.blocks.transfer.config import NO_ROLE_ON_GPU
+from quire.capabilities.adapters.config import AdapterShare
+from quire.capabilities.adapters.reading import serve_adapters
+from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.speculation import speculation_of
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
 from quire.core.protocol import Pooler, RecoveryCosts
-from quire.engine.adapters import AdapterShelf
-from quire.engine.assembly.adapters import adapter_shelf, without_adapters
 from quire.engine.assembly.defaults import default_sampling
 from quire.engine.assembly.draft import draft_share, load_draft
 from quire.engine.assembly.encoder import build_encoder
@@ -40,6 +41,7 @@ from quire.engine.assembly.loading import (
 from quire.engine.assembly.main_memory import (
     bytes_for_waiting,
     kept_and_files,
+    left_by_adapters,
     left_for_pool,
     working_bytes,
 )
@@ -53,7 +55,7 @@ from quire.engine.assembly.renewal import renewal
 from quire.engine.assembly.store import check_store, describe_store, open_store
 from quire.engine.assembly.transfer import begin_transfer, describe_transfer, listen_for_decoders
 from quire.engine.capabilities import Capabilities
-from quire.engine.capacity import AdapterShare, Capacity, fill, limits_of, size_of
+from quire.engine.capacity import Capacity, fill, limits_of, size_of
 from quire.engine.config import (
     NO_ADAPTERS_ON_GPU,
     NO_DRAFT_MODEL_ON_GPU,
@@ -132,14 +134,14 @@ def _build(
         runtime = on_ranks(config, directory, runtime, team)
     with runtime.start_up_lock():
         loaded = _load(config, directory, tokenizer, runtime, team, engines)
-        model, draft, dtype, cache, limits, shelf, _, waiting_bytes = loaded
+        model, draft, dtype, cache, limits, adapters, _, waiting_bytes = loaded
         forms = forms_of(runtime.kernels, model, dtype)
         store = open_store(config, directory, limits, cache, forms)
-        transfer, shelf_of_others = begin_transfer(config, server, directory, limits, cache, forms)
+        transfer, fetched = begin_transfer(config, server, directory, limits, cache, forms)
         fetch_on_all(team, transfer)
-        part = shelf_of_others or store
+        part = fetched or store
         source = part if team is None or part is None else SharedSource(part)
-        weights = None if shelf is None else shelf.weights
+        weights = None if adapters is None else adapters.weights
         executor = runtime.executor(model, limits, dtype, draft, weights, source)
     costs = _recovery_costs(config, runtime, store)
     executor.tell_forced = config.speculation is not None
@@ -150,7 +152,7 @@ def _build(
     engine = Engine(
         schedule(),
         executor,
-        _input_processor(config, model, limits, tokenizer, defaults, pooler, shelf),
+        _input_processor(config, model, limits, tokenizer, defaults, pooler, adapters),
         ExecutorTraits(
             block_bytes=capacity.mean_block_bytes,
             run_ahead=runtime.asynchronous and config.async_scheduling is not False,
@@ -158,7 +160,7 @@ def _build(
             afresh=renewal(executor, schedule, config, alone=team is None),
         ),
         capabilities=Capabilities(
-            adapters=shelf,
+            adapters=adapters,
             speculation=speculation_of(config.speculation),
             transfer=transfer,
             store=store,
@@ -183,8 +185,8 @@ class _Loaded(NamedTuple):
     kv_dtype: torch.dtype
     cache: CacheShape
     limits: EngineLimits
-    shelf: AdapterShelf | None
-    adapters: AdapterShare | None
+    adapters: Adapters | None
+    adapter_share: AdapterShare | None
     waiting_bytes: int
 
 
@@ -204,9 +206,11 @@ def _load(
     if draft is not None:
         cache = cache.with_draft(cache_shape(*draft))
     limits = limits_of(config, cache)
-    shelf, adapters = adapter_shelf(config, model, runtime.instruction_set, team) or (None, None)
+    adapters, share = None, None
+    if config.enable_lora:
+        adapters, share = serve_adapters(config, model, runtime.instruction_set, team)
     with runtime.settling():
-        budget = without_adapters(runtime.memory_budget(model, limits, dtype), adapters)
+        budget = left_by_adapters(runtime.memory_budget(model, limits, dtype), share)
         if runtime.device.type == "cpu":
             working = working_bytes(limits, model, directory, config)
             among = 1 if runtime.counts_others else engines
@@ -218,7 +222,7 @@ def _load(
             raise _with_share(error, draft, cache) from error
         runtime.promise(*kept_and_files(config, limits, cache))
     waiting = bytes_for_waiting(budget.beside, engines)
-    return _Loaded(model, draft, dtype, cache, limits, shelf, adapters, waiting)
+    return _Loaded(model, draft, dtype, cache, limits, adapters, share, waiting)
 
 
 def _recovery_costs(
@@ -286,7 +290,7 @@ def _input_processor(
     tokenizer: Tokenizer,
     defaults: dict[str, float | int],
     pooler: Pooler,
-    adapters: AdapterShelf | None,
+    adapters: Adapters | None,
 ) -> InputProcessor:
     return InputProcessor(
         tokenizer,
@@ -306,7 +310,7 @@ def _capacity(
     store: str,
     dense: Sequence[Dense],
 ) -> Capacity:
-    model, draft, dtype, cache, limits, _, adapters, _ = loaded
+    model, draft, dtype, cache, limits, _, adapter_share, _ = loaded
     pool_bytes = limits.pool_bytes(cache.token_bytes)
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
@@ -323,7 +327,7 @@ def _capacity(
         experts=describe_experts(model, config),
         speculation=config.speculation,
         draft=None if draft is None else draft_share(config, draft),
-        adapters=adapters,
+        adapters=adapter_share,
         ranks=config.tensor_parallel_size,
         store=store,
     )

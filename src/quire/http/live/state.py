@@ -224,12 +224,14 @@ class Reader:
         )
 
     def _adapters(self) -> list[AdapterTold] | None:
-        shelf = self._engine.capabilities.adapters
-        if shelf is None:
+        adapters = self._engine.capabilities.adapters
+        if adapters is None:
             return None
         running = {one.name for one in self._engine.scheduler.adapters.in_use}
-        here = {one.name for one in shelf.weights}
-        return [AdapterTold(one.name, one.name in running, one.name in here) for one in shelf.cards]
+        here = {one.name for one in adapters.weights}
+        return [
+            AdapterTold(one.name, one.name in running, one.name in here) for one in adapters.cards
+        ]
 
     def _store(self) -> StoreTold | None:
         store = self._engine.capabilities.store

@@ -49,7 +49,7 @@ Unready = tuple[Callable[[Request], bool], QuireError]
 """Which requests cannot go on, and why."""
 
 
-class AdapterShelf:
+class Adapters:
     """Names, sources, and the weights of the adapters that were needed last.
 
     Weights are read by a thread of its own, one adapter after the other, so that steps go on
