@@ -329,7 +329,8 @@ class LLM:
         self, prompts: list[Prompt], asked: LoRARequests, priority: int | Sequence[int] | None
     ) -> list[Prompt]:
         """Each prompt with its adapter and its place, and with as many tokens as there is room."""
-        each = each_of(asked, len(prompts), "lora_requests", (LoRARequest, type(None)))
+        one = LoRARequest, type(None)
+        each: list[LoRARequest | None] = each_of(asked, len(prompts), "lora_requests", one)
         return with_each(with_options(prompts, priority), "adapter", self._adapters.names(each))
 
     def _prepared(self, params: Sequence[SamplingParams | PoolingParams]) -> list[PreparedParams]:

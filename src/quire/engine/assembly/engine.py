@@ -21,6 +21,7 @@ from quire.capabilities.adapters.config import AdapterShare
 from quire.capabilities.adapters.reading import serve_adapters
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.speculation import speculation_of
+from quire.capabilities.speculation.model import DraftModel
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
 from quire.core.protocol import Pooler, RecoveryCosts
@@ -204,7 +205,7 @@ def _load(
     dtype = kv_dtype(config, model)
     cache = cache_shape(model, dtype)
     if draft is not None:
-        cache = cache.with_draft(cache_shape(*draft))
+        cache = cache.with_draft(cache_shape(draft.model, draft.kv_dtype))
     limits = limits_of(config, cache)
     adapters, share = None, None
     if config.enable_lora:
@@ -268,14 +269,14 @@ def _load_draft(
         )
 
     model = load_draft(config, target, tokenizer, load)
-    return Draft(model, kv_dtype(config, model))
+    return Draft(model, kv_dtype(config, model), DraftModel)
 
 
 def _with_share(error: ConfigError, draft: Draft | None, cache: CacheShape) -> ConfigError:
     """No room for a pool: how much of it is the draft model's."""
     if draft is None:
         return error
-    own = cache_shape(*draft).bytes_per_token
+    own = cache_shape(draft.model, draft.kv_dtype).bytes_per_token
     return ConfigError(
         f"{error}. The draft model takes {size_of(draft.model.weight_bytes)} for its weights, and "
         f"{size_of(own)} of the {size_of(cache.bytes_per_token)} of each token in the pool: "
