@@ -165,9 +165,10 @@ def compare_steps(
     drafted, draft = kind in ("drafts", "model"), capacity.draft
     num_draft_layers = 0 if draft is None else draft.num_layers
     executor = TimedExecutor(built.executor, capacity.limits, num_draft_layers)
-    if built.adapters is not None:  # there is no waiting for what a simulator has at once
-        sources = built.adapters._sources.items()
-        built.adapters.weights |= {adapter: source.load() for adapter, source in sources}
+    adapters = built.capabilities.adapters
+    if adapters is not None:  # there is no waiting for what a simulator has at once
+        loaded = {adapter: source.load() for adapter, source in adapters._sources.items()}
+        adapters.weights |= loaded
     path = tmp_path / "trace.jsonl"
     recorder = RequestRecorder(path, config.block_size, 0.0, drafts=drafted)
     engine = Engine(
