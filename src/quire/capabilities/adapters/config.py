@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from quire.core.errors import ConfigError
 
@@ -52,22 +52,6 @@ class LoraModule:
         if problem := problem_with_name(values["name"]):
             raise ConfigError(f"lora_modules: {problem}")
         return cls(**values)
-
-
-class AdapterSettings(Protocol):
-    """Those of an engine's settings that are about adapters."""
-
-    @property
-    def adapters(self) -> Sequence[LoraModule]: ...
-
-    @property
-    def max_loras(self) -> int: ...
-
-    @property
-    def max_cpu_loras(self) -> int | None: ...
-
-    @property
-    def max_lora_rank(self) -> int: ...
 
 
 class AdapterShare(NamedTuple):

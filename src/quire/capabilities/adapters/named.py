@@ -37,15 +37,11 @@ LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
 
 
 class Turns(Protocol):
-    """One caller of an engine after the other."""
+    """Lets one caller of an engine act after the other; see ``Driver``."""
 
-    def turn(self, act: Callable[[], _T]) -> _T:
-        """What ``act`` gives, while nobody else's call is under way."""
-        ...
+    def turn(self, act: Callable[[], _T]) -> _T: ...
 
-    def change(self, act: Callable[[], _T]) -> _T:
-        """The same of what changes the engine."""
-        ...
+    def change(self, act: Callable[[], _T]) -> _T: ...
 
 
 class NamedAdapters:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from quire.capabilities.adapters.checkpoint import check_adapter
-from quire.capabilities.adapters.config import AdapterSettings, AdapterShare
+from quire.capabilities.adapters.config import LoraModule
 from quire.capabilities.adapters.served import Adapters, AdapterSource
 from quire.core.errors import ConfigError, ModelError, QuireError
 from quire.core.protocol import Adapter
@@ -63,32 +63,25 @@ def adapter_check(model: Model, instruction_set: str, max_rank: int) -> Check:
 
 
 def serve_adapters(
-    settings: AdapterSettings, model: Model, instruction_set: str, ranks: Ranks | None
-) -> tuple[Adapters, AdapterShare]:
-    """The adapters that settings name, none of them in memory yet; and what they may take there.
+    modules: Iterable[LoraModule], most_kept: int, check: Check, ranks: Ranks | None
+) -> Adapters:
+    """Those that settings name, none of them in memory yet. ModelError: one cannot be served.
 
     ranks: the others, which read them too.
-
-    Raises:
-        ConfigError: the model's code is not our own.
-        ModelError: one cannot be served with this model.
     """
-    check = adapter_check(model, instruction_set, settings.max_lora_rank)
 
     def check_for_all(path: Path) -> AdapterSource:
         source = check(path)
         return source if ranks is None else _on_all(ranks, source, lambda: list(adapters.weights))
 
-    most_kept = settings.max_cpu_loras or settings.max_loras
     adapters = Adapters(most_kept, check_for_all)
-    for module in settings.adapters:
+    for module in modules:
         source = adapters.check(Path(module.path).expanduser())
         adapters.add(module.name, source, module.base_model_name)
-    bytes_each = _most_bytes(model, settings.max_lora_rank)
-    return adapters, AdapterShare(settings.max_loras, most_kept, settings.max_lora_rank, bytes_each)
+    return adapters
 
 
-def _most_bytes(model: Model, rank: int) -> int:
+def most_bytes(model: Model, rank: int) -> int:
     """Of an adapter of so large a rank, of all that can be adapted."""
     assert isinstance(model, DecoderModel), "others have no adapters"
     held = [one.held for one in adaptable(model).values()]

@@ -30,7 +30,7 @@ class AdapterSource(NamedTuple):
 
 
 class AdapterCard(NamedTuple):
-    """What is told of an adapter."""
+    """An adapter as lists of models show it."""
 
     name: str
     path: str

@@ -18,7 +18,7 @@ from quire.blocks.store.config import no_store_on_gpu
 from quire.blocks.transfer import BlockServer
 from quire.blocks.transfer.config import NO_ROLE_ON_GPU
 from quire.capabilities.adapters.config import AdapterShare
-from quire.capabilities.adapters.reading import serve_adapters
+from quire.capabilities.adapters.reading import adapter_check, most_bytes, serve_adapters
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.speculation import speculation_of
 from quire.capabilities.speculation.model import DraftModel
@@ -207,9 +207,7 @@ def _load(
     if draft is not None:
         cache = cache.with_draft(cache_shape(draft.model, draft.kv_dtype))
     limits = limits_of(config, cache)
-    adapters, share = None, None
-    if config.enable_lora:
-        adapters, share = serve_adapters(config, model, runtime.instruction_set, team)
+    adapters, share = _serve_adapters(config, model, runtime.instruction_set, team)
     with runtime.settling():
         budget = left_by_adapters(runtime.memory_budget(model, limits, dtype), share)
         if runtime.device.type == "cpu":
@@ -224,6 +222,18 @@ def _load(
         runtime.promise(*kept_and_files(config, limits, cache))
     waiting = bytes_for_waiting(budget.beside, engines)
     return _Loaded(model, draft, dtype, cache, limits, adapters, share, waiting)
+
+
+def _serve_adapters(
+    config: EngineConfig, model: Model, instruction_set: str, team: Team | None
+) -> tuple[Adapters | None, AdapterShare | None]:
+    """Those that are asked for, and what of the memory may be theirs."""
+    if not config.enable_lora:
+        return None, None
+    most_kept, rank = config.max_cpu_loras or config.max_loras, config.max_lora_rank
+    check = adapter_check(model, instruction_set, rank)
+    adapters = serve_adapters(config.adapters, most_kept, check, team)
+    return adapters, AdapterShare(config.max_loras, most_kept, rank, most_bytes(model, rank))
 
 
 def _recovery_costs(
