@@ -93,8 +93,7 @@ class Engine:
         self.part_times = PartTimes(self.parts)
         self.sessions = SessionManager(scheduler, input_processor, clock, sessions)
         self.use(capabilities)
-        longest = input_processor.max_model_len or 0
-        self.waiting_room = WaitingRoom(scheduler.queue, queue, longest)
+        self.waiting_room = WaitingRoom(scheduler.queue, queue)
         self.torn = False
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
@@ -226,8 +225,7 @@ class Engine:
         self.scheduler, capabilities = self._traits.afresh(self.capabilities)
         self.use(capabilities)
         self.sessions.renew(self.scheduler)
-        longest = self.input_processor.max_model_len or 0
-        self.waiting_room = WaitingRoom(self.scheduler.queue, self.waiting_room.limits, longest)
+        self.waiting_room = WaitingRoom(self.scheduler.queue, self.waiting_room.limits)
         self.reset_prefix_cache()
         self.torn = False
 

@@ -22,31 +22,25 @@ class QueueLimits:
     """What may wait to be let in; None: any number.
 
     max_requests: that wait.
-    max_bytes: that their prompts take together; one of the longest has room all the same.
+    max_bytes: that their prompts take together; one of ``longest`` tokens has room all the same.
     """
 
     max_requests: int | None = None
     max_bytes: int | None = None
+    longest: int = 0
 
 
 class WaitingRoom:
     """Requests that wait in ``queue`` and have never been let in.
 
-    longest: tokens of a prompt for which there is room whatever it takes.
-
     An event loop keeps room for those that come; an engine's thread queues them. Each counts once,
     at any moment: as one that comes until it is queued, and from then on in the queue.
     """
 
-    def __init__(
-        self,
-        queue: RequestQueue,
-        limits: QueueLimits = QueueLimits(),  # frozen
-        longest: int = 0,
-    ) -> None:
+    def __init__(self, queue: RequestQueue, limits: QueueLimits = QueueLimits()) -> None:
         self.limits, self.limit = limits, limits.max_requests
         most = limits.max_bytes
-        self.max_tokens = None if most is None else max(most // TOKEN_BYTES, longest)
+        self.max_tokens = None if most is None else max(most // TOKEN_BYTES, limits.longest)
         self.num_refused = 0
         self._queue = queue
         self._coming = 0  # that are made ready to be queued

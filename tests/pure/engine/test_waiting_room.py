@@ -236,7 +236,7 @@ def test_who_waited_too_long_is_told_when_to_come_again() -> None:
 
 
 def test_one_prompt_of_the_longest_may_always_wait() -> None:
-    room = WaitingRoom(RequestQueue(SchedulingPolicy.FCFS), QueueLimits(None, 1000), longest=500)
+    room = WaitingRoom(RequestQueue(SchedulingPolicy.FCFS), QueueLimits(None, 1000, 500))
     refused = pytest.raises(QueueFullError, match="500 tokens")
     with room.reserve(1, [[5] * 500]), refused, room.reserve(1, ["a text of some tokens"]):
         pass

@@ -75,7 +75,7 @@ def build_encoder(
         ExecutorTraits(
             parts=executor.parts, afresh=renewal(executor, schedule, config, alone=True)
         ),
-        queue=QueueLimits(config.max_num_waiting, bytes_for_waiting()),
+        queue=QueueLimits(config.max_num_waiting, bytes_for_waiting(), limits.max_model_len or 0),
         sessions=SessionRules(config.session_timeout, "this model is an encoder: no sessions"),
     )
     record(engine, config, capacity, started)

@@ -168,7 +168,7 @@ def _build(
             events=events,
             others=team,
         ),
-        queue=QueueLimits(config.max_num_waiting, waiting_bytes),
+        queue=QueueLimits(config.max_num_waiting, waiting_bytes, limits.max_model_len or 0),
         sessions=_session_rules(config, cache, runtime),
     )
     record(engine, config, capacity, started)
