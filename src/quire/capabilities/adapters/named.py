@@ -36,7 +36,7 @@ LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
 """One for all prompts, or one of each."""
 
 
-class Turns(Protocol):
+class EngineTurns(Protocol):
     """Lets one caller of an engine act after the other; see ``Driver``."""
 
     def turn(self, act: Callable[[], _T]) -> _T: ...
@@ -47,7 +47,7 @@ class Turns(Protocol):
 class NamedAdapters:
     """Reads what is named, unless that is what is known by the name; None: nothing is served."""
 
-    def __init__(self, adapters: Adapters | None, turns: Turns) -> None:
+    def __init__(self, adapters: Adapters | None, turns: EngineTurns) -> None:
         self._adapters, self._turns = adapters, turns
         self._versions: dict[str, int] = {}  # by name, of those that requests have brought
 

@@ -21,17 +21,17 @@ Check = Callable[[Path], AdapterSource]
 """Finds the adapter in a directory, or raises a ModelError."""
 
 
-class Member(Protocol):
+class OtherRank(Protocol):
     """Another rank."""
 
     rank: int
 
 
-class Ranks(Protocol):
+class Readers(Protocol):
     """Those that compute with rank 0."""
 
     @property
-    def members(self) -> Sequence[Member]: ...
+    def members(self) -> Sequence[OtherRank]: ...
 
     def ask(self, kind: str, **content: Any) -> None:
         """Say something to all of them."""
@@ -63,7 +63,7 @@ def adapter_check(model: Model, instruction_set: str, max_rank: int) -> Check:
 
 
 def serve_adapters(
-    modules: Iterable[LoraModule], most_kept: int, check: Check, ranks: Ranks | None
+    modules: Iterable[LoraModule], most_kept: int, check: Check, ranks: Readers | None
 ) -> Adapters:
     """Those that settings name, none of them in memory yet. ModelError: one cannot be served.
 
@@ -89,7 +89,7 @@ def most_bytes(model: Model, rank: int) -> int:
 
 
 def _on_all(
-    ranks: Ranks, source: AdapterSource, kept: Callable[[], Iterable[Adapter]]
+    ranks: Readers, source: AdapterSource, kept: Callable[[], Iterable[Adapter]]
 ) -> AdapterSource:
     """The same, whose weights are read by all ranks at once, each its part.
 
