@@ -19,6 +19,7 @@ from quire import LLM, SamplingParams
 from quire.capabilities.speculation import Speculation
 from quire.core.protocol import TO_DRAFT
 from quire.core.scheduling import Scheduler
+from quire.engine.capabilities import Capabilities
 
 COUNTS, TOKENS = (0, 1, 2, 3, 4, 6, 8), 300
 QUESTIONS = (
@@ -77,7 +78,7 @@ def main() -> None:
     clock = time.perf_counter if arguments.unit == "wall" else time.thread_time
     llm.engine.clock = clock
     kinds = {f"{count}": Always(count) if count else None for count in COUNTS}
-    kinds["as it chooses"] = llm.engine.speculation
+    kinds["as it chooses"] = llm.engine.capabilities.speculation
     took: dict[str, list[list[float]]] = {name: [[] for _ in QUESTIONS] for name in kinds}
     steps = dict.fromkeys(kinds, 0)
     for turn in range(arguments.rounds + 1):
@@ -86,7 +87,7 @@ def main() -> None:
                 max_tokens=TOKENS, temperature=arguments.temperature, seed=number
             )
             for name, speculation in kinds.items():
-                llm.engine.speculation = speculation
+                llm.engine.use(Capabilities(speculation=speculation))
                 seconds, count = serve(llm, params, question, clock)
                 if turn:  # the first warms up
                     took[name][number].append(seconds)

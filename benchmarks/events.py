@@ -73,8 +73,8 @@ def main() -> None:
             if number:  # the first round warms up
                 ratios.append(took[id(silent)][0] / took[id(telling)][0])
                 used.append(took[id(silent)][1] / took[id(telling)][1])
-        assert telling.engine.events is not None
-        told = telling.engine.events.num_published
+        assert telling.engine.capabilities.events is not None
+        told = telling.engine.capabilities.events.num_published
         reader.terminate()
         reader.wait()
         telling.engine.close()

@@ -111,9 +111,9 @@ def _rate(
 ) -> float:
     """Output tokens a second, after all prompts have been computed."""
     engine = llm.engine
-    speculation = engine.speculation
+    capabilities = engine.capabilities
     if not drafting:
-        engine.speculation = None
+        engine.use(capabilities._replace(speculation=None))
     writing.outputs = {prompt[0]: output for prompt, output in texts}
     for number, (prompt, output) in enumerate(texts):
         params = SamplingParams(max_tokens=len(output), temperature=0.0, ignore_eos=True)
@@ -125,7 +125,7 @@ def _rate(
         if not tokens and all(group.expanded for group in engine.scheduler.running):
             started, tokens = time.perf_counter(), -len(texts)
     tokens += sum(len(output) for _, output in texts)
-    engine.speculation = speculation
+    engine.use(capabilities)
     return tokens / (time.perf_counter() - started)
 
 

@@ -108,8 +108,8 @@ def serve_batch(llm: LLM, number: int) -> dict[str, float]:
     start, before = time.perf_counter(), time.process_time()
     outputs = llm.generate(prompts, params, use_tqdm=False)
     answered = time.perf_counter() - start
-    if llm.engine.store is not None:
-        llm.engine.store.flush()
+    if llm.engine.capabilities.store is not None:
+        llm.engine.capabilities.store.flush()
     assert not any(output.metrics.cached_tokens for output in outputs)
     written, processor = time.perf_counter() - start, time.process_time() - before
     return {"answered": answered, "written": written, "processor": processor}

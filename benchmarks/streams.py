@@ -36,7 +36,7 @@ from quire.core.memory import PagedAllocator
 from quire.core.protocol import Outcome, PendingStep, Sample, Step, StepResult
 from quire.core.scheduling import Scheduler
 from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor
+from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
 from quire.http.guards.connections import Connection, Connections
@@ -79,9 +79,7 @@ def serve(arguments: argparse.Namespace) -> uvicorn.Server:
     scheduler = Scheduler(
         PagedAllocator(blocks, 16), max_num_seqs=arguments.streams, max_num_batched_tokens=4096
     )
-    inputs = InputProcessor(
-        load_tokenizer(_DEMO), vocab_size=_VOCAB, max_model_len=2048, eos_token_ids=[], seed=0
-    )
+    inputs = InputProcessor(load_tokenizer(_DEMO), ModelOutputs(_VOCAB), max_model_len=2048, seed=0)
     engine = Engine(scheduler, Pause(arguments.step_ms / 1000, warm=arguments.warm), inputs)
     config = ServerConfig(port=0, stream_interval=arguments.stream_interval)
     return Server(create_app(engine, ["quire-demo"], config), config)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from quire.capabilities.grammar import GrammarCompiler, Guide, Place, Rules, fill_masks
+from quire.capabilities.grammar import GrammarCompiler, Guide, Rules
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.engine.llm import LLM
@@ -121,7 +121,7 @@ def _tell_masks(rows: list[StructuredOutputs], llm: LLM) -> None:
         guide, output = Guide(rules), list[int]()
         for _ in range(40):
             started = time.perf_counter()
-            bits = fill_masks([Place(guide, output, len(output))], size)
+            bits = Guide.fill_masks([(guide, output, len(output))], size)
             times.append(time.perf_counter() - started)
             mask = np.unpackbits(bits.view(np.uint8), count=size, bitorder="little")
             output.append(int(rng.choice(np.flatnonzero(mask))))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from quire.core import moved
 
 if TYPE_CHECKING:
+    from quire.capabilities.adapters.named import LoRARequest
     from quire.core.protocol import PoolingParams, SamplingParams
     from quire.engine.beams import BeamSearchParams
     from quire.engine.llm import LLM
-    from quire.engine.lora_request import LoRARequest
 
 __version__ = "0.1.0"
 

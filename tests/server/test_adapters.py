@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from quire.capabilities.adapters.served import Adapters
 from quire.core.errors import ConfigError
-from quire.engine.adapters import AdapterShelf
 from quire.engine.assembly import build_engine
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
@@ -36,9 +36,10 @@ class Served:
         self.server, self.engine, self.directory = server, engine, directory
 
     @property
-    def shelf(self) -> AdapterShelf:
-        assert self.engine.adapters is not None
-        return self.engine.adapters
+    def adapters(self) -> Adapters:
+        adapters = self.engine.capabilities.adapters
+        assert adapters is not None
+        return adapters
 
     def post(self, path: str, **body: Any) -> httpx.Response:
         return self.http.post(path, json=body)
@@ -57,15 +58,15 @@ class Served:
 
     def hold(self, name: str) -> threading.Event:
         """From now on the adapter's files are read only once the event is set."""
-        adapter, read = self.shelf.find(name), threading.Event()
-        source = self.shelf._sources[adapter]
+        adapter, read = self.adapters.find(name), threading.Event()
+        source = self.adapters._sources[adapter]
 
         def load() -> Any:
             assert read.wait(20)
             return source.load()
 
-        self.shelf._sources[adapter] = source._replace(load=load)
-        self.shelf.weights.pop(adapter, None)
+        self.adapters._sources[adapter] = source._replace(load=load)
+        self.adapters.weights.pop(adapter, None)
         return read
 
 
@@ -113,7 +114,7 @@ def served(files: Path) -> Iterator[Served]:
     with serving(files) as served:
         yield served
         eventually(lambda: not served.engine.has_work)
-        assert served.engine.scheduler.adapters.in_use == [] and not served.shelf._users
+        assert served.engine.scheduler.adapters.in_use == [] and not served.adapters._users
 
 
 def test_adapters_are_models_with_a_parent_in_every_door(served: Served) -> None:
@@ -236,7 +237,7 @@ def test_whoever_waits_for_one_to_be_read_may_leave_or_see_it_unloaded(served: S
     waiter.join(20)
     assert texts == [text]
     eventually(lambda: not served.engine.has_work)
-    assert all(adapter.name != "m" for adapter in served.shelf.weights)
+    assert all(adapter.name != "m" for adapter in served.adapters.weights)
 
 
 def test_a_server_ends_while_one_is_read(files: Path) -> None:
@@ -302,14 +303,14 @@ def test_a_session_keeps_the_adapter_that_it_was_opened_with(served: Served, the
             if change and number == 0 and then != "unloaded":
                 assert served.load("kept", "m1", load_inplace=True).status_code == 200
                 served.text("kept")
-            served.shelf.weights.clear()  # it is read again, from where it was
+            served.adapters.weights.clear()  # it is read again, from where it was
         assert served.http.delete(f"/v1/sessions/{session}").status_code == 200
         return found
 
-    before = len(served.shelf._sources)
+    before = len(served.adapters._sources)
     assert texts(change=True) == texts(change=False)
     served.post("/v1/unload_lora_adapter", lora_name="kept")
-    assert not served.shelf._kept and len(served.shelf._sources) <= before
+    assert not served.adapters._sessions and len(served.adapters._sources) <= before
 
 
 def test_series_of_adapters_that_are_gone_go_and_their_counts_stay(served: Served) -> None:
@@ -333,7 +334,7 @@ def test_series_of_adapters_that_are_gone_go_and_their_counts_stay(served: Serve
     told: list[int] = []
     thread = threading.Thread(target=lambda: told.append(served.complete("passing3").status_code))
     thread.start()
-    eventually(lambda: served.shelf._users.total() == 1)
+    eventually(lambda: served.adapters._users.total() == 1)
     served.post("/v1/unload_lora_adapter", lora_name="passing3")
     read.set()
     thread.join(20)

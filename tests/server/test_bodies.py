@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
-from quire.engine.input_processor import InputProcessor
+from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.http.config.server import ServerConfig
 from quire.http.guards import bodies
 from quire.http.guards.bodies import Bodies, default_max_body_bytes
@@ -178,10 +178,11 @@ def test_a_large_answer_is_made_off_the_event_loop(
 
 def test_by_default_there_is_room_for_whatever_can_be_served() -> None:
     def input_processor(max_model_len: int | None) -> InputProcessor:
-        return InputProcessor(tokenizer, vocab_size=4096, max_model_len=max_model_len, **others)
+        return InputProcessor(
+            tokenizer, ModelOutputs(4096, [0]), max_model_len=max_model_len, seed=0
+        )
 
     tokenizer = scripted_engine()[0].input_processor.tokenizer
-    others: dict[str, Any] = {"eos_token_ids": [0], "seed": 0}
     for max_model_len in (256, 2048, 8192, 32_768):
         limit = default_max_body_bytes(input_processor(max_model_len))
         prompt = json.dumps("é" * input_processor(max_model_len).max_characters)

@@ -18,6 +18,7 @@ import pytest
 from scripts.dashboard import GRAFANA, OF_PROMETHEUS, dashboard, metrics_in, queries
 
 from quire.core.errors import ConfigError
+from quire.engine.capabilities import Capabilities
 from quire.engine.tracing import spans as spans_module
 from quire.http.config.server import ServerConfig
 from quire.http.logs import JSONLines
@@ -203,11 +204,11 @@ def test_dashboard_and_alerts_name_metrics_that_there_are() -> None:
     with traced() as (server, _):
         server.complete(prompt=[1], max_tokens=3)
         eventually(server.is_idle)
-        engine: Any = server.engine
-        engine.speculation = SimpleNamespace(num_bytes=0)
-        engine.store = SimpleNamespace(counts=counts, num_bytes=0, quiet=False, close=lambda: None)
+        engine = server.engine
+        store: Any = SimpleNamespace(counts=counts, num_bytes=0, quiet=False)
+        speculation: Any = SimpleNamespace(num_bytes=0)
+        engine.use(Capabilities(speculation=speculation, store=store))
         lines = server.http.get("/metrics").text.splitlines()
-        engine.speculation = None
     there = {line.partition("{")[0] for line in lines if not line.startswith("#")}
     asked = set().union(*map(metrics_in, queries()))
     assert len(asked) > 20 and asked - there == OF_PROMETHEUS

@@ -12,6 +12,7 @@ from quire.capabilities.speculation import Proposal
 from quire.core.protocol import TO_DRAFT, Chunk, Outcome, Request, Step
 from quire.core.scheduling import Scheduler
 from quire.core.scheduling.sequence import Sequence
+from quire.engine.capabilities import Capabilities
 
 if TYPE_CHECKING:
     from support.live_server import LiveServer
@@ -72,7 +73,9 @@ class Verified:
         self.drafts = self.right = 0
         rng = random.Random(seed)
         engine = llm.engine
-        engine.speculation = None  # how many are worth it is not the question
+        engine.use(
+            engine.capabilities._replace(speculation=None)
+        )  # how many are worth it is not the question
         self._drafting = Drafting(
             engine.scheduler, drafts or (lambda *_: [TO_DRAFT] * rng.randint(0, 5))
         )
@@ -138,8 +141,9 @@ class Foreseen:
 @contextmanager
 def foreseen(server: LiveServer) -> Iterator[Foreseen]:
     assert server.executor.script is not None
-    server.engine.speculation = drafts = Foreseen(server.executor.script)  # type: ignore[assignment]
+    drafts: Any = Foreseen(server.executor.script)
+    server.engine.use(Capabilities(speculation=drafts))
     try:
         yield drafts
     finally:
-        server.engine.speculation = None
+        server.engine.use(Capabilities())

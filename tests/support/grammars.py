@@ -10,7 +10,7 @@ import numpy as np
 import tokenizers
 
 import quire
-from quire.capabilities.grammar import GrammarCompiler, Guide, Place, Rules, fill_masks
+from quire.capabilities.grammar import GrammarCompiler, Guide, Rules
 from quire.core.protocol import SamplingParams, StructuredOutputs
 
 END = 0
@@ -81,6 +81,6 @@ def allows(rules: Rules, text: str) -> bool:
 
 def allowed(rules: Rules, output: Sequence[int], size: int) -> list[int]:
     """The tokens that may come next."""
-    bits = fill_masks([Place(Guide(rules), output, len(output))], size).view(np.uint8)
+    bits = Guide.fill_masks([(Guide(rules), output, len(output))], size).view(np.uint8)
     row = np.unpackbits(bits, axis=1, count=size, bitorder="little")[0]
     return [int(token) for token in row.nonzero()[0]]

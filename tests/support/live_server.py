@@ -20,8 +20,11 @@ from quire.core.memory import PagedAllocator
 from quire.core.protocol import Pooler, PreemptionMode
 from quire.core.scheduling import Ring, Scheduler
 from quire.core.scheduling.preemption import Preemption
-from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor
+from quire.engine.capabilities import Capabilities
+from quire.engine.engine import Engine, ExecutorTraits
+from quire.engine.input_processor import InputProcessor, ModelOutputs
+from quire.engine.session_manager import SessionRules
+from quire.engine.waiting_room import QueueLimits
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
 from quire.http.serving import Server
@@ -225,25 +228,23 @@ def scripted_engine(
             **scheduling,
         )
 
-    def afresh() -> tuple[Scheduler, None]:
+    def afresh(capabilities: Capabilities) -> tuple[Scheduler, Capabilities]:
         executor.forget()
-        return schedule(), None
+        return schedule(), capabilities._replace(speculation=None)
 
     input_processor = InputProcessor(
         tokenizer,
-        vocab_size=_VOCAB,
+        ModelOutputs(_VOCAB, _EOS, Pooler(WIDTH, shorter=(2,))),
         max_model_len=max_model_len,
-        eos_token_ids=_EOS,
         seed=0,
-        pooler=Pooler(WIDTH, shorter=(2,)),
     )
     engine = Engine(
         schedule(),
         executor,
         input_processor,
-        session_timeout=session_timeout,
-        max_num_waiting=max_num_waiting,
-        afresh=afresh,
+        ExecutorTraits(afresh=afresh),
+        queue=QueueLimits(max_num_waiting),
+        sessions=SessionRules(session_timeout),
     )
     return engine, executor
 

@@ -12,7 +12,7 @@ from quire.core.kv_groups import KVGroup, sights_of
 from quire.core.limits import EngineLimits
 from quire.core.protocol import PendingStep, RecoveryCosts, SamplingParams, Step, work_of
 from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor
+from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.recorder import RequestRecorder
 from quire.engine.step_recorder import StepRecorder
 from quire.engine.traces.request import TraceRequest
@@ -83,10 +83,10 @@ def record(
     engine = Engine(
         LIMITS.scheduler(RecoveryCosts()),
         _TimedExecutor(machine, costs, held_up),
-        InputProcessor(_TOKENIZER, vocab_size=50, max_model_len=120, eos_token_ids=[], seed=0),
+        InputProcessor(_TOKENIZER, ModelOutputs(50), max_model_len=120, seed=0),
         clock=machine.clock,
-        recorder=RequestRecorder(files.trace, LIMITS.block_size, 0.5, engine=told),
     )
+    engine.record(RequestRecorder(files.trace, LIMITS.block_size, 0.5, engine=told))
     engine.watchers.add(
         StepRecorder(
             files.steps, sights_of(LIMITS.kv_groups), 0.5, machine.clock, machine.processor

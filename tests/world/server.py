@@ -10,10 +10,12 @@ from typing import Any
 from quire.core.protocol import RecoveryCosts
 from quire.core.scheduling import Preemption, Scheduler
 from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor
+from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.outputs import Delta
 from quire.engine.recorder import RequestRecorder
+from quire.engine.session_manager import SessionRules
 from quire.engine.thread import EngineThread
+from quire.engine.waiting_room import QueueLimits
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
 from quire.text.tokenizer import Tokenizer
@@ -84,21 +86,21 @@ class VirtualServer:
         )
         input_processor = InputProcessor(
             StormyTokenizer(tokenizer, weather),
-            vocab_size=_VOCAB,
+            ModelOutputs(_VOCAB, [EOS]),
             max_model_len=MAX_MODEL_LEN,
-            eos_token_ids=[EOS],
             seed=0,
         )
         path: Any = self.path
-        return Engine(
+        engine = Engine(
             scheduler,
             StormyExecutor(StormyPools(sizes, weather), weather),
             input_processor,
+            queue=QueueLimits(settings.max_num_waiting),
+            sessions=SessionRules(settings.session_timeout),
             clock=lambda: loop.time() + weather.clock_offset,
-            session_timeout=settings.session_timeout,
-            max_num_waiting=settings.max_num_waiting,
-            recorder=RequestRecorder(path, BLOCK, loop.time()),
         )
+        engine.record(RequestRecorder(path, BLOCK, loop.time()))
+        return engine
 
     def _thread(
         self,

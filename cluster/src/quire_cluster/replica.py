@@ -40,8 +40,9 @@ async def load_replica(
     """engines: how many may share this machine's memory. prefiller: for one that decodes."""
     served = await asyncio.to_thread(build, engine_config, config, name, engines)
     logger.info("replica %s: %s", name, served.capacity.describe())
-    if isinstance(served.engine.transfer, BlockFetcher):
-        served.engine.transfer.prefiller = prefiller
+    transfer = served.engine.capabilities.transfer
+    if isinstance(transfer, BlockFetcher):
+        transfer.prefiller = prefiller
     replica = Replica(name, served, engine_config.role)
     await replica.start()
     return replica
@@ -101,14 +102,15 @@ class Replica:
 
     async def _prefill(self, prompt: Mapping[str, Any]) -> tuple[str, int]:
         engine, params = self._engine.engine, SamplingParams(max_tokens=1, temperature=0.0)
-        if not isinstance(engine.transfer, BlockServer):
+        server = engine.capabilities.transfer
+        if not isinstance(server, BlockServer):
             raise EngineError("this replica hands no blocks over")
         name = f"prefill-{uuid4().hex}"
         async with aclosing(self._engine.generate({name: prompt}, params)) as computed:
             async for _ in computed:
                 pass
         await self._engine.call(engine.put_away)
-        return engine.transfer.host, engine.transfer.port
+        return server.host, server.port
 
     def check_health(self) -> None:
         """EngineError if requests cannot be served."""
@@ -129,8 +131,8 @@ def report_of(engine: Engine, number: int) -> ReplicaReport:
     )
     backlog = sum(max(0, each.num_prompt_tokens - each.num_computed) for each in branches)
     rate = stats.num_tokens / stats.busy_seconds if stats.busy_seconds else 0.0
-    wait = engine.waiting_room.predicted_wait
-    if isinstance(engine.transfer, BlockServer) and rate:  # nothing but prompts is waited for
+    wait, transfer = engine.waiting_room.predicted_wait, engine.capabilities.transfer
+    if isinstance(transfer, BlockServer) and rate:  # nothing but prompts is waited for
         wait = max(wait, backlog / rate)
     return ReplicaReport(number, usage.capacity, usage.free + usage.cached, backlog, wait, rate)
 

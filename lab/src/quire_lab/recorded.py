@@ -12,13 +12,10 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from quire.blocks.store import DiskStore, Tiers
-from quire.capabilities.speculation import Speculation
 from quire.core.protocol import Decision, Outcome, Parts, Progress, Step
-from quire.engine.adapters import AdapterShelf
+from quire.engine.capabilities import Capabilities
 from quire.engine.dashboard import BlockTracker, delta, snapshot
 from quire.engine.decision_log import DecisionLog
-from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
 from quire.engine.part_times import PartTimes
 from quire.engine.progress import RequestProgress
@@ -45,11 +42,8 @@ class Notes:
         self.recent = Recent(self.stats)
         self.part_times = PartTimes(Parts())  # none: nothing is computed
         self.log = DecisionLog()
-        self.waiting_room = WaitingRoom(self.scheduler.queue, None)
-        self.speculation: Speculation | None = engine.speculation
-        self.adapters: AdapterShelf | None = None
-        self.others: OtherRanks | None = None
-        self.store: DiskStore | Tiers | None = None
+        self.waiting_room = WaitingRoom(self.scheduler.queue)
+        self.capabilities = Capabilities(speculation=engine.speculation)
         self.now = 0.0
         self.clock = lambda: self.now
         self._last: dict[str, dict[int, float]] = {}  # when outputs had their latest tokens

@@ -14,6 +14,7 @@ from quire.capabilities.speculation.draft_model import DraftModelDrafter
 from quire.core.protocol import Chunk, Request, Roster, SamplingParams
 from quire.core.scheduling.sequence import Sequence as Branch
 from quire.engine.assembly import build_engine
+from quire.engine.capabilities import Capabilities
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.prompts import Prompt
@@ -164,9 +165,10 @@ def compare_steps(
     drafted, draft = kind in ("drafts", "model"), capacity.draft
     num_draft_layers = 0 if draft is None else draft.num_layers
     executor = TimedExecutor(built.executor, capacity.limits, num_draft_layers)
-    if built.adapters is not None:  # there is no waiting for what a simulator has at once
-        sources = built.adapters._sources.items()
-        built.adapters.weights |= {adapter: source.load() for adapter, source in sources}
+    adapters = built.capabilities.adapters
+    if adapters is not None:  # there is no waiting for what a simulator has at once
+        loaded = {adapter: source.load() for adapter, source in adapters._sources.items()}
+        adapters.weights |= loaded
     path = tmp_path / "trace.jsonl"
     recorder = RequestRecorder(path, config.block_size, 0.0, drafts=drafted)
     engine = Engine(
@@ -174,12 +176,12 @@ def compare_steps(
         executor,
         built.input_processor,
         clock=lambda: executor.now,
-        recorder=recorder,
     )
+    engine.record(recorder)
     if drafted:
         texts = executor.texts = plain_texts(config, longest_prompt, count)
         drafter = DraftModelDrafter() if kind == "model" else Knowing(texts)
-        engine.speculation = Speculation([drafter], DRAFTING.most)
+        engine.use(Capabilities(speculation=Speculation([drafter], DRAFTING.most)))
     adapted, beams = config.enable_lora, kind == "beams"
     measured, _ = serve(engine, executor, beams, longest_prompt, adapted=adapted, count=count)
     recorder.close()

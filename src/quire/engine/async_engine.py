@@ -74,9 +74,10 @@ class AsyncEngine:
         self._sweeper: asyncio.Task[None] | None = None
         self._resting: asyncio.TimerHandle | None = None
         self._handover: Handover | None = None
-        if isinstance(engine.transfer, BlockFetcher):
+        transfer = engine.capabilities.transfer
+        if isinstance(transfer, BlockFetcher):
             allocator = engine.scheduler.allocator
-            self._handover = Handover(engine.transfer, allocator, self._preparation, self.call)
+            self._handover = Handover(transfer, allocator, self._preparation, self.call)
 
     @property
     def healthy(self) -> bool:
@@ -91,11 +92,12 @@ class AsyncEngine:
         """Start the thread. Call it from the event loop that will use the engine."""
         self._loop = asyncio.get_running_loop()
         self._delivery.start(self._loop)
-        if self.engine.sessions.timeout:
-            self._sweeper = self._loop.create_task(self._sweep(self.engine.sessions.timeout))
+        if self.engine.sessions.rules.timeout:
+            self._sweeper = self._loop.create_task(self._sweep(self.engine.sessions.rules.timeout))
         self._thread.start()
-        if self.engine.others is not None:
-            self.engine.others.watch(self._thread.fail)
+        others = self.engine.capabilities.others
+        if others is not None:
+            others.watch(self._thread.fail)
 
     async def stop(self) -> None:
         """End the thread after its current step; running requests end with an EngineError.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from quire.core.errors import EngineError, QueueTimeoutError, QuireError
-from quire.core.protocol import Decision
+from quire.core.errors import QueueTimeoutError, QuireError
+from quire.core.protocol import Decision, Request
 from quire.core.scheduling.request_queue import RequestQueue
-from quire.engine.adapters import Read
 from quire.engine.outputs import Delta
 from quire.engine.progress import RequestProgress
 from quire.engine.waiting_room import WaitingRoom
@@ -32,13 +31,15 @@ class EarlyEnds:
         """These too are to be told, by whoever tells next."""
         self._told += deltas
 
-    def unread(self, failed: Read | None, requests: Mapping[str, RequestProgress]) -> None:
-        """Of the requests, those that wait for an adapter that cannot be read, if one cannot."""
-        if failed is None:
-            return
-        error = EngineError(f"adapter {failed.adapter.name} cannot be read: {failed.error}")
+    def unready(
+        self,
+        concerns: Callable[[Request], bool],
+        error: QuireError,
+        requests: Mapping[str, RequestProgress],
+    ) -> None:
+        """Some of the requests lack what cannot be had."""
         for request_id, progress in list(requests.items()):
-            if progress.request.adapter == failed.adapter:
+            if concerns(progress.request):
                 self._end_one(request_id, error)
 
     def expired(self, decision: Decision, room: WaitingRoom, queue: RequestQueue) -> None:

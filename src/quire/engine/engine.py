@@ -5,12 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
-from quire.blocks.events import EventPublisher
-from quire.blocks.store import DiskStore, Tiers
-from quire.blocks.transfer import BlockFetcher, BlockServer
-from quire.capabilities.speculation import Speculation
 from quire.core.errors import EngineError, QuireError, RankError, RequestError
 from quire.core.protocol import (
     Decision,
@@ -27,14 +24,13 @@ from quire.core.protocol import (
     Verdict,
 )
 from quire.core.scheduling import Scheduler, SequenceGroup
-from quire.engine.adapters import AdapterShelf
 from quire.engine.aside import take_aside
 from quire.engine.books import count_faults
+from quire.engine.capabilities import Capabilities, Hooks
 from quire.engine.decision_log import DecisionLog, tell
 from quire.engine.drafted import count_drafts
 from quire.engine.early_ends import EarlyEnds
 from quire.engine.input_processor import InputProcessor
-from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
 from quire.engine.part_times import PartTimes
 from quire.engine.prepared import PreparedParams, PreparedRequest
@@ -42,23 +38,38 @@ from quire.engine.progress import RequestProgress
 from quire.engine.prompts import Prompt
 from quire.engine.recent import Recent
 from quire.engine.recorder import RequestRecorder
-from quire.engine.session_manager import SessionManager
+from quire.engine.session_manager import SessionManager, SessionRules
 from quire.engine.stats import EngineStats
 from quire.engine.tracing import Standing, Watchers
-from quire.engine.waiting_room import WaitingRoom
+from quire.engine.waiting_room import QueueLimits, WaitingRoom
 
 logger = logging.getLogger(__name__)
 _TORN = "a step was interrupted half way, so that nothing of the engine can be relied on"
 _STEP_FAILED = "the step that computed this request failed; the log tells why"
 
 
+@dataclass(frozen=True)
+class ExecutorTraits:
+    """What an engine needs to know of its executor.
+
+    block_bytes: of a block, in all layers.
+    run_ahead: begin a step while the one before it is under way, where that can be done without
+        its result. It pays where something else than the calling thread computes.
+    parts: what the executor's time goes into.
+    afresh: makes the executor forget all sequences, and gives another scheduler, and capabilities
+        in the place of those that there are. None: that cannot be done.
+    """
+
+    block_bytes: int = 0
+    run_ahead: bool = False
+    parts: Parts = field(default_factory=Parts)
+    afresh: Callable[[Capabilities], tuple[Scheduler, Capabilities]] | None = None
+
+
 class Engine:
     """Drives one scheduler and one executor. Not thread-safe: one thread calls it.
 
-    run_ahead: begin a step while the one before it is under way, where that can be done without
-        its result. It pays where something else than the calling thread computes.
-    max_num_waiting, max_waiting_bytes: see ``WaitingRoom``; of a server's requests alone.
-    afresh: makes another scheduler and speculation, for an executor that knows no sequence.
+    queue: of a server's requests alone.
     torn: for callers to keep: whether an exception has left one of the methods half way.
     """
 
@@ -67,46 +78,39 @@ class Engine:
         scheduler: Scheduler,
         executor: Executor,
         input_processor: InputProcessor,
+        traits: ExecutorTraits | None = None,
         *,
-        block_bytes: int = 0,
+        capabilities: Capabilities = Capabilities(),  # noqa: B008  # frozen
+        queue: QueueLimits = QueueLimits(),  # noqa: B008
+        sessions: SessionRules = SessionRules(),  # noqa: B008
         clock: Callable[[], float] = time.monotonic,
-        session_timeout: float = 0.0,
-        why_no_sessions: str | None = None,
-        why_no_soft_cuts: str | None = None,
-        recorder: RequestRecorder | None = None,
-        run_ahead: bool = False,
-        max_num_waiting: int | None = None,
-        max_waiting_bytes: int | None = None,
-        speculation: Speculation | None = None,
-        adapters: AdapterShelf | None = None,
-        store: DiskStore | Tiers | None = None,
-        events: EventPublisher | None = None,
-        others: OtherRanks | None = None,
-        transfer: BlockServer | BlockFetcher | None = None,
-        parts: Parts | None = None,
-        afresh: Callable[[], tuple[Scheduler, Speculation | None]] | None = None,
     ) -> None:
         self.scheduler, self.executor, self.clock = scheduler, executor, clock
         self.input_processor, self.stats = input_processor, EngineStats()
         self.recent = Recent(self.stats)
-        self.sessions = SessionManager(
-            scheduler, input_processor, clock, session_timeout, why_no_sessions,
-            why_no_soft_cuts, adapters,
-        )  # fmt: skip
-        self.waiting_room = WaitingRoom(
-            scheduler.queue, max_num_waiting, max_waiting_bytes, input_processor.max_model_len or 0
-        )
-        self.torn, self._afresh = False, afresh
-        self._run_ahead = run_ahead
-        self.speculation, self.adapters, self.others = speculation, adapters, others
-        self.events, self.store, self.transfer = events, store, transfer
-        self._pending: PendingStep | None = None  # begun by the last call of step()
-        self._last_end, self._block_bytes = 0.0, block_bytes  # of a step; of all layers
-        self._requests: dict[str, RequestProgress] = {}
-        self.recorder, self.parts = recorder, parts or Parts()
+        self._traits = traits or ExecutorTraits()
+        self.parts = self._traits.parts
         self.part_times = PartTimes(self.parts)
-        self.watchers = Watchers(() if recorder is None else (recorder,))
+        self.sessions = SessionManager(scheduler, input_processor, clock, sessions)
+        self.use(capabilities)
+        self.waiting_room = WaitingRoom(scheduler.queue, queue)
+        self.torn = False
+        self._pending: PendingStep | None = None  # begun by the last call of step()
+        self._last_end = 0.0  # of a step
+        self._requests: dict[str, RequestProgress] = {}
+        self.recorder: RequestRecorder | None = None
+        self.watchers = Watchers()
         self.log, self._early_ends = DecisionLog(), EarlyEnds(self.end)
+
+    def use(self, capabilities: Capabilities) -> None:
+        """Have these from now on."""
+        self.capabilities, self._hooks = capabilities, Hooks.of(capabilities)
+        self.sessions.hooks = self._hooks
+
+    def record(self, recorder: RequestRecorder) -> None:
+        """Have requests written down."""
+        self.recorder = recorder
+        self.watchers.add(recorder)
 
     def add_request(
         self,
@@ -146,21 +150,21 @@ class Engine:
         self.sessions.begin_turn(session_id, request_id)
 
     def _accept(self, prepared: PreparedRequest, add: Callable[[Request], SequenceGroup]) -> None:
-        request_id, adapter = prepared.request.request_id, prepared.request.adapter
-        if self.adapters is not None and adapter is not None:
-            self.adapters.begin(adapter)
+        request = prepared.request
+        for begins in self._hooks.request_begins:
+            begins(request)
         try:
-            group = add(prepared.request)
+            group = add(request)
         except RequestError as error:
-            refused = Decision(Verdict.REFUSE, request_id, str(error))
+            refused = Decision(Verdict.REFUSE, request.request_id, str(error))
             self.log.note(refused, self.clock())
-            if self.adapters is not None and adapter is not None:
-                self.adapters.end(adapter)
+            for ends in self._hooks.request_ends:
+                ends(request)
             raise
-        self._requests[request_id] = RequestProgress(
-            prepared, group, self.input_processor.tokenizer, self._block_bytes
+        self._requests[request.request_id] = RequestProgress(
+            prepared, group, self.input_processor.tokenizer, self._traits.block_bytes
         )
-        self.watchers.began(prepared.request)
+        self.watchers.began(request)
 
     def abort(self, request_id: str, error: QuireError | None = None) -> bool:
         """End a request and free its blocks at once; False if it is not running.
@@ -211,18 +215,17 @@ class Engine:
 
         For when nobody knows any more what is as it should be. EngineError: that cannot be.
         """
-        if self._afresh is None:
+        if self._traits.afresh is None:
             raise EngineError(_TORN)
         if self._pending is not None:
             self._pending.wait()
         for one in self._requests.values():
             self._tell_end(one, EngineError(_TORN))
         self._pending, self._requests, self._early_ends = None, {}, EarlyEnds(self.end)
-        self.scheduler, self.speculation = self._afresh()
+        self.scheduler, capabilities = self._traits.afresh(self.capabilities)
+        self.use(capabilities)
         self.sessions.renew(self.scheduler)
-        self.waiting_room = WaitingRoom(self.scheduler.queue, self.waiting_room.limit)
-        if self.adapters is not None:
-            self.adapters.renew()
+        self.waiting_room = WaitingRoom(self.scheduler.queue, self.waiting_room.limits)
         self.reset_prefix_cache()
         self.torn = False
 
@@ -230,9 +233,9 @@ class Engine:
         """End what has threads, processes or files of its own; write what is to be stored."""
         for one in [*self._requests.values()]:  # it was not waited for
             self._tell_end(one, EngineError("the engine has been stopped"))
-        for part in (self.transfer, self.store, self.watchers, self.events, self.others):
-            if part is not None:
-                part.close()
+        self.watchers.close()
+        for close in self._hooks.close:
+            close()
 
     @property
     def has_work(self) -> bool:
@@ -265,26 +268,28 @@ class Engine:
         return deltas
 
     def _begin_now(self) -> PendingStep:
-        if self.adapters is not None:
-            self._early_ends.unread(self.adapters.page(self.scheduler.adapters), self._requests)
+        for prepare in self._hooks.prepare:
+            if (unready := prepare(self.scheduler)) is not None:
+                self._early_ends.unready(*unready, self._requests)
         with self.parts("plan"):
-            if self.speculation is not None:
-                self.speculation.propose(self.scheduler)
+            for propose in self._hooks.propose:
+                propose(self.scheduler)
             step = self.scheduler.schedule(self.clock())
         pending = self._begin(step)
-        if self.adapters is not None and not step.chunks:
-            self.adapters.wait()
+        if not step.chunks:
+            for rest in self._hooks.rest:
+                rest()
         return pending
 
     def _tell_blocks(self) -> None:
-        noted = self.scheduler.block_events
-        if noted is not None and self.events is not None:
-            self.events.publish(noted.take())
+        noted, events = self.scheduler.block_events, self.capabilities.events
+        if noted is not None and events is not None:
+            events.publish(noted.take())
 
     def _begin_next(self, pending: PendingStep) -> PendingStep | None:
-        if not self._run_ahead or pending.has_failed:
+        if not self._traits.run_ahead or pending.has_failed:
             return None
-        if self.speculation is not None and self.speculation.waits(self.scheduler):
+        if any(waits(self.scheduler) for waits in self._hooks.waits):
             return None
         with self.parts("plan"):
             step = self.scheduler.schedule_ahead(pending.step, self.clock())
@@ -320,8 +325,8 @@ class Engine:
         now = self.clock()
         seconds = now - max(step.now, self._last_end)
         self.stats.observe_step(step, seconds)
-        if self.speculation is not None:
-            self.speculation.observe(step, result.outcomes, seconds)
+        for observe in self._hooks.observe:
+            observe(step, result.outcomes, seconds)
         self.stats.num_failed_swaps += sum(move.content is None for move in result.failed_moves)
         self._last_end = now
         failed = self._fail(take_aside(step, result.outcomes, self._request_of))
@@ -365,8 +370,8 @@ class Engine:
 
     def _note_end(self, progress: RequestProgress, error: QuireError | None = None) -> None:
         self.sessions.end_turn(progress.request.request_id)
-        if self.adapters is not None and progress.request.adapter is not None:
-            self.adapters.end(progress.request.adapter)
+        for ends in self._hooks.request_ends:
+            ends(progress.request)
         self._tell_end(progress, error)
 
     def _tell_end(self, progress: RequestProgress, error: QuireError | None) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.grammar import GrammarCompiler
 from quire.core.errors import ContextLengthError, RequestError, UnknownAdapterError, shown
 from quire.core.protocol import Adapter, Pooler, PoolingParams, Request, SamplingParams
 from quire.core.protocol.checks import check_integer, check_token_ids
-from quire.engine.adapters import AdapterShelf
 from quire.engine.prepared import PreparedParams, PreparedRequest
 from quire.engine.prompts import Prompt, check_client, given_of
 from quire.text.bad_words import bad_word_ids
@@ -30,35 +30,46 @@ _EMBEDDINGS = "embeddings (/v1/embeddings, LLM.embed)"
 _MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
 
 
+@dataclass(frozen=True)
+class ModelOutputs:
+    """What a model can give.
+
+    eos_token_ids: that end a text.
+    pooler: of its vectors; None: it gives none.
+    generates: whether it has a head for tokens.
+    """
+
+    vocab_size: int
+    eos_token_ids: Iterable[int] = ()
+    pooler: Pooler | None = None
+    generates: bool = True
+
+
 class InputProcessor:
     """Turns prompts into Requests. Holds no state of running requests: safe from any thread."""
 
     def __init__(
         self,
         tokenizer: Tokenizer,
+        outputs: ModelOutputs,
         *,
-        vocab_size: int,
         max_model_len: int | None,
         default_max_tokens: int = 0,
-        eos_token_ids: Iterable[int],
         seed: int,
         sampling_defaults: Mapping[str, Any] | None = None,
-        pooler: Pooler | None = None,
-        generates: bool = True,
-        adapters: AdapterShelf | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
-        """pooler: of the model's vectors; None: it gives none. generates: whether it has a head."""
         self.tokenizer = tokenizer
         self._encoder = Encoder(tokenizer, max_model_len)
-        self.vocab_size = vocab_size
+        self.vocab_size = vocab_size = outputs.vocab_size
         self.max_model_len = max_model_len  # None: there is no longest sequence
         self._default_max_tokens = default_max_tokens  # what None means if there is none
         self.sampling_defaults = sampling_defaults or {}  # the model's, for SamplingParams.over
         # What is not in the vocabulary cannot end a text.
-        ends = {*eos_token_ids, *tokenizer.end_ids}
+        ends = {*outputs.eos_token_ids, *tokenizer.end_ids}
         self._eos_token_ids = frozenset(id for id in ends if 0 <= id < vocab_size)
-        self.pooler = pooler
-        self.generates = generates
+        self.pooler = outputs.pooler
+        self.generates = outputs.generates
         self._random = random.Random(seed)
         self._adapters = adapters
         self.grammars = GrammarCompiler(tokenizer, vocab_size, self._eos_token_ids)

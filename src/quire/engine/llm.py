@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from tqdm import tqdm
 
-from quire.capabilities.adapters.config import problem_with_name
+from quire.capabilities.adapters.named import LoRARequest, LoRARequests, NamedAdapters
 from quire.core.errors import ConfigError, QuireError, RequestError
 from quire.core.protocol import PoolingParams, SamplingParams
 from quire.engine.assembly import build_engine, tokenizer_directory
@@ -20,13 +20,13 @@ from quire.engine.beams import BeamSearchOutput, BeamSearchParams
 from quire.engine.config import EngineConfig
 from quire.engine.driver import Driver
 from quire.engine.figures import Metric, figures_of
-from quire.engine.lora_request import Adapters, LoRARequest, NamedAdapters
 from quire.engine.many import (
     as_list,
     each_of,
     naming,
     refuse_all_but_none,
     tell_shortened,
+    with_each,
     with_options,
 )
 from quire.engine.outputs import Delta, RequestOutput
@@ -71,7 +71,7 @@ class LLM:
         self.engine, self.capacity = build_engine(self.config)
         self._driver = Driver(self.engine)
         self._numbers = count()  # of sessions and streams
-        self._adapters = NamedAdapters(self._driver, problem_with_name)
+        self._adapters = NamedAdapters(self.engine.capabilities.adapters, self._driver)
 
     def __enter__(self) -> LLM:
         return self
@@ -107,7 +107,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: Bar = True,
         priority: int | Sequence[int] | None = None,
-        lora_request: Adapters = None,
+        lora_request: LoRARequests = None,
         **neutral: Any,
     ) -> list[RequestOutput]:
         """Complete one prompt or many, in order; each is text, token ids, or a dict of either.
@@ -131,7 +131,7 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: Bar = True,
-        lora_request: Adapters = None,
+        lora_request: LoRARequests = None,
         *,
         priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
@@ -176,7 +176,7 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: BeamSearchParams,
-        lora_request: Adapters = None,
+        lora_request: LoRARequests = None,
         use_tqdm: Bar = False,
         **neutral: Any,
     ) -> list[BeamSearchOutput]:
@@ -226,7 +226,7 @@ class LLM:
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         use_tqdm: Bar = True,
         priority: int | Sequence[int] | None = None,
-        lora_request: Adapters = None,
+        lora_request: LoRARequests = None,
         **neutral: Any,
     ) -> list[EmbeddingRequestOutput]:
         """The vectors of one text or many, in order, as the model's files say they are made.
@@ -242,7 +242,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         use_tqdm: Bar = True,
-        lora_request: Adapters = None,
+        lora_request: LoRARequests = None,
         pooling_task: str | None = None,
         **neutral: Any,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
@@ -265,7 +265,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         pooling_params: PoolingParams | None = None,
         use_tqdm: Bar = True,
-        lora_request: Adapters = None,
+        lora_request: LoRARequests = None,
         **neutral: Any,
     ) -> list[ClassificationRequestOutput]:
         """How likely each of a model's labels is for texts. RequestError: it has none."""
@@ -317,7 +317,7 @@ class LLM:
         params: PoolingParams | Sequence[PoolingParams] | None,
         use_tqdm: Bar,
         priority: int | Sequence[int] | None,
-        lora_request: Adapters,
+        lora_request: LoRARequests,
         neutral: Mapping[str, Any],
     ) -> list[RequestOutput]:
         refuse_all_but_none(neutral)
@@ -326,10 +326,12 @@ class LLM:
         return self._finish(many, self._prepared(each), use_tqdm, "Embedding")
 
     def _adapted(
-        self, prompts: list[Prompt], asked: Adapters, priority: int | Sequence[int] | None
+        self, prompts: list[Prompt], asked: LoRARequests, priority: int | Sequence[int] | None
     ) -> list[Prompt]:
         """Each prompt with its adapter and its place, and with as many tokens as there is room."""
-        return self._adapters.with_each(with_options(prompts, priority), asked)
+        one = LoRARequest, type(None)
+        each: list[LoRARequest | None] = each_of(asked, len(prompts), "lora_requests", one)
+        return with_each(with_options(prompts, priority), "adapter", self._adapters.names(each))
 
     def _prepared(self, params: Sequence[SamplingParams | PoolingParams]) -> list[PreparedParams]:
         ready: dict[int, PreparedParams] = {}  # most often they are the same ones for all

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from quire.blocks.store import DiskStore, Tiers
-from quire.capabilities.speculation import Speculation
 from quire.core.scheduling import Scheduler
-from quire.engine.adapters import AdapterShelf
+from quire.engine.capabilities import Capabilities
 from quire.engine.decision_log import DecisionLog
-from quire.engine.others import OtherRanks
 from quire.engine.part_times import PartTimes
 from quire.engine.progress import RequestProgress
 from quire.engine.recent import Recent
@@ -27,10 +24,7 @@ class Observed(Protocol):
     part_times: PartTimes
     log: DecisionLog
     waiting_room: WaitingRoom
-    speculation: Speculation | None
-    adapters: AdapterShelf | None
-    others: OtherRanks | None
-    store: DiskStore | Tiers | None
+    capabilities: Capabilities
     clock: Callable[[], float]
 
     def progress(self, request_id: str) -> RequestProgress | None:

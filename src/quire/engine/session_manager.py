@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from quire.core.errors import RequestError, UnknownSessionError
 from quire.core.protocol import Adapter, Origin
 from quire.core.scheduling import Scheduler, Session
-from quire.engine.adapters import AdapterShelf
+from quire.engine.capabilities import Hooks
 from quire.engine.input_processor import InputProcessor
 from quire.engine.prepared import PreparedParams, PreparedRequest
 
 _MOST_INPUT = 2**20  # tokens that wait for a turn, where no sequence is too long
 
 
-class SessionManager:
-    """Opens, feeds, cuts and closes the sessions of one engine, in its thread.
+@dataclass(frozen=True)
+class SessionRules:
+    """What holds for all sessions of an engine.
 
     timeout: seconds after which a session that is not used is closed; 0: never. What asks for it
         finds it closed from then on; its blocks come back when the next verb is called, or
         ``close_expired``.
     why_not: what keeps sessions from being served at all.
     why_no_soft_cuts: what keeps their cuts from being soft.
-    adapters: each session keeps the one that it is opened with.
+    """
+
+    timeout: float = 0.0
+    why_not: str | None = None
+    why_no_soft_cuts: str | None = None
+
+
+class SessionManager:
+    """Opens, feeds, cuts and closes the sessions of one engine, in its thread.
+
+    hooks: of the engine's capabilities.
 
     UnknownSessionError for a session that is not open; SessionBusyError while it has a turn.
     """
@@ -34,18 +45,12 @@ class SessionManager:
         scheduler: Scheduler,
         input_processor: InputProcessor,
         clock: Callable[[], float],
-        timeout: float,
-        why_not: str | None,
-        why_no_soft_cuts: str | None,
-        adapters: AdapterShelf | None = None,
+        rules: SessionRules,
     ) -> None:
         self._scheduler = scheduler
         self._input_processor = input_processor
         self._clock = clock
-        self.timeout = timeout
-        self._why_not = why_not
-        self._why_no_soft_cuts = why_no_soft_cuts
-        self._adapters = adapters
+        self.rules, self.hooks = rules, Hooks()
         self._idle_since: dict[str, float] = {}  # inf: it has a turn
         self._turns: dict[str, str] = {}  # request_id of a turn -> its session
 
@@ -58,10 +63,9 @@ class SessionManager:
 
     def unknown(self, session_id: str) -> UnknownSessionError:
         """What is told of a session that is not open."""
-        expiry = f"; it may have expired: session_timeout is {self.timeout:g} seconds"
-        return UnknownSessionError(
-            f"session {session_id:.100} is not open{expiry if self.timeout else ''}", "session_id"
-        )
+        timeout = self.rules.timeout
+        expiry = f"; it may have expired: session_timeout is {timeout:g} seconds" if timeout else ""
+        return UnknownSessionError(f"session {session_id:.100} is not open{expiry}", "session_id")
 
     def all_of(self, client: str | None) -> list[Session]:
         """A client's own, the one that has not been used for longest first."""
@@ -80,7 +84,7 @@ class SessionManager:
         since = self._idle_since.get(session_id)
         if since is None:
             return False
-        return not self.timeout or self._clock() - since < self.timeout
+        return not self.rules.timeout or self._clock() - since < self.rules.timeout
 
     # -- in the engine's thread ----------------------------------------------------------------
 
@@ -102,15 +106,16 @@ class SessionManager:
 
         recompute_last_n: what it keeps when its ring is full (see ``Session``).
         """
-        if self._why_not is not None:
-            raise RequestError(self._why_not, "session_id")
+        if self.rules.why_not is not None:
+            raise RequestError(self.rules.why_not, "session_id")
         self.close_expired()
-        if adapter is not None and self._adapters is not None:
-            self._adapters.keep(adapter)
+        sessions = self._scheduler.sessions
+        sessions.open(session_id, cache_salt, client, adapter, recompute_last_n)
         try:
-            self._scheduler.sessions.open(session_id, cache_salt, client, adapter, recompute_last_n)
+            for begins in self.hooks.session_begins:
+                begins(sessions.get(session_id))
         except RequestError:
-            self._let_go(adapter)
+            sessions.close(session_id)
             raise
         self._used(session_id)
 
@@ -166,8 +171,8 @@ class SessionManager:
 
     def soft_cut(self, session_id: str, bias: float, fade: int) -> None:
         """From here on, let the history so far count for less and less (see ``SoftCut``)."""
-        if self._why_no_soft_cuts is not None:
-            raise RequestError(self._why_no_soft_cuts, "session_id")
+        if self.rules.why_no_soft_cuts is not None:
+            raise RequestError(self.rules.why_no_soft_cuts, "session_id")
         self._present(session_id)
         self._scheduler.sessions.soft_cut(session_id, bias, fade)
         self._used(session_id)
@@ -191,14 +196,11 @@ class SessionManager:
             self._close(session_id)
 
     def _close(self, session_id: str) -> None:
-        adapter = self._scheduler.sessions.get(session_id).resting.request.adapter
+        session = self._scheduler.sessions.get(session_id)
         self._scheduler.sessions.close(session_id)
         del self._idle_since[session_id]
-        self._let_go(adapter)
-
-    def _let_go(self, adapter: Adapter | None) -> None:
-        if adapter is not None and self._adapters is not None:
-            self._adapters.let_go(adapter)
+        for ends in self.hooks.session_ends:
+            ends(session)
 
     def _present(self, session_id: str) -> Session:
         self.close_expired()

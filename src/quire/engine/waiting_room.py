@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from quire.core.errors import QueueFullError, RequestError
 from quire.core.scheduling import WaitEstimate
@@ -16,24 +17,30 @@ TOKEN_BYTES = 128  # of a prompt that waits: a Python number in JSON's list, in 
 _CHARACTERS = 5  # of a token, or fewer: of a text whose tokens are not known yet
 
 
-class WaitingRoom:
-    """Requests that wait in ``queue`` and have never been let in: ``limit`` of them, None: any.
+@dataclass(frozen=True)
+class QueueLimits:
+    """What may wait to be let in; None: any number.
 
-    max_bytes: that their prompts take together, at the most; one of ``longest`` tokens has room.
+    max_requests: that wait.
+    max_bytes: that their prompts take together; one of ``longest`` tokens has room all the same.
+    """
+
+    max_requests: int | None = None
+    max_bytes: int | None = None
+    longest: int = 0
+
+
+class WaitingRoom:
+    """Requests that wait in ``queue`` and have never been let in.
 
     An event loop keeps room for those that come; an engine's thread queues them. Each counts once,
     at any moment: as one that comes until it is queued, and from then on in the queue.
     """
 
-    def __init__(
-        self,
-        queue: RequestQueue,
-        limit: int | None,
-        max_bytes: int | None = None,
-        longest: int = 0,
-    ) -> None:
-        self.limit = limit
-        self.max_tokens = None if max_bytes is None else max(max_bytes // TOKEN_BYTES, longest)
+    def __init__(self, queue: RequestQueue, limits: QueueLimits = QueueLimits()) -> None:
+        self.limits, self.limit = limits, limits.max_requests
+        most = limits.max_bytes
+        self.max_tokens = None if most is None else max(most // TOKEN_BYTES, limits.longest)
         self.num_refused = 0
         self._queue = queue
         self._coming = 0  # that are made ready to be queued

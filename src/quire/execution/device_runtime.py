@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -15,8 +15,7 @@ from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource
 from quire.core.protocol import Adapter, RecoveryCosts
 from quire.execution.adapters import StepAdapters
-from quire.execution.draft_model import DraftModel
-from quire.execution.executor import ModelExecutor
+from quire.execution.executor import ModelExecutor, StepDrafts
 from quire.execution.forward import DirectForward, Forward
 from quire.execution.free_memory import free_memory
 from quire.execution.kv.cache import KVCache
@@ -31,10 +30,14 @@ from quire.models.base import Model
 
 
 class Draft(NamedTuple):
-    """A loaded model that drafts for another, whose layers are the pool's last ones."""
+    """A loaded model that drafts for another, whose layers are the pool's last ones.
+
+    make: of a worker that computes it, and of the other's vocab_size, who drafts.
+    """
 
     model: Model
     kv_dtype: torch.dtype
+    make: Callable[[Worker, int], StepDrafts]
 
 
 class DeviceRuntime(Protocol):
@@ -195,7 +198,7 @@ class OnCPU:
             own = choose_kernels(draft.model.dtype, self.instruction_set)
             forward = self._forward(draft.model, len(model.kv_shapes), own)
             draft_worker = Worker(draft.model, self._kv_cache, forward, own)
-            draft_model = DraftModel(draft_worker, model.vocab_size)
+            draft_model = draft.make(draft_worker, model.vocab_size)
         self._executor = ModelExecutor(worker, draft_model, own_adapters)
         return self._executor
 

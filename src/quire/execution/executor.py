@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Protocol
 
 import torch
 
-from quire.core.protocol import Chunk, Parts, PendingStep, Roster, Step, StepResult
+from quire.core.protocol import (
+    Chunk,
+    Opened,
+    Outcome,
+    Parts,
+    PendingStep,
+    Roster,
+    Step,
+    StepResult,
+)
 from quire.execution.adapters import StepAdapters
 from quire.execution.batch import pack
-from quire.execution.draft_model import DraftModel
 from quire.execution.forward import nothing_sampled
 from quire.execution.pooling import Pools
 from quire.execution.sampling.choosing import Choosing
-from quire.execution.sampling.past import Pasts
+from quire.execution.sampling.past import Past, Pasts
 from quire.execution.worker import Worker
+
+
+class StepDrafts(Protocol):
+    """Makes the drafts that steps leave to it, in each step before the target computes it."""
+
+    def forget(self) -> None:
+        """No sequence lives any more that steps have told of."""
+        ...
+
+    def catch_up(self, step: Step) -> None:
+        """To be done before a step moves blocks."""
+        ...
+
+    def fill(
+        self, chunks: Sequence[Chunk], known: Sequence[Opened], pasts: Sequence[Past | None]
+    ) -> Sequence[Chunk]:
+        """A step's chunks with drafts in the places of those that are TO_DRAFT, or without them."""
+        ...
+
+    def observe(self, chunks: Sequence[Chunk], outcomes: Mapping[int, Outcome]) -> None:
+        """What came of the chunks that ``fill`` gave."""
+        ...
 
 
 class ModelExecutor:
@@ -28,7 +59,7 @@ class ModelExecutor:
     def __init__(
         self,
         worker: Worker,
-        draft_model: DraftModel | None = None,
+        draft_model: StepDrafts | None = None,
         adapters: StepAdapters | None = None,
     ) -> None:
         """draft_model: for the drafts that steps leave to it; where the calling thread computes.

@@ -10,8 +10,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response
 
 from quire.capabilities.adapters.config import problem_with_name
+from quire.capabilities.adapters.served import Adapters
 from quire.core.errors import ModelError, RequestError, shown
-from quire.engine.adapters import AdapterShelf
 from quire.http.description.openapi import takes
 from quire.http.fields.strict import Name, Strict, told
 from quire.http.service import Service
@@ -37,8 +37,8 @@ class UnloadRequest(Strict):
 
 def add_adapters(app: FastAPI, service: Service) -> None:
     """The routes, if the server is told to have them."""
-    config, shelf = service.config, service.adapters
-    if not config.allow_runtime_lora_updating or shelf is None:
+    config, adapters = service.config, service.adapters
+    if not config.allow_runtime_lora_updating or adapters is None:
         return
     assert config.lora_directory is not None, "the config asks for it"
     directory = Path(config.lora_directory)
@@ -51,7 +51,7 @@ def add_adapters(app: FastAPI, service: Service) -> None:
     async def load(http: Request) -> Response:
         """Read an adapter, and serve it as a model."""
         request = await service.bodies.parse(http, LoadRequest)
-        await _load(service, shelf, directory, request)
+        await _load(service, adapters, directory, request)
         name = request.lora_name
         return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
@@ -64,12 +64,12 @@ def add_adapters(app: FastAPI, service: Service) -> None:
         """Serve an adapter to nobody new."""
         request = await service.bodies.parse(http, UnloadRequest)
         name = request.lora_name
-        await service.in_engine(shelf.remove, name)
+        await service.in_engine(adapters.remove, name)
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
 
 async def _load(
-    service: Service, shelf: AdapterShelf, directory: Path, request: LoadRequest
+    service: Service, adapters: Adapters, directory: Path, request: LoadRequest
 ) -> None:
     name = request.lora_name
     if problem := problem_with_name(name):
@@ -78,10 +78,10 @@ async def _load(
         raise RequestError(f"lora_name {name} is a name of the model itself", "lora_name")
     path = _below(directory, request.lora_path)
     try:
-        source = await asyncio.to_thread(shelf.check, path)
+        source = await asyncio.to_thread(adapters.check, path)
     except ModelError as error:
         raise RequestError(f"lora_path: {error}", "lora_path") from error
-    add = partial(shelf.add, in_place=request.load_inplace)
+    add = partial(adapters.add, in_place=request.load_inplace)
     await service.in_engine(add, name, source, request.base_model_name)
 
 

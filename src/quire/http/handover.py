@@ -34,7 +34,7 @@ def remote_prefill(service: Service, given: Mapping[str, Any] | None) -> dict[st
     _check(given)
     if not (_asks(given, "do_remote_decode") or _asks(given, "do_remote_prefill")):
         return {}
-    transfer = service.engine.engine.transfer
+    transfer = service.engine.engine.capabilities.transfer
     if _asks(given, "do_remote_decode"):
         if not isinstance(transfer, BlockServer):
             raise RequestError('do_remote_decode needs a server of role "prefill"', _FIELD)
@@ -51,12 +51,12 @@ def remote_prefill(service: Service, given: Mapping[str, Any] | None) -> dict[st
 
 async def handed_over(service: Service, given: Mapping[str, Any] | None) -> dict[str, Any]:
     """What an answer tells a decode engine, once the blocks are where it can fetch them."""
-    transfer = service.engine.engine.transfer
+    transfer = service.engine.engine.capabilities.transfer
     if given is None or not isinstance(transfer, BlockServer):
         return {}
     if not _asks(given, "do_remote_decode"):
         return {}
-    others = service.engine.engine.others
+    others = service.engine.engine.capabilities.others
     await service.in_engine(service.engine.engine.put_away)
     told = {
         "do_remote_prefill": True,

@@ -46,10 +46,10 @@ class ServerMetrics(Watcher):
         self._registry = CollectorRegistry()
         self._named = NamedMetrics(self._registry, names)
         self._registry.register(_EngineCollector(engine, model_name, spans))
-        shelf = engine.adapters
+        adapters = engine.capabilities.adapters
 
         def serves(name: str) -> bool:
-            return shelf is not None and name in shelf
+            return adapters is not None and name in adapters
 
         for watcher in (GenAIMetrics(self._registry, model_name, serves), self):
             engine.watchers.add(watcher)
@@ -160,9 +160,9 @@ class _EngineCollector:
         yield self._gauge(
             "num_sessions", "Streaming sessions open.", self._engine.sessions.num_open
         )
-        if self._engine.others is not None:
+        if self._engine.capabilities.others is not None:
             text = "Ranks that compute every step together."
-            yield self._gauge("tensor_parallel_size", text, self._engine.others.size)
+            yield self._gauge("tensor_parallel_size", text, self._engine.capabilities.others.size)
         if self._engine.recorder is not None:
             text = "1 while requests are recorded, 0 once that has failed."
             yield self._gauge("trace_recording", text, self._engine.recorder.recording)
@@ -248,7 +248,7 @@ class _EngineCollector:
 
     def _events(self) -> Iterator[Metric]:
         """Nothing where none are published."""
-        events, spans = self._engine.events, self._spans
+        events, spans = self._engine.capabilities.events, self._spans
         if spans is not None:
             yield self._counter("spans_sent", "Requests that were traced.", spans.num_sent)
             told = "Requests whose trace the collector did not take."
@@ -267,7 +267,7 @@ class _EngineCollector:
 
     def _transfer(self) -> Iterator[Metric]:
         """Of an engine that prefills for others, or decodes what they have prefilled."""
-        transfer = self._engine.transfer
+        transfer = self._engine.capabilities.transfer
         if isinstance(transfer, BlockServer):
             told = "KV blocks handed to decode engines."
             yield self._counter("kv_transfer_sent_blocks", told, transfer.num_sent)
@@ -283,7 +283,7 @@ class _EngineCollector:
 
     def _speculation(self) -> Iterator[Metric]:
         """Nothing where nobody drafts."""
-        speculation, stats = self._engine.speculation, self._engine.stats
+        speculation, stats = self._engine.capabilities.speculation, self._engine.stats
         if speculation is None:
             return
         told = "Times that a sequence was drafted for in a step."
@@ -305,22 +305,24 @@ class _EngineCollector:
 
     def _adapters(self) -> Iterator[Metric]:
         """Nothing where none are served. As vLLM has it: names in labels, the time as the value."""
-        shelf, slots = self._engine.adapters, self._engine.scheduler.adapters
-        if shelf is None:
+        adapters, slots = self._engine.capabilities.adapters, self._engine.scheduler.adapters
+        if adapters is None:
             return
         labels = ["model_name", "max_lora", "running_lora_adapters", "waiting_lora_adapters"]
         told = "Adapters of requests that run, and of requests that wait; when that was so."
         metric = GaugeMetricFamily("quire:lora_requests_info", told, labels=labels)
         running = slots.in_use
-        names = (",".join(one.name for one in some) for some in (running, shelf.waiting(running)))
+        names = (
+            ",".join(one.name for one in some) for some in (running, adapters.waiting(running))
+        )
         metric.add_metric([self._model_name, str(slots.most), *names], time.time())
         yield metric
         told = "Adapters whose weights are in memory."
-        yield self._gauge("lora_adapters_in_memory", told, len(shelf.weights))
+        yield self._gauge("lora_adapters_in_memory", told, len(adapters.weights))
 
     def _store(self, fetched: int) -> Iterator[Metric]:
         """Nothing where nothing is kept beyond the pool."""
-        store = self._engine.store
+        store = self._engine.capabilities.store
         if store is None:
             return
         told = "Tokens fetched from beyond the pool."

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from starlette.requests import HTTPConnection
 
+from quire.capabilities.adapters.served import Adapters
 from quire.core.errors import EngineError, QueueFullError, QuireError, RequestError, shown
 from quire.core.protocol import Origin, PoolingParams, SamplingParams
 from quire.core.scheduling import Session
-from quire.engine.adapters import AdapterShelf
 from quire.engine.async_engine import AsyncEngine, Deltas
 from quire.engine.input_processor import InputProcessor
 from quire.engine.outputs import Delta
@@ -86,9 +86,9 @@ class Service:
         return Caller.of(http.scope, salt_by_key=self.config.salts_by_key)
 
     @property
-    def adapters(self) -> AdapterShelf | None:
+    def adapters(self) -> Adapters | None:
         """Those that are served beside the model, if any may be."""
-        return self.engine.engine.adapters
+        return self.engine.engine.capabilities.adapters
 
     @property
     def all_names(self) -> list[str]:

@@ -20,7 +20,7 @@ from quire.core.protocol import SamplingParams, Step, StepResult
 from quire.core.scheduling import Scheduler
 from quire.engine.async_engine import AsyncEngine, Deltas
 from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor
+from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor
 
@@ -31,9 +31,7 @@ _T = TypeVar("_T")
 
 def make_engine(executor: FakeExecutor) -> Engine:
     scheduler = Scheduler(PagedAllocator(64, 4), max_num_seqs=8, max_num_batched_tokens=32)
-    input_processor = InputProcessor(
-        TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0
-    )
+    input_processor = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=200, seed=0)
     return Engine(scheduler, executor, input_processor)
 
 
@@ -193,7 +191,7 @@ class Counting:
 async def counting() -> AsyncIterator[tuple[AsyncEngine, Counting]]:
     engine, tokenizer = make_engine(FakeExecutor(64, 4)), Counting()
     engine.input_processor = InputProcessor(
-        tokenizer, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0
+        tokenizer, ModelOutputs(4096), max_model_len=200, seed=0
     )
     served = AsyncEngine(engine, on_step=lambda deltas: None)
     served.start()

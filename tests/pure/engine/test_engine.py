@@ -22,7 +22,7 @@ from quire.core.protocol import (
 )
 from quire.core.scheduling import Scheduler
 from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor
+from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.outputs import Delta, RequestOutput
 from quire.text.tokenizer import load_tokenizer
 
@@ -71,9 +71,7 @@ class Clock:
 def make_engine(story: Sequence[int] = STORY) -> tuple[Engine, Storyteller]:
     executor = Storyteller(story)
     scheduler = Scheduler(PagedAllocator(64, 4), max_num_seqs=8, max_num_batched_tokens=32)
-    input_processor = InputProcessor(
-        TOKENIZER, vocab_size=4096, max_model_len=64, eos_token_ids=[EOS], seed=0
-    )
+    input_processor = InputProcessor(TOKENIZER, ModelOutputs(4096, [EOS]), max_model_len=64, seed=0)
     return Engine(scheduler, executor, input_processor, clock=Clock()), executor
 
 

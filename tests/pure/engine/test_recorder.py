@@ -17,7 +17,7 @@ from quire.core.memory import PagedAllocator
 from quire.core.protocol import SamplingParams
 from quire.core.scheduling import Scheduler
 from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor
+from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.recorder import RequestRecorder
 from quire.engine.traces.request import TraceRequest
 from quire.engine.traces.writer import TraceWriter
@@ -56,17 +56,16 @@ class BadDisk:
 def serve(recorder: RequestRecorder | None) -> dict[str, tuple[int, ...]]:
     """Twelve requests, two of them aborted; what each of them gave."""
     scheduler = Scheduler(PagedAllocator(64, 4), max_num_seqs=4, max_num_batched_tokens=32)
-    input_processor = InputProcessor(
-        TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0
-    )
+    input_processor = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=200, seed=0)
     clock = count()
     engine = Engine(
         scheduler,
         FakeExecutor(64, 4),
         input_processor,
-        recorder=recorder,
         clock=lambda: next(clock) / 8,
     )
+    if recorder is not None:
+        engine.record(recorder)
     gave: dict[str, tuple[int, ...]] = {}
     for number in range(12):
         params = SamplingParams(max_tokens=3 + 5 * number % 7, seed=1)
@@ -165,11 +164,10 @@ def test_blocks_have_the_names_that_they_have_in_the_cache(
     monkeypatch.setattr(TraceWriter, "end", lambda *given: recorded.extend(given[-1]))
     allocator = PagedAllocator(64, 4)
     scheduler = Scheduler(allocator, max_num_seqs=4, max_num_batched_tokens=32)
-    input_processor = InputProcessor(
-        TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0
-    )
+    input_processor = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=200, seed=0)
     recorder = RequestRecorder(tmp_path / "trace", 4, 0.0)
-    engine = Engine(scheduler, FakeExecutor(64, 4), input_processor, recorder=recorder)
+    engine = Engine(scheduler, FakeExecutor(64, 4), input_processor)
+    engine.record(recorder)
     prompt = {"prompt_token_ids": [1, 2, 3, 4, 5, 6, 7, 8], "cache_salt": salt}
     engine.add_request("0", prompt, SamplingParams(max_tokens=5))
     while engine.has_work:

@@ -20,8 +20,9 @@ from quire.core.protocol import Request, SamplingParams
 from quire.core.scheduling import Scheduler
 from quire.core.scheduling.sequence import Sequence
 from quire.engine.async_engine import AsyncEngine
-from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor
+from quire.engine.capabilities import Capabilities
+from quire.engine.engine import Engine, ExecutorTraits
+from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.outputs import RequestOutput
 from quire.text.tokenizer import load_tokenizer
 from support.drafting import Drafter, Proposing, knowing
@@ -39,9 +40,9 @@ def make_engine(*, ahead: bool = True, seed: int = 0, blocks: int = BLOCKS) -> E
     executor = FakePipeline(FakeExecutor(blocks, SIZE), random.Random(seed))
     scheduler = Scheduler(PagedAllocator(blocks, SIZE), max_num_seqs=8, max_num_batched_tokens=32)
     input_processor = InputProcessor(
-        TOKENIZER, vocab_size=4096, max_model_len=100, eos_token_ids=[EOS], seed=0
+        TOKENIZER, ModelOutputs(4096, [EOS]), max_model_len=100, seed=0
     )
-    return Engine(scheduler, executor, input_processor, run_ahead=ahead)
+    return Engine(scheduler, executor, input_processor, ExecutorTraits(run_ahead=ahead))
 
 
 def pipeline(engine: Engine) -> FakePipeline:
@@ -81,7 +82,7 @@ def live(
     rng = random.Random(seed)
     engine = make_engine(ahead=ahead, seed=seed, blocks=rng.choice([40, 50, 100]))
     if drafter is not None:
-        engine.speculation = Speculation([Proposing(drafter)], most=16)
+        engine.use(Capabilities(speculation=Speculation([Proposing(drafter)], most=16)))
     arrivals: dict[int, list[Any]] = {}
     for _ in range(rng.randint(1, 12)):
         prompt = [7, 8, 9, 10] * rng.randint(0, 3) + [rng.randrange(50)] * rng.randint(1, 5)
@@ -146,7 +147,7 @@ def test_drafts_that_are_right_wait_for_what_they_follow(right: bool) -> None:
     drafter = knowing({"r": [text]}, 1.0, 50) if right else lambda request, branch: [50] * 8
     log = pipeline(engine).log
     engine.clock = lambda: float(log.count("collect"))  # all steps take the same
-    engine.speculation = Speculation([Proposing(drafter)], most=8)
+    engine.use(Capabilities(speculation=Speculation([Proposing(drafter)], most=8)))
     engine.add_request("r", [1, 2, 3], long)
     for _ in range(20 if right else 50):
         engine.step()

@@ -23,7 +23,8 @@ from quire.engine import session_manager
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor
+from quire.engine.input_processor import InputProcessor, ModelOutputs
+from quire.engine.session_manager import SessionRules
 from quire.engine.streaming_session import StreamingSession
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor, FakeLayer, Sight
@@ -45,14 +46,17 @@ class Managed:
         scheduler = Scheduler(allocator, max_num_seqs=8, max_num_batched_tokens=32, **options)
         input_processor = InputProcessor(
             TOKENIZER,
-            vocab_size=4096,
+            ModelOutputs(4096, [0]),
             max_model_len=None if window else 100,
             default_max_tokens=100,
-            eos_token_ids=[0],
             seed=0,
         )
         self.engine = Engine(
-            scheduler, executor, input_processor, clock=lambda: self.now, session_timeout=timeout
+            scheduler,
+            executor,
+            input_processor,
+            sessions=SessionRules(timeout),
+            clock=lambda: self.now,
         )
         self.sessions = self.engine.sessions
 

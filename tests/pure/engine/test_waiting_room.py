@@ -18,8 +18,8 @@ from quire.core.scheduling import Scheduler
 from quire.core.scheduling.request_queue import RequestQueue
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor
-from quire.engine.waiting_room import WaitingRoom
+from quire.engine.input_processor import InputProcessor, ModelOutputs
+from quire.engine.waiting_room import QueueLimits, WaitingRoom
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor
 
@@ -39,7 +39,7 @@ class Seen(RequestQueue):
 
 
 def test_before_anything_was_seen_one_leaves_a_second() -> None:
-    room = WaitingRoom(Seen(), 10)
+    room = WaitingRoom(Seen(), QueueLimits(10))
     assert room.seconds_until(1) == 1
     assert room.seconds_until(20) == 20
     assert room.seconds_until(10_000) == 600
@@ -48,7 +48,7 @@ def test_before_anything_was_seen_one_leaves_a_second() -> None:
 @pytest.mark.parametrize("rate", [0.1, 5.0, 200.0])
 def test_the_estimate_comes_near_the_rate_at_which_they_leave(rate: float) -> None:
     line = Seen()
-    room, line.wait = WaitingRoom(line, 10), 10
+    room, line.wait = WaitingRoom(line, QueueLimits(10)), 10
     for step in range(4000):
         line.num_left = int(step * 0.1 * rate)
         room.observe(step * 0.1)
@@ -57,7 +57,7 @@ def test_the_estimate_comes_near_the_rate_at_which_they_leave(rate: float) -> No
 
 def test_time_in_which_nobody_waits_says_nothing() -> None:
     line = Seen()
-    room, line.wait = WaitingRoom(line, 10), 10
+    room, line.wait = WaitingRoom(line, QueueLimits(10)), 10
     for second in range(200):
         line.num_left = second * 5
         room.observe(float(second))
@@ -70,7 +70,7 @@ def test_time_in_which_nobody_waits_says_nothing() -> None:
 
 def test_when_nobody_leaves_the_estimate_grows_but_not_for_ever() -> None:
     line = Seen()
-    room, line.wait = WaitingRoom(line, 10), 10
+    room, line.wait = WaitingRoom(line, QueueLimits(10)), 10
     estimates = []
     for second in range(1000):
         room.observe(float(second))
@@ -81,7 +81,7 @@ def test_when_nobody_leaves_the_estimate_grows_but_not_for_ever() -> None:
 
 def test_room_is_kept_for_those_that_are_on_their_way() -> None:
     line = Seen()
-    room, line.wait = WaitingRoom(line, 4), 1
+    room, line.wait = WaitingRoom(line, QueueLimits(4)), 1
     with room.reserve(2):
         with pytest.raises(QueueFullError, match="3 requests wait, of at most max_num_waiting, 4"):
             room.reserve(2).__enter__()
@@ -94,7 +94,7 @@ def test_room_is_kept_for_those_that_are_on_their_way() -> None:
 
 def test_what_can_never_wait_is_no_matter_of_time() -> None:
     with pytest.raises(RequestError, match="at most max_num_waiting, 4, prompts; got 5") as caught:
-        WaitingRoom(Seen(), 4).reserve(5).__enter__()
+        WaitingRoom(Seen(), QueueLimits(4)).reserve(5).__enter__()
     assert caught.value.field == "prompt"
 
 
@@ -124,10 +124,8 @@ class HeldExecutor(FakeExecutor):
 def make_engine(executor: FakeExecutor, limit: int | None, **limits: Any) -> Engine:
     settings = {"max_num_seqs": 1, "max_num_batched_tokens": 32, **limits}
     scheduler = Scheduler(PagedAllocator(64, 4), **settings)
-    input_processor = InputProcessor(
-        TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0
-    )
-    return Engine(scheduler, executor, input_processor, max_num_waiting=limit)
+    input_processor = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=200, seed=0)
+    return Engine(scheduler, executor, input_processor, queue=QueueLimits(limit))
 
 
 async def collect(engine: AsyncEngine, *names: str, prompt: Any = (1, 2, 3)) -> int:
@@ -195,7 +193,7 @@ def test_who_has_just_been_queued_counts_once() -> None:
 
 def test_who_left_before_it_was_queued_gives_up_its_place_once() -> None:
     line = Seen()
-    room = WaitingRoom(line, 4)
+    room = WaitingRoom(line, QueueLimits(4))
     with room.reserve(3) as places:
         with places.take():
             line.wait += 1
@@ -220,9 +218,7 @@ def test_who_waited_too_long_is_told_when_to_come_again() -> None:
     scheduler = Scheduler(
         PagedAllocator(64, 4), max_num_seqs=1, max_num_batched_tokens=32, max_queue_time=5.0
     )
-    input_processor = InputProcessor(
-        TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0
-    )
+    input_processor = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=200, seed=0)
     engine = Engine(scheduler, FakeExecutor(64, 4), input_processor, clock=lambda: now)
     for name in ("a", "b"):
         engine.add_request(name, [1, 2, 3], SamplingParams(max_tokens=50))
@@ -240,7 +236,7 @@ def test_who_waited_too_long_is_told_when_to_come_again() -> None:
 
 
 def test_one_prompt_of_the_longest_may_always_wait() -> None:
-    room = WaitingRoom(RequestQueue(SchedulingPolicy.FCFS), None, max_bytes=1000, longest=500)
+    room = WaitingRoom(RequestQueue(SchedulingPolicy.FCFS), QueueLimits(None, 1000, 500))
     refused = pytest.raises(QueueFullError, match="500 tokens")
     with room.reserve(1, [[5] * 500]), refused, room.reserve(1, ["a text of some tokens"]):
         pass
@@ -252,7 +248,7 @@ def test_one_prompt_of_the_longest_may_always_wait() -> None:
 
 def test_what_a_text_turns_out_to_hold_is_what_counts() -> None:
     """Counted at first by its characters, as few tokens as they can well be."""
-    room = WaitingRoom(RequestQueue(SchedulingPolicy.FCFS), None, max_bytes=128 * 100)
+    room = WaitingRoom(RequestQueue(SchedulingPolicy.FCFS), QueueLimits(None, 128 * 100))
     with room.reserve(2, [{"prompt": "x" * 100}, {"prompt_token_ids": [5] * 10}]) as places:
         assert room._tokens_coming == 30
         places.weigh(20, at_least=True)

@@ -12,7 +12,7 @@ from quire.core.memory import PagedAllocator
 from quire.core.protocol import Request, SamplingParams
 from quire.core.scheduling import Scheduler
 from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor
+from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.profiling import begin_profile, end_profile
 from quire.engine.tracing import Standing, Watcher
 from quire.text.tokenizer import load_tokenizer
@@ -23,7 +23,7 @@ TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
 
 def an_engine() -> Engine:
     scheduler = Scheduler(PagedAllocator(16, 4), max_num_seqs=4, max_num_batched_tokens=32)
-    inputs = InputProcessor(TOKENIZER, vocab_size=4096, max_model_len=60, eos_token_ids=[], seed=0)
+    inputs = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=60, seed=0)
     return Engine(scheduler, FakeExecutor(16, 4), inputs)
 
 

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Backend
 import quire
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
-from quire.engine.input_processor import InputProcessor
+from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.text import encoder as encoder_module
 from quire.text.encoder import MAX_CHARACTERS, MAX_TOKENS, Encoder, weight
 from quire.text.tokenizer import JsonTokenizer, load_tokenizer
@@ -64,9 +64,7 @@ def watched(backend: Backend | None = None, rendered: str = "") -> Watched:
 
 
 def input_processor(tokenizer: Watched, max_model_len: int | None) -> InputProcessor:
-    return InputProcessor(
-        tokenizer, vocab_size=4096, max_model_len=max_model_len, eos_token_ids=[0], seed=0
-    )
+    return InputProcessor(tokenizer, ModelOutputs(4096, [0]), max_model_len=max_model_len, seed=0)
 
 
 def refusal(act: Any, *arguments: Any, **options: Any) -> RequestError:

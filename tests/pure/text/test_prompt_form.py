@@ -9,7 +9,7 @@ import tokenizers
 
 import quire
 from quire.core.errors import RequestError
-from quire.engine.input_processor import InputProcessor
+from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.text.chat_template import ChatTemplate
 from quire.text.prompt_form import PromptForm
 from quire.text.tokenizer import JsonTokenizer
@@ -26,8 +26,9 @@ def processor(*marks: str, bos: str = "", template: str = "") -> InputProcessor:
             single=f"{bos} $A", special_tokens=[(bos, backend.token_to_id(bos))]
         )
     tokenizer = JsonTokenizer(backend, ChatTemplate(template, {}) if template else None)
-    return InputProcessor(tokenizer, vocab_size=backend.get_vocab_size(), max_model_len=64,
-                          eos_token_ids=[], seed=0)  # fmt: skip
+    return InputProcessor(
+        tokenizer, ModelOutputs(backend.get_vocab_size()), max_model_len=64, seed=0
+    )
 
 
 def test_a_gap_is_asked_for_by_the_model_s_marks() -> None:

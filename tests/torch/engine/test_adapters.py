@@ -142,10 +142,10 @@ def test_models_of_other_orders_and_forms_have_those_of_merged_weights(
 
 def test_more_adapters_than_there_is_room_for_are_paged_in_and_out(files: Path) -> None:
     llm = served(files, max_loras=1)
-    shelf = llm.engine.adapters
-    assert shelf is not None and shelf.weights == {}
+    adapters = llm.engine.capabilities.adapters
+    assert adapters is not None and adapters.weights == {}
     both = [ask(llm, files, "abab"), ask(llm, files, "ba-b")]
-    assert len(shelf.weights) == 1, "no more than max_cpu_loras"
+    assert len(adapters.weights) == 1, "no more than max_cpu_loras"
     texts = [[one.outputs[0].token_ids for one in some] for some in both]
     assert texts[0][0] != texts[0][1] and texts[1][3] == texts[0][1]
     assert llm.engine.scheduler.adapters.in_use == []
@@ -178,15 +178,15 @@ def test_a_file_that_is_gone_ends_the_requests_that_need_it_and_no_other(
 
 def test_one_that_is_let_go_serves_who_has_it_and_nobody_new(files: Path) -> None:
     llm = served(files)
-    shelf, engine = llm.engine.adapters, llm.engine
-    assert shelf is not None
+    adapters, engine = llm.engine.capabilities.adapters, llm.engine
+    assert adapters is not None
     expected, whole = ask(llm, files, "ab")
     session = llm.open_session(lora_request=named(files, "b")[0])
     prompt = {"prompt_token_ids": PROMPTS[0], "adapter": "a"}
     engine.add_request("one", prompt, GREEDY)
     engine.step()
-    shelf.remove("a")
-    shelf.remove("b")
+    adapters.remove("a")
+    adapters.remove("b")
     for name in "ab":
         with pytest.raises(UnknownAdapterError, match=f"{name} is not loaded"):
             engine.add_request("two", {**prompt, "adapter": name}, GREEDY)
@@ -194,13 +194,13 @@ def test_one_that_is_let_go_serves_who_has_it_and_nobody_new(files: Path) -> Non
         deltas = engine.step()
     assert deltas[-1].final is not None
     assert deltas[-1].final.outputs[0].token_ids == expected.outputs[0].token_ids
-    assert [adapter.name for adapter in shelf.weights] == ["b"], "nobody has the other any more"
+    assert [adapter.name for adapter in adapters.weights] == ["b"], "nobody has the other any more"
     session.append(PROMPTS[1])
     assert session.generate(GREEDY).outputs[0].token_ids == whole.outputs[0].token_ids
     with pytest.raises(UnknownAdapterError, match="b is not loaded"):
         engine.add_request("three", {**prompt, "adapter": "b"}, GREEDY)
     session.close()
-    assert shelf.weights == {}, "nor this one"
+    assert adapters.weights == {}, "nor this one"
 
 
 def test_sessions_keep_their_adapter_from_turn_to_turn(files: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from quire import LLM
 from quire.blocks.transfer import BlockFetcher, BlockServer
 from quire.core.errors import ConfigError
+from quire.engine.capabilities import Capabilities
 from quire_cluster.replica import report_of
 from quire_cluster.rules import ReplicaReport
 from support.handover import Serving, liar, relay, serving
@@ -43,7 +44,7 @@ class Trio:
 
     @property
     def fetcher(self) -> BlockFetcher:
-        found = self.decode.engine.transfer
+        found = self.decode.engine.capabilities.transfer
         assert isinstance(found, BlockFetcher)
         return found
 
@@ -168,10 +169,10 @@ def test_prompts_in_line_are_what_others_wait_for_where_only_prompts_are_compute
         ),
         stats=SimpleNamespace(num_tokens=5000, busy_seconds=10.0),
         waiting_room=SimpleNamespace(predicted_wait=0.5),
-        transfer=None,
+        capabilities=Capabilities(),
     )
     assert report_of(engine, 3) == ReplicaReport(3, 100, 70, 1000, 0.5, 500.0)
-    engine.transfer = server
+    engine.capabilities = Capabilities(transfer=server)
     assert report_of(engine, 3) == ReplicaReport(3, 100, 70, 1000, 2.0, 500.0)
     server.close()
 

@@ -51,7 +51,7 @@ from quire import LLM
 llm = LLM(tensor_parallel_size=2, kv_cache_memory_bytes="4MiB", threads=1, dtype="float32",
           swap_space=0.001, swap_path=sys.argv[1], role="prefill",
           kv_transfer_config={"kv_port": int(sys.argv[2])})
-print(*(member.process.pid for member in llm.engine.others.members), flush=True)
+print(*(member.process.pid for member in llm.engine.capabilities.others.members), flush=True)
 llm.generate(sys.argv[3], use_tqdm=False)
 llm.engine.put_away()
 print("put away", flush=True)
@@ -98,7 +98,7 @@ def test_ranks_hand_over_their_parts_and_none_outlives_rank_0(
     (expected,) = alone.generate(PROMPT, params, use_tqdm=False)
     ids = expected.prompt_token_ids
     assert ids is not None
-    names, fetcher = hash_blocks(root_hash(""), ids, 16), decoding.engine.transfer
+    names, fetcher = hash_blocks(root_hash(""), ids, 16), decoding.engine.capabilities.transfer
     assert isinstance(fetcher, BlockFetcher) and names
     with process:
         assert process.stdout is not None
@@ -121,7 +121,7 @@ def test_ranks_hand_over_their_parts_and_none_outlives_rank_0(
 
 def test_a_rank_that_says_nothing_ends_the_engine_within_the_bound(decoding: LLM) -> None:
     """Though nobody asks it for anything; requests are refused at once then."""
-    others: Any = decoding.engine.others
+    others: Any = decoding.engine.capabilities.others
     pid, told = others.members[0].process.pid, list[RankError]()
     others.watch(told.append)
     os.kill(pid, signal.SIGSTOP)

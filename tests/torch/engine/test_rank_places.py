@@ -185,7 +185,7 @@ def test_ranks_are_actors_of_ray(expected: list[str]) -> None:
     )  # fmt: skip
     try:
         llm = LLM(**SEVERAL, distributed_executor_backend="ray")
-        others: Any = llm.engine.others
+        others: Any = llm.engine.capabilities.others
         assert hasattr(others.group, "native")
         assert texts(llm) == expected
         groups = ray.util.placement_group_table().values()

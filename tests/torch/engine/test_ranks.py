@@ -74,7 +74,7 @@ class Watched:
 
         executor.submit = watched
         if ranks > 1:
-            others: Any = self.llm.engine.others
+            others: Any = self.llm.engine.capabilities.others
             self.told(others.group)
 
     def told(self, group: Any) -> None:
@@ -204,7 +204,7 @@ def test_every_rank_is_told_the_tables_of_each_step(two: Watched) -> None:
 def test_events_are_those_of_the_pool(two: Watched, files: Path) -> None:
     """There is one block table, so one rank tells."""
     pool: Any = two.llm.engine.scheduler.allocator
-    events = two.llm.engine.events
+    events = two.llm.engine.capabilities.events
     assert events is not None
     two.ask(GREEDY)
     numbers: list[int] = []
@@ -227,7 +227,7 @@ def test_a_block_that_one_rank_lacks_is_computed_again(
     """Its part is damaged or gone on one rank, sound on the other; then all are stored anew."""
     expected = one.ask(GREEDY)
     two.ask(GREEDY)
-    store, alone = two.llm.engine.store, one.llm.engine.store
+    store, alone = two.llm.engine.capabilities.store, one.llm.engine.capabilities.store
     assert isinstance(store, DiskStore) and isinstance(alone, DiskStore)
     own, theirs = store._directory._own, alone._directory._own
     wanted = {*hash_blocks(root_hash(""), PROMPTS[1], 4)}
@@ -275,17 +275,17 @@ def test_two_runs_have_the_same_bits(two: Watched) -> None:
 
 def test_what_another_rank_cannot_swap_is_computed_again(one: Watched, two: Watched) -> None:
     """Its disk is full, rank 0's is not. And what it cannot store, nobody has stored."""
-    others: Any = two.llm.engine.others
+    others: Any = two.llm.engine.capabilities.others
     pid, engine = others.members[0].process.pid, two.llm.engine
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     try:
         assert two.ask(SAMPLES) == one.ask(SAMPLES)
         assert engine.stats.num_failed_swaps > 0
-        assert engine.store is not None
+        assert engine.capabilities.store is not None
         for first in range(20):  # its thread finds out soon
             new = [first + 20, *range(60, 72)]
             two.llm.generate([new], GREEDY, use_tqdm=False)
-            stored = list(map(engine.store.has, hash_blocks(root_hash(""), new, 4)))
+            stored = list(map(engine.capabilities.store.has, hash_blocks(root_hash(""), new, 4)))
             if not any(stored):
                 break
         assert first < 19, "what one rank cannot store, nobody has stored"
@@ -318,7 +318,7 @@ def test_four_ranks_of_a_mixture_with_fewer_kv_heads(
     found = llm.generate(PROMPTS, params, use_tqdm=False)
     assert list(map(tokens, found)) == list(map(tokens, expected))
     assert drafting.num_drafts > 40
-    others: Any = llm.engine.others
+    others: Any = llm.engine.capabilities.others
     others.group.tell(b"no order")
     with pytest.raises(RankError, match=r"^rank \d: failed: error\("):
         llm.generate(PROMPTS, params, use_tqdm=False)

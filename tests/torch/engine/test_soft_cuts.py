@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,8 @@ def test_a_recompute_keeps_the_cuts_of_what_it_keeps(model_dir: ModelDir) -> Non
 
 def test_on_a_gpu_it_is_refused_by_name(model_dir: ModelDir) -> None:
     llm = LLM(model_dir("llama"), **SETTINGS)
-    llm.engine.sessions._why_no_soft_cuts = _NO_SOFT_CUTS_ON_GPU
+    sessions = llm.engine.sessions
+    sessions.rules = replace(sessions.rules, why_no_soft_cuts=_NO_SOFT_CUTS_ON_GPU)
     with llm.open_session() as session:
         session.append([1, 2, 3])
         with pytest.raises(RequestError, match="computed on CPUs only"):

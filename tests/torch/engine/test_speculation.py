@@ -88,7 +88,8 @@ def test_no_bit_changes(method: str, most: int, expected: list[Any]) -> None:
     stats = llm.engine.stats
     assert stats.num_accepted_tokens > 20 * most**0.5
     assert any(decision.what.value == "draft" for decision in llm.engine.decisions())
-    assert llm.engine.speculation is not None and llm.engine.speculation.num_bytes > 0
+    speculation = llm.engine.capabilities.speculation
+    assert speculation is not None and speculation.num_bytes > 0
 
 
 def test_under_pressure_too(expected: list[Any]) -> None:

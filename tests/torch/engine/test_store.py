@@ -144,7 +144,7 @@ def test_bits_that_have_turned_cost_a_recompute_and_nothing_else(
 
     llm = make_llm(directory, tmp_path, kv_cache_memory_bytes=small)
     assert bits(serve(llm, damage)) == wanted
-    store = llm.engine.store
+    store = llm.engine.capabilities.store
     assert isinstance(store, DiskStore)
     assert store.counts.bad_blocks > 0 and store.counts.read_blocks > 0
     assert llm.engine.stats.num_failed_swaps == 0, "nothing was swapped"
@@ -208,8 +208,8 @@ def test_what_the_last_step_has_computed_is_kept_too(model_dir: ModelDir, tmp_pa
     thread.put(lambda: llm.engine.add_request("a", SHARED, one))
     assert [thread.turn(wait=True) for _ in range(2)] == [Turn.STEPPED, Turn.ENDED]
     llm.engine.close()
-    assert isinstance(llm.engine.store, DiskStore)
-    assert llm.engine.store.counts.written_blocks == len(SHARED) // 4
+    assert isinstance(llm.engine.capabilities.store, DiskStore)
+    assert llm.engine.capabilities.store.counts.written_blocks == len(SHARED) // 4
 
 
 def test_a_store_that_does_not_pay_is_not_read(
@@ -227,7 +227,7 @@ def test_a_store_that_does_not_pay_is_not_read(
 def test_main_memory_keeps_what_is_found_in_the_pool(model_dir: ModelDir) -> None:
     """Or what is used most would be lost when it leaves the pool, since it was stored long ago."""
     llm = make_llm(model_dir("llama"), kv_cache_memory_bytes=1 << 17, kv_offloading_size=2.0**-10)
-    tiers = llm.engine.store
+    tiers = llm.engine.capabilities.store
     assert isinstance(tiers, Tiers)
     tiers.shelf.most = 40  # blocks
     for other in random_prompts(*[41] * 8):
@@ -246,7 +246,7 @@ def test_a_reset_reaches_main_memory_and_scores(model_dir: ModelDir, tmp_path: P
     llm = make_llm(model_dir("llama"), **options)
     asked = SamplingParams(temperature=0.0, max_tokens=4, prompt_logprobs=1)
     expected = llm.generate(PROMPTS, asked, use_tqdm=False)
-    source, scheduler = llm.engine.store, llm.engine.scheduler
+    source, scheduler = llm.engine.capabilities.store, llm.engine.scheduler
     assert isinstance(source, Tiers) and source.shelf.num_bytes and scheduler._scored._kept
     for _ in range(3):
         llm.engine.reset_prefix_cache()
@@ -257,7 +257,7 @@ def test_a_reset_reaches_main_memory_and_scores(model_dir: ModelDir, tmp_path: P
         assert bits(outputs) == bits(expected[:1])
     on_disk = make_llm(model_dir("llama"), tmp_path / "store")
     serve(on_disk)
-    store = on_disk.engine.store
+    store = on_disk.engine.capabilities.store
     assert isinstance(store, DiskStore)
     store.flush()
     on_disk.engine.reset_prefix_cache()

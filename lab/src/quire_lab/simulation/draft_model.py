@@ -55,7 +55,7 @@ class SimulatedDraftModel:
         return sum(self._pass_seconds(work_of(Step([], one), self._sights)) for one in passes)
 
     def passes(self, step: Step) -> list[list[Chunk]]:
-        """The chunks that it computes at once, time after time. See ``execution.DraftModel``."""
+        """The chunks that it computes at once, time after time. See ``DraftModel``."""
         known = self._roster.follow(step)
         due, self._drafted = self._behind.before_moves(step), {}
         passes = [due] if due else []

@@ -1,11 +1,11 @@
-"""How adapters are named in settings, as vLLM's flags have them."""
+"""What settings say of adapters, as vLLM's flags have them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from quire.core.errors import ConfigError
 
@@ -52,6 +52,20 @@ class LoraModule:
         if problem := problem_with_name(values["name"]):
             raise ConfigError(f"lora_modules: {problem}")
         return cls(**values)
+
+
+class AdapterShare(NamedTuple):
+    """What adapters may take of an engine's memory, at most."""
+
+    most_running: int
+    most_kept: int
+    max_rank: int
+    bytes_each: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Of those that are kept, and of one that is being read."""
+        return (self.most_kept + 1) * self.bytes_each
 
 
 def problem_with_name(name: str) -> str | None:

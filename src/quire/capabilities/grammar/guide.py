@@ -1,14 +1,20 @@
-"""Where an output stands in the text that it must become."""
+"""Where an output stands in the text that it must become, and which tokens may come next."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import cache
 from typing import NamedTuple
 
-from llguidance import LLMatcher
+import numpy as np
+from llguidance import LLExecutor, LLMatcher
+from numpy.typing import NDArray
 
 from quire.capabilities.grammar.vocabulary import Vocabulary
+from quire.kernels.threads import usable_cores
+
+Bits = NDArray[np.uint32]
 
 
 class Thinking(NamedTuple):
@@ -33,6 +39,10 @@ class Rules(NamedTuple):
     ends: frozenset[int]  # tokens that end an output
     anew: Callable[[], LLMatcher | None] = lambda: None  # the text's, which no other request has
     vocabulary: Vocabulary | None = None  # where there is a text
+
+    def guide(self) -> Guide:
+        """For one more output; it stands at its beginning."""
+        return Guide(self)
 
 
 class May(Enum):
@@ -118,6 +128,36 @@ class Guide:
         text = self.text().compute_ff_bytes()
         after = output[self._length - 1] if self._matched else None
         return self.rules.vocabulary.tokens(text, after) if text else []
+
+    @staticmethod
+    def fill_masks(places: Sequence[tuple[Guide, Sequence[int], int]], vocab_size: int) -> Bits:
+        """Whether each token may come next, a bit each, the lowest first: [N, words].
+
+        places: a row each: a guide, its output, and after how many tokens of it the guide is asked.
+
+        All grammars are asked at once, which lets other threads run, and takes all cores. A guide
+        that is asked at several places, for drafts, moves from one to the next in their order.
+        """
+        words = -(-vocab_size // 32)
+        bits = np.empty((len(places), words), dtype=np.uint32)
+        for round_ in _rounds(guide for guide, _, _ in places):
+            matchers = []
+            for row in round_:
+                guide, output, length = places[row]
+                guide.follow(output, length)
+                if _fill_without_grammar(bits[row], guide, output):
+                    matchers.append((guide.text(), row))
+            _compute(matchers, bits)
+            for row in round_:
+                guide, output, _ = places[row]
+                if guide.renewed(output):
+                    _compute([(guide.text(), row)], bits)
+                if guide.failure is not None:
+                    bits[row] = 0
+                elif guide.next() is May.MATCH_OR_THINK:
+                    assert guide.rules.thinking is not None
+                    _allow(bits[row], guide.rules.thinking.start[:1])
+        return bits
 
     @property
     def failure(self) -> str | None:
@@ -210,3 +250,59 @@ class Guide:
     def _undecided_at(self, length: int) -> bool:
         thinking = self.rules.thinking
         return thinking is not None and length < thinking.num_opening
+
+
+def _rounds(guides: Iterable[Guide]) -> list[list[int]]:
+    """Their numbers, so that in no round a guide is asked twice."""
+    rounds: list[list[int]] = []
+    times: dict[int, int] = {}
+    for row, guide in enumerate(guides):
+        time = times.get(id(guide), 0)
+        times[id(guide)] = time + 1
+        if time == len(rounds):
+            rounds.append([])
+        rounds[time].append(row)
+    return rounds
+
+
+def _fill_without_grammar(row: Bits, guide: Guide, output: Sequence[int]) -> bool:
+    """Fill a row by what needs no grammar, or only its next word; whether it takes more."""
+    match guide.next():
+        case May.NOTHING:
+            row[:] = 0
+        case int(token):
+            row[:] = 0
+            _allow(row, (token,))
+        case May.ANYTHING:
+            row[:] = 0xFFFFFFFF
+        case May.GO_ON:
+            row[:] = 0xFFFFFFFF
+            for token in guide.rules.ends:
+                row[token // 32] &= ~np.uint32(1 << token % 32)
+        case May.MATCH if forced := guide.forced(output):
+            row[:] = 0
+            _allow(row, forced[:1])
+        case _:
+            return True
+    return False
+
+
+def _allow(row: Bits, tokens: Iterable[int]) -> None:
+    for token in tokens:
+        row[token // 32] |= np.uint32(1 << token % 32)
+
+
+def _compute(matchers: list[tuple[LLMatcher, int]], bits: Bits) -> None:
+    executor = _executor() if len(matchers) > 1 else None
+    if executor is not None:
+        executor.unsafe_compute_mask_ptr(matchers, bits.ctypes.data, bits.strides[0], len(bits))
+        return
+    for matcher, row in matchers:
+        matcher.unsafe_compute_mask_ptr(bits[row].ctypes.data, bits[row].nbytes)
+
+
+@cache
+def _executor() -> LLExecutor | None:
+    """Its threads are the process's, as its cores are. Where these are two, it takes longer."""
+    cores = usable_cores()
+    return LLExecutor(cores) if cores > 2 else None

@@ -134,7 +134,7 @@ def _check_words(own: Mapping[str, int] | None, tokenizer: Tokenizer) -> None:
 def draft_share(config: EngineConfig, draft: Draft) -> DraftShare:
     """What of an engine's memory is the draft model's."""
     assert config.speculation is not None
-    cache = cache_shape(*draft)
+    cache = cache_shape(draft.model, draft.kv_dtype)
     return DraftShare(
         model_name=draft_name(config.speculation),
         dtype=dtype_name(draft.model.dtype),

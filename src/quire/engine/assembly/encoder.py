@@ -14,12 +14,14 @@ from quire.core.protocol import Pooling, RecoveryCosts
 from quire.engine.assembly.loading import dtype_name
 from quire.engine.assembly.main_memory import bytes_for_waiting
 from quire.engine.assembly.pooling import bytes_of, read_pooler
-from quire.engine.assembly.recording import recorder_of, watch_steps
+from quire.engine.assembly.recording import record
 from quire.engine.assembly.renewal import renewal
 from quire.engine.capacity import Capacity, limits_of
 from quire.engine.config import EngineConfig
-from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor
+from quire.engine.engine import Engine, ExecutorTraits
+from quire.engine.input_processor import InputProcessor, ModelOutputs
+from quire.engine.session_manager import SessionRules
+from quire.engine.waiting_room import QueueLimits
 from quire.execution.device_runtime import DeviceRuntime
 from quire.execution.encoding import EncoderExecutor
 from quire.models.config import ModelConfig
@@ -66,22 +68,17 @@ def build_encoder(
         executor,
         InputProcessor(
             tokenizer,
-            vocab_size=model.vocab_size,
+            ModelOutputs(model.vocab_size, pooler=pooler, generates=False),
             max_model_len=limits.max_model_len,
-            eos_token_ids=(),
             seed=config.seed,
-            pooler=pooler,
-            generates=False,
         ),
-        session_timeout=config.session_timeout,
-        why_no_sessions="this model is an encoder: no sessions",
-        recorder=recorder_of(config, capacity, started),
-        max_num_waiting=config.max_num_waiting,
-        max_waiting_bytes=bytes_for_waiting(),
-        parts=executor.parts,
-        afresh=renewal(executor, schedule, config, alone=True),
+        ExecutorTraits(
+            parts=executor.parts, afresh=renewal(executor, schedule, config, alone=True)
+        ),
+        queue=QueueLimits(config.max_num_waiting, bytes_for_waiting(), limits.max_model_len or 0),
+        sessions=SessionRules(config.session_timeout, "this model is an encoder: no sessions"),
     )
-    watch_steps(engine, config, limits, started)
+    record(engine, config, capacity, started)
     return engine, capacity
 
 

@@ -17,12 +17,14 @@ from quire.blocks.store import DiskStore, Tiers
 from quire.blocks.store.config import no_store_on_gpu
 from quire.blocks.transfer import BlockServer
 from quire.blocks.transfer.config import NO_ROLE_ON_GPU
+from quire.capabilities.adapters.config import AdapterShare
+from quire.capabilities.adapters.reading import adapter_check, most_bytes, serve_adapters
+from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.speculation import speculation_of
+from quire.capabilities.speculation.model import DraftModel
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
 from quire.core.protocol import Pooler, RecoveryCosts
-from quire.engine.adapters import AdapterShelf
-from quire.engine.assembly.adapters import adapter_shelf, without_adapters
 from quire.engine.assembly.defaults import default_sampling
 from quire.engine.assembly.draft import draft_share, load_draft
 from quire.engine.assembly.encoder import build_encoder
@@ -40,6 +42,7 @@ from quire.engine.assembly.loading import (
 from quire.engine.assembly.main_memory import (
     bytes_for_waiting,
     kept_and_files,
+    left_by_adapters,
     left_for_pool,
     working_bytes,
 )
@@ -48,19 +51,22 @@ from quire.engine.assembly.ranks.fetching import fetch_on_all
 from quire.engine.assembly.ranks.gathering import gather
 from quire.engine.assembly.ranks.runtime import on_ranks
 from quire.engine.assembly.ranks.team import Team
-from quire.engine.assembly.recording import recorder_of, watch_steps
+from quire.engine.assembly.recording import record
 from quire.engine.assembly.renewal import renewal
 from quire.engine.assembly.store import check_store, describe_store, open_store
 from quire.engine.assembly.transfer import begin_transfer, describe_transfer, listen_for_decoders
-from quire.engine.capacity import AdapterShare, Capacity, fill, limits_of, size_of
+from quire.engine.capabilities import Capabilities
+from quire.engine.capacity import Capacity, fill, limits_of, size_of
 from quire.engine.config import (
     NO_ADAPTERS_ON_GPU,
     NO_DRAFT_MODEL_ON_GPU,
     NO_RANKS_ON_GPU,
     EngineConfig,
 )
-from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor
+from quire.engine.engine import Engine, ExecutorTraits
+from quire.engine.input_processor import InputProcessor, ModelOutputs
+from quire.engine.session_manager import SessionRules
+from quire.engine.waiting_room import QueueLimits
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.free_memory import memory_or_refusal
@@ -129,14 +135,14 @@ def _build(
         runtime = on_ranks(config, directory, runtime, team)
     with runtime.start_up_lock():
         loaded = _load(config, directory, tokenizer, runtime, team, engines)
-        model, draft, dtype, cache, limits, shelf, _, waiting_bytes = loaded
+        model, draft, dtype, cache, limits, adapters, _, waiting_bytes = loaded
         forms = forms_of(runtime.kernels, model, dtype)
         store = open_store(config, directory, limits, cache, forms)
-        transfer, shelf_of_others = begin_transfer(config, server, directory, limits, cache, forms)
+        transfer, fetched = begin_transfer(config, server, directory, limits, cache, forms)
         fetch_on_all(team, transfer)
-        part = shelf_of_others or store
+        part = fetched or store
         source = part if team is None or part is None else SharedSource(part)
-        weights = None if shelf is None else shelf.weights
+        weights = None if adapters is None else adapters.weights
         executor = runtime.executor(model, limits, dtype, draft, weights, source)
     costs = _recovery_costs(config, runtime, store)
     executor.tell_forced = config.speculation is not None
@@ -147,25 +153,25 @@ def _build(
     engine = Engine(
         schedule(),
         executor,
-        _input_processor(config, model, limits, tokenizer, defaults, pooler, shelf),
-        block_bytes=capacity.mean_block_bytes,
-        session_timeout=config.session_timeout,
-        why_no_sessions=_why_no_sessions(config, cache),
-        why_no_soft_cuts=None if runtime.device.type == "cpu" else _NO_SOFT_CUTS_ON_GPU,
-        recorder=recorder_of(config, capacity, started),
-        run_ahead=runtime.asynchronous and config.async_scheduling is not False,
-        max_num_waiting=config.max_num_waiting,
-        max_waiting_bytes=waiting_bytes,
-        speculation=speculation_of(config.speculation),
-        adapters=shelf,
-        store=store,
-        events=events,
-        others=team,
-        transfer=transfer,
-        parts=executor.parts,
-        afresh=renewal(executor, schedule, config, alone=team is None),
+        _input_processor(config, model, limits, tokenizer, defaults, pooler, adapters),
+        ExecutorTraits(
+            block_bytes=capacity.mean_block_bytes,
+            run_ahead=runtime.asynchronous and config.async_scheduling is not False,
+            parts=executor.parts,
+            afresh=renewal(executor, schedule, config, alone=team is None),
+        ),
+        capabilities=Capabilities(
+            adapters=adapters,
+            speculation=speculation_of(config.speculation),
+            transfer=transfer,
+            store=store,
+            events=events,
+            others=team,
+        ),
+        queue=QueueLimits(config.max_num_waiting, waiting_bytes, limits.max_model_len or 0),
+        sessions=_session_rules(config, cache, runtime),
     )
-    watch_steps(engine, config, limits, started)
+    record(engine, config, capacity, started)
     if events is not None:
         events.start(config.block_size, limits.windows)
     release_threads()  # it may run in another thread than this one
@@ -180,8 +186,8 @@ class _Loaded(NamedTuple):
     kv_dtype: torch.dtype
     cache: CacheShape
     limits: EngineLimits
-    shelf: AdapterShelf | None
-    adapters: AdapterShare | None
+    adapters: Adapters | None
+    adapter_share: AdapterShare | None
     waiting_bytes: int
 
 
@@ -199,11 +205,11 @@ def _load(
     dtype = kv_dtype(config, model)
     cache = cache_shape(model, dtype)
     if draft is not None:
-        cache = cache.with_draft(cache_shape(*draft))
+        cache = cache.with_draft(cache_shape(draft.model, draft.kv_dtype))
     limits = limits_of(config, cache)
-    shelf, adapters = adapter_shelf(config, model, runtime.instruction_set, team) or (None, None)
+    adapters, share = _serve_adapters(config, model, runtime.instruction_set, team)
     with runtime.settling():
-        budget = without_adapters(runtime.memory_budget(model, limits, dtype), adapters)
+        budget = left_by_adapters(runtime.memory_budget(model, limits, dtype), share)
         if runtime.device.type == "cpu":
             working = working_bytes(limits, model, directory, config)
             among = 1 if runtime.counts_others else engines
@@ -215,7 +221,19 @@ def _load(
             raise _with_share(error, draft, cache) from error
         runtime.promise(*kept_and_files(config, limits, cache))
     waiting = bytes_for_waiting(budget.beside, engines)
-    return _Loaded(model, draft, dtype, cache, limits, shelf, adapters, waiting)
+    return _Loaded(model, draft, dtype, cache, limits, adapters, share, waiting)
+
+
+def _serve_adapters(
+    config: EngineConfig, model: Model, instruction_set: str, team: Team | None
+) -> tuple[Adapters | None, AdapterShare | None]:
+    """Those that are asked for, and what of the memory may be theirs."""
+    if not config.enable_lora:
+        return None, None
+    most_kept, rank = config.max_cpu_loras or config.max_loras, config.max_lora_rank
+    check = adapter_check(model, instruction_set, rank)
+    adapters = serve_adapters(config.adapters, most_kept, check, team)
+    return adapters, AdapterShare(config.max_loras, most_kept, rank, most_bytes(model, rank))
 
 
 def _recovery_costs(
@@ -230,10 +248,12 @@ def _recovery_costs(
     return RecoveryCosts()
 
 
-def _why_no_sessions(config: EngineConfig, cache: CacheShape) -> str | None:
+def _session_rules(config: EngineConfig, cache: CacheShape, runtime: DeviceRuntime) -> SessionRules:
+    why_not = None
     if cache.depends_on_prompt_length:
-        return "this model's rotary scaling depends on the length of the prompt: no sessions"
-    return None
+        why_not = "this model's rotary scaling depends on the length of the prompt: no sessions"
+    why_no_soft_cuts = None if runtime.device.type == "cpu" else _NO_SOFT_CUTS_ON_GPU
+    return SessionRules(config.session_timeout, why_not, why_no_soft_cuts)
 
 
 def _load_tokenizer(config: EngineConfig) -> Tokenizer:
@@ -259,14 +279,14 @@ def _load_draft(
         )
 
     model = load_draft(config, target, tokenizer, load)
-    return Draft(model, kv_dtype(config, model))
+    return Draft(model, kv_dtype(config, model), DraftModel)
 
 
 def _with_share(error: ConfigError, draft: Draft | None, cache: CacheShape) -> ConfigError:
     """No room for a pool: how much of it is the draft model's."""
     if draft is None:
         return error
-    own = cache_shape(*draft).bytes_per_token
+    own = cache_shape(draft.model, draft.kv_dtype).bytes_per_token
     return ConfigError(
         f"{error}. The draft model takes {size_of(draft.model.weight_bytes)} for its weights, and "
         f"{size_of(own)} of the {size_of(cache.bytes_per_token)} of each token in the pool: "
@@ -281,18 +301,15 @@ def _input_processor(
     tokenizer: Tokenizer,
     defaults: dict[str, float | int],
     pooler: Pooler,
-    adapters: AdapterShelf | None,
+    adapters: Adapters | None,
 ) -> InputProcessor:
     return InputProcessor(
         tokenizer,
-        vocab_size=model.vocab_size,
+        ModelOutputs(model.vocab_size, model.eos_token_ids, pooler, generates=model.has_head),
         max_model_len=limits.max_model_len,
         default_max_tokens=model.max_positions,
-        eos_token_ids=model.eos_token_ids,
         seed=config.seed,
         sampling_defaults=defaults,
-        pooler=pooler,
-        generates=model.has_head,
         adapters=adapters,
     )
 
@@ -304,7 +321,7 @@ def _capacity(
     store: str,
     dense: Sequence[Dense],
 ) -> Capacity:
-    model, draft, dtype, cache, limits, _, adapters, _ = loaded
+    model, draft, dtype, cache, limits, _, adapter_share, _ = loaded
     pool_bytes = limits.pool_bytes(cache.token_bytes)
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
@@ -321,7 +338,7 @@ def _capacity(
         experts=describe_experts(model, config),
         speculation=config.speculation,
         draft=None if draft is None else draft_share(config, draft),
-        adapters=adapters,
+        adapters=adapter_share,
         ranks=config.tensor_parallel_size,
         store=store,
     )

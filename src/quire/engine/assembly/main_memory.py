@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from quire.capabilities.adapters.config import AdapterShare
 from quire.core.errors import ConfigError, ModelError
 from quire.core.limits import EngineLimits
 from quire.engine.assembly.store import offloaded, without_offloading
@@ -20,6 +21,19 @@ _STATES, _INNER = 5, 3  # a layer's states, and those within its MLP, that are t
 _LOGIT_BYTES = 16  # a logit, edited, and sorted with its place
 _REQUESTS = 64 << 20  # for the tokenizer and for requests, at the least
 _MOST_WAITING = 1 << 30
+
+
+def left_by_adapters(budget: MemoryBudget, share: AdapterShare | None) -> MemoryBudget:
+    """What they leave for the pool. ConfigError: there is not so much."""
+    if share is None:
+        return budget
+    if share.num_bytes > budget.free:
+        raise ConfigError(
+            f"max_cpu_loras {share.most_kept} with max_lora_rank {share.max_rank} may take "
+            f"{size_of(share.num_bytes)}, but only {size_of(budget.free)} are free: lower one of "
+            "them"
+        )
+    return budget._replace(free=budget.free - share.num_bytes)
 
 
 def working_bytes(limits: EngineLimits, model: Model, directory: Path, config: EngineConfig) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from quire.capabilities.speculation import Speculation, speculation_of
+from quire.capabilities.speculation import speculation_of
 from quire.core.errors import RankError
 from quire.core.scheduling import Scheduler
+from quire.engine.capabilities import Capabilities
 from quire.engine.config import EngineConfig
 
 
@@ -21,16 +22,18 @@ class Forgetful(Protocol):
 
 def renewal(
     executor: Forgetful, schedule: Callable[[], Scheduler], config: EngineConfig, *, alone: bool
-) -> Callable[[], tuple[Scheduler, Speculation | None]]:
-    """See ``Engine``. alone: no other rank may be half way through a step.
+) -> Callable[[Capabilities], tuple[Scheduler, Capabilities]]:
+    """See ``ExecutorTraits``. alone: no other rank may be half way through a step.
 
     schedule: makes a scheduler over an empty pool.
     """
 
-    def afresh() -> tuple[Scheduler, Speculation | None]:
+    def afresh(capabilities: Capabilities) -> tuple[Scheduler, Capabilities]:
         if not alone:
             raise RankError("a step was interrupted half way, and other ranks are in it still")
         executor.forget()
-        return schedule(), speculation_of(config.speculation)
+        if capabilities.adapters is not None:
+            capabilities.adapters.renew()
+        return schedule(), capabilities._replace(speculation=speculation_of(config.speculation))
 
     return afresh

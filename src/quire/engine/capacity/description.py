@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from quire.capabilities.adapters.config import AdapterShare
 from quire.capabilities.speculation.config import SpeculativeConfig
 from quire.core.kv_groups import KVGroup
 from quire.core.limits import EngineLimits
@@ -22,20 +23,6 @@ class DraftShare(NamedTuple):
     weight_bytes: int
     kv_bytes_per_token: int
     num_layers: int
-
-
-class AdapterShare(NamedTuple):
-    """What adapters may take, at most."""
-
-    most_running: int
-    most_kept: int
-    max_rank: int
-    bytes_each: int
-
-    @property
-    def num_bytes(self) -> int:
-        """Of those that are kept, and of one that is being read."""
-        return (self.most_kept + 1) * self.bytes_each
 
 
 @dataclass(frozen=True)

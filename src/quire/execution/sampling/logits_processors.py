@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.capabilities.grammar import Place, fill_masks
+from quire.execution.sampling.guidance import GuidedPlace
 from quire.execution.sampling.rows import FLOAT32, SampleRow, clamp_positive
 from quire.execution.transfer import to_device
 
@@ -122,7 +122,7 @@ def process_logits(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     return edited
 
 
-def _guided(rows: Sequence[SampleRow]) -> dict[int, Place]:
+def _guided(rows: Sequence[SampleRow]) -> dict[int, GuidedPlace]:
     """Where the rows' guides are asked, for those that have one."""
     places = {}
     for i, row in enumerate(rows):
@@ -132,14 +132,15 @@ def _guided(rows: Sequence[SampleRow]) -> dict[int, Place]:
     return places
 
 
-def _masked(logits: Tensor, guided: Mapping[int, Place]) -> Tensor:
+def _masked(logits: Tensor, guided: Mapping[int, GuidedPlace]) -> Tensor:
     """A copy in which what the rows' guides do not allow is forbidden."""
-    distinct = list(dict.fromkeys((id(p.guide), p.length) for p in guided.values()))
-    number = {key: i for i, key in enumerate(distinct)}
-    places = {(id(place.guide), place.length): place for place in guided.values()}
-    bits = fill_masks([places[key] for key in distinct], logits.shape[1])
-    sources = [number[id(place.guide), place.length] for place in guided.values()]
-    if sources != list(range(len(distinct))):
+    keys = [(id(guide), length) for guide, _, length in guided.values()]
+    places = dict(zip(keys, guided.values(), strict=True))
+    number = {key: i for i, key in enumerate(places)}
+    guide = next(iter(guided.values()))[0]
+    bits = guide.fill_masks(list(places.values()), logits.shape[1])
+    sources = [number[key] for key in keys]
+    if sources != list(range(len(places))):
         bits = bits[sources]
     octets = to_device(torch.from_numpy(bits.view(np.uint8)), logits.device)
     most = F.embedding(octets.int(), to_device(_MOST, logits.device))  # [N, octets, 8]

@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from quire.capabilities.grammar import Guide, Place, Rules
 from quire.core.protocol import Step
+from quire.execution.sampling.guidance import GuidedPlace, OutputGuide, OutputRules
 
 
 class TokenCounts:
@@ -51,14 +51,14 @@ class Past:
     however many came before.
     """
 
-    def __init__(self, prompt: Iterable[int], rules: Rules | None = None) -> None:
+    def __init__(self, prompt: Iterable[int], rules: OutputRules | None = None) -> None:
         """rules: what the output must keep to."""
         self.prompt = array("q", dict.fromkeys(prompt))  # each once; shared with all forks
         self._output = array("I")
         self._counts: TokenCounts | None = None
         self._counted = 0  # tokens of the output, from its beginning
         self._rules = rules
-        self._guide: Guide | None = None
+        self._guide: OutputGuide | None = None
 
     def take(self, start: int, token_ids: Sequence[int]) -> None:
         """The output is computed anew from its token ``start`` on, from these tokens.
@@ -85,21 +85,22 @@ class Past:
             self._counts.remove(self._output[self._counted])
         return self._counts
 
-    def guided(self, length: int) -> Place | None:
+    def guided(self, length: int) -> GuidedPlace | None:
         """Where to ask what may follow the first ``length`` tokens; None if anything may."""
         if self._rules is None:
             return None
         if self._guide is None:
-            self._guide = Guide(self._rules)
-        return Place(self._guide, self._output, length)
+            self._guide = self._rules.guide()
+        return self._guide, self._output, length
 
     def forced(self) -> list[int]:
         """The tokens that must come next; none, if there is a choice."""
         place = self.guided(len(self._output))
         if place is None:
             return []
-        place.guide.follow(place.output, place.length)
-        return place.guide.forced(place.output)
+        guide, output, length = place
+        guide.follow(output, length)
+        return guide.forced(output)
 
     @property
     def failure(self) -> str | None:
@@ -141,7 +142,7 @@ class Pasts:
             if opened.request.params.needs_history:
                 request = opened.request
                 known[opened.seq_id] = Past(
-                    request.prompt_token_ids, cast("Rules | None", request.rules)
+                    request.prompt_token_ids, cast("OutputRules | None", request.rules)
                 )
         for parent, child, _ in step.forked:
             if parent in known:

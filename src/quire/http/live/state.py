@@ -105,7 +105,7 @@ class Reader:
             num_sessions=len(sessions),
             sessions=[self._session(one) for one in _last(sessions.all(), limit)],
             adapters=self._adapters(),
-            ranks=None if engine.others is None else engine.others.size,
+            ranks=None if engine.capabilities.others is None else engine.capabilities.others.size,
             store=self._store(),
         )
 
@@ -196,20 +196,19 @@ class Reader:
         )
 
     def _speculation(self) -> Speculating | None:
-        stats = self._engine.stats
-        if self._engine.speculation is None:
+        stats, speculation = self._engine.stats, self._engine.capabilities.speculation
+        if speculation is None:
             return None
         by_length = list(stats.accepted_by_position)
         while by_length and not by_length[-1]:
             by_length.pop()
-        drafters = self._engine.speculation.drafters
         return Speculating(
-            [one.name for one in drafters],
+            [one.name for one in speculation.drafters],
             stats.num_drafts,
             stats.num_draft_tokens,
             stats.num_accepted_tokens,
             by_length,
-            self._engine.speculation.num_bytes,
+            speculation.num_bytes,
         )
 
     def _settings(self) -> Settings:
@@ -225,15 +224,17 @@ class Reader:
         )
 
     def _adapters(self) -> list[AdapterTold] | None:
-        shelf = self._engine.adapters
-        if shelf is None:
+        adapters = self._engine.capabilities.adapters
+        if adapters is None:
             return None
         running = {one.name for one in self._engine.scheduler.adapters.in_use}
-        here = {one.name for one in shelf.weights}
-        return [AdapterTold(one.name, one.name in running, one.name in here) for one in shelf.cards]
+        here = {one.name for one in adapters.weights}
+        return [
+            AdapterTold(one.name, one.name in running, one.name in here) for one in adapters.cards
+        ]
 
     def _store(self) -> StoreTold | None:
-        store = self._engine.store
+        store = self._engine.capabilities.store
         if isinstance(store, Tiers):
             store = store.disk
         if store is None:
@@ -266,7 +267,10 @@ class EngineReader(Reader):
     def __init__(
         self, engine: Engine, model_name: str, kv_layers: Sequence[tuple[int, int]] = ()
     ) -> None:
-        length, timeout = engine.input_processor.max_model_len, engine.sessions.timeout or None
+        length, timeout = (
+            engine.input_processor.max_model_len,
+            engine.sessions.rules.timeout or None,
+        )
         super().__init__(engine, model_name, length, timeout, kv_layers)
         self._whole = engine
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLExecutor
 
-import quire.capabilities.grammar.masks as grammar_masks
-from quire.capabilities.grammar import GrammarCompiler, Guide, Place, Rules, fill_masks
+import quire.capabilities.grammar.guide as grammar_guide
+from quire.capabilities.grammar import GrammarCompiler, Guide, Rules
 from quire.core.errors import RequestError
 from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
 from support.grammars import Words, backend, compiler
@@ -49,14 +49,14 @@ def rules(text: int, marks: Reasoning | None, budget: int | None) -> Rules:
     return found
 
 
-def masks(places: Sequence[Place]) -> np.ndarray:
+def masks(places: Sequence[tuple[Guide, Sequence[int], int]]) -> np.ndarray:
     size = backend().get_vocab_size()
-    bits = fill_masks(places, size).view(np.uint8)
+    bits = Guide.fill_masks(places, size).view(np.uint8)
     return np.unpackbits(bits, axis=1, count=size, bitorder="little").view(np.bool_)
 
 
 def mask(guide: Guide, output: Sequence[int], length: int) -> np.ndarray:
-    return masks([Place(guide, output, length)])[0]
+    return masks([(guide, output, length)])[0]
 
 
 # A single token opens where a grammar follows; "open" means that the prompt has done it.
@@ -104,12 +104,12 @@ def test_rows_of_drafts_are_those_of_each_place() -> None:
     output = encode('{"name": "x", "age": 3}')
     guide = Guide(asked)
     other = Guide(rules(2, None, None))
-    places = [Place(guide, output, length) for length in range(len(output) + 1)]
-    found = masks([Place(other, [], 0), *places])
-    for place, row in zip(places, found[1:], strict=True):
-        assert (row == mask(Guide(asked), output, place.length)).all()
-        if place.length < len(output):
-            assert row[output[place.length]]
+    places = [(guide, output, length) for length in range(len(output) + 1)]
+    found = masks([(other, [], 0), *places])
+    for (_, _, length), row in zip(places, found[1:], strict=True):
+        assert (row == mask(Guide(asked), output, length)).all()
+        if length < len(output):
+            assert row[output[length]]
     assert found[-1].nonzero()[0].tolist() == [EOS]
     assert found[0][encode("yes")[0]] and not found[0][EOS]
 
@@ -117,11 +117,11 @@ def test_rows_of_drafts_are_those_of_each_place() -> None:
 def test_several_threads_make_the_same_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     def found() -> np.ndarray:
         guides = [Guide(rules(number, None, None)) for number in range(4)]
-        return masks([Place(guide, [], 0) for guide in guides])
+        return masks([(guide, [], 0) for guide in guides])
 
-    monkeypatch.setattr(grammar_masks, "_executor", lambda: None)
+    monkeypatch.setattr(grammar_guide, "_executor", lambda: None)
     alone = found()
-    monkeypatch.setattr(grammar_masks, "_executor", lambda: LLExecutor(2))
+    monkeypatch.setattr(grammar_guide, "_executor", lambda: LLExecutor(2))
     assert (found() == alone).all() and alone.any(axis=1).all()
 
 
@@ -254,18 +254,18 @@ def test_what_others_write_does_not_decide_what_one_can() -> None:
     greedy, own = made.rules(asked), made.rules(asked)
     letters, seed = encode("a") + encode("b"), random.Random(0)
     output = seed.choices(letters, k=40)
-    place = Place(Guide(own), output, 20)
+    guide = Guide(own)
     size = backend().get_vocab_size()
-    fill_masks([place], size)
+    Guide.fill_masks([(guide, output, 20)], size)
     while not (user := greedy.text.deep_copy()).is_error():
         user.try_consume_tokens(seed.choices(letters, k=290))
         if user.is_error():
             break
     for length in (20, 21, 40):  # where it stands, and where it goes
-        bits = fill_masks([place._replace(length=length)], size)
-        straight = Place(Guide(compiler.__wrapped__().rules(asked)), output, length)
-        assert place.guide.failure is None
-        assert (bits == fill_masks([straight], size)).all()
+        bits = Guide.fill_masks([(guide, output, length)], size)
+        straight = (Guide(compiler.__wrapped__().rules(asked)), output, length)
+        assert guide.failure is None
+        assert (bits == Guide.fill_masks([straight], size)).all()
 
 
 def test_a_tokenizer_without_a_text_is_refused() -> None:

@@ -19,12 +19,11 @@ import torch
 
 from quire.blocks.store import DiskStore, Tiers
 from quire.blocks.transfer import BlockFetcher
+from quire.capabilities.adapters.reading import HeldAdapters, adapter_check
 from quire.core.errors import QuireError, RankError
 from quire.core.kv_groups import KVGroup
-from quire.engine.assembly.adapters import adapter_check
 from quire.engine.assembly.loading import cache_shape, forms_of, kv_dtype, load, locate
 from quire.engine.assembly.main_memory import kept_and_files
-from quire.engine.assembly.ranks.adapters import HeldAdapters
 from quire.engine.assembly.ranks.facts import facts_of
 from quire.engine.assembly.ranks.groups import join_group
 from quire.engine.assembly.ranks.line import Line, Message
@@ -127,7 +126,8 @@ class _Rank:
         kv_groups = tuple(map(KVGroup.of_values, pool["kv_groups"]))
         limits = replace(limits, kv_groups=kv_groups, max_model_len=pool["max_model_len"])
         if config.enable_lora:
-            self._adapters = HeldAdapters(adapter_check(config, model, instructions.name))
+            check = adapter_check(model, instructions.name, config.max_lora_rank)
+            self._adapters = HeldAdapters(check)
         weights = None if self._adapters is None else self._adapters.weights
         cache = cache_shape(model, dtype)
         with runtime.settling():

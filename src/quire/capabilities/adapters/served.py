@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from quire.core.errors import QuireError, RequestError, UnknownAdapterError
-from quire.core.protocol import Adapter
-from quire.core.scheduling import AdapterSlots
+from quire.core.errors import EngineError, QuireError, RequestError, UnknownAdapterError
+from quire.core.protocol import Adapter, Request
+from quire.core.scheduling import Scheduler, Session
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class AdapterSource(NamedTuple):
 
 
 class AdapterCard(NamedTuple):
-    """What is told of an adapter."""
+    """An adapter as lists of models show it."""
 
     name: str
     path: str
@@ -45,7 +45,11 @@ class Read(NamedTuple):
     error: Exception | None
 
 
-class AdapterShelf:
+Unready = tuple[Callable[[Request], bool], QuireError]
+"""Which requests cannot go on, and why."""
+
+
+class Adapters:
     """Names, sources, and the weights of the adapters that were needed last.
 
     Weights are read by a thread of its own, one adapter after the other, so that steps go on
@@ -62,7 +66,7 @@ class AdapterShelf:
         self._cards: dict[str, tuple[Adapter, AdapterCard]] = {}
         self._sources: dict[Adapter, AdapterSource] = {}
         self._users: Counter[Adapter] = Counter()  # requests that have not ended
-        self._kept: Counter[Adapter] = Counter()  # sessions that are open
+        self._sessions: Counter[Adapter] = Counter()  # that are open
         self.weights: dict[Adapter, Any] = {}  # in memory, the one that was used longest ago first
         self._read: Read | None = None  # by the thread, for the engine's to take
         self._reader: threading.Thread | None = None
@@ -118,51 +122,52 @@ class AdapterShelf:
         del self._cards[name]
         self._forget(adapter)
 
-    def begin(self, adapter: Adapter) -> None:
-        """A request has it from now on. UnknownAdapterError: it has been removed meanwhile."""
-        self._count(adapter, self._users)
+    def request_begins(self, request: Request) -> None:
+        """Serve its adapter to it. UnknownAdapterError: that has been removed meanwhile."""
+        if request.adapter is not None:
+            self._serve(request.adapter, self._users)
 
-    def end(self, adapter: Adapter) -> None:
-        """A request that had it has ended."""
-        self._discount(adapter, self._users)
+    def request_ends(self, request: Request) -> None:
+        if request.adapter is not None:
+            self._leave(request.adapter, self._users)
 
-    def keep(self, adapter: Adapter) -> None:
-        """Serve it to a session until ``let_go``, whatever becomes of its name; see ``begin``."""
-        self._count(adapter, self._kept)
+    def session_begins(self, session: Session) -> None:
+        """Serve its adapter to it, whatever becomes of the name; see ``request_begins``."""
+        if (adapter := session.resting.request.adapter) is not None:
+            self._serve(adapter, self._sessions)
 
-    def let_go(self, adapter: Adapter) -> None:
-        """The session is closed."""
-        self._discount(adapter, self._kept)
+    def session_ends(self, session: Session) -> None:
+        if (adapter := session.resting.request.adapter) is not None:
+            self._leave(adapter, self._sessions)
 
-    def _count(self, adapter: Adapter, users: Counter[Adapter]) -> None:
+    def _serve(self, adapter: Adapter, users: Counter[Adapter]) -> None:
         if adapter not in self._sources:
             raise UnknownAdapterError(f"adapter {adapter.name} is not loaded any more", "model")
         users[adapter] += 1
 
-    def _discount(self, adapter: Adapter, users: Counter[Adapter]) -> None:
+    def _leave(self, adapter: Adapter, users: Counter[Adapter]) -> None:
         users[adapter] -= 1
         if not users[adapter]:
             del users[adapter]
             self._forget(adapter)
 
     def renew(self) -> None:
-        """No request has any of them."""
-        had = list(self._users)
+        """No request and no session has any of them."""
+        had = {*self._users, *self._sessions}
         self._users.clear()
+        self._sessions.clear()
         for adapter in had:
             self._forget(adapter)
 
     def _forget(self, adapter: Adapter) -> None:
         named = any(adapter == served for served, _ in self._cards.values())
-        if not (named or adapter in self._users or adapter in self._kept):
+        if not (named or adapter in self._users or adapter in self._sessions):
             self._sources.pop(adapter, None)
             self.weights.pop(adapter, None)
 
-    def page(self, slots: AdapterSlots) -> Read | None:
-        """Before a step is planned: take what has been read, have the next one read.
-
-        What failed, if that did.
-        """
+    def prepare(self, scheduler: Scheduler) -> Unready | None:
+        """Take what has been read, and have the next one read."""
+        slots = scheduler.adapters
         slots.ready = self.weights
         failed = self._take()
         in_use = slots.in_use
@@ -176,10 +181,13 @@ class AdapterShelf:
                 target=self._load, args=(absent[0], self._sources[absent[0]]), daemon=True
             )
             self._reader.start()
-        return failed
+        if failed is None:
+            return None
+        error = EngineError(f"adapter {failed.adapter.name} cannot be read: {failed.error}")
+        return lambda request: request.adapter == failed.adapter, error
 
-    def wait(self) -> None:
-        """There is nothing to do but to wait for what is being read, or for another request."""
+    def rest(self) -> None:
+        """Wait for what is being read; not for long, since another request may come."""
         if self._reader is not None:
             self._reader.join(_AT_MOST)
 

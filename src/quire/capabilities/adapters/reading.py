@@ -1,0 +1,138 @@
+"""The adapters of an engine: found, checked against its model, and read by all of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from quire.capabilities.adapters.checkpoint import check_adapter
+from quire.capabilities.adapters.config import LoraModule
+from quire.capabilities.adapters.served import Adapters, AdapterSource
+from quire.core.errors import ConfigError, ModelError, QuireError
+from quire.core.protocol import Adapter
+from quire.kernels.adapters import packed_bytes
+from quire.kernels.dispatch import choose_kernels
+from quire.models.adaptable import adaptable
+from quire.models.base import Model
+from quire.models.decoder import DecoderModel
+
+Check = Callable[[Path], AdapterSource]
+"""Finds the adapter in a directory, or raises a ModelError."""
+
+
+class OtherRank(Protocol):
+    """Another rank."""
+
+    rank: int
+
+
+class Readers(Protocol):
+    """Those that compute with rank 0."""
+
+    @property
+    def members(self) -> Sequence[OtherRank]: ...
+
+    def ask(self, kind: str, **content: Any) -> None:
+        """Say something to all of them."""
+        ...
+
+    def answers(self, kind: str) -> Sequence[Mapping[str, Any]]:
+        """Of each, in the order of ``members``."""
+        ...
+
+
+def adapter_check(model: Model, instruction_set: str, max_rank: int) -> Check:
+    """For the adapters of a model. ConfigError: the model's code is not our own."""
+    if not isinstance(model, DecoderModel):
+        raise ConfigError("enable_lora needs a model with code of its own here, and this has none")
+    modules, kernels = adaptable(model), choose_kernels(model.dtype, instruction_set)
+    num_layers, dtype = len(model.kv_shapes), model.dtype
+
+    def check(path: Path) -> AdapterSource:
+        if not path.is_dir():
+            raise ModelError(f"adapter {path} is not a directory")
+        found = check_adapter(path, modules, max_rank)
+        return AdapterSource(
+            found.fingerprint,
+            found.path,
+            lambda: kernels.keep_adapter(found.read(), num_layers, dtype),
+        )
+
+    return check
+
+
+def serve_adapters(
+    modules: Iterable[LoraModule], most_kept: int, check: Check, ranks: Readers | None
+) -> Adapters:
+    """Those that settings name, none of them in memory yet. ModelError: one cannot be served.
+
+    ranks: the others, which read them too.
+    """
+
+    def check_for_all(path: Path) -> AdapterSource:
+        source = check(path)
+        return source if ranks is None else _on_all(ranks, source, lambda: list(adapters.weights))
+
+    adapters = Adapters(most_kept, check_for_all)
+    for module in modules:
+        source = adapters.check(Path(module.path).expanduser())
+        adapters.add(module.name, source, module.base_model_name)
+    return adapters
+
+
+def most_bytes(model: Model, rank: int) -> int:
+    """Of an adapter of so large a rank, of all that can be adapted."""
+    assert isinstance(model, DecoderModel), "others have no adapters"
+    held = [one.held for one in adaptable(model).values()]
+    return sum(packed_bytes(rank, inputs, outputs, model.dtype) for outputs, inputs in held)
+
+
+def _on_all(
+    ranks: Readers, source: AdapterSource, kept: Callable[[], Iterable[Adapter]]
+) -> AdapterSource:
+    """The same, whose weights are read by all ranks at once, each its part.
+
+    kept: those that rank 0 has in memory then; the others let go of the rest.
+    """
+
+    def load() -> Any:
+        ranks.ask(
+            "adapter",
+            path=str(source.path),
+            fingerprint=source.fingerprint.hex(),
+            kept=[adapter.fingerprint.hex() for adapter in kept()],
+        )
+        try:
+            weights = source.load()
+        finally:
+            answers = ranks.answers("adapter")
+        for member, answer in zip(ranks.members, answers, strict=True):
+            if answer["error"]:
+                raise ModelError(f"rank {member.rank}: {answer['error']}")
+        return weights
+
+    return source._replace(load=load)
+
+
+class HeldAdapters:
+    """Those of another rank than 0, which reads and drops them as rank 0 says."""
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self.weights: dict[Adapter, Any] = {}
+
+    def load(self, message: Mapping[str, Any]) -> str:
+        """What went wrong, if anything did."""
+        kept = set(message["kept"])
+        for adapter in list(self.weights):
+            if adapter.fingerprint.hex() not in kept:
+                del self.weights[adapter]
+        try:
+            source = self._check(Path(message["path"]))
+            if source.fingerprint.hex() != message["fingerprint"]:
+                return f"{source.path} is another adapter than on rank 0"
+            self.weights[Adapter(source.fingerprint, "")] = source.load()
+        except QuireError as error:
+            return str(error)
+        return ""
