@@ -12,11 +12,18 @@ from quire.core.memory import (
     BlockSource,
     KVAllocator,
     LayeredAllocator,
-    NoBlocks,
     PagedAllocator,
 )
 from quire.core.protocol import PreemptionMode, RecoveryCosts, SchedulingPolicy
-from quire.core.scheduling import Beyond, BlockEvents, Preemption, Ring, Scheduler
+from quire.core.scheduling import (
+    BatchLimits,
+    Caching,
+    Queueing,
+    Recovery,
+    Ring,
+    Scheduler,
+    SessionLimits,
+)
 
 
 @dataclass(frozen=True)
@@ -97,32 +104,24 @@ class EngineLimits:
     def allocator(self) -> KVAllocator:
         """An empty pool."""
         size = self.block_size
-        if not self.kv_groups:
-            return NoBlocks(size)
         kv_groups = [
             PagedAllocator(kv_group.num_blocks, size, kv_group.num_host_blocks, kv_group.window)
             for kv_group in self.kv_groups
         ]
-        return kv_groups[0] if len(kv_groups) == 1 else LayeredAllocator(kv_groups)
+        return kv_groups[0] if len(kv_groups) == 1 else LayeredAllocator(size, kv_groups)
 
     def scheduler(self, costs: RecoveryCosts, source: BlockSource | None = None) -> Scheduler:
         """A scheduler over an empty pool. ``source``: what it fetches blocks from, and stores."""
-        allocator = self.allocator()
+        tokens, adapters = self.max_num_batched_tokens, self.max_loras or None
+        whole_prompts = not self.kv_groups
+        ring, caching = self._ring(), Caching(source, watched=self.kv_events)
         return Scheduler(
-            allocator,
-            max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            enable_prefix_caching=self.enable_prefix_caching,
-            policy=SchedulingPolicy(self.scheduling_policy),
-            preemption=Preemption(allocator, PreemptionMode(self.preemption_mode), costs),
-            beyond=Beyond(allocator, source, costs),
-            max_num_sessions=self.max_num_sessions,
-            max_sessions_per_client=self.max_sessions_per_client,
-            ring=self._ring(),
-            max_queue_time=self.max_queue_time,
-            max_adapters=self.max_loras or None,
-            block_events=BlockEvents(allocator) if self.kv_events else None,
-            whole_prompts=not self.kv_groups,
+            self.allocator(),
+            BatchLimits(self.max_num_seqs, tokens, adapters, whole_prompts),
+            Queueing(SchedulingPolicy(self.scheduling_policy), self.max_queue_time),
+            SessionLimits(self.max_num_sessions, self.max_sessions_per_client, ring),
+            Recovery(PreemptionMode(self.preemption_mode), costs),
+            caching if self.enable_prefix_caching else None,
         )
 
     def _ring(self) -> Ring:

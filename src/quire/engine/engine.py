@@ -202,7 +202,8 @@ class Engine:
 
     def put_away(self) -> None:
         """Store what has been computed and is not stored yet, as far as there is room for it."""
-        moves = self.scheduler.beyond.store()
+        cache = self.scheduler.prefix_cache
+        moves = [] if cache is None else cache.store()
         if moves:
             self.executor.submit(Step(moves)).collect()
 
@@ -277,9 +278,9 @@ class Engine:
         return pending
 
     def _tell_blocks(self) -> None:
-        noted = self.scheduler.block_events
-        if noted is not None and self.events is not None:
-            self.events.publish(noted.take())
+        cache = self.scheduler.prefix_cache
+        if cache is not None and cache.events is not None and self.events is not None:
+            self.events.publish(cache.events.take())
 
     def _begin_next(self, pending: PendingStep) -> PendingStep | None:
         if not self._run_ahead or pending.has_failed:

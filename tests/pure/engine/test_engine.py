@@ -20,7 +20,7 @@ from quire.core.protocol import (
     Step,
     StepResult,
 )
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor
 from quire.engine.outputs import Delta, RequestOutput
@@ -70,7 +70,7 @@ class Clock:
 
 def make_engine(story: Sequence[int] = STORY) -> tuple[Engine, Storyteller]:
     executor = Storyteller(story)
-    scheduler = Scheduler(PagedAllocator(64, 4), max_num_seqs=8, max_num_batched_tokens=32)
+    scheduler = Scheduler(PagedAllocator(64, 4), BatchLimits(8, 32))
     input_processor = InputProcessor(
         TOKENIZER, vocab_size=4096, max_model_len=64, eos_token_ids=[EOS], seed=0
     )

@@ -55,7 +55,7 @@ class FastForward:
 
     def goes_on(self, steady: SteadyDecoding, now: float, *, mixes: bool) -> bool:
         """Whether all of these get a token in the next step, with those who join them."""
-        budget = self._scheduler.max_num_batched_tokens
+        budget = self._scheduler.batch.max_num_batched_tokens
         if not steady.join(now) or not 0 < len(steady) <= budget or not steady.can_step:
             return False
         return mixes or self.is_alone(steady)
@@ -70,4 +70,4 @@ class FastForward:
             return True
         if self._time_matters or first.request.request_id != self._blocked:
             return False
-        return len(steady) < scheduler.max_num_batched_tokens  # what is left is offered
+        return len(steady) < scheduler.batch.max_num_batched_tokens  # what is left is offered

@@ -8,8 +8,8 @@ from quire.core.limits import EngineLimits
 from quire.core.memory import KVAllocator, Usage
 from quire.core.metrics import Distribution, Goals, RequestMetrics
 from quire.core.protocol import Decision, Verdict
+from quire.core.scheduling.admission import SchedulerStats
 from quire.core.scheduling.sequence import Status
-from quire.core.scheduling.stats import SchedulerStats
 from quire.engine.traces.request import DraftCounts
 from quire_lab.simulation.live import LiveRequest
 from quire_lab.simulation.result import (
@@ -193,5 +193,5 @@ def map_blocks(now: float, allocator: KVAllocator, live: Iterable[LiveRequest]) 
                     )
                 )
     num_blocks = allocator.usage().capacity // allocator.block_size
-    cached = tuple(allocator.cached_blocks())
+    cached = tuple(allocator.views()[0].cached_blocks())
     return BlockMap(now, allocator.block_size, num_blocks, tuple(owners), cached)

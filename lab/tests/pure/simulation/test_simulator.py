@@ -157,7 +157,7 @@ def test_a_block_map_names_every_owner_of_every_block() -> None:
 @pytest.mark.parametrize("kv_groups", [1, 2])
 def test_a_block_map_tells_what_is_cached(kv_groups: int) -> None:
     each = [PagedAllocator(8, 4, 0, window) for window in (None, Window(4, 8))]
-    allocator = each[0] if kv_groups == 1 else LayeredAllocator(each)
+    allocator = each[0] if kv_groups == 1 else LayeredAllocator(4, each)
     hashes = hash_blocks(b"", range(8), 4)
     allocator.admit(0, Demand(8, hashes))
     allocator.commit(0, hashes, 2)

@@ -1,9 +1,8 @@
 """The KV cache's blocks: who holds which, on what terms. Standard library only."""
 
-from quire.core.memory.allocator import KVAllocator
-from quire.core.memory.audit import audit
+from quire.core.memory.allocator import Contents, KVAllocator
 from quire.core.memory.blocks import (
-    BEYOND,
+    OUTSIDE,
     BlockHash,
     BlockMove,
     Content,
@@ -13,7 +12,6 @@ from quire.core.memory.blocks import (
     rooted,
 )
 from quire.core.memory.layered import LayeredAllocator
-from quire.core.memory.no_blocks import NoBlocks
 from quire.core.memory.paged import PagedAllocator
 from quire.core.memory.pool import BlockPool, ContentWatcher
 from quire.core.memory.source import BlockSource
@@ -22,7 +20,7 @@ from quire.core.memory.views import PoolView
 from quire.core.memory.window import Window
 
 __all__ = [
-    "BEYOND",
+    "OUTSIDE",
     "BlockHash",
     "BlockMove",
     "BlockPool",
@@ -30,18 +28,17 @@ __all__ = [
     "BlockTable",
     "Content",
     "ContentWatcher",
+    "Contents",
     "Demand",
     "Fit",
     "KVAllocator",
     "LayeredAllocator",
     "MoveKind",
-    "NoBlocks",
     "PagedAllocator",
     "PoolView",
     "Usage",
     "When",
     "Window",
-    "audit",
     "hash_blocks",
     "root_hash",
     "rooted",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.core.memory.block_list import BlockList
-from quire.core.memory.blocks import BEYOND, BlockHash, BlockMove, MoveKind
+from quire.core.memory.blocks import OUTSIDE, BlockHash, BlockMove, MoveKind
 from quire.core.memory.occupancy import Occupancy
 from quire.core.memory.pool import BlockPool
 from quire.core.memory.prefix import Hits
@@ -40,7 +40,7 @@ class Holdings:
         """
         moves = []
         for place, block in enumerate(hits.blocks):
-            if block != BEYOND:
+            if block != OUTSIDE:
                 continue
             number = place if place < table.num_sinks else place + table.num_dropped
             target = self._device.take()

@@ -74,12 +74,12 @@ class Occupancy:
     def usage(self) -> Usage:
         """The pool's slots by what they are doing."""
         size, pool = self._block_size, self._pool
-        held, cached = pool.num_held * size, pool.num_cached * size
+        free, cached = pool.num_free * size, pool.num_cached * size
+        held = pool.num_blocks * size - free
         return Usage(
             used=self.used,
             reserved=self.reserved,
             internal=held - self.used - self.reserved,
-            external=0,
             cached=cached,
-            free=pool.num_blocks * size - held - cached,
+            free=free - cached,
         )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from quire.core.memory.block_list import BlockList
-from quire.core.memory.blocks import BEYOND, BlockHash, BlockMove, MoveKind
+from quire.core.memory.blocks import OUTSIDE, BlockHash, BlockMove, MoveKind
 from quire.core.memory.holdings import Holdings
 from quire.core.memory.occupancy import Occupancy
-from quire.core.memory.paged_view import PagedView
 from quire.core.memory.pool import BlockPool, ContentWatcher
 from quire.core.memory.prefix import Hits, evicted_tokens, find_hits
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
-from quire.core.memory.views import PoolView
+from quire.core.memory.views import PagedView, PoolView
 from quire.core.memory.window import Window, most_held
 
 
@@ -50,6 +49,10 @@ class PagedAllocator:
         self._fetches: list[BlockMove] = []  # for what admissions have found beyond the pool
 
     @property
+    def contents(self) -> PagedAllocator:
+        return self
+
+    @property
     def num_free_blocks(self) -> int:
         return self.device.num_free
 
@@ -66,8 +69,8 @@ class PagedAllocator:
     def _fit(self, demand: Demand, hits: Hits) -> Fit:
         fresh = most_held(demand, hits.num_dropped, self.block_size, self.window)
         blocks, ref_counts = hits.shared, self.device.ref_counts
-        into = hits.blocks[-1] if hits.tokens % self.block_size else BEYOND
-        if into != BEYOND and ref_counts[into]:
+        into = hits.blocks[-1] if hits.tokens % self.block_size else OUTSIDE
+        if into != OUTSIDE and ref_counts[into]:
             fresh += 1  # others hold the block that the next token goes into: it will be copied
         # A hit on a held block costs nothing; on a cached one it takes that block off the free.
         free_hits = sum(1 for block in blocks if not ref_counts[block])
@@ -249,9 +252,6 @@ class PagedAllocator:
         for pool in (self.device, self.host):
             pool.clear()
 
-    def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
-        return self.device.cached_blocks()
-
     def charge(self, seq_id: int) -> float:
         table = self.tables[seq_id]
         charged = map(self.device.charged, () if table.swapped else table.blocks)
@@ -349,6 +349,19 @@ class PagedAllocator:
 
     def views(self) -> tuple[PoolView, ...]:
         return (PagedView(self.device, self.occupancy, self.window),)
+
+    def audit(self, known: Collection[int]) -> list[str]:
+        faults, tables = [], self.tables
+        for seq_id in [one for one in tables if one not in known]:
+            self.free(seq_id)
+            faults.append(f"sequence {seq_id} had blocks, and nobody who would free them")
+        on_device = [table for table in tables.values() if not table.swapped]
+        on_host = [table for table in tables.values() if table.swapped]
+        faults += self.device.audit("device", (table.blocks for table in on_device))
+        faults += self.host.audit("host", (table.blocks for table in on_host))
+        if self.occupancy.recount(on_device) or faults:
+            faults.append("slots were counted that are not there")
+        return faults
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

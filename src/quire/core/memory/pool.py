@@ -219,7 +219,23 @@ class BlockPool:
         """Whether ``content`` was here not long ago, and its block has been taken since."""
         return content in self._evicted
 
-    def rebuild(self, owners: Sequence[int]) -> None:
+    def audit(self, name: str, tables: Iterable[Iterable[int]]) -> list[str]:
+        """What was wrong with the counts, by the blocks that ``tables`` hold; it no longer is."""
+        owners = [0] * self.num_blocks
+        for blocks in tables:
+            for block in blocks:
+                owners[block] += 1
+        wrong = sum(a != b for a, b in zip(owners, self.ref_counts, strict=True))
+        free, faults = owners.count(0), []
+        if wrong:
+            faults.append(f"{wrong} {name} blocks had other reference counts than owners")
+        if self.num_free != free:
+            faults.append(f"{self.num_free} {name} blocks were taken for free, {free} are")
+        if faults:
+            self._rebuild(owners)
+        return faults
+
+    def _rebuild(self, owners: Sequence[int]) -> None:
         """Let these be the reference counts, and all that follows from them follow.
 
         Contents of blocks that nobody owns are forgotten: who knows what has been written there.

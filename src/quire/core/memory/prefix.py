@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from quire.core.memory.blocks import BEYOND, BlockHash
+from quire.core.memory.blocks import OUTSIDE, BlockHash
 from quire.core.memory.pool import BlockPool
 from quire.core.memory.values import Demand
 from quire.core.memory.window import Window
@@ -20,7 +20,7 @@ class Hits(NamedTuple):
 
     tokens: int  # that need not be computed
     num_dropped: int  # blocks of them, after the sinks', that nobody will read
-    blocks: list[int]  # the others; BEYOND, where they are to be fetched
+    blocks: list[int]  # the others; OUTSIDE, where they are to be fetched
 
     @property
     def end(self) -> int:
@@ -29,7 +29,7 @@ class Hits(NamedTuple):
     @property
     def shared(self) -> list[int]:
         """Those of ``blocks`` that are in the pool."""
-        return [block for block in self.blocks if block != BEYOND]
+        return [block for block in self.blocks if block != OUTSIDE]
 
 
 def find_hits(
@@ -71,12 +71,12 @@ def evicted_tokens(demand: Demand, hits: int, pool: BlockPool, block_size: int) 
 
 
 def _finder(demand: Demand, pool: BlockPool) -> Find:
-    if not demand.beyond:
+    if not demand.fetchable:
         return pool.find
 
     def find(content: BlockHash) -> int | None:
         block = pool.find(content)
-        return BEYOND if block is None and content in demand.beyond else block
+        return OUTSIDE if block is None and content in demand.fetchable else block
 
     return find
 

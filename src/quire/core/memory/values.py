@@ -22,8 +22,8 @@ class Demand:
     most_cached: tokens that may be found computed; None: all but one.
     longest: tokens that a branch can have at most. Only allocators that reserve ahead of need
         look at width and longest.
-    beyond: names of blocks that can be fetched where the pool does not have them. Asked again, it
-        answers the same.
+    fetchable: names of blocks that can be fetched where the pool does not have them. It answers
+        the same each time.
     """
 
     num_tokens: int
@@ -33,7 +33,7 @@ class Demand:
     width: int = 1
     longest: int = 0
     most_cached: int | None = None
-    beyond: Container[BlockHash] = ()
+    fetchable: Container[BlockHash] = ()
 
 
 class When(Enum):
@@ -91,12 +91,12 @@ class BlockTable(NamedTuple):
 class Usage(NamedTuple):
     """Every slot of the pool, by what it is doing. The parts sum to the capacity."""
 
-    used: int  # hold a token's key and value
-    reserved: int  # promised to tokens of an admitted sequence that are not computed yet
-    internal: int  # in a held block, promised to nobody: the unfilled tails
-    external: int  # free, but in pieces too small to be given out
-    cached: int  # free, content kept for a prefix hit until the block is needed
-    free: int
+    used: int = 0  # hold a token's key and value
+    reserved: int = 0  # promised to tokens of an admitted sequence that are not computed yet
+    internal: int = 0  # in a held block, promised to nobody: the unfilled tails
+    external: int = 0  # free, but in pieces too small to be given out
+    cached: int = 0  # free, content kept for a prefix hit until the block is needed
+    free: int = 0
 
     @property
     def capacity(self) -> int:

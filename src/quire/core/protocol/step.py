@@ -18,7 +18,7 @@ planned before that token was known; its executor has it."""
 TO_DRAFT = -2
 """Stands in a chunk for a draft that the executor's draft model is to make, in this step."""
 
-_UNKNOWN = Usage(0, 0, 0, 0, 0, 0)
+_UNKNOWN = Usage()
 
 
 class Opened(NamedTuple):

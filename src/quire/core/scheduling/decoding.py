@@ -41,7 +41,7 @@ class LiveGroups:
         self._sessions: dict[str, Session] = {}  # by the request_id of their turns
         self._seq_ids = count()
         self.num_ended = 0  # branches, of all that have been
-        self._fork_moves: list[BlockMove] = []
+        self.fork_moves: list[BlockMove] = []  # of forks since a step took them
         # What the next step tells of who lives:
         self._opened: list[Opened] = []
         self._forked: list[Forked] = []
@@ -105,17 +105,13 @@ class LiveGroups:
         return news
 
     @property
-    def has_fork_moves(self) -> bool:
-        return bool(self._fork_moves)
-
-    @property
     def has_turns(self) -> bool:
         """Whether a session has a turn under way."""
         return bool(self._sessions)
 
     def take_fork_moves(self) -> list[BlockMove]:
-        """Copies that forks since the last call ask for: none where blocks are shared."""
-        moves, self._fork_moves = self._fork_moves, []
+        """Take ``fork_moves``."""
+        moves, self.fork_moves = self.fork_moves, []
         return moves
 
     def served(self, step: Step, outcomes: Mapping[int, Outcome]) -> Iterator[tuple[Request, int]]:
@@ -194,7 +190,7 @@ class LiveGroups:
         """Fork off the dormant branches that waited for their parent to come this far."""
         for branch in group.branches:
             if branch.fork_from is parent and branch.fork_at == parent.num_computed:
-                self._fork_moves += self._allocator.fork(parent.seq_id, branch.seq_id)
+                self.fork_moves += self._allocator.fork(parent.seq_id, branch.seq_id)
                 branch.num_computed = parent.num_computed
                 branch.fork_from = None
 
@@ -235,7 +231,7 @@ class LiveGroups:
 
     def _fork(self, group: SequenceGroup, parent: Sequence, index: int) -> Sequence:
         child = parent.child(next(self._seq_ids), index)
-        self._fork_moves += self._allocator.fork(parent.seq_id, child.seq_id)
+        self.fork_moves += self._allocator.fork(parent.seq_id, child.seq_id)
         self._branches[child.seq_id] = (group, child)
         self._forked.append(Forked(parent.seq_id, child.seq_id, index))
         return child

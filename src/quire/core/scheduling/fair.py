@@ -28,8 +28,7 @@ from bisect import insort
 from collections.abc import Collection, Iterable
 
 from quire.core.protocol.request import Adapter, Request
-from quire.core.scheduling.ordered import discard
-from quire.core.scheduling.sequence import SequenceGroup, place
+from quire.core.scheduling.sequence import SequenceGroup, discard, place
 
 PRIORITY_TOKENS = 10_000
 """One level of priority is worth so many tokens of service, so it helps a client whose requests are
@@ -128,6 +127,7 @@ class FairQueue:
         self._settle()
 
     def refund(self, group: SequenceGroup) -> None:
+        """A group that was let in ends early: what is left of its prompt is not computed."""
         account = self._accounts.get(group.request.client)
         if account is None or group.expanded or group.rank[1] < self._num_forgotten:
             return
@@ -137,6 +137,7 @@ class FairQueue:
             self._line_up(account)
 
     def serve(self, tokens: Iterable[tuple[Request, int]]) -> None:
+        """So many tokens were computed for requests beside their prompts."""
         if self._line:  # else there is nobody to compare with
             for request, number in tokens:
                 self._account(request.client).served += number

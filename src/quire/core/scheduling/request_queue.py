@@ -1,22 +1,37 @@
-"""The queue in which groups stand: who is served before whom."""
+"""The queue of groups: who is served before whom, and how long a newcomer waits."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from typing import Protocol
 
 from quire.core.errors import RequestError
 from quire.core.protocol.policy import SchedulingPolicy
 from quire.core.protocol.request import Adapter, Request
 from quire.core.scheduling.fair import FairQueue
-from quire.core.scheduling.ordered import discard
-from quire.core.scheduling.sequence import SequenceGroup, Status, place
+from quire.core.scheduling.sequence import SequenceGroup, Status, discard, place
 
 PRIORITY_SECONDS = 10.0
 """Under the priority policy, one level of priority is worth this much waiting. Whoever waits moves
 up in line relative to newcomers, so nobody starves."""
+
+_FADING = 60.0  # seconds of waiting after which what was seen counts for a third
+
+
+@dataclass(frozen=True)
+class Queueing:
+    """Who is let in first, and who has waited for too long.
+
+    max_queue_time: seconds after which a request that has never been let in ends by itself; its
+        Decision says so. None: never.
+    """
+
+    policy: SchedulingPolicy = SchedulingPolicy.FCFS
+    max_queue_time: float | None = None
 
 
 class Newcomers(Protocol):
@@ -41,14 +56,6 @@ class Newcomers(Protocol):
 
     def remove(self, group: SequenceGroup) -> None: ...
 
-    def refund(self, group: SequenceGroup) -> None:
-        """A group that was let in ends early: what is left of its prompt is not computed."""
-        ...
-
-    def serve(self, tokens: Iterable[tuple[Request, int]]) -> None:
-        """So many tokens were computed for requests beside their prompts."""
-        ...
-
 
 class RequestQueue:
     """Groups in order of their ranks: those that run, and those that wait.
@@ -56,13 +63,15 @@ class RequestQueue:
     From when it is let in a group keeps its place for as long as it lives, so whoever gives way is
     let in again before anyone behind it. Newcomers have theirs from when they come, or, under the
     fair policy, stand behind all others until they are let in.
+
+    accounts: of what clients have been served; None: clients do not share.
     """
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self.policy = policy
         self.running: list[SequenceGroup] = []
-        fair = policy is SchedulingPolicy.FAIR
-        self.newcomers: Newcomers = FairQueue() if fair else ByRank()
+        self.accounts = FairQueue() if policy is SchedulingPolicy.FAIR else None
+        self.newcomers: Newcomers = self.accounts or ByRank()
         self.num_new_tokens = 0  # of the newcomers' prompts
         self.num_left = 0  # newcomers that have been let in, or have ended before
         self._back: list[SequenceGroup] = []  # they wait, but have been let in before
@@ -140,8 +149,10 @@ class RequestQueue:
         if not group.begun:
             self._leave_newcomers(group)
             self.newcomers.remove(group)
-        elif discard(self.running, group, place) or discard(self._back, group, place):
-            self.newcomers.refund(group)
+            return
+        was_here = discard(self.running, group, place) or discard(self._back, group, place)
+        if was_here and self.accounts is not None:
+            self.accounts.refund(group)
 
     def leave_ended(self) -> None:
         """All that ran and have ended."""
@@ -185,12 +196,34 @@ class ByRank:
     def remove(self, group: SequenceGroup) -> None:
         discard(self._groups, group, place)
 
-    def refund(self, group: SequenceGroup) -> None:
-        """Nobody keeps account."""
-
-    def serve(self, tokens: Iterable[tuple[Request, int]]) -> None:
-        """Nobody keeps account."""
-
 
 def _arrival(group: SequenceGroup) -> tuple[float, float]:
     return group.request.arrival, group.rank[1]
+
+
+class WaitEstimate:
+    """Learns at which pace newcomers leave ``queue``.
+
+    With ``seconds`` in which any waited, and ``left``, how many left the queue in them, both fading
+    as they grow old, ``n`` leave in n · (seconds + 1) / (left + 1). Seconds in which nobody waits
+    say nothing. As long as nothing was seen, that is one a second.
+    """
+
+    def __init__(self, queue: RequestQueue) -> None:
+        self._queue = queue
+        self._seconds = self._left = 0.0
+        self._seen = (0.0, 0, 0)  # the time, how many waited, how many had left
+
+    def of(self, count: int) -> float:
+        """Seconds until so many have been let in, by what was seen."""
+        return count * (self._seconds + 1) / (self._left + 1)
+
+    def observe(self, now: float) -> None:
+        """Look at the queue. To be called after every step has been planned."""
+        (then, waiting, left), queue = self._seen, self._queue
+        if waiting:
+            elapsed = max(0.0, now - then)  # the clock may have been set back
+            fading = math.exp(-elapsed / _FADING)
+            self._seconds = self._seconds * fading + elapsed
+            self._left = self._left * fading + queue.num_left - left
+        self._seen = now, queue.num_new, queue.num_left

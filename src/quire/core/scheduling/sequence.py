@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, TypeVar
 
 from quire.core.memory import BlockHash, hash_blocks
 from quire.core.protocol.request import Request
 from quire.core.protocol.soft_cut import SoftCut
 from quire.core.scheduling.beam_search import BeamSearch
 from quire.core.scheduling.scores import PromptScores
+
+_T = TypeVar("_T")
 
 
 class Sequence:
@@ -173,3 +178,12 @@ class SequenceGroup:
 def place(group: SequenceGroup) -> tuple[float, int]:
     """Its place in line, different from everyone else's."""
     return group.rank
+
+
+def discard(items: list[_T], item: _T, key: Callable[[_T], Any]) -> bool:
+    """Take ``item`` out of a list in order of unequal keys; False if it is not there."""
+    index = bisect_left(items, key(item), key=key)
+    if index == len(items) or items[index] is not item:
+        return False
+    del items[index]
+    return True

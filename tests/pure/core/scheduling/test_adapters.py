@@ -11,11 +11,11 @@ import pytest
 
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Adapter, Request, SamplingParams, SchedulingPolicy, Step, Verdict
-from quire.core.scheduling import Scheduler
 from support import scheduler_runs
 from support.fake_model import FakeExecutor
 from support.outcomes import take_in
 from support.scheduler_runs import SchedulerRun
+from support.schedulers import make_scheduler
 
 RUNS = int(os.environ.get("QUIRE_RANDOM_RUNS", "25"))
 A, B, C = (Adapter(name.encode() * 32, name) for name in "ABC")
@@ -26,7 +26,7 @@ class Bench:
 
     def __init__(self, **settings: Any) -> None:
         limits = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_adapters": 1, **settings}
-        self.scheduler = Scheduler(PagedAllocator(100, 4), **limits)
+        self.scheduler = make_scheduler(PagedAllocator(100, 4), **limits)
         self.executor = FakeExecutor(100, 4)
         self.clock = 0.0
 
