@@ -25,7 +25,7 @@ class FastForward:
         self._live = live
         self._is_paged = name_of(limits) == PAGED
         # Windows give blocks back as sequences grow.
-        self._has_windows = any(kv_group.window is not None for kv_group in limits.kv_groups)
+        self._has_windows = any(kv_group.kept.forgets for kv_group in limits.kv_groups)
         # Whether who is next may change though nobody comes or ends, or it may be passed.
         fair = limits.scheduling_policy == SchedulingPolicy.FAIR.value
         self._time_matters = fair or limits.max_queue_time is not None or limits.max_loras > 0

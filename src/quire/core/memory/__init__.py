@@ -11,15 +11,16 @@ from quire.core.memory.blocks import (
     root_hash,
     rooted,
 )
+from quire.core.memory.kept import KV, Window, kept_by
 from quire.core.memory.layered import LayeredAllocator
 from quire.core.memory.paged import PagedAllocator
 from quire.core.memory.pool import BlockPool, ContentWatcher
 from quire.core.memory.source import BlockSource
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
 from quire.core.memory.views import PoolView
-from quire.core.memory.window import Window
 
 __all__ = [
+    "KV",
     "OUTSIDE",
     "BlockHash",
     "BlockMove",
@@ -40,6 +41,7 @@ __all__ = [
     "When",
     "Window",
     "hash_blocks",
+    "kept_by",
     "root_hash",
     "rooted",
 ]

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from quire.core.memory.block_list import BlockList
 from quire.core.memory.blocks import OUTSIDE, BlockHash, BlockMove, MoveKind
 from quire.core.memory.holdings import Holdings
+from quire.core.memory.kept import Window, dropped, kept_by, most_held
 from quire.core.memory.occupancy import Occupancy
 from quire.core.memory.pool import BlockPool, ContentWatcher
 from quire.core.memory.prefix import Hits, evicted_tokens, find_hits
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
 from quire.core.memory.views import PagedView, PoolView
-from quire.core.memory.window import Window, most_held
 
 
 class PagedAllocator:
@@ -39,9 +39,10 @@ class PagedAllocator:
             )
         self.block_size = block_size
         self.window = window
+        self._kept = kept_by(window)
         self.device = BlockPool(num_blocks)
         self.host = BlockPool(num_host_blocks)
-        self._num_sinks = 0 if window is None else window.sink_blocks(block_size)
+        self._num_sinks = self._kept.sink_blocks(block_size)
         self.tables: dict[int, BlockList] = {}
         self.occupancy = Occupancy(self.device, block_size)
         self._holdings = Holdings(self.device, self.occupancy, block_size)
@@ -67,7 +68,7 @@ class PagedAllocator:
         return self._hits(demand).end
 
     def _fit(self, demand: Demand, hits: Hits) -> Fit:
-        fresh = most_held(demand, hits.num_dropped, self.block_size, self.window)
+        fresh = most_held(demand, hits.num_dropped, self.block_size, self._kept)
         blocks, ref_counts = hits.shared, self.device.ref_counts
         into = hits.blocks[-1] if hits.tokens % self.block_size else OUTSIDE
         if into != OUTSIDE and ref_counts[into]:
@@ -87,9 +88,8 @@ class PagedAllocator:
         hits = self._hits(demand)
         if self._fit(demand, hits).when is not When.NOW:
             return None
-        length = self._blocks_for(demand.num_tokens) - hits.num_dropped
-        if self.window is not None:  # what comes later goes where the window has left
-            length = self.window.most_held([length], self.block_size)
+        length = -(-demand.num_tokens // self.block_size) - hits.num_dropped
+        length = self._kept.most_held([length], self.block_size)  # what it gives back serves twice
         promised = min(demand.num_tokens, (hits.num_dropped + length) * self.block_size)
         table = BlockList(hits.tokens, promised, hits.num_dropped, self._num_sinks)
         table.num_published = hits.end
@@ -131,7 +131,7 @@ class PagedAllocator:
         return growth + sum(copied)
 
     def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
-        if self.window is not None:
+        if self._kept.forgets:
             self.drop(new_tokens)
         if len(new_tokens) == 1 and self._append_in_place(new_tokens):
             return []
@@ -190,11 +190,12 @@ class PagedAllocator:
         Whoever takes them may not write before a step that reads them is done. Nobody else reads
         them any more, so this is not undone where there is no room for what comes next.
         """
-        if self.window is None:
+        if not self._kept.forgets:
             return
         for seq_id in seq_ids:
             table = self.tables[seq_id]
-            count = self.window.dropped(table.num_tokens, self.block_size) - table.num_dropped
+            gone = dropped(self._kept, table.num_tokens, self.block_size)
+            count = gone - table.num_dropped
             if count > 0:
                 self._holdings.release_first(table, count)
 
@@ -363,14 +364,11 @@ class PagedAllocator:
             faults.append("slots were counted that are not there")
         return faults
 
-    def _blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
-
     def _filled_blocks(self, table: BlockList) -> list[int]:
         return table.blocks[: table.filled(self.block_size)]
 
     def _hits(self, demand: Demand) -> Hits:
-        return find_hits(demand, self.device, self.block_size, self.window, self._unsettled)
+        return find_hits(demand, self.device, self.block_size, self._kept, self._unsettled)
 
     def _append_in_place(self, new_tokens: Mapping[int, int]) -> bool:
         """Tokens of one sequence, into a block of its own that has room: most appends."""

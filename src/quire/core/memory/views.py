@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from quire.core.memory.kept import Window
 from quire.core.memory.occupancy import Occupancy
 from quire.core.memory.pool import BlockPool
-from quire.core.memory.window import Window
 
 
 class PoolView(Protocol):
