@@ -11,7 +11,7 @@ from quire.core.protocol.request import Adapter, FinishReason, Request
 from quire.core.protocol.sampling_params import SamplingParams
 from quire.core.protocol.step import Forked, Opened, Outcome, Progress, Sample, Step
 from quire.core.scheduling.adapters import AdapterSlots
-from quire.core.scheduling.beam_search import BeamSearch, Choice
+from quire.core.scheduling.beam_search import BeamSearch, Extension
 from quire.core.scheduling.scores import PromptScores
 from quire.core.scheduling.sequence import Sequence, SequenceGroup, Status
 from quire.core.scheduling.sessions.session import Session
@@ -213,7 +213,7 @@ class LiveGroups:
             if group.begun:
                 self._slots.release(group.request.adapter)
 
-    def _split(self, group: SequenceGroup, choices: list[Choice]) -> None:
+    def _split(self, group: SequenceGroup, choices: list[Extension]) -> None:
         """The beams that go on: a parent's first child takes its place, the others fork off it."""
         parents = list(group.branches)
         group.expanded = True

@@ -15,7 +15,7 @@ from quire.core.memory import (
     KVAllocator,
     MoveKind,
 )
-from quire.core.protocol.policy import RecoveryCosts
+from quire.core.protocol.decision import RecoveryCosts
 from quire.core.scheduling.sequence import Sequence, SequenceGroup
 
 

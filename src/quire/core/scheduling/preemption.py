@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from quire.core.memory import BlockMove, KVAllocator
-from quire.core.protocol.decision import Decision, Verdict
-from quire.core.protocol.policy import PreemptionMode, RecoveryCosts
+from quire.core.protocol.decision import Decision, PreemptionMode, RecoveryCosts, Verdict
 from quire.core.protocol.step import Step
 from quire.core.scheduling.branching import plan_regrowth
 from quire.core.scheduling.invalidation import PhysicalBlock

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from quire.core.memory import BlockMove, BlockSource, Contents, Demand, KVAllocator
-from quire.core.protocol.policy import RecoveryCosts
+from quire.core.protocol.decision import RecoveryCosts
 from quire.core.scheduling.block_events import BlockEvents
 from quire.core.scheduling.offloading import Offloading
 from quire.core.scheduling.sequence import Sequence, SequenceGroup

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quire.core.errors import RequestError
-from quire.core.protocol.policy import SchedulingPolicy
+from quire.core.protocol.decision import SchedulingPolicy
 from quire.core.protocol.request import Adapter, Request
 from quire.core.scheduling.fair import FairQueue
 from quire.core.scheduling.sequence import SequenceGroup, Status, discard, place
