@@ -73,17 +73,17 @@ def divide(
 
     least: blocks that the longest sequence needs: given first, if there are bytes for all.
     most: no KV group gets more, the others have it instead; None: no limit.
-    Beyond that, all KV groups get the same number of blocks, since a short sequence needs as many
-    in each.
+    Of what is left, all KV groups get the same number of blocks, since a short sequence needs as
+    many in each.
     """
     blocks = [0] * len(block_bytes)
     if sum(count * size for count, size in zip(least, block_bytes, strict=True)) <= budget:
         blocks = list(least)
     left = budget - sum(count * size for count, size in zip(blocks, block_bytes, strict=True))
     room = [None if cap is None else cap - has for cap, has in zip(most, blocks, strict=True)]
-    open_kv_groups = sorted(range(len(blocks)), key=lambda i: (room[i] is None, room[i] or 0))
-    for place, kv_group in enumerate(open_kv_groups):
-        share = left // sum(block_bytes[i] for i in open_kv_groups[place:])
+    by_room = sorted(range(len(blocks)), key=lambda i: (room[i] is None, room[i] or 0))
+    for index, kv_group in enumerate(by_room):
+        share = left // sum(block_bytes[i] for i in by_room[index:])
         limit = room[kv_group]
         more = share if limit is None else min(share, limit)
         blocks[kv_group] += more

@@ -48,7 +48,7 @@ class EngineLimits:
     max_sessions_per_client: int
     max_queue_time: float | None
     max_loras: int  # 0: there are no adapters
-    kv_events: bool  # whether somebody is told what the prefix cache holds
+    kv_events: bool  # whether changes of the prefix cache are published
 
     def values(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -64,7 +64,7 @@ class EngineLimits:
             raise ConfigError(f"these are no limits of an engine: {error}") from None
 
     def with_blocks(self, num_blocks: int, num_host_blocks: int = 0) -> EngineLimits:
-        """The same with so many blocks in each KV group."""
+        """The same with this number of blocks in each KV group."""
         kv_groups = (
             kv_group._replace(num_blocks=num_blocks, num_host_blocks=num_host_blocks)
             for kv_group in self.kv_groups
@@ -111,7 +111,7 @@ class EngineLimits:
         return kv_groups[0] if len(kv_groups) == 1 else LayeredAllocator(size, kv_groups)
 
     def scheduler(self, costs: RecoveryCosts, source: BlockSource | None = None) -> Scheduler:
-        """A scheduler over an empty pool. ``source``: what it fetches blocks from, and stores."""
+        """A scheduler over an empty pool. ``source``: of blocks that the pool does not have."""
         tokens, adapters = self.max_num_batched_tokens, self.max_loras or None
         whole_prompts = not self.kv_groups
         ring, caching = self._ring(), Caching(source, watched=self.kv_events)

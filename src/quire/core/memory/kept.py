@@ -41,7 +41,7 @@ class KV:
         return -(-num_tokens // block_size)
 
     def seqs_that_fit(self, num_blocks: int, num_tokens: int | None, block_size: int) -> int:
-        """Sequences of ``num_tokens`` that so many blocks hold at one time."""
+        """Sequences of ``num_tokens`` that ``num_blocks`` hold at one time."""
         return num_blocks // self.blocks_of(num_tokens, block_size)
 
     def find(

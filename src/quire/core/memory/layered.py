@@ -160,7 +160,7 @@ class LayeredAllocator:
     def _common_hits(self, demand: Demand) -> Demand:
         """The demand with so few hashes that every KV group finds all of them.
 
-        A shorter beginning ends in another window, so each KV group must be asked again.
+        A shorter beginning ends in another window, so each KV group must look again.
         """
         agreed = len(demand.block_hashes)
         while True:

@@ -30,7 +30,7 @@ class Occupancy:
                 filled[block] = tokens
 
     def extend(self, block: int, count: int) -> None:
-        """So many more slots of a held block hold a token; fewer, if negative."""
+        """``count`` more slots of a held block hold a token; fewer, if negative."""
         self.filled[block] += count
         self.used += count
 
@@ -51,7 +51,7 @@ class Occupancy:
             self.empty([block])
 
     def empty(self, blocks: Iterable[int]) -> None:
-        """Nobody holds these blocks any more."""
+        """These blocks have no owner any more."""
         filled = self.filled
         for block in blocks:
             self.used -= filled[block]

@@ -19,7 +19,7 @@ class PagedAllocator:
     """Fixed-size blocks anywhere in memory, allocated on demand, shared by reference count.
 
     A block is copied when a sequence is about to write into it while others hold it too. Full
-    blocks are found again by content (prefix caching) for as long as nobody needed their memory.
+    blocks are found again by content (prefix caching) until their memory is needed.
 
     With a ``window``, a sequence gives back the blocks that its later tokens cannot see, all but
     those of its attention sinks.
@@ -47,7 +47,7 @@ class PagedAllocator:
         self.occupancy = Occupancy(self.device, block_size)
         self._holdings = Holdings(self.device, self.occupancy, block_size)
         self._unsettled: set[int] = set()  # published, and computed by the step under way
-        self._fetches: list[BlockMove] = []  # for what admissions have found beyond the pool
+        self._fetches: list[BlockMove] = []  # of what admissions have found in a source
 
     @property
     def contents(self) -> PagedAllocator:
@@ -93,7 +93,7 @@ class PagedAllocator:
         promised = min(demand.num_tokens, (hits.num_dropped + length) * self.block_size)
         table = BlockList(hits.tokens, promised, hits.num_dropped, self._num_sinks)
         table.num_published = hits.end
-        # From here on the hits are this sequence's too, whoever else holds or frees them; the
+        # From here on the hits are this sequence's too, even if others free them; the
         # others are its own, until it forks. ``free`` gives up both alike.
         shared = hits.shared
         self.occupancy.revive(shared)
@@ -187,8 +187,8 @@ class PagedAllocator:
     def drop(self, seq_ids: Iterable[int]) -> None:
         """Give back the blocks that these sequences' next tokens and all later ones cannot see.
 
-        Whoever takes them may not write before a step that reads them is done. Nobody else reads
-        them any more, so this is not undone where there is no room for what comes next.
+        Their next owner may not write before a step that reads them is done. No later step reads
+        them, so this is not undone where there is no room for what comes next.
         """
         if not self._kept.forgets:
             return

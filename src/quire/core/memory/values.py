@@ -1,4 +1,4 @@
-"""What is asked of memory, and what it answers."""
+"""What a sequence demands of memory, and what memory answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.core.memory.blocks import BlockHash
 
 @dataclass(frozen=True)
 class Demand:
-    """What a sequence asks for at admission, and what its future forks will ask for.
+    """What a sequence needs at admission, and what its future forks will need.
 
     num_tokens: tokens to reserve for at once (the prompt; everything known, when recomputing).
     block_hashes: of those tokens' full blocks, in order; empty to stay out of the prefix cache.
@@ -55,7 +55,7 @@ class Fit(NamedTuple):
 
 class BlockTable(NamedTuple):
     """A frozen view: physical block ``block_ids[i]`` is the sequence's logical block ``i`` if that
-    is one of its attention sinks', and ``num_dropped + i`` beyond them."""
+    is one of its attention sinks', and ``num_dropped + i`` after them."""
 
     block_ids: tuple[int, ...]
     block_size: int

@@ -25,7 +25,7 @@ class RecoveryCosts:
 
     swap_per_block: float = 0.0  # one way
     recompute_per_token: float = 0.0
-    fetch_per_block: float = 0.0  # from beyond the pool
+    fetch_per_block: float = 0.0  # from a source of blocks
 
     def fetching_pays(self, block_size: int) -> bool:
         """Whether a block is fetched in less time than its tokens are computed in."""
@@ -40,7 +40,7 @@ class Verdict(Enum):
     RESUME = "resume"  # back from the host
     REFUSE = "refuse"  # it could never run to its end
     EXPIRE = "expire"  # it waited too long to be let in
-    DRAFT = "draft"  # so many tokens are guessed for it each step, from now on
+    DRAFT = "draft"  # how many tokens are guessed for it in each step from now on
 
     @property
     def preempts(self) -> bool:

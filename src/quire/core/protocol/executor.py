@@ -80,7 +80,7 @@ class Roster:
     def follow(self, step: Step) -> list[Opened]:
         """To be done first of all with every step: whose its chunks are.
 
-        That holds for as long as the step is under way, whoever is closed meanwhile.
+        That holds for as long as the step is under way, even of those that are closed meanwhile.
         """
         known = self._known
         for opened in step.opened:
@@ -96,7 +96,7 @@ class Roster:
 
 
 class Parts:
-    """Times the parts of steps while somebody listens; else it does nothing.
+    """Times the parts of steps while there are listeners; else it does nothing.
 
     listeners: by what they listen for. Parts may hold others.
     """

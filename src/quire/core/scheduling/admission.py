@@ -1,4 +1,4 @@
-"""How the first in line gets its blocks: new ones, those on the host, or those it still has."""
+"""How the first in the queue gets its blocks: new ones, those on the host, or those it has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SchedulerStats:
 
     Prompts are looked up in the prefix cache when they are first admitted. Of
     ``prefix_queries`` tokens, ``prefix_hits`` were there; ``prefix_fetched`` were fetched from
-    beyond the pool; ``prefix_evicted`` had been there, until their blocks were needed;
+    a source; ``prefix_evicted`` had been there, until their blocks were needed;
     ``prefix_tails`` stood in a prompt's last, partly filled block, which is never kept. The rest
     was new.
     """
@@ -40,7 +40,7 @@ class SchedulerStats:
 
 
 def too_many(width: int, spare: int) -> Shortage:
-    """For so many sequences, beside those that run."""
+    """For ``width`` sequences, beside those that run."""
     why, remedy = "max_num_seqs sequences are running", "a larger max_num_seqs"
     return Shortage(why, width, spare, remedy, "sequences")
 
@@ -139,7 +139,7 @@ class Admission:
                 hashes = hashes[: pause // self._allocator.block_size]
             if group.scores is not None and not group.expanded:
                 hashes = hashes[: self._scored.find(hashes, group.scores.num_top)]
-                # The next token's row, so that it is told of the block's that comes first.
+                # The next token's row must be computed: the scores of the block's first token.
                 most_cached = max(0, len(hashes) * self._allocator.block_size - 1)
         forks = [(b.fork_at, len(b.token_ids)) for b in group.branches[1:]]
         tokens = len(trunk.token_ids)

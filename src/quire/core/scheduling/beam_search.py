@@ -17,7 +17,7 @@ from quire.core.protocol.request import FinishReason, Request
 class Extension(NamedTuple):
     """Extend a live beam by a token."""
 
-    beam: int  # its place among the live beams
+    beam: int  # its number among the live beams
     token_id: int
     score: float  # sum of the log-probabilities of the output so far
 
@@ -61,7 +61,7 @@ class BeamSearch:
         length: output tokens of each beam once the next is chosen.
         candidates: for each live beam, its likeliest next tokens and their log-probabilities, the
             likeliest first.
-        output_of: the output so far of the live beam at a place; asked for those that end.
+        output_of: the output so far of a live beam, by its number; for those that end.
         """
         # Each beam's are in order, so that most are not even looked at.
         best = merge(*map(self._choices, range(len(candidates)), candidates), key=_badness)

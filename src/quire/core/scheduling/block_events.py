@@ -17,11 +17,10 @@ from quire.core.scheduling.sequence import Sequence
 
 
 class BlockEvents:
-    """Events in the order in which they happen, until somebody takes them.
+    """Events in the order in which they happen, until they are taken.
 
-    Memory tells of names. What tokens they stand for is known to whose blocks they are: whoever
-    has memory publish blocks of a sequence calls ``describe`` with it, before anything else
-    happens.
+    Memory knows names. Which tokens they stand for is known of the sequence: ``describe`` must be
+    called with it as soon as memory has published blocks of it, before anything else happens.
     """
 
     def __init__(self, contents: Contents, block_size: int) -> None:

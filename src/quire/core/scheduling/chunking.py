@@ -99,7 +99,7 @@ class Chunker:
 
     def add_drafts(self, step: Step, drafts: Mapping[int, Seq[int]], budget: int) -> None:
         """Let a step verify ``drafts`` too, by sequence, where there is room for them."""
-        for place, chunk in enumerate(step.chunks):
+        for index, chunk in enumerate(step.chunks):
             if not budget:
                 break
             found = self._live.branch(chunk.seq_id) if chunk.seq_id in drafts else None
@@ -118,7 +118,7 @@ class Chunker:
                     group.memory.hold(*self._allocator.blocks_held(group.tables()))
                 readout = Readout(1 + len(own))
                 tokens = [*chunk.token_ids, *own]
-                step.chunks[place] = chunk._replace(token_ids=tokens, table=table, readout=readout)
+                step.chunks[index] = chunk._replace(token_ids=tokens, table=table, readout=readout)
                 budget -= len(own)
 
     def publish_known(self) -> None:

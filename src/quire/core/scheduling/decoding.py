@@ -42,7 +42,7 @@ class LiveGroups:
         self._seq_ids = count()
         self.num_ended = 0  # branches, of all that have been
         self.fork_moves: list[BlockMove] = []  # of forks since a step took them
-        # What the next step tells of who lives:
+        # What the next step says of who lives:
         self._opened: list[Opened] = []
         self._forked: list[Forked] = []
         self._closed: list[int] = []
@@ -78,7 +78,7 @@ class LiveGroups:
         return SequenceGroup(request, sequence, None, (0.0, 0))
 
     def add_turn(self, session: Session, request: Request, rank: float) -> SequenceGroup:
-        """A group that runs a session's sequence on, in line behind those that are there."""
+        """A group that runs a session's sequence on, to wait behind those that are there."""
         sequence = session.sequence
         group = SequenceGroup(request, sequence, None, (rank, next(self._seq_ids)))
         session.begin(group, self._allocator)
@@ -126,7 +126,7 @@ class LiveGroups:
     def extend(
         self, group: SequenceGroup, branch: Sequence, tokens: Seq[Sample], on_token: OnToken
     ) -> None:
-        """The branch goes on with ``tokens``; beyond its end they count for nothing.
+        """The branch goes on with ``tokens``; after its end they count for nothing.
 
         All but the last of them were drafts of the step. The slots of those that were wrong are
         given back.
@@ -172,7 +172,7 @@ class LiveGroups:
         choices = beams.advance(
             parents[0].num_output_tokens + 1,
             [candidates[parent.seq_id] for parent in parents],
-            lambda place: parents[place].token_ids[prompt:],
+            lambda beam: parents[beam].token_ids[prompt:],
         )
         if choices:
             return self._split(group, choices)
@@ -214,12 +214,12 @@ class LiveGroups:
                 self._slots.release(group.request.adapter)
 
     def _split(self, group: SequenceGroup, choices: list[Extension]) -> None:
-        """The beams that go on: a parent's first child takes its place, the others fork off it."""
+        """The beams that go on: a parent's first child is the parent, the others fork off it."""
         parents = list(group.branches)
         group.expanded = True
         chosen = {choice.beam for choice in choices}
-        for place, parent in enumerate(parents):  # first, so that there are never too many at once
-            if place not in chosen:
+        for index, parent in enumerate(parents):  # first, so that there are never too many at once
+            if index not in chosen:
                 self.end(group, parent)
         live: list[Sequence] = []
         for choice in choices:  # all forks before any token is added

@@ -25,7 +25,7 @@ class BatchLimits:
     whole_prompts: bool = False
 
     def refuse_too_wide(self, request: Request) -> None:
-        """RequestError where so many branches cannot run at once."""
+        """RequestError where all branches of the request cannot run at once."""
         width, tokens = request.params.width, self.max_num_batched_tokens
         if width > self.max_num_seqs:
             raise RequestError(
@@ -42,9 +42,9 @@ class BatchLimits:
 
 
 def fitted(request: Request, known: int, allocator: KVAllocator) -> Request:
-    """It, and as many tokens as the pool can hold with ``known`` ones, where none are asked for.
+    """The request; without a limit, with as many tokens as the pool can hold after ``known`` ones.
 
-    RequestError where that is not one, or not as many as are asked for.
+    RequestError where that is not one, or fewer than its limit.
     """
     least, most = max(request.params.min_tokens, 1), request.max_tokens
     if request.params.max_tokens is None and request.params.width > 1 and least < most:

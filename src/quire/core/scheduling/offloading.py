@@ -54,7 +54,7 @@ class Offloading:
         return replace(demand, fetchable=_Known(self._source))
 
     def admitted(self, branch: Sequence, num_tokens: int) -> list[BlockMove]:
-        """A branch was let in with so many tokens found; the moves that fetch some of them."""
+        """``num_tokens`` of a branch have been found; the moves that fetch some of them."""
         self._note_use(branch.block_hashes, num_tokens // self._block_size)
         return [
             move._replace(source=OUTSIDE, content=self._content(branch, move.source))
@@ -83,8 +83,8 @@ class Offloading:
     def store(self) -> list[BlockMove]:
         """No step is under way: moves for what has been filled, as far as there is room for it.
 
-        What failed has lost its name, and what has been taken since is past. The source hears
-        first what has been used, so that it knows what must make room.
+        What failed has lost its name, and what has been taken since is gone. The source first
+        learns what has been used, so that it knows what must make room.
         """
         source, filled, moves = self._source, self._filled, list[BlockMove]()
         if self._in_use:
@@ -117,14 +117,14 @@ class Offloading:
 def _between_uses(count: int) -> int:
     """Of a text that grows block by block, after how many the use of all of them is noted.
 
-    A 64th to a 32nd of them: so many of a text's last blocks may outlive its beginning, and a
+    A 64th to a 32nd of them: that many of a text's last blocks may outlive its beginning, and a
     token costs no more in a long text than in a short one.
     """
     return 1 << max(0, count.bit_length() - 6)
 
 
 class _Known:
-    """What a source has, asked once for each name: an allocator looks more than once."""
+    """What a source has, looked up once for each name: an allocator looks more than once."""
 
     def __init__(self, source: BlockSource) -> None:
         self._source = source

@@ -65,7 +65,7 @@ class Preemption:
         return self._sessions.idle() + waiting
 
     def shortage(self, new_tokens: dict[int, int]) -> Shortage:
-        """Of a group that cannot grow by so many tokens, by sequence."""
+        """Of a group that cannot grow by ``new_tokens``, by sequence."""
         needed = self._allocator.blocks_to_append(new_tokens)
         return Shortage("could not grow", needed, self._allocator.num_free_blocks)
 
@@ -73,7 +73,7 @@ class Preemption:
         self, victim: SequenceGroup, group: SequenceGroup, shortage: Shortage, step: Step
     ) -> None:
         """Take all blocks of ``victim``, because ``group`` needs blocks that are not free."""
-        role = "idle" if victim.status is Status.RESIDENT else "the last in line"
+        role = "idle" if victim.status is Status.RESIDENT else "the last in the queue"
         why = f"{role} while {group.request.request_id} {shortage.why}"
         mode, swap, recompute = self._recovery.mode, *self._prices(victim)
         moves = None

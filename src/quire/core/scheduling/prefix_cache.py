@@ -1,4 +1,4 @@
-"""What has been computed is found again by whoever begins alike: prefix caching."""
+"""Prefix caching: what has been computed is found again by texts that begin alike."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Caching:
     """What a prefix cache has beside the pool.
 
     source: blocks that the pool does not have are fetched from it, and full ones stored in it.
-    watched: whether somebody takes the events.
+    watched: whether events are kept, for somebody who takes them.
     """
 
     source: BlockSource | None = None
@@ -27,7 +27,7 @@ class Caching:
 class PrefixCache:
     """Gives full blocks their names, and finds them by these in the pool and in a source.
 
-    events: what can be found, as it changes; None: nobody takes them.
+    events: what can be found, as it changes; None: they are not kept.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PrefixCache:
         return demand if self._offloading is None else self._offloading.widen(group, demand)
 
     def admitted(self, group: SequenceGroup, num_tokens: int) -> list[BlockMove]:
-        """So many tokens of the group have been found; the moves that fetch some of them."""
+        """``num_tokens`` of the group have been found; the moves that fetch some of them."""
         self.restored(group)
         if self._offloading is None:
             return []

@@ -13,11 +13,11 @@ from quire.core.errors import RequestError
 from quire.core.protocol.decision import SchedulingPolicy
 from quire.core.protocol.request import Adapter, Request
 from quire.core.scheduling.fair import FairQueue
-from quire.core.scheduling.sequence import SequenceGroup, Status, discard, place
+from quire.core.scheduling.sequence import SequenceGroup, Status, by_rank, discard
 
 PRIORITY_SECONDS = 10.0
-"""Under the priority policy, one level of priority is worth this much waiting. Whoever waits moves
-up in line relative to newcomers, so nobody starves."""
+"""Under the priority policy, one level of priority is worth this much waiting. A group that waits
+moves up relative to newcomers, so none starves."""
 
 _FADING = 60.0  # seconds of waiting after which what was seen counts for a third
 
@@ -39,7 +39,7 @@ class Newcomers(Protocol):
 
     @property
     def num_clients(self) -> int:
-        """Whose they are; 0 where nobody looks."""
+        """Whose they are; 0 where clients do not share."""
         ...
 
     def add(self, group: SequenceGroup) -> None: ...
@@ -60,9 +60,9 @@ class Newcomers(Protocol):
 class RequestQueue:
     """Groups in order of their ranks: those that run, and those that wait.
 
-    From when it is let in a group keeps its place for as long as it lives, so whoever gives way is
-    let in again before anyone behind it. Newcomers have theirs from when they come, or, under the
-    fair policy, stand behind all others until they are let in.
+    From when it is let in a group keeps its rank for as long as it lives, so one that gives way is
+    let in again before those behind it. Newcomers have theirs from when they come, or, under the
+    fair policy, are behind all others until they are let in.
 
     accounts: of what clients have been served; None: clients do not share.
     """
@@ -75,12 +75,12 @@ class RequestQueue:
         self.num_new_tokens = 0  # of the newcomers' prompts
         self.num_left = 0  # newcomers that have been let in, or have ended before
         self._back: list[SequenceGroup] = []  # they wait, but have been let in before
-        self._arrivals: list[SequenceGroup] = []  # the newcomers, whoever came first
+        self._arrivals: list[SequenceGroup] = []  # the newcomers, in order of arrival
 
     @property
     def waiting(self) -> Seq[SequenceGroup]:
-        """In line; under the fair policy as if all newcomers were of one client."""
-        return sorted([*self._back, *self._arrivals], key=place)
+        """In order of rank; under the fair policy as if all newcomers were of one client."""
+        return sorted([*self._back, *self._arrivals], key=by_rank)
 
     @property
     def num_waiting(self) -> int:
@@ -95,7 +95,7 @@ class RequestQueue:
         return sum(group.width for group in self.running)
 
     def rank(self, request: Request) -> float:
-        """Where the request stands; among equals, who came first is first.
+        """The request's rank; among equals, the one that came first is first.
 
         RequestError: it has a priority, and the policy looks at none.
         """
@@ -108,9 +108,9 @@ class RequestQueue:
         return request.arrival + PRIORITY_SECONDS * request.priority
 
     def enqueue(self, group: SequenceGroup) -> SequenceGroup:
-        """Let the group wait at its place."""
+        """Let the group wait, by its rank."""
         if group.begun:
-            insort(self._back, group, key=place)
+            insort(self._back, group, key=by_rank)
         else:
             insort(self._arrivals, group, key=_arrival)
             self.num_new_tokens += len(group.request.prompt_token_ids)
@@ -128,12 +128,12 @@ class RequestQueue:
     def let_in(self, group: SequenceGroup) -> None:
         """The first that waits runs from now on. It has its blocks."""
         if group.begun:
-            discard(self._back, group, place)
+            discard(self._back, group, by_rank)
         else:
             self._leave_newcomers(group)
             self.newcomers.let_in(group)
             group.begun = True
-        insort(self.running, group, key=place)
+        insort(self.running, group, key=by_rank)
 
     def send_back(self) -> SequenceGroup:
         """The last that runs waits from now on."""
@@ -141,7 +141,7 @@ class RequestQueue:
 
     def suspend(self, group: SequenceGroup) -> None:
         """The group does not run, whether it did or not."""
-        if discard(self.running, group, place):
+        if discard(self.running, group, by_rank):
             self.enqueue(group)
 
     def leave(self, group: SequenceGroup) -> None:
@@ -150,7 +150,7 @@ class RequestQueue:
             self._leave_newcomers(group)
             self.newcomers.remove(group)
             return
-        was_here = discard(self.running, group, place) or discard(self._back, group, place)
+        was_here = discard(self.running, group, by_rank) or discard(self._back, group, by_rank)
         if was_here and self.accounts is not None:
             self.accounts.refund(group)
 
@@ -182,7 +182,7 @@ class ByRank:
         self._groups: list[SequenceGroup] = []
 
     def add(self, group: SequenceGroup) -> None:
-        insort(self._groups, group, key=place)
+        insort(self._groups, group, key=by_rank)
 
     def first(self) -> SequenceGroup | None:
         return self._groups[0] if self._groups else None
@@ -194,7 +194,7 @@ class ByRank:
         self.remove(group)
 
     def remove(self, group: SequenceGroup) -> None:
-        discard(self._groups, group, place)
+        discard(self._groups, group, by_rank)
 
 
 def _arrival(group: SequenceGroup) -> tuple[float, float]:
@@ -215,7 +215,7 @@ class WaitEstimate:
         self._seen = (0.0, 0, 0)  # the time, how many waited, how many had left
 
     def of(self, count: int) -> float:
-        """Seconds until so many have been let in, by what was seen."""
+        """Seconds until ``count`` have been let in, by what was seen."""
         return count * (self._seconds + 1) / (self._left + 1)
 
     def observe(self, now: float) -> None:

@@ -32,10 +32,10 @@ from quire.core.scheduling.sharing import DecodeShare
 class Scheduler:
     """Decides what each step computes, and who waits, runs or gives way.
 
-    Groups stand in one line: by arrival, by priority and arrival, or so that clients share. When
+    Groups are in one queue: by arrival, by priority and arrival, or so that clients share. When
     the running ones cannot all grow, sessions that are idle give way first, the longest idle one
-    before the others; then the last in line is preempted, by swap or by recompute, and comes back
-    before anyone behind it is admitted. The first in line is never held back by the others, and
+    before the others; then the last in the queue is preempted, by swap or by recompute, and comes
+    back before any group behind it is admitted. The first is never held back by the others, and
     since a request that could not finish alone in the pool is refused by ``add``, every request
     ends.
 
@@ -135,12 +135,12 @@ class Scheduler:
 
     @property
     def running(self) -> Seq[SequenceGroup]:
-        """In line."""
+        """In order of rank."""
         return self.queue.running
 
     @property
     def waiting(self) -> Seq[SequenceGroup]:
-        """In line."""
+        """In order of rank."""
         return self.queue.waiting
 
     @property
@@ -169,8 +169,8 @@ class Scheduler:
     def schedule(self, now: float, lead: Callable[[], tuple[int, int]] | None = None) -> Step:
         """The next step. Empty only if there is nothing to do.
 
-        lead: grows the running groups that stand first in line, whom the step leaves out then: how
-            many they are, and their tokens.
+        lead: grows the first of the running groups, which the step leaves out then: how many they
+            are, and their tokens.
         """
         self.allocator.advance(now)
         cache, live = self.prefix_cache, self._live
@@ -193,8 +193,8 @@ class Scheduler:
         """The step after ``under_way``, whose result is still to come, and nothing else is.
 
         None: it depends on that result. ``update`` must be given ``under_way`` next, then this.
-        Tokens are what ``schedule`` would lead to; whoever waits for what a sequence holds that
-        ``under_way`` ends is let in one step later.
+        Tokens are what ``schedule`` would lead to; a group that waits for what a sequence holds
+        that ``under_way`` ends is let in one step later.
         """
         self._drafts.clear()
         if self._live.fork_moves or self._live.has_turns:
@@ -225,7 +225,7 @@ class Scheduler:
         """Take in what a step gave. Chunks of sequences that have ended since are skipped.
 
         on_token: given each new token; true where the text ends with it for a reason that only the
-            text shows, a stop string. What has been confirmed beyond that counts for nothing.
+            text shows, a stop string. What has been confirmed after that counts for nothing.
         """
         self.allocator.advance(now)
         if result.failed_moves:
@@ -278,7 +278,7 @@ class Scheduler:
             self.prefix_cache.clear()
 
     def invalidate(self, moves: Iterable[BlockMove]) -> None:
-        """These moves did not take place: whoever relied on them computes its tokens again."""
+        """These moves failed: groups that relied on them compute their tokens again."""
         lost = {target_of(move) for move in moves if move.kind is not MoveKind.STORE}
         if lost:
             self._invalidate(lost)
@@ -333,13 +333,13 @@ class Scheduler:
     # -- admission -----------------------------------------------------------------------------
 
     def _admit_waiting(self, step: Step, budget: int) -> int:
-        """Let in who has waited, first come first served; the budget left over."""
+        """Let in those that wait, in the queue's order; the budget left over."""
         running, slots = self.queue.num_running_seqs, self.adapters.admissions()
         preemption = self._preemption
-        while budget and (group := slots.next_in_line(self.queue, step.decisions)) is not None:
+        while budget and (group := slots.next_group(self.queue, step.decisions)) is not None:
             # Three ways out: too many sequences, too few blocks to come in, or (further down) its
-            # own blocks but none for the next token. Whoever is behind waits in all of them: to
-            # let a smaller one pass would let such pass for ever.
+            # own blocks but none for the next token. Those behind wait in all of them: to let a
+            # smaller one pass would let such pass for ever.
             spare = self.batch.max_num_seqs - running
             if group.width > spare:
                 step.decisions.append(too_many(group.width, spare).decision(group))
@@ -367,7 +367,7 @@ class Scheduler:
         return budget
 
     def _let_in(self, group: SequenceGroup, running: int, step: Step) -> bool:
-        """Give the first in line its blocks, idle ones if those will do; False: it must wait."""
+        """Give the first that waits its blocks, idle ones if those will do; False: it must wait."""
         while (shortage := self._admission.let_in(group, running, step)) is not None:
             idle = self._preemption.idle(group)
             held = sum(self.allocator.blocks_held(one.tables())[0] for one in idle)

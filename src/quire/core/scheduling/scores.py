@@ -1,8 +1,8 @@
 """Log-probabilities of prompts' tokens, kept beside the blocks that hold their keys.
 
-Who asks for them needs the logits of every row, which no block keeps. So what has been made of the
-logits is kept by block, under the same names: a prompt that finds both goes on from there. It has
-to have the first token of the block in which it goes on, whose row is in the block before.
+They take the logits of every row, which no block keeps. So what has been made of the logits is kept
+by block, under the same names: a prompt that finds both goes on from there. It has to have the
+first token of the block in which it goes on, whose row is in the block before.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def test_who_waits_for_a_slot_is_passed_by_those_who_need_none_and_told_why() ->
         "b": "adapter B waits for a slot: 1 of 1 in use",
         "c": "adapter C waits for a slot: 1 of 1 in use",
     }
-    assert bench.scheduler.adapters.asked == [B, C]
+    assert bench.scheduler.adapters.wanted == [B, C]
 
 
 @pytest.mark.parametrize("policy", list(SchedulingPolicy))

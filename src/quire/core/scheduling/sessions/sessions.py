@@ -120,7 +120,7 @@ class Sessions:
         self.unused(session_id).append(token_ids)
 
     def begin(self, session_id: str, request: Request, rank: float) -> SequenceGroup:
-        """The next turn, ready to stand in line."""
+        """The next turn, ready to be queued."""
         session = self._sessions.pop(session_id)
         self._sessions[session_id] = session  # the last one used
         return self._live.add_turn(session, request, rank)
@@ -133,7 +133,7 @@ class Sessions:
         session.note(SessionVerb.HARD_CUT)
 
     def soft_cut(self, session_id: str, bias: float, fade: int) -> None:
-        """From here on, attend less to the history so far (see ``SoftCut``), sinks aside."""
+        """From here on, attend less to the history so far, but for sinks (see ``SoftCut``)."""
         session = self.unused(session_id)
         sinks, known = self.limits.ring.sinks, len(session.history)
         if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not bias <= 0:
