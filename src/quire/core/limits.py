@@ -112,14 +112,18 @@ class EngineLimits:
 
     def scheduler(self, costs: RecoveryCosts, source: BlockSource | None = None) -> Scheduler:
         """A scheduler over an empty pool. ``source``: of blocks that the pool does not have."""
-        tokens, adapters = self.max_num_batched_tokens, self.max_loras or None
-        whole_prompts = not self.kv_groups
-        ring, caching = self._ring(), Caching(source, watched=self.kv_events)
+        batch = BatchLimits(
+            self.max_num_seqs,
+            self.max_num_batched_tokens,
+            max_adapters=self.max_loras or None,
+            whole_prompts=not self.kv_groups,
+        )
+        caching = Caching(source, watched=self.kv_events)
         return Scheduler(
             self.allocator(),
-            BatchLimits(self.max_num_seqs, tokens, adapters, whole_prompts),
+            batch,
             Queueing(SchedulingPolicy(self.scheduling_policy), self.max_queue_time),
-            SessionLimits(self.max_num_sessions, self.max_sessions_per_client, ring),
+            SessionLimits(self.max_num_sessions, self.max_sessions_per_client, self._ring()),
             Recovery(PreemptionMode(self.preemption_mode), costs),
             caching if self.enable_prefix_caching else None,
         )

@@ -1,4 +1,4 @@
-"""Which sequences run, wait or give way. Standard library and ``quire.core.memory`` only."""
+"""Which sequences run, wait or give way. Standard library, memory and protocol only."""
 
 from quire.core.scheduling.adapters import AdapterSlots
 from quire.core.scheduling.block_events import BlockEvents
