@@ -20,7 +20,7 @@ from functools import partial
 
 from quire.core.memory import Demand, PagedAllocator
 from quire.core.protocol import Outcome, Progress, Request, Sample, SamplingParams, Step, StepResult
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import BatchLimits, Scheduler
 
 BLOCK_SIZE = 16
 PROMPT = 4096
@@ -43,9 +43,7 @@ def request(name: str, prompt: tuple[int, ...], max_tokens: int) -> Request:
 def decode(running: int, steps: int = 100) -> float:
     """Median microseconds per sequence of schedule + update."""
     scheduler = Scheduler(
-        PagedAllocator(running * 64, BLOCK_SIZE),
-        max_num_seqs=running,
-        max_num_batched_tokens=running * 130,
+        PagedAllocator(running * 64, BLOCK_SIZE), BatchLimits(running, running * 130)
     )
     for i in range(running):
         scheduler.add(request(str(i), tuple((i * 31 + j) % 5000 for j in range(100)), 900))
@@ -65,9 +63,7 @@ def drafted(running: int, steps: int = 100) -> float:
     """Median microseconds per confirmed token, where 0 to 4 of 4 drafts are right at random."""
     rng = random.Random(0)
     scheduler = Scheduler(
-        PagedAllocator(running * 64, BLOCK_SIZE),
-        max_num_seqs=running,
-        max_num_batched_tokens=running * 130,
+        PagedAllocator(running * 64, BLOCK_SIZE), BatchLimits(running, running * 130)
     )
     groups = [scheduler.add(request(str(i), (i, *range(99)), 900)) for i in range(running)]
     times = []
@@ -93,9 +89,7 @@ def admission(hit: bool) -> float:
     """Median microseconds of the schedule call that admits the prompt and plans all of it."""
     times = []
     scheduler = Scheduler(
-        PagedAllocator(4 * PROMPT // BLOCK_SIZE, BLOCK_SIZE),
-        max_num_seqs=4,
-        max_num_batched_tokens=PROMPT,
+        PagedAllocator(4 * PROMPT // BLOCK_SIZE, BLOCK_SIZE), BatchLimits(4, PROMPT)
     )
     for number in range(21):
         salt = 0 if hit else number
@@ -126,9 +120,7 @@ def fork(children: int = 8) -> float:
 
 def beam_step(width: int = 6) -> float:
     """Median microseconds of schedule + update while all beams live and split."""
-    scheduler = Scheduler(
-        PagedAllocator(1024, BLOCK_SIZE), max_num_seqs=width, max_num_batched_tokens=256
-    )
+    scheduler = Scheduler(PagedAllocator(1024, BLOCK_SIZE), BatchLimits(width, 256))
     params = SamplingParams(use_beam_search=True, n=width, max_tokens=300, ignore_eos=True)
     scheduler.add(Request("beams", tuple(range(100)), params, 300, seed=0))
     times = []

@@ -34,7 +34,7 @@ from starlette.types import Receive, Scope, Send
 import quire
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Outcome, PendingStep, Sample, Step, StepResult
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.http.app import create_app
@@ -76,9 +76,7 @@ class Pause:
 def serve(arguments: argparse.Namespace) -> uvicorn.Server:
     """The server with that for a model."""
     blocks = arguments.streams * (arguments.tokens // 16 + 2)
-    scheduler = Scheduler(
-        PagedAllocator(blocks, 16), max_num_seqs=arguments.streams, max_num_batched_tokens=4096
-    )
+    scheduler = Scheduler(PagedAllocator(blocks, 16), BatchLimits(arguments.streams, 4096))
     inputs = InputProcessor(load_tokenizer(_DEMO), ModelOutputs(_VOCAB), max_model_len=2048, seed=0)
     engine = Engine(scheduler, Pause(arguments.step_ms / 1000, warm=arguments.warm), inputs)
     config = ServerConfig(port=0, stream_interval=arguments.stream_interval)

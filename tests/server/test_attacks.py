@@ -59,7 +59,7 @@ def test_the_limits_are_what_the_server_says() -> None:
 
 def test_the_most_that_is_allowed_is_found(shared: LiveServer) -> None:
     attacker = target(shared)
-    most = shared.engine.scheduler.max_num_seqs
+    most = shared.engine.scheduler.batch.max_num_seqs
     assert attacker.most(lambda n: completion(attacker, n=n), up_to=300) == most
     assert attacker.most(lambda n: completion(attacker, n=n), up_to=3) == 3
     assert attacker.most(lambda n: completion(attacker, prompt=7), up_to=300) == 1

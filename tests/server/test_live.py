@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from quire.core.errors import EngineError
 from quire.core.memory import PagedAllocator
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.dashboard import Cell
 from quire.http.errors import TooManyWatchersError, UnknownRequestError
 from quire.http.live import asking, past, routes, watching
@@ -199,7 +199,7 @@ def test_so_many_may_watch_and_who_reads_nothing_is_let_go(monkeypatch: pytest.M
     monkeypatch.setattr(routes, "_UNREAD", 0.05)
     monkeypatch.setattr(watching, "_LINGER", 0.01)
     allocator = PagedAllocator(8, 4)
-    scheduler = Scheduler(allocator, max_num_seqs=4, max_num_batched_tokens=16)
+    scheduler = Scheduler(allocator, BatchLimits(4, 16))
 
     async def call(act: Any) -> Any:
         return act()

@@ -44,7 +44,7 @@ def _true_cells(
                 if sink:
                     sinks.add(block)
     paged = kv_group if isinstance(kv_group, PagedAllocator) else None
-    cached = set(kv_group.cached_blocks())
+    cached = set() if paged is None else {*paged.device.cached_blocks()}
     windowed = paged is not None and paged.window is not None
     cells = []
     for block in range(kv_group.device.num_blocks):

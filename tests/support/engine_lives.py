@@ -194,7 +194,8 @@ def serve(
             prompt, params, adapter = asked[number]
             given = {"prompt_token_ids": prompt, "adapter": adapter} if adapter else prompt
             engine.add_request(str(number), given, params)
-        scheduler.max_num_batched_tokens = round(low * (high / low) ** rng.random())
+        tokens = round(low * (high / low) ** rng.random())
+        scheduler.batch = replace(scheduler.batch, max_num_batched_tokens=tokens)
         if life.squeezed:
             squeeze.turn()
         outputs |= {d.request_id: d.final for d in engine.step() if d.final is not None}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from quire.core.memory import KVAllocator, hash_blocks, root_hash
+from quire.core.memory import hash_blocks, root_hash
 from quire.core.protocol import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
-from quire.core.scheduling import BlockEvents, Scheduler
+from quire.core.scheduling import Scheduler
 from support.pipelined_runs import PipelinedRun
 from support.scheduler_runs import SchedulerRun
 from support.session_runs import SessionRun
@@ -48,9 +48,7 @@ class Told(SchedulerRun):
     """After each deed, events say exactly what can be found. Mixed into other kinds of lives."""
 
     replay: Replay | None = None
-
-    def events_of(self, allocator: KVAllocator) -> BlockEvents:
-        return BlockEvents(allocator)
+    watched = True
 
     def hear(self, events: Sequence[BlockEvent]) -> None:
         self.replay = self.replay or Replay(self.allocator.block_size)
@@ -58,7 +56,10 @@ class Told(SchedulerRun):
 
     def check(self) -> None:
         super().check()
-        events = self.scheduler.block_events
+        cache = self.scheduler.prefix_cache
+        if cache is None:
+            return
+        events = cache.events
         assert events is not None
         self.hear(events.take())
         assert self.replay is not None

@@ -28,7 +28,7 @@ def check_allocator(allocator: PagedAllocator) -> None:
     check_pool(allocator.host, (b for t in tables if t.swapped for b in t.blocks))
     pool = allocator.device
     cached = [b for b, count in enumerate(pool.ref_counts) if not count and pool.content(b)]
-    assert sorted(allocator.cached_blocks()) == cached
+    assert sorted(allocator.device.cached_blocks()) == cached
     filled: dict[int, int] = {}
     for table in on_device:
         assert (table.num_dropped + len(table.blocks)) * size >= max(table.num_tokens, 1)

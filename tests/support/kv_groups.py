@@ -31,4 +31,4 @@ def make_kv_groups(
         seen = None if window is None else Window(window, step_tokens, sinks)
         share = 1.0 if window is None else rng.choice([0.3, 0.5, 1.0])
         kv_groups.append(PagedAllocator(max(1, int(blocks * share)), size, host_blocks, seen))
-    return kv_groups[0] if len(kv_groups) == 1 else LayeredAllocator(kv_groups)
+    return kv_groups[0] if len(kv_groups) == 1 else LayeredAllocator(size, kv_groups)

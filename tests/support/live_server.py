@@ -19,7 +19,6 @@ import quire
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Pooler, PreemptionMode
 from quire.core.scheduling import Ring, Scheduler
-from quire.core.scheduling.preemption import Preemption
 from quire.engine.capabilities import Capabilities
 from quire.engine.engine import Engine, ExecutorTraits
 from quire.engine.input_processor import InputProcessor, ModelOutputs
@@ -31,6 +30,7 @@ from quire.http.serving import Server
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 from support.described import Described
 from support.fake_model import WIDTH, FakeExecutor
+from support.schedulers import make_scheduler
 from support.scripted_executor import ScriptedExecutor
 
 MODEL = "demo"
@@ -219,14 +219,8 @@ def scripted_engine(
 
     def schedule() -> Scheduler:
         allocator = PagedAllocator(num_blocks, block_size, num_host_blocks)
-        return Scheduler(
-            allocator,
-            preemption=Preemption(allocator, mode),
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=256,
-            ring=Ring(0, max_model_len),
-            **scheduling,
-        )
+        ring = Ring(0, max_model_len)
+        return make_scheduler(allocator, max_num_seqs, 256, mode=mode, ring=ring, **scheduling)
 
     def afresh(capabilities: Capabilities) -> tuple[Scheduler, Capabilities]:
         executor.forget()

@@ -73,8 +73,8 @@ class PipelinedRun(SchedulerRun):
             self.pipeline.enqueue(partial(self.executor.poison, number, blank))
 
     def begin(self, step: Step) -> PendingStep:
-        assert step.num_tokens <= self.scheduler.max_num_batched_tokens
-        assert len(step.chunks) <= self.scheduler.max_num_seqs
+        assert step.num_tokens <= self.scheduler.batch.max_num_batched_tokens
+        assert len(step.chunks) <= self.scheduler.batch.max_num_seqs
         self.check()
         self.check_tokens(step)
         self.num_copies += sum(move.kind is MoveKind.COPY for move in step.moves)

@@ -24,7 +24,7 @@ from quire.core.protocol import (
     StepResult,
     Verdict,
 )
-from quire.core.scheduling import Beyond, BlockEvents, Preemption, Scheduler, SequenceGroup
+from quire.core.scheduling import Caching, Scheduler, SequenceGroup
 from support.fake_model import (
     EOS,
     FULL,
@@ -39,6 +39,7 @@ from support.fake_model import (
 from support.fake_source import FakeSource
 from support.invariants import check_allocator
 from support.outcomes import take_in
+from support.schedulers import make_scheduler
 from support.twin import Twin
 
 MOST_STEPS = 20_000  # a life takes some hundreds
@@ -106,7 +107,12 @@ def random_request(rng: random.Random, number: int, policy: SchedulingPolicy) ->
 
 
 class SchedulerRun:
-    """One life: requests arrive, some are aborted, all others end with the text they should."""
+    """One life: requests arrive, some are aborted, all others end with the text they should.
+
+    watched: whether somebody takes the events of what can be found.
+    """
+
+    watched = False
 
     def __init__(
         self,
@@ -131,21 +137,20 @@ class SchedulerRun:
         settings: dict[str, Any] = {
             "max_num_seqs": rng.choice([1, 4, 8, 8, 32]),
             "max_num_batched_tokens": budget,
-            "enable_prefix_caching": rng.random() < 0.7,
+            "caching": Caching(source, watched=self.watched) if rng.random() < 0.7 else None,
             "policy": self.policy,
             "max_queue_time": self.max_queue_time,
+            "mode": mode,
+            "costs": costs,
         }
 
-        def make_scheduler(**more: Any) -> Scheduler:
+        def make(**more: Any) -> Scheduler:
             """Another one each time, all made alike."""
             allocator = make_allocator(blocks, size, host_blocks, budget)
-            preemption = Preemption(allocator, mode, costs)
-            beyond, events = Beyond(allocator, source), self.events_of(allocator)
-            parts = {"preemption": preemption, "beyond": beyond, "block_events": events}
-            return Scheduler(allocator, **parts, **settings, **more)
+            return make_scheduler(allocator, **settings, **more)
 
-        self.make_scheduler = make_scheduler
-        self.scheduler = make_scheduler()
+        self.make_scheduler = make
+        self.scheduler = make()
         self.executor = FakeExecutor(blocks, size, host_blocks)
         self.executor.layers = [FakeLayer(blocks, size, host_blocks, w) for w in windows]
         for layer in self.executor.layers:
@@ -164,10 +169,6 @@ class SchedulerRun:
         self.by_request: dict[str, SequenceGroup] = {}  # all that have been
         self.truth: dict[str, list[list[int]]] = {}
         self.accepted = self.rejected = 0
-
-    def events_of(self, allocator: KVAllocator) -> BlockEvents | None:
-        """Who tells what can be found; nobody asks for it."""
-        return None
 
     @property
     def allocator(self) -> KVAllocator:
@@ -224,8 +225,8 @@ class SchedulerRun:
         if not step.chunks:
             assert all(move.kind is MoveKind.STORE for move in step.moves), "or store something"
             assert step.moves, "a scheduler with work must compute something"
-        assert step.num_tokens <= self.scheduler.max_num_batched_tokens
-        assert len(step.chunks) <= self.scheduler.max_num_seqs
+        assert step.num_tokens <= self.scheduler.batch.max_num_batched_tokens
+        assert len(step.chunks) <= self.scheduler.batch.max_num_seqs
         self.check()
         self.decisions.update(decision.what.value for decision in step.decisions)
         self.check_tokens(step)
@@ -313,6 +314,6 @@ class SchedulerRun:
             if request.pooling is not None:
                 assert self.vectors[request_id] == expected_vector(request, self.windows)
         if self.begun is None:
-            assert not self.scheduler._scored, "what was waited for has come"
+            assert not self.scheduler._scored.awaited, "what was waited for has come"
         usage = self.allocator.usage()
         assert usage.cached + usage.free == usage.capacity, "leaked blocks"

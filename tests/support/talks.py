@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from quire.core.memory import PagedAllocator, Window
 from quire.core.protocol import PreemptionMode, Request, SamplingParams
-from quire.core.scheduling import Preemption, Ring, Scheduler
+from quire.core.scheduling import Ring
 from support.fake_model import FULL, FakeExecutor, FakeLayer, Sight, Windows, expected_turn
 from support.outcomes import take_in
+from support.schedulers import make_scheduler
 
 
 class Talk:
@@ -19,14 +20,8 @@ class Talk:
         window = None if sight.window is None else Window(sight.window, 16, sight.sinks)
         allocator = PagedAllocator(num_blocks, 4, host_blocks, window)
         mode = PreemptionMode.SWAP if host_blocks else PreemptionMode.RECOMPUTE
-        self.scheduler = Scheduler(
-            allocator,
-            max_num_seqs=4,
-            max_num_batched_tokens=16,
-            preemption=Preemption(allocator, mode),
-            ring=Ring(sight.sinks),
-            **options,
-        )
+        ring = Ring(sight.sinks)
+        self.scheduler = make_scheduler(allocator, 4, 16, mode=mode, ring=ring, **options)
         self.executor = FakeExecutor(num_blocks, 4, host_blocks)
         self.executor.layers = [FakeLayer(num_blocks, 4, host_blocks, sight)]
         self.num_turns = 0

@@ -37,7 +37,7 @@ class Watched(SchedulerRun):
             self.tracker = BlockTracker(self.scheduler)
             self.cells = []
         if rng.random() < 0.01 and type(self.scheduler) is Scheduler:
-            self.allocator.clear_contents()
+            self.scheduler.clear_contents()
         if rng.random() < 0.4:
             return  # nobody looks at every step
         if not self.tracker.update(rng.choice([3, 10_000])):

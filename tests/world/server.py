@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quire.core.protocol import RecoveryCosts
-from quire.core.scheduling import Preemption, Scheduler
+from quire.core.scheduling import BatchLimits, Queueing, Recovery, Scheduler, SessionLimits
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.outputs import Delta
@@ -77,12 +77,10 @@ class VirtualServer:
         self.allocator.weather = weather
         scheduler = Scheduler(
             self.allocator,
-            max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            policy=settings.policy,
-            preemption=Preemption(self.allocator, settings.preemption, RecoveryCosts(0.01, 0.01)),
-            max_num_sessions=settings.max_num_sessions,
-            max_queue_time=settings.max_queue_time,
+            BatchLimits(settings.max_num_seqs, settings.max_num_batched_tokens),
+            Queueing(settings.policy, settings.max_queue_time),
+            SessionLimits(settings.max_num_sessions),
+            Recovery(settings.preemption, RecoveryCosts(0.01, 0.01)),
         )
         input_processor = InputProcessor(
             StormyTokenizer(tokenizer, weather),
@@ -153,7 +151,8 @@ class VirtualServer:
         asked = self.app.state.service.engine._delivery.collectors.keys()
         assert self.engine._requests.keys() <= asked, "nobody waits for this request any more"
         assert (
-            len(self.engine.scheduler.sessions) <= self.engine.scheduler.sessions.max_num_sessions
+            len(self.engine.scheduler.sessions)
+            <= self.engine.scheduler.sessions.limits.max_num_sessions
         )
 
     def check_idle(self) -> None:

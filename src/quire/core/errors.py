@@ -3,15 +3,15 @@
 QuireError
 ├── ConfigError    a setting is unknown, out of range, or contradicts another
 ├── ModelError     a model's directory, config, weights or tokenizer cannot be used
-├── RequestError   a request cannot be served as asked; ``field`` names the culprit
+├── RequestError   a request cannot be served as it is; ``field`` names the culprit
 │   ├── ContextLengthError    its prompt is longer than there is room for
 │   ├── UnknownAdapterError   it names an adapter that is not loaded
 │   ├── UnknownSessionError   it names a session that is not open
 │   ├── TooManySessionsError   it would open more of them than may be
 │   └── SessionBusyError      it needs a session whose turn has not ended
 ├── BusyError      one of it can be done at a time, and one is being done
-├── RequestAbortedError   whoever runs the server has ended the request
-├── OverloadedError    more is asked for than can be served now; ``retry_after`` says when to ask
+├── RequestAbortedError   an operator has ended the request
+├── OverloadedError    there is more work than can be done now; ``retry_after`` says when to retry
 │   ├── QueueFullError        as many requests wait as may
 │   └── QueueTimeoutError     a request has waited for longer than it may
 └── EngineError    the engine failed while it worked; running requests end with this
@@ -59,7 +59,7 @@ class ModelError(QuireError):
 
 
 class RequestError(QuireError, ValueError):
-    """A request cannot be served as asked.
+    """A request cannot be served as it is.
 
     ``field`` is the request's field at fault, in the caller's own words ("prompt", "top_k").
     """
@@ -72,13 +72,13 @@ class RequestError(QuireError, ValueError):
 class ContextLengthError(RequestError):
     """A prompt is longer than the model is, or than what there is memory for.
 
-    tokens: it has as many, at least. most: it may have so many. length: prompt and output together.
+    tokens: that it has, at least. most: that it may have. length: of prompt and output together.
     """
 
     def __init__(self, message: str, field: str, tokens: int, most: int, length: int) -> None:
-        # Agents know by these words, whoever serves them, that they have to say less.
-        told = f"{message}; this model's maximum context length is {length} tokens"
-        super().__init__(told, field)
+        # Agents know by these words, from every server, that they have to say less.
+        text = f"{message}; this model's maximum context length is {length} tokens"
+        super().__init__(text, field)
         self.tokens = tokens
         self.most = most
         self.length = length
@@ -101,17 +101,17 @@ class SessionBusyError(RequestError):
 
 
 class BusyError(QuireError, RuntimeError):
-    """What is asked for can be done once at a time, and is being done."""
+    """What can be done once at a time is being done."""
 
 
 class RequestAbortedError(QuireError, RuntimeError):
-    """Whoever runs the server has ended the request. To ask again is of no use."""
+    """An operator has ended the request. To send it again is of no use."""
 
 
 class OverloadedError(QuireError, RuntimeError):
-    """More is asked for than can be served now; nothing is wrong with the request.
+    """There is more work than can be done now; nothing is wrong with the request.
 
-    ``retry_after``: seconds after which it may be worth asking again.
+    ``retry_after``: seconds after which it may be worth sending it again.
     """
 
     def __init__(self, message: str, retry_after: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from quire.core.memory import Window
+from quire.core.memory import KV, Window, kept_by
 from quire.core.protocol import EVERYTHING, Sight
 
 
@@ -23,18 +23,23 @@ class KVGroup(NamedTuple):
         layers, num_blocks, num_host_blocks, window = values
         return cls(tuple(layers), num_blocks, num_host_blocks, window and Window(*window))
 
+    @property
+    def kept(self) -> KV | Window:
+        """What the layers keep of a text."""
+        return kept_by(self.window)
+
     def num_sink_blocks(self, block_size: int) -> int:
         """Blocks of each sequence that its window does not leave behind."""
-        return 0 if self.window is None else self.window.sink_blocks(block_size)
+        return self.kept.sink_blocks(block_size)
 
     def seqs_that_fit(self, num_tokens: int | None, block_size: int) -> int:
         """Sequences of ``num_tokens``, or in a window of any length, that it holds at one time."""
-        length = blocks_of(num_tokens, block_size, self.window)
-        whole = self.num_blocks // length
-        if self.window is None:
-            return whole
-        spare = self.num_blocks - self.window.step_blocks(block_size)
-        return max(whole, spare // self.window.seq_blocks(block_size))
+        return self.kept.seqs_that_fit(self.num_blocks, num_tokens, block_size)
+
+    def most_held(self, num_tokens: int | None, block_size: int, num_seqs: int = 1) -> int:
+        """Most blocks that sequences of ``num_tokens`` hold in it."""
+        length = self.kept.blocks_of(num_tokens, block_size)
+        return self.kept.most_held([length] * num_seqs, block_size)
 
 
 def layers_by_window(windows: Sequence[int | None]) -> dict[int | None, tuple[int, ...]]:
@@ -55,27 +60,10 @@ def sights_of(kv_groups: Sequence[KVGroup], layers: range | None = None) -> tupl
         len(kv_group.layers) if layers is None else sum(one in layers for one in kv_group.layers)
         for kv_group in kv_groups
     ]
-    own = [(kv_group.window, n) for kv_group, n in zip(kv_groups, counts, strict=True) if n]
-    if all(window is None for window, _ in own):
+    own = [(one.kept.sight, n) for one, n in zip(kv_groups, counts, strict=True) if n]
+    if all(sight is None for sight, _ in own):
         return EVERYTHING
-    return tuple(
-        Sight(n / sum(counts), None if window is None else window.tokens + window.sinks)
-        for window, n in own
-    )
-
-
-def blocks_of(num_tokens: int | None, block_size: int, window: Window | None) -> int:
-    """Blocks of a text of ``num_tokens``; None: so many that its window holds no more of more."""
-    if num_tokens is not None:
-        return -(-num_tokens // block_size)
-    assert window is not None, "only a window lets a sequence go on for ever"
-    return window.seq_blocks(block_size) + window.step_blocks(block_size)
-
-
-def blocks_needed(window: Window | None, length: int, block_size: int, num_seqs: int = 1) -> int:
-    """Most blocks that sequences of ``length`` blocks hold in a KV group."""
-    lengths = [length] * num_seqs
-    return sum(lengths) if window is None else window.most_held(lengths, block_size)
+    return tuple(Sight(n / sum(counts), sight) for sight, n in own)
 
 
 def divide(
@@ -85,17 +73,17 @@ def divide(
 
     least: blocks that the longest sequence needs: given first, if there are bytes for all.
     most: no KV group gets more, the others have it instead; None: no limit.
-    Beyond that, all KV groups get the same number of blocks, since a short sequence needs as many
-    in each.
+    Of what is left, all KV groups get the same number of blocks, since a short sequence needs as
+    many in each.
     """
     blocks = [0] * len(block_bytes)
     if sum(count * size for count, size in zip(least, block_bytes, strict=True)) <= budget:
         blocks = list(least)
     left = budget - sum(count * size for count, size in zip(blocks, block_bytes, strict=True))
     room = [None if cap is None else cap - has for cap, has in zip(most, blocks, strict=True)]
-    open_kv_groups = sorted(range(len(blocks)), key=lambda i: (room[i] is None, room[i] or 0))
-    for place, kv_group in enumerate(open_kv_groups):
-        share = left // sum(block_bytes[i] for i in open_kv_groups[place:])
+    by_room = sorted(range(len(blocks)), key=lambda i: (room[i] is None, room[i] or 0))
+    for index, kv_group in enumerate(by_room):
+        share = left // sum(block_bytes[i] for i in by_room[index:])
         limit = room[kv_group]
         more = share if limit is None else min(share, limit)
         blocks[kv_group] += more

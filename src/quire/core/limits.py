@@ -12,11 +12,18 @@ from quire.core.memory import (
     BlockSource,
     KVAllocator,
     LayeredAllocator,
-    NoBlocks,
     PagedAllocator,
 )
 from quire.core.protocol import PreemptionMode, RecoveryCosts, SchedulingPolicy
-from quire.core.scheduling import Beyond, BlockEvents, Preemption, Ring, Scheduler
+from quire.core.scheduling import (
+    BatchLimits,
+    Caching,
+    Queueing,
+    Recovery,
+    Ring,
+    Scheduler,
+    SessionLimits,
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class EngineLimits:
     max_sessions_per_client: int
     max_queue_time: float | None
     max_loras: int  # 0: there are no adapters
-    kv_events: bool  # whether somebody is told what the prefix cache holds
+    kv_events: bool  # whether changes of the prefix cache are published
 
     def values(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -57,7 +64,7 @@ class EngineLimits:
             raise ConfigError(f"these are no limits of an engine: {error}") from None
 
     def with_blocks(self, num_blocks: int, num_host_blocks: int = 0) -> EngineLimits:
-        """The same with so many blocks in each KV group."""
+        """The same with this number of blocks in each KV group."""
         kv_groups = (
             kv_group._replace(num_blocks=num_blocks, num_host_blocks=num_host_blocks)
             for kv_group in self.kv_groups
@@ -97,32 +104,28 @@ class EngineLimits:
     def allocator(self) -> KVAllocator:
         """An empty pool."""
         size = self.block_size
-        if not self.kv_groups:
-            return NoBlocks(size)
         kv_groups = [
             PagedAllocator(kv_group.num_blocks, size, kv_group.num_host_blocks, kv_group.window)
             for kv_group in self.kv_groups
         ]
-        return kv_groups[0] if len(kv_groups) == 1 else LayeredAllocator(kv_groups)
+        return kv_groups[0] if len(kv_groups) == 1 else LayeredAllocator(size, kv_groups)
 
     def scheduler(self, costs: RecoveryCosts, source: BlockSource | None = None) -> Scheduler:
-        """A scheduler over an empty pool. ``source``: what it fetches blocks from, and stores."""
-        allocator = self.allocator()
-        return Scheduler(
-            allocator,
-            max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            enable_prefix_caching=self.enable_prefix_caching,
-            policy=SchedulingPolicy(self.scheduling_policy),
-            preemption=Preemption(allocator, PreemptionMode(self.preemption_mode), costs),
-            beyond=Beyond(allocator, source, costs),
-            max_num_sessions=self.max_num_sessions,
-            max_sessions_per_client=self.max_sessions_per_client,
-            ring=self._ring(),
-            max_queue_time=self.max_queue_time,
+        """A scheduler over an empty pool. ``source``: of blocks that the pool does not have."""
+        batch = BatchLimits(
+            self.max_num_seqs,
+            self.max_num_batched_tokens,
             max_adapters=self.max_loras or None,
-            block_events=BlockEvents(allocator) if self.kv_events else None,
             whole_prompts=not self.kv_groups,
+        )
+        caching = Caching(source, watched=self.kv_events)
+        return Scheduler(
+            self.allocator(),
+            batch,
+            Queueing(SchedulingPolicy(self.scheduling_policy), self.max_queue_time),
+            SessionLimits(self.max_num_sessions, self.max_sessions_per_client, self._ring()),
+            Recovery(PreemptionMode(self.preemption_mode), costs),
+            caching if self.enable_prefix_caching else None,
         )
 
     def _ring(self) -> Ring:

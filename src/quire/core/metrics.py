@@ -117,7 +117,7 @@ class Distribution:
             self._zeros += times
 
     def percentile(self, percent: float) -> float:
-        """The least value that so many percent of all values do not exceed; 0 if there are none."""
+        """The least value that ``percent`` % of all values do not exceed; 0 if there are none."""
         rank = math.ceil(self.count * percent / 100)
         seen = self._zeros
         if rank <= seen:

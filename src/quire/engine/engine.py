@@ -206,7 +206,8 @@ class Engine:
 
     def put_away(self) -> None:
         """Store what has been computed and is not stored yet, as far as there is room for it."""
-        moves = self.scheduler.beyond.store()
+        cache = self.scheduler.prefix_cache
+        moves = [] if cache is None else cache.store()
         if moves:
             self.executor.submit(Step(moves)).collect()
 
@@ -282,9 +283,9 @@ class Engine:
         return pending
 
     def _tell_blocks(self) -> None:
-        noted, events = self.scheduler.block_events, self.capabilities.events
-        if noted is not None and events is not None:
-            events.publish(noted.take())
+        cache, events = self.scheduler.prefix_cache, self.capabilities.events
+        if cache is not None and cache.events is not None and events is not None:
+            events.publish(cache.events.take())
 
     def _begin_next(self, pending: PendingStep) -> PendingStep | None:
         if not self._traits.run_ahead or pending.has_failed:

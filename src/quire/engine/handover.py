@@ -56,7 +56,8 @@ class Handover:
 
 def _missing(allocator: KVAllocator, names: Sequence[BlockHash]) -> list[BlockHash]:
     """Those that the pool does not have."""
-    return [name for name in names if allocator.locate(name) is None]
+    contents = allocator.contents
+    return [name for name in names if contents is None or contents.locate(name) is None]
 
 
 def _generates(request: Request) -> bool:

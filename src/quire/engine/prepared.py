@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.core.protocol import PoolingParams, Request, Rules, SamplingParams
+from quire.core.protocol import PoolingParams, Request, SamplingParams
 from quire.text.stop_strings import StopAutomaton
 
 
@@ -16,7 +16,7 @@ class PreparedParams:
     params: SamplingParams
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     stops: StopAutomaton | None = None
-    rules: Rules | None = None
+    rules: object = None
     prediction: tuple[int, ...] = ()
     pooling: PoolingParams | None = None  # all of it filled in
 

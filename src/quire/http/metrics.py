@@ -234,7 +234,7 @@ class _EngineCollector:
     def _cache_config(self) -> Metric:
         """As vLLM tells it: facts in labels."""
         scheduler = self._engine.scheduler
-        size, caching = scheduler.allocator.block_size, scheduler.enable_prefix_caching
+        size, caching = scheduler.allocator.block_size, scheduler.prefix_cache is not None
         facts = {
             "model_name": self._model_name,
             "block_size": str(size),

@@ -17,7 +17,7 @@ import quire
 from quire.core.errors import EngineError, RequestError
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import SamplingParams, Step, StepResult
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.async_engine import AsyncEngine, Deltas
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 def make_engine(executor: FakeExecutor) -> Engine:
-    scheduler = Scheduler(PagedAllocator(64, 4), max_num_seqs=8, max_num_batched_tokens=32)
+    scheduler = Scheduler(PagedAllocator(64, 4), BatchLimits(8, 32))
     input_processor = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=200, seed=0)
     return Engine(scheduler, executor, input_processor)
 

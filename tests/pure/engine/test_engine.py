@@ -20,7 +20,7 @@ from quire.core.protocol import (
     Step,
     StepResult,
 )
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.outputs import Delta, RequestOutput
@@ -70,7 +70,7 @@ class Clock:
 
 def make_engine(story: Sequence[int] = STORY) -> tuple[Engine, Storyteller]:
     executor = Storyteller(story)
-    scheduler = Scheduler(PagedAllocator(64, 4), max_num_seqs=8, max_num_batched_tokens=32)
+    scheduler = Scheduler(PagedAllocator(64, 4), BatchLimits(8, 32))
     input_processor = InputProcessor(TOKENIZER, ModelOutputs(4096, [EOS]), max_model_len=64, seed=0)
     return Engine(scheduler, executor, input_processor, clock=Clock()), executor
 

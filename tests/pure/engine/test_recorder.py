@@ -15,7 +15,7 @@ import pytest
 import quire
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import SamplingParams
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.recorder import RequestRecorder
@@ -55,7 +55,7 @@ class BadDisk:
 
 def serve(recorder: RequestRecorder | None) -> dict[str, tuple[int, ...]]:
     """Twelve requests, two of them aborted; what each of them gave."""
-    scheduler = Scheduler(PagedAllocator(64, 4), max_num_seqs=4, max_num_batched_tokens=32)
+    scheduler = Scheduler(PagedAllocator(64, 4), BatchLimits(4, 32))
     input_processor = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=200, seed=0)
     clock = count()
     engine = Engine(
@@ -163,7 +163,7 @@ def test_blocks_have_the_names_that_they_have_in_the_cache(
     recorded: list[bytes] = []
     monkeypatch.setattr(TraceWriter, "end", lambda *given: recorded.extend(given[-1]))
     allocator = PagedAllocator(64, 4)
-    scheduler = Scheduler(allocator, max_num_seqs=4, max_num_batched_tokens=32)
+    scheduler = Scheduler(allocator, BatchLimits(4, 32))
     input_processor = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=200, seed=0)
     recorder = RequestRecorder(tmp_path / "trace", 4, 0.0)
     engine = Engine(scheduler, FakeExecutor(64, 4), input_processor)

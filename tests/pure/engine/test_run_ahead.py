@@ -17,7 +17,7 @@ import quire
 from quire.capabilities.speculation import Speculation
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Request, SamplingParams
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import BatchLimits, Scheduler
 from quire.core.scheduling.sequence import Sequence
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.capabilities import Capabilities
@@ -38,7 +38,7 @@ LONG = SamplingParams(max_tokens=40, seed=1, ignore_eos=True)
 
 def make_engine(*, ahead: bool = True, seed: int = 0, blocks: int = BLOCKS) -> Engine:
     executor = FakePipeline(FakeExecutor(blocks, SIZE), random.Random(seed))
-    scheduler = Scheduler(PagedAllocator(blocks, SIZE), max_num_seqs=8, max_num_batched_tokens=32)
+    scheduler = Scheduler(PagedAllocator(blocks, SIZE), BatchLimits(8, 32))
     input_processor = InputProcessor(
         TOKENIZER, ModelOutputs(4096, [EOS]), max_model_len=100, seed=0
     )

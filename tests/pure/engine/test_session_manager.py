@@ -18,7 +18,7 @@ from quire.core.errors import (
 )
 from quire.core.memory import PagedAllocator, Window
 from quire.core.protocol import SamplingParams
-from quire.core.scheduling import Ring, Scheduler
+from quire.core.scheduling import Ring
 from quire.engine import session_manager
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.driver import Driver
@@ -28,6 +28,7 @@ from quire.engine.session_manager import SessionRules
 from quire.engine.streaming_session import StreamingSession
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor, FakeLayer, Sight
+from support.schedulers import make_scheduler
 
 TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
 VERBS = ("append", "generate", "hard_cut", "soft_cut", "recompute", "close")
@@ -43,7 +44,7 @@ class Managed:
         allocator = PagedAllocator(40, 4, 0, window and Window(window, 32, 0))
         executor = FakeExecutor(40, 4)
         executor.layers = [FakeLayer(40, 4, 0, Sight(window, 0))]
-        scheduler = Scheduler(allocator, max_num_seqs=8, max_num_batched_tokens=32, **options)
+        scheduler = make_scheduler(allocator, **options)
         input_processor = InputProcessor(
             TOKENIZER,
             ModelOutputs(4096, [0]),

@@ -14,7 +14,6 @@ import quire
 from quire.core.errors import QueueFullError, QueueTimeoutError, RequestError
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import SamplingParams, SchedulingPolicy, Step, StepResult
-from quire.core.scheduling import Scheduler
 from quire.core.scheduling.request_queue import RequestQueue
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.engine import Engine
@@ -22,6 +21,7 @@ from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.waiting_room import QueueLimits, WaitingRoom
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor
+from support.schedulers import make_scheduler
 
 TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
 
@@ -123,7 +123,7 @@ class HeldExecutor(FakeExecutor):
 
 def make_engine(executor: FakeExecutor, limit: int | None, **limits: Any) -> Engine:
     settings = {"max_num_seqs": 1, "max_num_batched_tokens": 32, **limits}
-    scheduler = Scheduler(PagedAllocator(64, 4), **settings)
+    scheduler = make_scheduler(PagedAllocator(64, 4), **settings)
     input_processor = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=200, seed=0)
     return Engine(scheduler, executor, input_processor, queue=QueueLimits(limit))
 
@@ -215,9 +215,7 @@ def test_offline_any_number_may_wait() -> None:
 
 def test_who_waited_too_long_is_told_when_to_come_again() -> None:
     now = 0.0
-    scheduler = Scheduler(
-        PagedAllocator(64, 4), max_num_seqs=1, max_num_batched_tokens=32, max_queue_time=5.0
-    )
+    scheduler = make_scheduler(PagedAllocator(64, 4), 1, max_queue_time=5.0)
     input_processor = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=200, seed=0)
     engine = Engine(scheduler, FakeExecutor(64, 4), input_processor, clock=lambda: now)
     for name in ("a", "b"):

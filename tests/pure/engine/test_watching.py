@@ -10,7 +10,7 @@ import quire
 from quire.core.errors import BusyError
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Request, SamplingParams
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.profiling import begin_profile, end_profile
@@ -22,7 +22,7 @@ TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
 
 
 def an_engine() -> Engine:
-    scheduler = Scheduler(PagedAllocator(16, 4), max_num_seqs=4, max_num_batched_tokens=32)
+    scheduler = Scheduler(PagedAllocator(16, 4), BatchLimits(4, 32))
     inputs = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=60, seed=0)
     return Engine(scheduler, FakeExecutor(16, 4), inputs)
 

@@ -318,7 +318,7 @@ def test_keys_that_depend_on_the_prompt_are_not_cached(model_dir: ModelDir, tmp_
     rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 8.0}
     draft = save_model(llama(max_position_embeddings=32, rope_parameters=rope), tmp_path)
     llm = LLM(model_dir("llama"), **drafted(draft))
-    assert not llm.engine.scheduler.enable_prefix_caching
+    assert llm.engine.scheduler.prefix_cache is None
     with pytest.raises(Exception, match="no sessions"):
         llm.open_session()
 

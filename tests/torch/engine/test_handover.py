@@ -184,7 +184,8 @@ def test_an_answer_comes_once_blocks_can_be_fetched(
     put_away = engine.put_away
     monkeypatch.setattr(engine, "put_away", lambda: stored.append(put_away()))
     trio.prefill.prefill(prompt=prompt(40), **GREEDY)
-    assert stored and not engine.scheduler.beyond.has_work
+    cache = engine.scheduler.prefix_cache
+    assert stored and cache is not None and not cache.has_work
 
 
 def test_chats_are_handed_over(trio: Trio) -> None:

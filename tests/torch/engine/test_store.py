@@ -251,7 +251,7 @@ def test_a_reset_reaches_main_memory_and_scores(model_dir: ModelDir, tmp_path: P
     for _ in range(3):
         llm.engine.reset_prefix_cache()
         assert not source.shelf.num_bytes and not scheduler._scored._kept
-        assert not scheduler.beyond.has_work
+        assert scheduler.prefix_cache is not None and not scheduler.prefix_cache.has_work
         outputs = llm.generate(PROMPTS[:1], asked, use_tqdm=False)
         assert [one.metrics.cached_tokens for one in outputs] == [0]
         assert bits(outputs) == bits(expected[:1])

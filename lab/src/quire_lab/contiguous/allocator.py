@@ -7,11 +7,11 @@ consecutive ids, so the same scheduler and the same kernels run on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 
-from quire.core.memory.blocks import BlockHash, BlockMove, MoveKind
-from quire.core.memory.pool import BlockPool, ContentWatcher
+from quire.core.memory.blocks import BlockMove, MoveKind
+from quire.core.memory.pool import BlockPool
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
 from quire.core.memory.views import PoolView
 from quire_lab.contiguous.buddy import BuddyRegions, next_power_of_two
@@ -36,6 +36,8 @@ class ContiguousAllocator:
     share of the pool among a family's branches. So a family that is alone can always grow: all
     but one of ``width`` regions leave one such share untouched, and there are ``width`` shares.
     """
+
+    contents = None  # nothing is found again
 
     def __init__(
         self,
@@ -94,12 +96,6 @@ class ContiguousAllocator:
         self._enter(RegionFamily(terms, order, regions[::-1]), seq_id, 0)
         return 0
 
-    def take_fetches(self) -> list[BlockMove]:
-        return []
-
-    def locate(self, content: BlockHash) -> Sequence[int] | None:
-        return None
-
     def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
         return sum(
             family.terms.width * ((1 << order) - (1 << family.order))
@@ -138,12 +134,6 @@ class ContiguousAllocator:
         child = self._enter(family, child_id, parent.num_tokens)
         return _moves(MoveKind.COPY, self._filled(parent), self._filled(child))
 
-    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> None:
-        """Nothing to do: no two sequences share a region."""
-
-    def settle(self) -> None:
-        """Nothing to do: nothing is committed."""
-
     def free(self, seq_id: int, *, invalid: bool = False) -> float:
         """Give a region back to its family, for forks to come; the last branch gives back all.
 
@@ -156,18 +146,6 @@ class ContiguousAllocator:
             self.host.release(block)
         del branch.family.branches[seq_id]
         return branch.charge
-
-    def invalidate(self, block: int, kv_group: int = 0) -> None:
-        """Nothing to do: nothing is found."""
-
-    def watch(self, watcher: ContentWatcher) -> None:
-        """Nothing to tell: nothing is found."""
-
-    def clear_contents(self) -> None:
-        """Nothing to do: nothing is found."""
-
-    def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
-        return ()
 
     def charge(self, seq_id: int) -> float:
         branch = self.branches[seq_id]
@@ -234,6 +212,12 @@ class ContiguousAllocator:
 
     def views(self) -> tuple[PoolView, ...]:
         return (RegionView(self.device, self.branches, self.block_size),)
+
+    def audit(self, known: Collection[int]) -> list[str]:
+        lost = [seq_id for seq_id in self.branches if seq_id not in known]
+        for seq_id in lost:
+            self.free(seq_id)
+        return [f"sequence {seq_id} had a region, and nobody who would free it" for seq_id in lost]
 
     def usage(self) -> Usage:
         size, device = self.block_size, self.device

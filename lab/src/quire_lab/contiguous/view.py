@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from quire_lab.contiguous.buddy import BuddyRegions
 from quire_lab.contiguous.family import Branch
@@ -25,6 +25,9 @@ class RegionView:
     @property
     def num_held(self) -> int:
         return self.num_blocks - self._regions.num_free
+
+    def cached_blocks(self) -> Sequence[int]:
+        return ()
 
     def has_tokens(self, block: int) -> bool:
         size = self._block_size

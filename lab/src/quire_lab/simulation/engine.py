@@ -18,7 +18,7 @@ from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource, Usage
 from quire.core.protocol import Decision, Outcome, Progress, Step, Verdict, work_of
 from quire.core.scheduling import WaitEstimate
-from quire.core.scheduling.stats import SchedulerStats
+from quire.core.scheduling.admission import SchedulerStats
 from quire.engine.traces.request import TraceRequest
 from quire_lab.simulation.acceptance import Profiles
 from quire_lab.simulation.cost_model import CostModel, beside
@@ -179,9 +179,7 @@ class SimulatedEngine:
         if self._under_way is not None:
             start, usage, running, waiting = self._under_way
             self._recorder.step(start, now, usage, running, waiting)
-        allocator = self.scheduler.allocator
-        allocator.advance(now)
-        allocator.settle()
+        self.scheduler.allocator.advance(now)
         for request_id in self._live:
             self.scheduler.abort(request_id)
         return list(self._live.values())

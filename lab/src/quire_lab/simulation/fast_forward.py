@@ -25,7 +25,7 @@ class FastForward:
         self._live = live
         self._is_paged = name_of(limits) == PAGED
         # Windows give blocks back as sequences grow.
-        self._has_windows = any(kv_group.window is not None for kv_group in limits.kv_groups)
+        self._has_windows = any(kv_group.kept.forgets for kv_group in limits.kv_groups)
         # Whether who is next may change though nobody comes or ends, or it may be passed.
         fair = limits.scheduling_policy == SchedulingPolicy.FAIR.value
         self._time_matters = fair or limits.max_queue_time is not None or limits.max_loras > 0
@@ -55,7 +55,7 @@ class FastForward:
 
     def goes_on(self, steady: SteadyDecoding, now: float, *, mixes: bool) -> bool:
         """Whether all of these get a token in the next step, with those who join them."""
-        budget = self._scheduler.max_num_batched_tokens
+        budget = self._scheduler.batch.max_num_batched_tokens
         if not steady.join(now) or not 0 < len(steady) <= budget or not steady.can_step:
             return False
         return mixes or self.is_alone(steady)
@@ -70,4 +70,4 @@ class FastForward:
             return True
         if self._time_matters or first.request.request_id != self._blocked:
             return False
-        return len(steady) < scheduler.max_num_batched_tokens  # what is left is offered
+        return len(steady) < scheduler.batch.max_num_batched_tokens  # what is left is offered

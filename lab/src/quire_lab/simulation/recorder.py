@@ -8,7 +8,7 @@ from quire.core.limits import EngineLimits
 from quire.core.memory import Usage
 from quire.core.metrics import Distribution, Goals, RequestMetrics
 from quire.core.protocol import Decision, Verdict
-from quire.core.scheduling.stats import SchedulerStats
+from quire.core.scheduling.admission import SchedulerStats
 from quire.engine.traces.request import DraftCounts
 from quire_lab.simulation.live import LiveRequest
 from quire_lab.simulation.result import (

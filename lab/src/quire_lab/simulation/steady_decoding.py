@@ -62,6 +62,7 @@ class SteadyDecoding:
         self._scheduler = scheduler
         self._live = live
         self._allocator: KVAllocator = scheduler.allocator
+        self._cache = scheduler.prefix_cache
         self._is_paged = is_paged
         self._rows: dict[int, SteadyRow] = {}  # in line, by number
         self._groups: Counter[SequenceGroup] = Counter()  # how many rows each has, in line
@@ -151,7 +152,8 @@ class SteadyDecoding:
     def step(self, now: float) -> tuple[int, int]:
         """One more step, planned at ``now``; groups and tokens that it is for."""
         self._allocator.advance(now)
-        self._allocator.settle()
+        if self._cache is not None and not self._cache.settled:
+            self._cache.settle()
         events = self._events.pop(self.num_steps, None)
         if events is not None:
             events.sort()
@@ -226,19 +228,18 @@ class SteadyDecoding:
         """Note when the branch fills its last block, and when it takes the next one."""
         group, take = row.group_number, step + room
         self._events.setdefault(take, []).append((group, _TAKE, row.number))
-        if self._scheduler.enable_prefix_caching:
+        if self._cache is not None:
             fill = take if self._allocator.block_size == 1 else take - 1
             if fill >= step:
                 self._events.setdefault(fill, []).append((group, _FILL, row.number))
 
     def _fill(self, row: SteadyRow) -> None:
         """Others may find the block that this step fills."""
-        branch, size = row.branch, self._allocator.block_size
+        assert self._cache is not None, "else nothing is planned to fill"
         self._append(row, self.num_steps + 1)  # they share it, and must not seem to be written over
         end = row.known + self.num_steps + 1 - row.first
-        _reach(branch, end)
-        branch.hash_blocks(size)
-        self._allocator.commit(branch.seq_id, branch.block_hashes, end // size)
+        _reach(row.branch, end)
+        self._cache.publish(row.group, row.branch, end - 1, end)
 
     def _append(self, row: SteadyRow, steps: int) -> None:
         """Let the allocator know of the tokens of so many steps."""

@@ -173,7 +173,7 @@ class Adapters:
         in_use = slots.in_use
         for adapter in in_use:
             self.weights[adapter] = self.weights.pop(adapter)
-        wanted = [*in_use, *slots.asked][: self._most_kept]
+        wanted = [*in_use, *slots.wanted][: self._most_kept]
         absent = [one for one in wanted if one not in self.weights and one in self._sources]
         if absent and self._reader is None and failed is None:
             self._make_room(wanted)

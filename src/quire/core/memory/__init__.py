@@ -1,9 +1,8 @@
 """The KV cache's blocks: who holds which, on what terms. Standard library only."""
 
-from quire.core.memory.allocator import KVAllocator
-from quire.core.memory.audit import audit
+from quire.core.memory.allocator import Contents, KVAllocator
 from quire.core.memory.blocks import (
-    BEYOND,
+    OUTSIDE,
     BlockHash,
     BlockMove,
     Content,
@@ -12,17 +11,17 @@ from quire.core.memory.blocks import (
     root_hash,
     rooted,
 )
+from quire.core.memory.kept import KV, Window, kept_by
 from quire.core.memory.layered import LayeredAllocator
-from quire.core.memory.no_blocks import NoBlocks
 from quire.core.memory.paged import PagedAllocator
 from quire.core.memory.pool import BlockPool, ContentWatcher
 from quire.core.memory.source import BlockSource
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
 from quire.core.memory.views import PoolView
-from quire.core.memory.window import Window
 
 __all__ = [
-    "BEYOND",
+    "KV",
+    "OUTSIDE",
     "BlockHash",
     "BlockMove",
     "BlockPool",
@@ -30,19 +29,19 @@ __all__ = [
     "BlockTable",
     "Content",
     "ContentWatcher",
+    "Contents",
     "Demand",
     "Fit",
     "KVAllocator",
     "LayeredAllocator",
     "MoveKind",
-    "NoBlocks",
     "PagedAllocator",
     "PoolView",
     "Usage",
     "When",
     "Window",
-    "audit",
     "hash_blocks",
+    "kept_by",
     "root_hash",
     "rooted",
 ]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from quire.core.memory.blocks import BlockHash, BlockMove
@@ -14,11 +14,55 @@ from quire.core.memory.values import BlockTable, Demand, Fit, Usage
 from quire.core.memory.views import PoolView
 
 
+class Contents(Protocol):
+    """The blocks of an allocator by what they hold: what the prefix cache is made of."""
+
+    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> None:
+        """The first ``count`` blocks, by these names, are full once the step under way is done.
+
+        They may be shared from now on, even within that step: it writes before it reads.
+        """
+        ...
+
+    def settle(self) -> None:
+        """The step under way is done, or will be before the next one moves blocks."""
+        ...
+
+    def locate(self, content: BlockHash) -> Sequence[int] | None:
+        """The device blocks, one in each KV group, that hold it; None unless all do."""
+        ...
+
+    def take_fetches(self) -> list[BlockMove]:
+        """What admissions since the last call have found in a source; move sources are numbers.
+
+        Those of the blocks in their sequence. The moves must be carried out before any of it is
+        read.
+        """
+        ...
+
+    def invalidate(self, block: int, kv_group: int = 0) -> None:
+        """Let nobody find what a block of the device was to hold: it does not."""
+        ...
+
+    def clear_contents(self) -> None:
+        """Let nothing be found of what is here now; block tables stay as they are."""
+        ...
+
+    def watch(self, watcher: ContentWatcher) -> None:
+        """Tell ``watcher`` from now on what can be found on the device."""
+        ...
+
+
 class KVAllocator(Protocol):
     """Owner of all block tables. Sequence ids are the caller's, and unique while alive."""
 
     @property
     def block_size(self) -> int: ...
+
+    @property
+    def contents(self) -> Contents | None:
+        """None where nothing is found again."""
+        ...
 
     @property
     def num_free_blocks(self) -> int:
@@ -36,20 +80,9 @@ class KVAllocator(Protocol):
     def admit(self, seq_id: int, demand: Demand) -> int | None:
         """Reserve ``demand.num_tokens``; how many of them are computed already (a prefix hit).
 
-        A hit always leaves at least one token to compute: its logits are needed. Blocks that were
-        found beyond the pool count as computed: ``take_fetches`` brings them.
+        A hit always leaves at least one token to compute: its logits are needed. Blocks that a
+        source has count as computed: ``Contents.take_fetches`` brings them.
         """
-        ...
-
-    def take_fetches(self) -> list[BlockMove]:
-        """What admissions since the last call have found beyond the pool; the sources are numbers.
-
-        Of the blocks in their sequence. To be carried out before any of it is read.
-        """
-        ...
-
-    def locate(self, content: BlockHash) -> Sequence[int] | None:
-        """The device blocks, one in each KV group, that hold it; None unless all do."""
         ...
 
     def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
@@ -90,17 +123,6 @@ class KVAllocator(Protocol):
         """A child that shares all the tokens of its parent."""
         ...
 
-    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> None:
-        """The first ``count`` blocks, by these names, are full once the step under way is done.
-
-        They may be shared from now on, even within that step: it writes before it reads.
-        """
-        ...
-
-    def settle(self) -> None:
-        """The step under way is done, or will be before the next one moves blocks."""
-        ...
-
     def free(self, seq_id: int, *, invalid: bool = False) -> float:
         """Give back everything that only this sequence holds, on the device or swapped out.
 
@@ -108,22 +130,6 @@ class KVAllocator(Protocol):
         divided among those who shared it. ``invalid``: its blocks do not hold what was committed
         (a step failed), so nobody may find them again.
         """
-        ...
-
-    def invalidate(self, block: int, kv_group: int = 0) -> None:
-        """Let nobody find what a block of the device was to hold: it does not."""
-        ...
-
-    def watch(self, watcher: ContentWatcher) -> None:
-        """Tell ``watcher`` from now on what can be found on the device."""
-        ...
-
-    def clear_contents(self) -> None:
-        """Let nothing be found of what is here now; block tables stay as they are."""
-        ...
-
-    def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
-        """Free blocks of the device whose content can still be found."""
         ...
 
     def charge(self, seq_id: int) -> float:
@@ -160,4 +166,14 @@ class KVAllocator(Protocol):
 
     def views(self) -> tuple[PoolView, ...]:
         """The pools, for those who look at every block: one for each KV group."""
+        ...
+
+    def audit(self, known: Collection[int]) -> list[str]:
+        """What was wrong with its counts, in words; it no longer is. While no step is under way.
+
+        It should never find anything. If it does, a server that has been up for weeks had rather
+        lose a cached prefix than blocks for good.
+
+        known: the sequences that have block tables by right; no others keep theirs.
+        """
         ...

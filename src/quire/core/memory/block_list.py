@@ -54,7 +54,7 @@ class BlockList:
     def missing(self, num_tokens: int, block_size: int) -> int:
         """Blocks to take before the sequence has ``num_tokens``."""
         missing = -(-num_tokens // block_size) - self.num_dropped - len(self.blocks)
-        return missing if missing > 0 else 0  # asked for every token: max() takes longer
+        return missing if missing > 0 else 0  # for every token, and max() takes longer
 
     def tokens_in(self, index: int, block_size: int) -> int:
         """How many of the sequence's tokens are in ``blocks[index]``."""

@@ -12,17 +12,16 @@ BlockHash = bytes
 """Names the content of a full block *and of everything before it*: equal hashes, equal KV."""
 
 
-BEYOND = -1
-"""Stands for the place of a block that is not in the pool: it can be fetched, or is to be stored.
-"""
+OUTSIDE = -1
+"""The number of a block that is in a source of blocks and not in the pool."""
 
 
 class MoveKind(Enum):
     COPY = "copy"  # device block -> device block (copy-on-write)
     SWAP_OUT = "swap_out"  # device block -> host block
     SWAP_IN = "swap_in"  # host block -> device block
-    FETCH = "fetch"  # BEYOND -> device block
-    STORE = "store"  # device block -> BEYOND; nobody relies on it
+    FETCH = "fetch"  # OUTSIDE -> device block
+    STORE = "store"  # device block -> OUTSIDE; nobody relies on it
 
 
 class Content(NamedTuple):
@@ -39,7 +38,7 @@ class BlockMove(NamedTuple):
     source: int
     target: int
     kv_group: int = 0  # the layers whose pool it is in
-    content: Content | None = None  # of a block that comes from BEYOND, or goes there
+    content: Content | None = None  # of a block that comes from OUTSIDE, or goes there
 
 
 def root_hash(cache_salt: str, adapter: bytes = b"") -> BlockHash:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.core.memory.block_list import BlockList
-from quire.core.memory.blocks import BEYOND, BlockHash, BlockMove, MoveKind
+from quire.core.memory.blocks import OUTSIDE, BlockHash, BlockMove, MoveKind
 from quire.core.memory.occupancy import Occupancy
 from quire.core.memory.pool import BlockPool
 from quire.core.memory.prefix import Hits
@@ -26,7 +26,7 @@ class Holdings:
         table.view = None
 
     def acquire_new(self, table: BlockList, count: int) -> None:
-        """Put so many blocks that are free at the end of a table."""
+        """Put ``count`` blocks that are free at the end of a table."""
         if count:
             blocks, entries = self._device.take_all(count)
             table.blocks += blocks
@@ -34,20 +34,20 @@ class Holdings:
             table.view = None
 
     def fetch(self, table: BlockList, hits: Hits, names: Sequence[BlockHash]) -> list[BlockMove]:
-        """Put new blocks among those of a table, where ``hits`` has found them beyond the pool.
+        """Put new blocks among those of a table, where ``hits`` has found them in a source.
 
         Each may be found at once, as blocks may that a step is to fill.
         """
         moves = []
-        for place, block in enumerate(hits.blocks):
-            if block != BEYOND:
+        for index, block in enumerate(hits.blocks):
+            if block != OUTSIDE:
                 continue
-            number = place if place < table.num_sinks else place + table.num_dropped
+            number = index if index < table.num_sinks else index + table.num_dropped
             target = self._device.take()
             self._device.publish(target, names[number])
             self._occupancy.copy(target, self._block_size)
-            table.blocks.insert(place, target)
-            table.entries.insert(place, self._device.charged(target))
+            table.blocks.insert(index, target)
+            table.entries.insert(index, self._device.charged(target))
             moves.append(BlockMove(MoveKind.FETCH, number, target))
         return moves
 

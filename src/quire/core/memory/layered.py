@@ -1,8 +1,8 @@
-"""Several pools behind one allocator: layers with different windows keep different tokens."""
+"""Any number of pools behind one allocator: layers that keep different tokens, or none at all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from quire.core.memory.blocks import BlockHash, BlockMove
@@ -12,21 +12,29 @@ from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
 from quire.core.memory.views import PoolView
 
 _GRAVITY = {When.NOW: 0, When.LATER: 1, When.NEVER: 2}
+_NOTHING = Fit(When.NOW, 0, 0, 0)
 
 
 class LayeredAllocator:
     """A *KV group* is the layers that share a window; each has a PagedAllocator of its own.
 
-    Every verb is done in all KV groups or in none: all of them are asked before any is changed.
-    Numbers of blocks are sums over the KV groups, but for those of a Fit: they are those of the one
+    Every verb is done in all KV groups or in none: whether it can be is looked up in all of them
+    before any is changed. Numbers of blocks are sums over the KV groups; a Fit has those of the one
     that has least room.
+
+    A model without KV groups keeps nothing (an encoder, which reads each text in one step): every
+    text has room, and holds no blocks.
     """
 
-    def __init__(self, kv_groups: Sequence[PagedAllocator]) -> None:
-        if len({kv_group.block_size for kv_group in kv_groups}) != 1:
-            raise ValueError("there must be KV groups, with one block size")
+    def __init__(self, block_size: int, kv_groups: Sequence[PagedAllocator]) -> None:
+        if any(kv_group.block_size != block_size for kv_group in kv_groups):
+            raise ValueError("KV groups must have one block size")
         self.kv_groups = tuple(kv_groups)
-        self.block_size = kv_groups[0].block_size
+        self.block_size = block_size
+
+    @property
+    def contents(self) -> LayeredAllocator:
+        return self
 
     @property
     def num_free_blocks(self) -> int:
@@ -38,10 +46,10 @@ class LayeredAllocator:
 
     def fit(self, demand: Demand) -> Fit:
         common = self._common_hits(demand)
-        fits = [kv_group.fit(common) for kv_group in self.kv_groups]
+        fits = [kv_group.fit(common) for kv_group in self.kv_groups] or [_NOTHING]
         tightest = max(fits, key=lambda fit: (_GRAVITY[fit.when], fit.needed - fit.free))
         # A token would have been saved if no KV group had lost it.
-        before = [kv_group.fit(demand) for kv_group in self.kv_groups]
+        before = [kv_group.fit(demand) for kv_group in self.kv_groups] or [_NOTHING]
         reach = min(fit.cached + fit.evicted for fit in before)
         cached = fits[0].cached
         return tightest._replace(evicted=max(0, reach - cached))
@@ -50,7 +58,7 @@ class LayeredAllocator:
         common = self._common_hits(demand)
         if any(kv_group.fit(common).when is not When.NOW for kv_group in self.kv_groups):
             return None
-        cached = {kv_group.admit(seq_id, common) for kv_group in self.kv_groups}
+        cached = {kv_group.admit(seq_id, common) for kv_group in self.kv_groups} or {0}
         assert len(cached) == 1, "all KV groups found the same beginning"
         return cached.pop()
 
@@ -109,9 +117,6 @@ class LayeredAllocator:
         for kv_group in self.kv_groups:
             kv_group.clear_contents()
 
-    def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
-        return self.kv_groups[kv_group].cached_blocks()
-
     def charge(self, seq_id: int) -> float:
         return sum(kv_group.charge(seq_id) for kv_group in self.kv_groups)
 
@@ -130,33 +135,37 @@ class LayeredAllocator:
         return self._in_all(lambda kv_group: kv_group.swap_in(ids, headroom))
 
     def table(self, seq_id: int) -> BlockTable:
+        if not self.kv_groups:
+            return BlockTable((), self.block_size)
         first, *others = (kv_group.table(seq_id) for kv_group in self.kv_groups)
         return first._replace(further=tuple(others))
 
     def num_tokens(self, seq_id: int) -> int:
-        return self.kv_groups[0].num_tokens(seq_id)
+        return self.kv_groups[0].num_tokens(seq_id) if self.kv_groups else 0
 
     def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
         held = [kv_group.blocks_held(seq_ids) for kv_group in self.kv_groups]
         return sum(distinct for distinct, _ in held), sum(shared for _, shared in held)
 
     def usage(self) -> Usage:
-        return Usage(
-            *map(sum, zip(*(kv_group.usage() for kv_group in self.kv_groups), strict=True))
-        )
+        each = [kv_group.usage() for kv_group in self.kv_groups]
+        return Usage(*map(sum, zip(Usage(), *each, strict=True)))
 
     def views(self) -> tuple[PoolView, ...]:
         return tuple(view for kv_group in self.kv_groups for view in kv_group.views())
 
+    def audit(self, known: Collection[int]) -> list[str]:
+        return [fault for kv_group in self.kv_groups for fault in kv_group.audit(known)]
+
     def _common_hits(self, demand: Demand) -> Demand:
         """The demand with so few hashes that every KV group finds all of them.
 
-        A shorter beginning ends in another window, so each KV group must be asked again.
+        A shorter beginning ends in another window, so each KV group must look again.
         """
         agreed = len(demand.block_hashes)
         while True:
             demand = replace(demand, block_hashes=demand.block_hashes[:agreed])
-            agreed = min(kv_group.hit_blocks(demand) for kv_group in self.kv_groups)
+            agreed = min((group.hit_blocks(demand) for group in self.kv_groups), default=0)
             if agreed == len(demand.block_hashes):
                 return demand
 

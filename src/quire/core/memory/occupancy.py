@@ -30,7 +30,7 @@ class Occupancy:
                 filled[block] = tokens
 
     def extend(self, block: int, count: int) -> None:
-        """So many more slots of a held block hold a token; fewer, if negative."""
+        """``count`` more slots of a held block hold a token; fewer, if negative."""
         self.filled[block] += count
         self.used += count
 
@@ -51,7 +51,7 @@ class Occupancy:
             self.empty([block])
 
     def empty(self, blocks: Iterable[int]) -> None:
-        """Nobody holds these blocks any more."""
+        """These blocks have no owner any more."""
         filled = self.filled
         for block in blocks:
             self.used -= filled[block]
@@ -74,12 +74,12 @@ class Occupancy:
     def usage(self) -> Usage:
         """The pool's slots by what they are doing."""
         size, pool = self._block_size, self._pool
-        held, cached = pool.num_held * size, pool.num_cached * size
+        free, cached = pool.num_free * size, pool.num_cached * size
+        held = pool.num_blocks * size - free
         return Usage(
             used=self.used,
             reserved=self.reserved,
             internal=held - self.used - self.reserved,
-            external=0,
             cached=cached,
-            free=pool.num_blocks * size - held - cached,
+            free=free - cached,
         )

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from quire.core.memory.block_list import BlockList
-from quire.core.memory.blocks import BEYOND, BlockHash, BlockMove, MoveKind
+from quire.core.memory.blocks import OUTSIDE, BlockHash, BlockMove, MoveKind
 from quire.core.memory.holdings import Holdings
+from quire.core.memory.kept import Window, dropped, kept_by, most_held
 from quire.core.memory.occupancy import Occupancy
-from quire.core.memory.paged_view import PagedView
 from quire.core.memory.pool import BlockPool, ContentWatcher
 from quire.core.memory.prefix import Hits, evicted_tokens, find_hits
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
-from quire.core.memory.views import PoolView
-from quire.core.memory.window import Window, most_held
+from quire.core.memory.views import PagedView, PoolView
 
 
 class PagedAllocator:
     """Fixed-size blocks anywhere in memory, allocated on demand, shared by reference count.
 
     A block is copied when a sequence is about to write into it while others hold it too. Full
-    blocks are found again by content (prefix caching) for as long as nobody needed their memory.
+    blocks are found again by content (prefix caching) until their memory is needed.
 
     With a ``window``, a sequence gives back the blocks that its later tokens cannot see, all but
     those of its attention sinks.
@@ -40,14 +39,19 @@ class PagedAllocator:
             )
         self.block_size = block_size
         self.window = window
+        self._kept = kept_by(window)
         self.device = BlockPool(num_blocks)
         self.host = BlockPool(num_host_blocks)
-        self._num_sinks = 0 if window is None else window.sink_blocks(block_size)
+        self._num_sinks = self._kept.sink_blocks(block_size)
         self.tables: dict[int, BlockList] = {}
         self.occupancy = Occupancy(self.device, block_size)
         self._holdings = Holdings(self.device, self.occupancy, block_size)
         self._unsettled: set[int] = set()  # published, and computed by the step under way
-        self._fetches: list[BlockMove] = []  # for what admissions have found beyond the pool
+        self._fetches: list[BlockMove] = []  # of what admissions have found in a source
+
+    @property
+    def contents(self) -> PagedAllocator:
+        return self
 
     @property
     def num_free_blocks(self) -> int:
@@ -64,10 +68,10 @@ class PagedAllocator:
         return self._hits(demand).end
 
     def _fit(self, demand: Demand, hits: Hits) -> Fit:
-        fresh = most_held(demand, hits.num_dropped, self.block_size, self.window)
+        fresh = most_held(demand, hits.num_dropped, self.block_size, self._kept)
         blocks, ref_counts = hits.shared, self.device.ref_counts
-        into = hits.blocks[-1] if hits.tokens % self.block_size else BEYOND
-        if into != BEYOND and ref_counts[into]:
+        into = hits.blocks[-1] if hits.tokens % self.block_size else OUTSIDE
+        if into != OUTSIDE and ref_counts[into]:
             fresh += 1  # others hold the block that the next token goes into: it will be copied
         # A hit on a held block costs nothing; on a cached one it takes that block off the free.
         free_hits = sum(1 for block in blocks if not ref_counts[block])
@@ -84,13 +88,12 @@ class PagedAllocator:
         hits = self._hits(demand)
         if self._fit(demand, hits).when is not When.NOW:
             return None
-        length = self._blocks_for(demand.num_tokens) - hits.num_dropped
-        if self.window is not None:  # what comes later goes where the window has left
-            length = self.window.most_held([length], self.block_size)
+        length = -(-demand.num_tokens // self.block_size) - hits.num_dropped
+        length = self._kept.most_held([length], self.block_size)  # what it gives back serves twice
         promised = min(demand.num_tokens, (hits.num_dropped + length) * self.block_size)
         table = BlockList(hits.tokens, promised, hits.num_dropped, self._num_sinks)
         table.num_published = hits.end
-        # From here on the hits are this sequence's too, whoever else holds or frees them; the
+        # From here on the hits are this sequence's too, even if others free them; the
         # others are its own, until it forks. ``free`` gives up both alike.
         shared = hits.shared
         self.occupancy.revive(shared)
@@ -128,7 +131,7 @@ class PagedAllocator:
         return growth + sum(copied)
 
     def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
-        if self.window is not None:
+        if self._kept.forgets:
             self.drop(new_tokens)
         if len(new_tokens) == 1 and self._append_in_place(new_tokens):
             return []
@@ -184,14 +187,15 @@ class PagedAllocator:
     def drop(self, seq_ids: Iterable[int]) -> None:
         """Give back the blocks that these sequences' next tokens and all later ones cannot see.
 
-        Whoever takes them may not write before a step that reads them is done. Nobody else reads
-        them any more, so this is not undone where there is no room for what comes next.
+        Their next owner may not write before a step that reads them is done. No later step reads
+        them, so this is not undone where there is no room for what comes next.
         """
-        if self.window is None:
+        if not self._kept.forgets:
             return
         for seq_id in seq_ids:
             table = self.tables[seq_id]
-            count = self.window.dropped(table.num_tokens, self.block_size) - table.num_dropped
+            gone = dropped(self._kept, table.num_tokens, self.block_size)
+            count = gone - table.num_dropped
             if count > 0:
                 self._holdings.release_first(table, count)
 
@@ -248,9 +252,6 @@ class PagedAllocator:
     def clear_contents(self) -> None:
         for pool in (self.device, self.host):
             pool.clear()
-
-    def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
-        return self.device.cached_blocks()
 
     def charge(self, seq_id: int) -> float:
         table = self.tables[seq_id]
@@ -350,14 +351,24 @@ class PagedAllocator:
     def views(self) -> tuple[PoolView, ...]:
         return (PagedView(self.device, self.occupancy, self.window),)
 
-    def _blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
+    def audit(self, known: Collection[int]) -> list[str]:
+        faults, tables = [], self.tables
+        for seq_id in [one for one in tables if one not in known]:
+            self.free(seq_id)
+            faults.append(f"sequence {seq_id} had blocks, and nobody who would free them")
+        on_device = [table for table in tables.values() if not table.swapped]
+        on_host = [table for table in tables.values() if table.swapped]
+        faults += self.device.audit("device", (table.blocks for table in on_device))
+        faults += self.host.audit("host", (table.blocks for table in on_host))
+        if self.occupancy.recount(on_device) or faults:
+            faults.append("slots were counted that are not there")
+        return faults
 
     def _filled_blocks(self, table: BlockList) -> list[int]:
         return table.blocks[: table.filled(self.block_size)]
 
     def _hits(self, demand: Demand) -> Hits:
-        return find_hits(demand, self.device, self.block_size, self.window, self._unsettled)
+        return find_hits(demand, self.device, self.block_size, self._kept, self._unsettled)
 
     def _append_in_place(self, new_tokens: Mapping[int, int]) -> bool:
         """Tokens of one sequence, into a block of its own that has room: most appends."""

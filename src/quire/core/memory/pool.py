@@ -11,7 +11,7 @@ from quire.core.memory.blocks import BlockHash
 
 
 class ContentWatcher(Protocol):
-    """Is told of each content when it can be found, and when it no longer can."""
+    """Learns of each content when it can be found, and when it no longer can."""
 
     def stored(self, kv_group: int, content: BlockHash) -> None: ...
 
@@ -31,8 +31,8 @@ class BlockPool:
     Each block also keeps what its owners are charged: the time it is held, divided among them.
 
     times_found: by block, how often its content has been found in it.
-    touched: blocks that have been taken, shared or given up since somebody last looked, for whoever
-        looks at them all; None: nobody does.
+    touched: blocks that have been taken, shared or given up since a view last took them; None:
+        there is no view that wants them.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -40,7 +40,7 @@ class BlockPool:
         self.ref_counts = [0] * num_blocks
         self.times_found = array("I", [0]) * num_blocks
         self.touched: set[int] | None = None
-        self.now = 0.0  # seconds; whoever has a clock sets it
+        self.now = 0.0  # seconds; see ``KVAllocator.advance``
         self._charged = array("d", [0.0]) * num_blocks  # seconds per owner, up to _since
         self._since = array("d", [0.0]) * num_blocks
         self._hashes: list[BlockHash | None] = [None] * num_blocks
@@ -166,7 +166,7 @@ class BlockPool:
         return charge, freed
 
     def charged(self, block: int) -> float:
-        """Seconds charged so far to whoever has owned the held ``block`` from the beginning.
+        """Seconds charged so far to an owner that has held ``block`` from the beginning.
 
         An owner pays the difference between the end and the start of its ownership.
         """
@@ -197,7 +197,7 @@ class BlockPool:
                     self.touched.add(block)
 
     def clear(self) -> None:
-        """Forget what all blocks hold. Whoever holds them still does."""
+        """Forget what all blocks hold. Their owners keep them."""
         self._hashes = [None] * self.num_blocks
         self._block_of.clear()
         self._blank += reversed(self._cached)
@@ -219,10 +219,26 @@ class BlockPool:
         """Whether ``content`` was here not long ago, and its block has been taken since."""
         return content in self._evicted
 
-    def rebuild(self, owners: Sequence[int]) -> None:
+    def audit(self, name: str, tables: Iterable[Iterable[int]]) -> list[str]:
+        """What was wrong with the counts, by the blocks that ``tables`` hold; it no longer is."""
+        owners = [0] * self.num_blocks
+        for blocks in tables:
+            for block in blocks:
+                owners[block] += 1
+        wrong = sum(a != b for a, b in zip(owners, self.ref_counts, strict=True))
+        free, faults = owners.count(0), []
+        if wrong:
+            faults.append(f"{wrong} {name} blocks had other reference counts than owners")
+        if self.num_free != free:
+            faults.append(f"{self.num_free} {name} blocks were taken for free, {free} are")
+        if faults:
+            self._rebuild(owners)
+        return faults
+
+    def _rebuild(self, owners: Sequence[int]) -> None:
         """Let these be the reference counts, and all that follows from them follow.
 
-        Contents of blocks that nobody owns are forgotten: who knows what has been written there.
+        Contents of blocks without owners are forgotten: anything may have been written there.
         """
         if self.touched is not None:
             self.touched.update(range(self.num_blocks))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from itertools import islice
 from typing import NamedTuple
 
-from quire.core.memory.blocks import BEYOND, BlockHash
+from quire.core.memory.blocks import OUTSIDE, BlockHash
+from quire.core.memory.kept import KV, Find, Window
 from quire.core.memory.pool import BlockPool
 from quire.core.memory.values import Demand
-from quire.core.memory.window import Window
-
-Find = Callable[[BlockHash], int | None]
-"""Where a block of that name is, if anywhere."""
 
 
 class Hits(NamedTuple):
@@ -20,7 +17,7 @@ class Hits(NamedTuple):
 
     tokens: int  # that need not be computed
     num_dropped: int  # blocks of them, after the sinks', that nobody will read
-    blocks: list[int]  # the others; BEYOND, where they are to be fetched
+    blocks: list[int]  # the others; OUTSIDE, where they are to be fetched
 
     @property
     def end(self) -> int:
@@ -29,14 +26,14 @@ class Hits(NamedTuple):
     @property
     def shared(self) -> list[int]:
         """Those of ``blocks`` that are in the pool."""
-        return [block for block in self.blocks if block != BEYOND]
+        return [block for block in self.blocks if block != OUTSIDE]
 
 
 def find_hits(
     demand: Demand,
     pool: BlockPool,
     block_size: int,
-    window: Window | None,
+    kept: KV | Window,
     unsettled: Collection[int],
 ) -> Hits:
     """Blocks that hold the demand's beginning, the last one perhaps but for its last token.
@@ -50,13 +47,7 @@ def find_hits(
     # A copy on write is made before the step that computes an unsettled block.
     if end * block_size > computed and pool.find(hashes[end - 1]) in unsettled:
         end -= 1
-    sinks = 0 if window is None else window.sink_blocks(block_size)
-    find = _finder(demand, pool)
-    blocks = _leading(hashes, end if window is None else min(end, sinks), find)
-    dropped = 0
-    if window is not None and len(blocks) == sinks:
-        dropped, seen = _last_window(hashes, end, computed, find, block_size, window)
-        blocks += seen
+    dropped, blocks = kept.find(hashes, end, computed, _finder(demand, pool), block_size)
     return Hits(min((dropped + len(blocks)) * block_size, computed), dropped, blocks)
 
 
@@ -71,51 +62,11 @@ def evicted_tokens(demand: Demand, hits: int, pool: BlockPool, block_size: int) 
 
 
 def _finder(demand: Demand, pool: BlockPool) -> Find:
-    if not demand.beyond:
+    if not demand.fetchable:
         return pool.find
 
     def find(content: BlockHash) -> int | None:
         block = pool.find(content)
-        return BEYOND if block is None and content in demand.beyond else block
+        return OUTSIDE if block is None and content in demand.fetchable else block
 
     return find
-
-
-def _leading(hashes: Sequence[BlockHash], end: int, find: Find) -> list[int]:
-    """The first blocks, up to ``end`` or to one that is not there."""
-    blocks = []
-    for content in islice(hashes, end):
-        block = find(content)
-        if block is None:
-            break
-        blocks.append(block)
-    return blocks
-
-
-def _last_window(
-    hashes: Sequence[BlockHash],
-    end: int,
-    computed: int,
-    find: Find,
-    block_size: int,
-    window: Window,
-) -> tuple[int, list[int]]:
-    """The longest beginning of at most ``end`` blocks of which all that is still seen is there.
-
-    How many blocks after the sinks' are not seen, and the blocks after those. Searched from the
-    back, each block once: where one is missing, the beginning can only end before it. Its last
-    block must be there even if the next token does not see it.
-    """
-    sinks = window.sink_blocks(block_size)
-    first = end
-    blocks: list[int] = []
-    while end > sinks and first > max(
-        sinks, min(window.left_behind(min(end * block_size, computed), block_size), end - 1)
-    ):
-        first -= 1
-        block = find(hashes[first])
-        if block is None:
-            end, blocks = first, []
-        else:
-            blocks.append(block)
-    return max(0, first - sinks), blocks[::-1]

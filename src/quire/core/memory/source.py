@@ -1,4 +1,4 @@
-"""Where blocks are that the pool does not have, and need not be computed."""
+"""Where blocks are that the pool does not have and that need not be computed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from quire.core.memory.blocks import BlockHash, Content
 class BlockSource(Protocol):
     """A store, or what another engine has sent. Called from the engine's thread.
 
-    Who decides asks ``has`` and ``room``, and goes by the answers; that is all it knows. Who
-    carries out calls ``read`` and ``write``. Between the two, anything may have happened.
+    The scheduler calls ``has`` and ``room``, and goes by the answers. The executor calls ``read``
+    and ``write``, and by then the answers may no longer be true.
     """
 
     def has(self, name: BlockHash) -> bool:
@@ -23,7 +23,7 @@ class BlockSource(Protocol):
         """These blocks are in use, in the pool or by who reads or writes them now.
 
         The last one is needed longest: of a text, the beginning. Those that are not here are about
-        to be written, each of them into its place in this order.
+        to be written, each of them at its position in this order.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What is asked of memory, and what it answers."""
+"""What a sequence demands of memory, and what memory answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.core.memory.blocks import BlockHash
 
 @dataclass(frozen=True)
 class Demand:
-    """What a sequence asks for at admission, and what its future forks will ask for.
+    """What a sequence needs at admission, and what its future forks will need.
 
     num_tokens: tokens to reserve for at once (the prompt; everything known, when recomputing).
     block_hashes: of those tokens' full blocks, in order; empty to stay out of the prefix cache.
@@ -22,8 +22,8 @@ class Demand:
     most_cached: tokens that may be found computed; None: all but one.
     longest: tokens that a branch can have at most. Only allocators that reserve ahead of need
         look at width and longest.
-    beyond: names of blocks that can be fetched where the pool does not have them. Asked again, it
-        answers the same.
+    fetchable: names of blocks that can be fetched where the pool does not have them. It answers
+        the same each time.
     """
 
     num_tokens: int
@@ -33,7 +33,7 @@ class Demand:
     width: int = 1
     longest: int = 0
     most_cached: int | None = None
-    beyond: Container[BlockHash] = ()
+    fetchable: Container[BlockHash] = ()
 
 
 class When(Enum):
@@ -55,7 +55,7 @@ class Fit(NamedTuple):
 
 class BlockTable(NamedTuple):
     """A frozen view: physical block ``block_ids[i]`` is the sequence's logical block ``i`` if that
-    is one of its attention sinks', and ``num_dropped + i`` beyond them."""
+    is one of its attention sinks', and ``num_dropped + i`` after them."""
 
     block_ids: tuple[int, ...]
     block_size: int
@@ -91,12 +91,12 @@ class BlockTable(NamedTuple):
 class Usage(NamedTuple):
     """Every slot of the pool, by what it is doing. The parts sum to the capacity."""
 
-    used: int  # hold a token's key and value
-    reserved: int  # promised to tokens of an admitted sequence that are not computed yet
-    internal: int  # in a held block, promised to nobody: the unfilled tails
-    external: int  # free, but in pieces too small to be given out
-    cached: int  # free, content kept for a prefix hit until the block is needed
-    free: int
+    used: int = 0  # hold a token's key and value
+    reserved: int = 0  # promised to tokens of an admitted sequence that are not computed yet
+    internal: int = 0  # in a held block, promised to nobody: the unfilled tails
+    external: int = 0  # free, but in pieces too small to be given out
+    cached: int = 0  # free, content kept for a prefix hit until the block is needed
+    free: int = 0
 
     @property
     def capacity(self) -> int:

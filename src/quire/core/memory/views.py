@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from quire.core.memory.window import Window
+from quire.core.memory.kept import Window
+from quire.core.memory.occupancy import Occupancy
+from quire.core.memory.pool import BlockPool
 
 
 class PoolView(Protocol):
@@ -21,6 +24,10 @@ class PoolView(Protocol):
 
     @property
     def window(self) -> Window | None: ...
+
+    def cached_blocks(self) -> Sequence[int]:
+        """Free blocks whose content can still be found, the least recently released first."""
+        ...
 
     def has_tokens(self, block: int) -> bool:
         """Whether a slot of a held block holds a token, or will once the step under way is done."""
@@ -48,3 +55,46 @@ class PoolView(Protocol):
         Beside them only blocks change that block tables show: see ``KVAllocator.table``.
         """
         ...
+
+
+class PagedView:
+    """Of a PagedAllocator."""
+
+    def __init__(self, pool: BlockPool, occupancy: Occupancy, window: Window | None) -> None:
+        self._pool = pool
+        self._occupancy = occupancy
+        self.window = window
+        self.num_blocks = pool.num_blocks
+
+    @property
+    def num_held(self) -> int:
+        return self._pool.num_held
+
+    @property
+    def num_cached(self) -> int:
+        return self._pool.num_cached
+
+    def cached_blocks(self) -> Sequence[int]:
+        return self._pool.cached_blocks()
+
+    def has_tokens(self, block: int) -> bool:
+        return self._occupancy.filled[block] > 0
+
+    def is_cached(self, block: int) -> bool:
+        return self._pool.content(block) is not None
+
+    def times_found(self, block: int) -> int:
+        return self._pool.times_found[block]
+
+    def num_holders(self, block: int) -> int:
+        return self._pool.ref_counts[block]
+
+    def watch(self) -> None:
+        self._pool.touched = set()
+
+    def unwatch(self) -> None:
+        self._pool.touched = None
+
+    def take_touched(self) -> set[int]:
+        touched, self._pool.touched = self._pool.touched or set(), set()
+        return touched

@@ -7,13 +7,16 @@ from quire.core.protocol.block_events import (
     BlocksRemoved,
     BlocksStored,
 )
-from quire.core.protocol.decision import Decision, Verdict
-from quire.core.protocol.parts import Parts
-from quire.core.protocol.pending import Executor, PendingStep
-from quire.core.protocol.policy import PreemptionMode, RecoveryCosts, SchedulingPolicy
+from quire.core.protocol.decision import (
+    Decision,
+    PreemptionMode,
+    RecoveryCosts,
+    SchedulingPolicy,
+    Verdict,
+)
+from quire.core.protocol.executor import Executor, Parts, PendingStep, Roster
 from quire.core.protocol.pooling import Pooler, Pooling, PoolingParams
 from quire.core.protocol.request import Adapter, FinishReason, Origin, Request
-from quire.core.protocol.roster import Roster
 from quire.core.protocol.sampling_params import SamplingParams
 from quire.core.protocol.soft_cut import SoftCut, column_biases
 from quire.core.protocol.step import (
@@ -31,7 +34,7 @@ from quire.core.protocol.step import (
     TokenLogprobs,
     confirmed,
 )
-from quire.core.protocol.structured_outputs import Reasoning, Rules, StructuredOutputs
+from quire.core.protocol.structured_outputs import Reasoning, StructuredOutputs
 from quire.core.protocol.work import EVERYTHING, Sight, Work, work_of
 
 __all__ = [
@@ -64,7 +67,6 @@ __all__ = [
     "RecoveryCosts",
     "Request",
     "Roster",
-    "Rules",
     "Sample",
     "SamplingParams",
     "SchedulingPolicy",

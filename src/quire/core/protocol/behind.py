@@ -54,7 +54,7 @@ class Behind:
         return chunk._replace(token_ids=[*before.token_ids, *token_ids], start=before.start)
 
     def verified(self, chunk: Chunk, num_tokens: int) -> None:
-        """A chunk whose drafts it has made gave so many tokens: if all drafts were right, the last
+        """A chunk whose drafts it has made gave ``num_tokens``: if all drafts were right, the last
         of them is behind."""
         if num_tokens == len(chunk.drafts) + 1:
             self._chunks[chunk.seq_id] = last_of(chunk, chunk.token_ids)

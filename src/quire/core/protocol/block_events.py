@@ -1,4 +1,4 @@
-"""What can be found in the prefix cache, as it changes: told to those who route requests."""
+"""Changes of what the prefix cache holds, for those who route requests."""
 
 from __future__ import annotations
 

@@ -1,9 +1,35 @@
-"""What the scheduler decided about a request, and the figures it had."""
+"""How requests are scheduled: the policies, what they weigh, and what was decided and why."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple
+
+
+class SchedulingPolicy(str, Enum):
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+    FAIR = "fair"
+
+
+class PreemptionMode(str, Enum):
+    AUTO = "auto"  # whichever costs less for this victim
+    SWAP = "swap"
+    RECOMPUTE = "recompute"
+
+
+@dataclass(frozen=True)
+class RecoveryCosts:
+    """What having blocks again costs on this machine, in seconds."""
+
+    swap_per_block: float = 0.0  # one way
+    recompute_per_token: float = 0.0
+    fetch_per_block: float = 0.0  # from a source of blocks
+
+    def fetching_pays(self, block_size: int) -> bool:
+        """Whether a block is fetched in less time than its tokens are computed in."""
+        return self.fetch_per_block <= block_size * self.recompute_per_token
 
 
 class Verdict(Enum):
@@ -14,7 +40,7 @@ class Verdict(Enum):
     RESUME = "resume"  # back from the host
     REFUSE = "refuse"  # it could never run to its end
     EXPIRE = "expire"  # it waited too long to be let in
-    DRAFT = "draft"  # so many tokens are guessed for it each step, from now on
+    DRAFT = "draft"  # how many tokens are guessed for it in each step from now on
 
     @property
     def preempts(self) -> bool:

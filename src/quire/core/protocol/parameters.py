@@ -178,7 +178,7 @@ def marks() -> Allowed:
 
 
 def _figure(number: int) -> str:
-    """Its digits, unless they are so many that a power of two says more."""
+    """Its digits, or a power of two where that says more."""
     if abs(number) < 2**53:
         return f"{number:,}"
     power = abs(number).bit_length()

@@ -25,7 +25,7 @@ class Pooling(str, Enum):
 class PoolingParams:
     """How a text becomes a vector, in vLLM's names. What is None, the model's files decide.
 
-    pooling: of which tokens. normalize: to length 1. dimensions: the first so many numbers only.
+    pooling: of which tokens. normalize: to length 1. dimensions: how many numbers, the first ones.
     token_ids: the logits of these tokens after the last one, in place of a vector of states.
     classify: what the model's head that classifies says, in place of that: its logits.
     """
@@ -70,7 +70,7 @@ class Pooler:
     cut, as the model was trained for (Matryoshka); None: any. classes: tokens for no and yes, of a
     model that judges pairs of texts by what it would say next. labels: of a head that classifies,
     in whose place there are no vectors; chance: whether the score of a pair is the sigmoid of its
-    logit, and not the logit itself. ending: tokens after a text, beyond those that the tokenizer
+    logit, and not the logit itself. ending: tokens after a text, beside those that the tokenizer
     writes. why_not: there are no vectors.
     """
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from quire.core.memory import BlockHash, root_hash
 from quire.core.protocol.pooling import PoolingParams
 from quire.core.protocol.sampling_params import SamplingParams
-from quire.core.protocol.structured_outputs import Rules
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Request:
     ready: float | None = None  # when it had been prepared and could be queued; None: at arrival
     eos_token_ids: frozenset[int] = frozenset()
     bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
-    rules: Rules | None = None  # what params ask of the text, compiled
+    rules: object = None  # what params ask of the text, compiled: only who samples looks into it
     pooling: PoolingParams | None = None  # a vector is wanted, and no tokens
     second_from: int | None = None  # where the second text of a pair begins; None: there is but one
     prediction: tuple[int, ...] = ()  # what its output is expected to be like, mostly

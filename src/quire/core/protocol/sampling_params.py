@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from quire.core.errors import RequestError
-from quire.core.protocol.checks import MAX_INTEGER, check_integer
-from quire.core.protocol.neutral_params import check_neutral
+from quire.core.protocol.checks import MAX_INTEGER, check_integer, check_neutral
 from quire.core.protocol.parameters import (
     any_text,
     biases,

@@ -18,7 +18,7 @@ planned before that token was known; its executor has it."""
 TO_DRAFT = -2
 """Stands in a chunk for a draft that the executor's draft model is to make, in this step."""
 
-_UNKNOWN = Usage(0, 0, 0, 0, 0, 0)
+_UNKNOWN = Usage()
 
 
 class Opened(NamedTuple):
@@ -26,7 +26,7 @@ class Opened(NamedTuple):
 
     seq_id: int
     request: Request
-    branch: int  # its place among the request's outputs
+    branch: int  # its number among the request's outputs
     output_start: int  # position of the request's first output token
 
 
@@ -107,13 +107,13 @@ class Outcome(NamedTuple):
     """What a step gave for one sequence.
 
     tokens: that follow what was known of it: one, after as many drafts as have turned out right.
-    forks: first tokens of further branches, as many as draws beyond the first were asked for.
+    forks: first tokens of further branches, one for each draw but the first.
     candidates: likeliest next tokens and their log-probabilities, likeliest first.
     prompt_logprobs: for each token of the chunk whose successor is in the prompt, the
         log-probabilities of that successor.
     vector: of the prompt, where the readout pools it.
-    forced: what ``tokens`` can only go on with, by the request's grammar; known where executors
-        have been told to look.
+    forced: what ``tokens`` can only go on with, by the request's grammar; empty where executors
+        do not look for it.
     failure: why nothing could be sampled. Its request cannot go on.
     """
 

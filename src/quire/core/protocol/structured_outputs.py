@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from quire.core import exact_json
 from quire.core.errors import RequestError, shown
@@ -104,10 +104,6 @@ class Reasoning(NamedTuple):
     end: str
     open: bool  # whether the prompt ends within it
     order: str = ""
-
-
-class Rules(Protocol):
-    """What the texts of a request must keep to, compiled. Only who samples looks into it."""
 
 
 def _object(name: str, given: object) -> str:

@@ -44,8 +44,8 @@ class Sight(NamedTuple):
         whole, most = count, self.tokens
         if most is not None:
             whole = max(0, min(count, most - start))  # of them see all that are before them
-        beyond = 0 if most is None else (count - whole) * most
-        return whole * start + whole * (whole + 1) // 2 + beyond
+        limited = 0 if most is None else (count - whole) * most
+        return whole * start + whole * (whole + 1) // 2 + limited
 
     def context(self, start: int, count: int) -> int:
         """Tokens that any of them sees."""

@@ -1,25 +1,30 @@
-"""Which sequences run, wait or give way. Standard library and ``quire.core.memory`` only."""
+"""Which sequences run, wait or give way. Standard library, memory and protocol only."""
 
 from quire.core.scheduling.adapters import AdapterSlots
-from quire.core.scheduling.beyond import Beyond
 from quire.core.scheduling.block_events import BlockEvents
-from quire.core.scheduling.preemption import Preemption
+from quire.core.scheduling.limits import BatchLimits
+from quire.core.scheduling.preemption import Recovery
+from quire.core.scheduling.prefix_cache import Caching
+from quire.core.scheduling.request_queue import Queueing, WaitEstimate
 from quire.core.scheduling.scheduler import Scheduler
 from quire.core.scheduling.sequence import MemoryStory, SequenceGroup
 from quire.core.scheduling.sessions.session import Ring, Session, SessionEvent, SessionVerb
-from quire.core.scheduling.waiting import WaitEstimate
+from quire.core.scheduling.sessions.sessions import SessionLimits
 
 __all__ = [
     "AdapterSlots",
-    "Beyond",
+    "BatchLimits",
     "BlockEvents",
+    "Caching",
     "MemoryStory",
-    "Preemption",
+    "Queueing",
+    "Recovery",
     "Ring",
     "Scheduler",
     "SequenceGroup",
     "Session",
     "SessionEvent",
+    "SessionLimits",
     "SessionVerb",
     "WaitEstimate",
 ]

@@ -1,14 +1,14 @@
-"""How many different adapters run at once, and who waits for one to have a place.
+"""How many different adapters run at once, and who waits for a slot.
 
 Groups that run with the same adapter share a *slot*, of which there are a few. A group has its
-adapter's from when it is first let in to its end, preempted or not; so whoever has begun never
+adapter's from when it is first let in to its end, preempted or not; so a group that has begun never
 waits for a slot.
 
 A newcomer whose adapter has none is passed by those behind it who need none, or whose adapter has
 one. So that it is not passed for ever, a slot is promised to it, the one that was given out longest
 ago: nobody new joins the adapter that has it, so it is free once those have ended that have begun.
-The second adapter that waits is promised the second oldest, and so on; whoever is kept back by a
-promise stands in the same line for the next slot.
+The second adapter that waits is promised the second oldest, and so on; a group that is kept back
+by a promise waits in the same queue for the next slot.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from quire.core.scheduling.sequence import SequenceGroup
 class AdapterSlots:
     """At most ``most`` adapters at once; None: as many as there are requests.
 
-    ready: those whose weights are in memory, as whoever has them says; None: all are.
-    asked: those that newcomers waited for in the last step, the first in line first. As many of
+    ready: those whose weights are in memory; None: all are.
+    wanted: those that newcomers waited for in the last step, in order of rank. As many of
         them as there are free slots will begin as soon as they are ready.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self.most = most
         self.ready: Container[Adapter] | None = None
-        self.asked: list[Adapter] = []
+        self.wanted: list[Adapter] = []
         self._users: dict[Adapter, int] = {}  # groups that have begun; the longest used first
 
     @property
@@ -54,12 +54,12 @@ class AdapterSlots:
 
     def admissions(self) -> SlotsOfAStep:
         """For the newcomers of one step."""
-        self.asked = []
+        self.wanted = []
         return SlotsOfAStep(self)
 
 
 class SlotsOfAStep:
-    """Who may begin in one step: newcomers are looked at in line, until one is told to wait.
+    """Who may begin in one step: newcomers are looked at in their order, until one must wait.
 
     closed: adapters that no more newcomers begin with in this step.
     """
@@ -70,7 +70,7 @@ class SlotsOfAStep:
         self._num_kept = 0  # free ones, for those who will be here soon
         self._num_promised = 0  # slots in use, to those who wait
 
-    def next_in_line(self, queue: RequestQueue, decisions: list[Decision]) -> SequenceGroup | None:
+    def next_group(self, queue: RequestQueue, decisions: list[Decision]) -> SequenceGroup | None:
         """The first that waits for nothing but its turn; who waits for an adapter may be passed."""
         while (group := queue.first(self.closed)) is not None:
             adapter = None if group.begun else group.request.adapter
@@ -96,5 +96,5 @@ class SlotsOfAStep:
         else:
             return None
         self.closed.add(adapter)
-        slots.asked.append(adapter)
+        slots.wanted.append(adapter)
         return f"adapter {adapter.name} {why}"

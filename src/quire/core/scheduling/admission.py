@@ -1,39 +1,46 @@
-"""How the first in line gets its blocks: new ones, those on the host, or those it still has."""
+"""How the first in the queue gets its blocks: new ones, those on the host, or those it has."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections import Counter
+from dataclasses import dataclass, field
 
 from quire.core.memory import Demand, Fit, KVAllocator, When
 from quire.core.protocol.decision import Decision, Verdict
 from quire.core.protocol.step import Step
-from quire.core.scheduling.beyond import Beyond
-from quire.core.scheduling.block_events import BlockEvents
 from quire.core.scheduling.branching import next_fork
 from quire.core.scheduling.decoding import LiveGroups
-from quire.core.scheduling.preemption import Preemption
+from quire.core.scheduling.preemption import Preemption, Shortage
+from quire.core.scheduling.prefix_cache import PrefixCache
 from quire.core.scheduling.scores import ScoredBlocks
 from quire.core.scheduling.sequence import SequenceGroup, Status
-from quire.core.scheduling.stats import SchedulerStats
 
 
-class Shortage(NamedTuple):
-    """Why a group must wait, and the figures."""
+@dataclass
+class SchedulerStats:
+    """Decisions by verdict, and where the tokens of prompts were found or missed.
 
-    why: str
-    needed: int  # blocks, as far as is known; or sequences
-    free: int
-    remedy: str = "a larger KV pool"
-    unit: Literal["blocks", "sequences"] = "blocks"
+    Prompts are looked up in the prefix cache when they are first admitted. Of
+    ``prefix_queries`` tokens, ``prefix_hits`` were there; ``prefix_fetched`` were fetched from
+    a source; ``prefix_evicted`` had been there, until their blocks were needed;
+    ``prefix_tails`` stood in a prompt's last, partly filled block, which is never kept. The rest
+    was new.
+    """
 
-    def decision(self, group: SequenceGroup) -> Decision:
-        why, needed, free, remedy, unit = self
-        name = group.request.request_id
-        return Decision(Verdict.WAIT, name, why, needed, free, remedy=remedy, unit=unit)
+    decisions: Counter[str] = field(default_factory=Counter)
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    prefix_fetched: int = 0
+    prefix_evicted: int = 0
+    prefix_tails: int = 0
+
+    @property
+    def num_preemptions(self) -> int:
+        return self.decisions["swap"] + self.decisions["recompute"]
 
 
 def too_many(width: int, spare: int) -> Shortage:
-    """For so many sequences, beside those that run."""
+    """For ``width`` sequences, beside those that run."""
     why, remedy = "max_num_seqs sequences are running", "a larger max_num_seqs"
     return Shortage(why, width, spare, remedy, "sequences")
 
@@ -46,20 +53,15 @@ class Admission:
         allocator: KVAllocator,
         live: LiveGroups,
         preemption: Preemption,
-        stats: SchedulerStats,
         scored: ScoredBlocks,
-        beyond: Beyond,
-        enable_prefix_caching: bool,
-        events: BlockEvents | None = None,
+        cache: PrefixCache | None,
     ) -> None:
+        self.stats = SchedulerStats()
         self._allocator = allocator
         self._live = live
         self._preemption = preemption
-        self._stats = stats
         self._scored = scored
-        self._beyond = beyond
-        self._enable_prefix_caching = enable_prefix_caching
-        self._events = events
+        self._cache = cache
 
     def let_in(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
         """Give the group its blocks, beside ``running`` sequences; or say what is missing."""
@@ -86,32 +88,25 @@ class Admission:
             why, free = "not enough free blocks to swap in", self._allocator.num_free_blocks
             return Shortage(why, len(blocks) + headroom, free)
         step.moves.extend(moves)
-        self._describe(group)
+        if self._cache is not None:
+            self._cache.restored(group)
         why = f"{len(moves)} blocks swapped in"
         step.decisions.append(Decision(Verdict.RESUME, group.request.request_id, why))
         return None
 
-    def _describe(self, group: SequenceGroup) -> None:
-        """Memory has published blocks of the group, that came from elsewhere."""
-        if self._events is not None:
-            for branch in group.branches:
-                self._events.describe(group.request, branch, len(branch.token_ids))
-
     def _admit(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
-        trunk = group.branches[0]
+        trunk, cache = group.branches[0], self._cache
         # Every running sequence may take one more block before any gives one back.
         demand = self._demand(group, headroom=running)
         fit = self._allocator.fit(demand)
         cached = None
-        if fit.when is When.NOW:
-            cached = self._allocator.admit(trunk.seq_id, self._beyond.widen(group, demand))
+        if cache is not None and fit.when is When.NOW:
+            cached = self._allocator.admit(trunk.seq_id, cache.widen(group, demand))
         if cached is None:  # under a window, what is fetched may need more than what is computed
             cached = self._allocator.admit(trunk.seq_id, demand)
         if cached is None:
             return Shortage("not enough free blocks", fit.needed, fit.free)
-        self._describe(group)
-        self._beyond.find(trunk, cached)
-        fetches = self._beyond.fetch(trunk)
+        fetches = [] if cache is None else cache.admitted(group, cached)
         step.moves.extend(fetches)
         why = f"{cached} of {demand.num_tokens} tokens cached"
         if fetches:
@@ -128,14 +123,15 @@ class Admission:
             group.ever_admitted = True
             group.memory.cached_tokens = cached
             group.memory.fetched_tokens = cached - fit.cached
-            self._count_prefix(demand, fit, cached)
+            if cache is not None:
+                self._count_prefix(demand, fit, cached)
         return None
 
     def _demand(self, group: SequenceGroup, headroom: int) -> Demand:
         trunk, request = group.branches[0], group.request
         hashes: list[bytes] = []
         most_cached = None
-        if self._enable_prefix_caching and not request.needs_all_rows:
+        if self._cache is not None and not request.needs_all_rows:
             trunk.hash_blocks(self._allocator.block_size)
             hashes = trunk.block_hashes
             pause = next_fork(group, trunk)
@@ -143,7 +139,7 @@ class Admission:
                 hashes = hashes[: pause // self._allocator.block_size]
             if group.scores is not None and not group.expanded:
                 hashes = hashes[: self._scored.find(hashes, group.scores.num_top)]
-                # The next token's row, so that it is told of the block's that comes first.
+                # The next token's row must be computed: the scores of the block's first token.
                 most_cached = max(0, len(hashes) * self._allocator.block_size - 1)
         forks = [(b.fork_at, len(b.token_ids)) for b in group.branches[1:]]
         tokens = len(trunk.token_ids)
@@ -151,11 +147,10 @@ class Admission:
         return Demand(tokens, hashes, forks, headroom, group.width, longest, most_cached)
 
     def _count_prefix(self, demand: Demand, fit: Fit, cached: int) -> None:
-        stats = self._stats
-        if self._enable_prefix_caching:
-            stats.prefix_queries += demand.num_tokens
-            stats.prefix_hits += fit.cached
-            stats.prefix_fetched += cached - fit.cached
-            stats.prefix_evicted += max(0, fit.evicted - (cached - fit.cached))
-            full = len(demand.block_hashes) * self._allocator.block_size
-            stats.prefix_tails += max(0, demand.num_tokens - 1 - full)
+        stats = self.stats
+        stats.prefix_queries += demand.num_tokens
+        stats.prefix_hits += fit.cached
+        stats.prefix_fetched += cached - fit.cached
+        stats.prefix_evicted += max(0, fit.evicted - (cached - fit.cached))
+        full = len(demand.block_hashes) * self._allocator.block_size
+        stats.prefix_tails += max(0, demand.num_tokens - 1 - full)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from quire.core.protocol.request import FinishReason, Request
 
 
-class Choice(NamedTuple):
+class Extension(NamedTuple):
     """Extend a live beam by a token."""
 
-    beam: int  # its place among the live beams
+    beam: int  # its number among the live beams
     token_id: int
     score: float  # sum of the log-probabilities of the output so far
 
@@ -55,13 +55,13 @@ class BeamSearch:
         length: int,
         candidates: Sequence[Sequence[tuple[int, float]]],
         output_of: Callable[[int], Sequence[int]],
-    ) -> list[Choice]:
+    ) -> list[Extension]:
         """The beams to go on with, best first; empty when the search is over.
 
         length: output tokens of each beam once the next is chosen.
         candidates: for each live beam, its likeliest next tokens and their log-probabilities, the
             likeliest first.
-        output_of: the output so far of the live beam at a place; asked for those that end.
+        output_of: the output so far of a live beam, by its number; for those that end.
         """
         # Each beam's are in order, so that most are not even looked at.
         best = merge(*map(self._choices, range(len(candidates)), candidates), key=_badness)
@@ -79,14 +79,14 @@ class BeamSearch:
         stopped = self._is_stop(hypothesis.token_ids[-1], len(hypothesis.token_ids))
         return FinishReason.STOP if stopped else FinishReason.LENGTH
 
-    def _choices(self, beam: int, tokens: Sequence[tuple[int, float]]) -> Iterator[Choice]:
+    def _choices(self, beam: int, tokens: Sequence[tuple[int, float]]) -> Iterator[Extension]:
         for token_id, logprob in tokens:
-            yield Choice(beam, token_id, self._scores[beam] + logprob)
+            yield Extension(beam, token_id, self._scores[beam] + logprob)
 
     def _is_stop(self, token_id: int, length: int) -> bool:
         return token_id in self._stops and length >= self._min_tokens
 
-    def _finish(self, choice: Choice, output: Sequence[int]) -> None:
+    def _finish(self, choice: Extension, output: Sequence[int]) -> None:
         tokens = (*output, choice.token_id)
         score = choice.score / len(tokens) ** self._length_penalty
         self.finished.append(Hypothesis(score, choice.score, tokens))
@@ -108,5 +108,5 @@ class BeamSearch:
         return best > self.finished[-1].score
 
 
-def _badness(choice: Choice) -> float:
+def _badness(choice: Extension) -> float:
     return -choice.score

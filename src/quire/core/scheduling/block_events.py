@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from quire.core.memory import BlockHash, KVAllocator
+from quire.core.memory import BlockHash, Contents
 from quire.core.protocol.block_events import (
     AllBlocksCleared,
     BlockEvent,
@@ -17,18 +17,17 @@ from quire.core.scheduling.sequence import Sequence
 
 
 class BlockEvents:
-    """Events in the order in which they happen, until somebody takes them.
+    """Events in the order in which they happen, until they are taken.
 
-    Memory tells of names. What tokens they stand for is known to whose blocks they are: whoever
-    has memory publish blocks of a sequence calls ``describe`` with it, before anything else
-    happens.
+    Memory knows names. Which tokens they stand for is known of the sequence: ``describe`` must be
+    called with it as soon as memory has published blocks of it, before anything else happens.
     """
 
-    def __init__(self, allocator: KVAllocator) -> None:
-        self._block_size = allocator.block_size
+    def __init__(self, contents: Contents, block_size: int) -> None:
+        self._block_size = block_size
         self._events: list[BlockEvent] = []
         self._undescribed: dict[BlockHash, list[int]] = {}  # by name: in which KV groups
-        allocator.watch(self)
+        contents.watch(self)
 
     def stored(self, kv_group: int, content: BlockHash) -> None:
         self._undescribed.setdefault(content, []).append(kv_group)

@@ -8,8 +8,8 @@ from itertools import takewhile
 from quire.core.scheduling.sequence import Sequence, SequenceGroup
 
 SCORED_AT_ONCE = 128
-"""Tokens of a prompt whose log-probabilities are asked for that one step computes: to tell up to a
-hundred likeliest tokens of each takes longer than the step, and everybody waits for it."""
+"""Most tokens of a prompt with ``prompt_logprobs`` that one step computes: to find up to a hundred
+likeliest tokens for each takes longer than the step, and all other requests wait for it."""
 
 
 def shared_length(a: Seq[int], b: Seq[int]) -> int:

@@ -7,9 +7,8 @@ from collections.abc import Sequence as Seq
 
 from quire.core.memory import BlockMove, KVAllocator, MoveKind
 from quire.core.protocol.step import IN_FLIGHT, Chunk, Readout, Step
-from quire.core.scheduling.beyond import Beyond
-from quire.core.scheduling.block_events import BlockEvents
 from quire.core.scheduling.decoding import LiveGroups
+from quire.core.scheduling.prefix_cache import PrefixCache
 from quire.core.scheduling.scores import PromptScores, ScoredBlocks
 from quire.core.scheduling.sequence import Sequence, SequenceGroup, Status
 
@@ -24,18 +23,14 @@ class Chunker:
         allocator: KVAllocator,
         live: LiveGroups,
         scored: ScoredBlocks,
-        beyond: Beyond,
-        enable_prefix_caching: bool,
-        events: BlockEvents | None = None,
+        cache: PrefixCache | None,
     ) -> None:
         self._allocator = allocator
         self._live = live
         self._scored = scored
-        self._beyond = beyond
-        self._enable_prefix_caching = enable_prefix_caching
-        self._events = events
+        self._cache = cache
         # Sequences whose planned tokens fill blocks, if they are right, and from where on.
-        self._unpublished: list[tuple[int, int]] = []
+        self.unpublished: list[tuple[int, int]] = []
 
     def add(
         self, group: SequenceGroup, new_tokens: dict[int, int], moves: list[BlockMove], step: Step
@@ -66,22 +61,15 @@ class Chunker:
         self, group: SequenceGroup, branch: Sequence, start: int, tokens: int, step: Step
     ) -> Chunk:
         """Let a step compute ``tokens`` known tokens from position ``start`` on."""
-        chunk = self._cut(group, branch, start, tokens)
-        step.chunks.append(chunk)
-        if group.scores is not None and group.scores.counts(chunk):
-            self._score(group.scores, branch, chunk, step)
-        return chunk
-
-    def _cut(self, group: SequenceGroup, branch: Sequence, start: int, tokens: int) -> Chunk:
         token_ids, size, end = branch.token_ids, self._allocator.block_size, start + tokens
-        if self._enable_prefix_caching and end // size > start // size:
+        if self._cache is not None and end // size > start // size:
             # Others may find the blocks that this step fills, from this step on.
-            self._publish(group, branch, start, end)
+            self._cache.publish(group, branch, start, end)
         readout = None
         if end == len(token_ids):
             decodes = group.expanded and group.beams is None  # most, so without a call
             readout = _NEXT if decodes else _readout(group)
-        return Chunk(
+        chunk = Chunk(
             branch.seq_id,
             [token_ids[start]] if tokens == 1 else token_ids[start:end].tolist(),
             start,
@@ -90,12 +78,16 @@ class Chunker:
             readout,
             branch.cuts,
         )
+        step.chunks.append(chunk)
+        if group.scores is not None and group.scores.counts(chunk):
+            self._score(group.scores, branch, chunk, step)
+        return chunk
 
     def _score(self, scores: PromptScores, branch: Sequence, chunk: Chunk, step: Step) -> None:
         """The chunk's rows are scored; what is full by it may be found."""
         self._scored.expect(chunk, scores)
         brought = any(move.kind in (MoveKind.SWAP_IN, MoveKind.FETCH) for move in step.moves)
-        if self._enable_prefix_caching and not brought:
+        if self._cache is not None and not brought:
             self._scored.promise(chunk, scores, branch.block_hashes)
 
     def next_unknown(self, branch: Sequence) -> Chunk:
@@ -107,7 +99,7 @@ class Chunker:
 
     def add_drafts(self, step: Step, drafts: Mapping[int, Seq[int]], budget: int) -> None:
         """Let a step verify ``drafts`` too, by sequence, where there is room for them."""
-        for place, chunk in enumerate(step.chunks):
+        for index, chunk in enumerate(step.chunks):
             if not budget:
                 break
             found = self._live.branch(chunk.seq_id) if chunk.seq_id in drafts else None
@@ -126,39 +118,25 @@ class Chunker:
                     group.memory.hold(*self._allocator.blocks_held(group.tables()))
                 readout = Readout(1 + len(own))
                 tokens = [*chunk.token_ids, *own]
-                step.chunks[place] = chunk._replace(token_ids=tokens, table=table, readout=readout)
+                step.chunks[index] = chunk._replace(token_ids=tokens, table=table, readout=readout)
                 budget -= len(own)
 
     def publish_known(self) -> None:
         """A step has been taken in: publish what is full of tokens that are known by it."""
-        for seq_id, start in self._unpublished:
+        assert self._cache is not None, "nothing is noted without"
+        for seq_id, start in self.unpublished:
             found = self._live.branch(seq_id)
             if found is not None and found[0].status is Status.RUNNING:
                 known = len(found[1].token_ids)
-                self._publish(*found, start, min(known, self._allocator.num_tokens(seq_id)))
-        self._unpublished.clear()
+                end = min(known, self._allocator.num_tokens(seq_id))
+                self._cache.publish(*found, start, end)
+        self.unpublished.clear()
 
     def _note_unknown(self, seq_id: int, start: int, end: int) -> None:
         """Positions from ``start`` to ``end`` are computed before their tokens are known."""
         size = self._allocator.block_size
-        if self._enable_prefix_caching and end // size > start // size:
-            self._unpublished.append((seq_id, start))
-
-    def _publish(self, group: SequenceGroup, branch: Sequence, start: int, end: int) -> None:
-        """Let the branch's blocks be found that are full of its first ``end`` tokens.
-
-        ``start``: the first of them that is computed only now.
-
-        Safe before they are computed: who finds them in this step reads them after it has written
-        them; if the step fails, or a block of it does not come back, they are invalidated. Safe
-        only for tokens that are confirmed: a name that is given cannot be taken back unnoticed.
-        """
-        size = self._allocator.block_size
-        branch.hash_blocks(size)
-        self._allocator.commit(branch.seq_id, branch.block_hashes, end // size)
-        if self._events is not None:
-            self._events.describe(group.request, branch, end)
-        self._beyond.fill(branch, start // size, end // size)
+        if self._cache is not None and end // size > start // size:
+            self.unpublished.append((seq_id, start))
 
 
 def _readout(group: SequenceGroup) -> Readout:

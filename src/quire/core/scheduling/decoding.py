@@ -11,7 +11,7 @@ from quire.core.protocol.request import Adapter, FinishReason, Request
 from quire.core.protocol.sampling_params import SamplingParams
 from quire.core.protocol.step import Forked, Opened, Outcome, Progress, Sample, Step
 from quire.core.scheduling.adapters import AdapterSlots
-from quire.core.scheduling.beam_search import BeamSearch, Choice
+from quire.core.scheduling.beam_search import BeamSearch, Extension
 from quire.core.scheduling.scores import PromptScores
 from quire.core.scheduling.sequence import Sequence, SequenceGroup, Status
 from quire.core.scheduling.sessions.session import Session
@@ -41,8 +41,8 @@ class LiveGroups:
         self._sessions: dict[str, Session] = {}  # by the request_id of their turns
         self._seq_ids = count()
         self.num_ended = 0  # branches, of all that have been
-        self._fork_moves: list[BlockMove] = []
-        # What the next step tells of who lives:
+        self.fork_moves: list[BlockMove] = []  # of forks since a step took them
+        # What the next step says of who lives:
         self._opened: list[Opened] = []
         self._forked: list[Forked] = []
         self._closed: list[int] = []
@@ -78,7 +78,7 @@ class LiveGroups:
         return SequenceGroup(request, sequence, None, (0.0, 0))
 
     def add_turn(self, session: Session, request: Request, rank: float) -> SequenceGroup:
-        """A group that runs a session's sequence on, in line behind those that are there."""
+        """A group that runs a session's sequence on, to wait behind those that are there."""
         sequence = session.sequence
         group = SequenceGroup(request, sequence, None, (rank, next(self._seq_ids)))
         session.begin(group, self._allocator)
@@ -105,17 +105,13 @@ class LiveGroups:
         return news
 
     @property
-    def has_fork_moves(self) -> bool:
-        return bool(self._fork_moves)
-
-    @property
     def has_turns(self) -> bool:
         """Whether a session has a turn under way."""
         return bool(self._sessions)
 
     def take_fork_moves(self) -> list[BlockMove]:
-        """Copies that forks since the last call ask for: none where blocks are shared."""
-        moves, self._fork_moves = self._fork_moves, []
+        """Take ``fork_moves``."""
+        moves, self.fork_moves = self.fork_moves, []
         return moves
 
     def served(self, step: Step, outcomes: Mapping[int, Outcome]) -> Iterator[tuple[Request, int]]:
@@ -130,7 +126,7 @@ class LiveGroups:
     def extend(
         self, group: SequenceGroup, branch: Sequence, tokens: Seq[Sample], on_token: OnToken
     ) -> None:
-        """The branch goes on with ``tokens``; beyond its end they count for nothing.
+        """The branch goes on with ``tokens``; after its end they count for nothing.
 
         All but the last of them were drafts of the step. The slots of those that were wrong are
         given back.
@@ -176,7 +172,7 @@ class LiveGroups:
         choices = beams.advance(
             parents[0].num_output_tokens + 1,
             [candidates[parent.seq_id] for parent in parents],
-            lambda place: parents[place].token_ids[prompt:],
+            lambda beam: parents[beam].token_ids[prompt:],
         )
         if choices:
             return self._split(group, choices)
@@ -194,7 +190,7 @@ class LiveGroups:
         """Fork off the dormant branches that waited for their parent to come this far."""
         for branch in group.branches:
             if branch.fork_from is parent and branch.fork_at == parent.num_computed:
-                self._fork_moves += self._allocator.fork(parent.seq_id, branch.seq_id)
+                self.fork_moves += self._allocator.fork(parent.seq_id, branch.seq_id)
                 branch.num_computed = parent.num_computed
                 branch.fork_from = None
 
@@ -217,13 +213,13 @@ class LiveGroups:
             if group.begun:
                 self._slots.release(group.request.adapter)
 
-    def _split(self, group: SequenceGroup, choices: list[Choice]) -> None:
-        """The beams that go on: a parent's first child takes its place, the others fork off it."""
+    def _split(self, group: SequenceGroup, choices: list[Extension]) -> None:
+        """The beams that go on: a parent's first child is the parent, the others fork off it."""
         parents = list(group.branches)
         group.expanded = True
         chosen = {choice.beam for choice in choices}
-        for place, parent in enumerate(parents):  # first, so that there are never too many at once
-            if place not in chosen:
+        for index, parent in enumerate(parents):  # first, so that there are never too many at once
+            if index not in chosen:
                 self.end(group, parent)
         live: list[Sequence] = []
         for choice in choices:  # all forks before any token is added
@@ -235,7 +231,7 @@ class LiveGroups:
 
     def _fork(self, group: SequenceGroup, parent: Sequence, index: int) -> Sequence:
         child = parent.child(next(self._seq_ids), index)
-        self._fork_moves += self._allocator.fork(parent.seq_id, child.seq_id)
+        self.fork_moves += self._allocator.fork(parent.seq_id, child.seq_id)
         self._branches[child.seq_id] = (group, child)
         self._forked.append(Forked(parent.seq_id, child.seq_id, index))
         return child

@@ -1,9 +1,9 @@
-"""Clients share: whoever has been served least is let in next.
+"""Clients share: the one that has been served least is let in next.
 
 What deficit round robin gives (Shreedhar and Varghese, 1996), by virtual time in place of rounds,
 as in start-time fair queueing (Goyal, Vin and Cheng, 1996): each client has an account of the
-tokens that it was served, and the smallest one is next. There is no quantum to choose, and nobody
-need know how long an output will be: a prompt is charged when it is let in, without what is found
+tokens that it was served, and the smallest one is next. There is no quantum to choose, and the
+length of an output need not be known: a prompt is charged when it is let in, without what is found
 in the prefix cache, and each further token when it is computed, as in the virtual token counter
 (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024). What is computed again is
 not charged again, and what is left of the prompt of a request that ends early is given back.
@@ -28,12 +28,11 @@ from bisect import insort
 from collections.abc import Collection, Iterable
 
 from quire.core.protocol.request import Adapter, Request
-from quire.core.scheduling.ordered import discard
-from quire.core.scheduling.sequence import SequenceGroup, place
+from quire.core.scheduling.sequence import SequenceGroup, by_rank, discard
 
 PRIORITY_TOKENS = 10_000
-"""One level of priority is worth so many tokens of service, so it helps a client whose requests are
-few and urgent, but not one that sends nothing else. Within a client it is as in the priority
+"""Tokens of service that one level of priority is worth, so that it helps a client whose requests
+are few and urgent, but not one that sends nothing else. Within a client it is as in the priority
 policy."""
 
 _MOST_DEBTS = 1000  # accounts that are kept though nothing of theirs waits
@@ -49,10 +48,10 @@ class _Account:
         self.begin = begin  # what it counts from; nothing before that is given back
         self.served = begin
         self.waiting: list[SequenceGroup] = []  # in order of rank
-        self.key = (begin, 0.0, 0.0)  # place among those who wait, when it was last looked at
+        self.key = (begin, 0.0, 0.0)  # see ``due``, when it was last looked at
 
     def due(self, group: SequenceGroup | None = None) -> tuple[float, float, float]:
-        """Place among those who wait, by its first group; among equals, who came first is first."""
+        """The order of those who wait, by their first groups; among equals, by arrival."""
         group = group or self.waiting[0]
         return (self.served + PRIORITY_TOKENS * group.request.priority, *group.rank)
 
@@ -70,7 +69,7 @@ class FairQueue:
 
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
-        self._line: list[_Account] = []  # that wait, by key; what they were served may be more now
+        self._queue: list[_Account] = []  # that wait, by key; what they were served may be more now
         self._time = 0.0
         self._num_let_in = 0
         self._num_forgotten = 0  # of them, let in before the accounts were opened
@@ -79,33 +78,33 @@ class FairQueue:
     @property
     def num_clients(self) -> int:
         """Clients of whom requests wait."""
-        return len(self._line)
+        return len(self._queue)
 
     def add(self, group: SequenceGroup) -> None:
         account = self._account(group.request.client)
         if account.waiting:
-            discard(self._line, account, _key)
+            discard(self._queue, account, _key)
         else:
             account.begin = self._now()
             account.served = max(account.served, account.begin)
-        insort(account.waiting, group, key=place)
-        self._line_up(account)
+        insort(account.waiting, group, key=by_rank)
+        self._queue_up(account)
 
     def first(self) -> SequenceGroup | None:
         """The next group of the client that has been served least."""
-        while self._line:
-            account = self._line[0]
+        while self._queue:
+            account = self._queue[0]
             if account.key == account.due():
                 return account.waiting[0]
-            del self._line[0]  # it has been served since
-            self._line_up(account)
+            del self._queue[0]  # it has been served since
+            self._queue_up(account)
         return None
 
     def first_beside(self, adapters: Collection[Adapter]) -> SequenceGroup | None:
         """By the accounts as they are now, of each client's first that asks for none of these."""
         found = (
             (account.due(group), group)
-            for account in self._line
+            for account in self._queue
             for group in account.waiting
             if group.request.adapter not in adapters
         )
@@ -116,7 +115,7 @@ class FairQueue:
         account = self._accounts[group.request.client]
         self._time = self._now()
         tokens = _tokens_left(group)
-        self._time += max(tokens, 1) / len(self._line)
+        self._time += max(tokens, 1) / len(self._queue)
         account.served += tokens
         self._take_out(group)
         group.rank = (-math.inf, self._num_let_in)
@@ -128,16 +127,18 @@ class FairQueue:
         self._settle()
 
     def refund(self, group: SequenceGroup) -> None:
+        """A group that was let in ends early: what is left of its prompt is not computed."""
         account = self._accounts.get(group.request.client)
         if account is None or group.expanded or group.rank[1] < self._num_forgotten:
             return
         account.served = max(account.served - _tokens_left(group), account.begin)
         if account.waiting:
-            discard(self._line, account, _key)
-            self._line_up(account)
+            discard(self._queue, account, _key)
+            self._queue_up(account)
 
     def serve(self, tokens: Iterable[tuple[Request, int]]) -> None:
-        if self._line:  # else there is nobody to compare with
+        """Tokens were computed for requests beside their prompts."""
+        if self._queue:  # else there is nobody to compare with
             for request, number in tokens:
                 self._account(request.client).served += number
 
@@ -145,25 +146,25 @@ class FairQueue:
         """The virtual time: what the next one to be let in has been served, if that is more."""
         if self.first() is None:
             return self._time
-        account = self._line[0]
+        account = self._queue[0]
         return max(self._time, min(account.served, account.key[0]))
 
     def _take_out(self, group: SequenceGroup) -> None:
         account = self._accounts[group.request.client]
-        discard(self._line, account, _key)
-        discard(account.waiting, group, place)
+        discard(self._queue, account, _key)
+        discard(account.waiting, group, by_rank)
         if account.waiting:
-            self._line_up(account)
+            self._queue_up(account)
 
     def _settle(self) -> None:
-        if not self._line:
+        if not self._queue:
             self._accounts.clear()
             self._time = 0.0
             self._num_forgotten = self._num_let_in
 
-    def _line_up(self, account: _Account) -> None:
+    def _queue_up(self, account: _Account) -> None:
         account.key = account.due()
-        insort(self._line, account, key=_key)
+        insort(self._queue, account, key=_key)
 
     def _account(self, client: str) -> _Account:
         account = self._accounts.get(client)
@@ -177,7 +178,7 @@ class FairQueue:
         """Keep who waits, and the largest debts."""
         debts = [a for a in self._accounts.values() if not a.waiting and a.served > self._time]
         debts.sort(key=lambda account: -account.served)
-        kept = [*self._line, *debts[:_MOST_DEBTS]]
+        kept = [*self._queue, *debts[:_MOST_DEBTS]]
         self._accounts = {account.client: account for account in kept}
         self._many = 2 * max(len(kept), _MOST_DEBTS)
 

@@ -9,7 +9,7 @@ from quire.core.memory import BlockMove, MoveKind
 from quire.core.protocol.step import Chunk, Step
 
 
-class Place(NamedTuple):
+class PhysicalBlock(NamedTuple):
     """A block of a KV group, on the device or on the host."""
 
     on_host: bool
@@ -17,12 +17,12 @@ class Place(NamedTuple):
     block: int
 
 
-def target_of(move: BlockMove) -> Place:
+def target_of(move: BlockMove) -> PhysicalBlock:
     """Where a move goes."""
-    return Place(move.kind is MoveKind.SWAP_OUT, move.kv_group, move.target)
+    return PhysicalBlock(move.kind is MoveKind.SWAP_OUT, move.kv_group, move.target)
 
 
-def lost_places(step: Step, failed: Iterable[BlockMove], block_size: int) -> set[Place]:
+def lost_blocks(step: Step, failed: Iterable[BlockMove], block_size: int) -> set[PhysicalBlock]:
     """What the failed moves should have filled, and all that the step made of it.
 
     That is copies of such blocks, and the blocks of chunks that read one: another sequence may
@@ -34,7 +34,7 @@ def lost_places(step: Step, failed: Iterable[BlockMove], block_size: int) -> set
     if not lost:
         return lost
     for move in step.moves:
-        source = Place(False, move.kv_group, move.source)
+        source = PhysicalBlock(False, move.kv_group, move.source)
         if move.kind is MoveKind.COPY and source in lost:
             lost.add(target_of(move))
     sound = list(step.chunks)
@@ -45,14 +45,14 @@ def lost_places(step: Step, failed: Iterable[BlockMove], block_size: int) -> set
     return lost
 
 
-def _read(chunk: Chunk) -> Iterator[Place]:
+def _read(chunk: Chunk) -> Iterator[PhysicalBlock]:
     for kv_group, table in enumerate(chunk.table.kv_groups):
-        yield from (Place(False, kv_group, block) for block in table.block_ids)
+        yield from (PhysicalBlock(False, kv_group, block) for block in table.block_ids)
 
 
-def _written(chunk: Chunk, block_size: int) -> Iterator[Place]:
+def _written(chunk: Chunk, block_size: int) -> Iterator[PhysicalBlock]:
     first = chunk.start // block_size
     last = (chunk.start + len(chunk.token_ids) - 1) // block_size
     for kv_group, table in enumerate(chunk.table.kv_groups):
         for logical in range(first, last + 1):
-            yield Place(False, kv_group, table.block(logical))
+            yield PhysicalBlock(False, kv_group, table.block(logical))

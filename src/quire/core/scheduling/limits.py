@@ -1,8 +1,8 @@
-"""What can never be served, and is refused before it stands in line."""
+"""What a step may hold, and what can never be served and so is refused at once."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from quire.core.errors import ContextLengthError, RequestError
 from quire.core.memory import Demand, KVAllocator, When
@@ -10,26 +10,41 @@ from quire.core.protocol.request import Request
 from quire.core.scheduling.sessions.session import Session
 
 
-def refuse_too_wide(request: Request, max_num_seqs: int, max_num_batched_tokens: int) -> None:
-    """RequestError where so many branches cannot run at once."""
-    width = request.params.width
-    if width > max_num_seqs:
-        raise RequestError(
-            f"n, best_of and beam_width must be at most max_num_seqs, {max_num_seqs}; got {width}",
-            "n",
-        )
-    if request.params.use_beam_search and width > max_num_batched_tokens:
-        raise RequestError(
-            "beams advance together: beam_width must be at most max_num_batched_tokens, "
-            f"{max_num_batched_tokens}; got {width}",
-            "beam_width",
-        )
+@dataclass(frozen=True)
+class BatchLimits:
+    """What runs at once, in one step.
+
+    max_num_batched_tokens: most tokens that a step computes.
+    max_adapters: most different ones that run at once (see ``AdapterSlots``). None: any number.
+    whole_prompts: each is computed in one step, which must have room for the longest.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_adapters: int | None = None
+    whole_prompts: bool = False
+
+    def refuse_too_wide(self, request: Request) -> None:
+        """RequestError where all branches of the request cannot run at once."""
+        width, tokens = request.params.width, self.max_num_batched_tokens
+        if width > self.max_num_seqs:
+            raise RequestError(
+                "n, best_of and beam_width must be at most max_num_seqs, "
+                f"{self.max_num_seqs}; got {width}",
+                "n",
+            )
+        if request.params.use_beam_search and width > tokens:
+            raise RequestError(
+                "beams advance together: beam_width must be at most max_num_batched_tokens, "
+                f"{tokens}; got {width}",
+                "beam_width",
+            )
 
 
 def fitted(request: Request, known: int, allocator: KVAllocator) -> Request:
-    """It, and as many tokens as the pool can hold with ``known`` ones, where none are asked for.
+    """The request; without a limit, with as many tokens as the pool can hold after ``known`` ones.
 
-    RequestError where that is not one, or not as many as are asked for.
+    RequestError where that is not one, or fewer than its limit.
     """
     least, most = max(request.params.min_tokens, 1), request.max_tokens
     if request.params.max_tokens is None and request.params.width > 1 and least < most:

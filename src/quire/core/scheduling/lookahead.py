@@ -1,9 +1,9 @@
 """What running groups compute next, while the step before is under way and its samples unknown.
 
 A sequence is taken to go on unless its length is known to end it. If it turns out to have stopped,
-what the next step computes of it is dropped by ``Scheduler.update``, as it is for whoever has been
-aborted. Its blocks are free before that step is done; but steps take effect in their order
-(``PipelinedExecutor``), so nobody who gets them then is disturbed.
+what the next step computes of it is dropped by ``Scheduler.update``, as it is for an aborted
+request. Its blocks are free before that step is done; but steps take effect in their order
+(``PipelinedExecutor``), so their next owner is not disturbed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quire.core.scheduling.sharing import rows_to_decode
 
 
 class _Growth(NamedTuple):
-    """So many more tokens of a branch, from ``start`` on."""
+    """More tokens of a branch, from ``start`` on."""
 
     group: SequenceGroup
     branch: Sequence
@@ -33,7 +33,7 @@ class _Growth(NamedTuple):
 
 
 class Lookahead:
-    """Plans growth beyond a step under way."""
+    """Plans growth after a step under way."""
 
     def __init__(self, allocator: KVAllocator, chunker: Chunker) -> None:
         self._allocator = allocator

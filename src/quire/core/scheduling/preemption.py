@@ -1,46 +1,84 @@
-"""Taking a group's blocks away and giving them back (PagedAttention, section 4.5)."""
+"""Who gives way where blocks run short, and how they come back (PagedAttention, section 4.5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from quire.core.memory import BlockMove, KVAllocator
-from quire.core.protocol.decision import Decision, Verdict
-from quire.core.protocol.policy import PreemptionMode, RecoveryCosts
+from quire.core.protocol.decision import Decision, PreemptionMode, RecoveryCosts, Verdict
+from quire.core.protocol.step import Step
 from quire.core.scheduling.branching import plan_regrowth
-from quire.core.scheduling.invalidation import Place
+from quire.core.scheduling.invalidation import PhysicalBlock
+from quire.core.scheduling.request_queue import RequestQueue
 from quire.core.scheduling.sequence import SequenceGroup, Status
+from quire.core.scheduling.sessions.sessions import Sessions
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How those who gave way have their blocks again, and what that costs on this machine."""
+
+    mode: PreemptionMode = PreemptionMode.RECOMPUTE
+    costs: RecoveryCosts = RecoveryCosts()  # noqa: RUF009  # frozen
+
+
+class Shortage(NamedTuple):
+    """Why a group must wait, and the figures."""
+
+    why: str
+    needed: int  # blocks, as far as is known; or sequences
+    free: int
+    remedy: str = "a larger KV pool"
+    unit: Literal["blocks", "sequences"] = "blocks"
+
+    def decision(self, group: SequenceGroup) -> Decision:
+        why, needed, free, remedy, unit = self
+        name = group.request.request_id
+        return Decision(Verdict.WAIT, name, why, needed, free, remedy=remedy, unit=unit)
 
 
 class Preemption:
-    """Preempts groups by swap or by recompute, and brings the swapped ones back."""
+    """Takes the blocks of groups, by swap or by recompute, and brings the swapped ones back.
+
+    Sessions that are idle give way before those that run, the longest idle one first.
+    """
 
     def __init__(
-        self,
-        allocator: KVAllocator,
-        mode: PreemptionMode = PreemptionMode.RECOMPUTE,
-        costs: RecoveryCosts | None = None,
+        self, allocator: KVAllocator, queue: RequestQueue, sessions: Sessions, recovery: Recovery
     ) -> None:
         self._allocator = allocator
-        self._mode = mode
-        self._costs = costs or RecoveryCosts()
+        self._queue = queue
+        self._sessions = sessions
+        self._recovery = recovery
+
+    def idle(self, besides: SequenceGroup) -> list[SequenceGroup]:
+        """Who holds blocks but does not run, in the order in which they give way.
+
+        Sessions between two turns, the longest idle first; then turns that wait with the blocks of
+        their sessions, the last first.
+        """
+        if not self._sessions:
+            return []
+        waiting = [group for group in self._queue.residents() if group is not besides]
+        return self._sessions.idle() + waiting
+
+    def shortage(self, new_tokens: dict[int, int]) -> Shortage:
+        """Of a group that cannot grow by ``new_tokens``, by sequence."""
+        needed = self._allocator.blocks_to_append(new_tokens)
+        return Shortage("could not grow", needed, self._allocator.num_free_blocks)
 
     def preempt(
-        self, victim: SequenceGroup, why: str, needed: int, free: int
-    ) -> tuple[Decision, list[BlockMove]]:
-        """Take all blocks of ``victim``, because others need blocks that are not free."""
-        allocator = self._allocator
-        blocks, shared = allocator.blocks_held(victim.tables())
-        swap = 2 * blocks * self._costs.swap_per_block
-        # What branches share is computed once; blocks out of their windows are computed too.
-        tokens = sum(branch.num_computed for branch in victim.branches)
-        distinct = tokens * blocks / (blocks + shared) if shared else tokens
-        recompute = distinct * self._costs.recompute_per_token
+        self, victim: SequenceGroup, group: SequenceGroup, shortage: Shortage, step: Step
+    ) -> None:
+        """Take all blocks of ``victim``, because ``group`` needs blocks that are not free."""
+        role = "idle" if victim.status is Status.RESIDENT else "the last in the queue"
+        why = f"{role} while {group.request.request_id} {shortage.why}"
+        mode, swap, recompute = self._recovery.mode, *self._prices(victim)
         moves = None
-        if self._mode is PreemptionMode.SWAP or (
-            self._mode is PreemptionMode.AUTO and swap < recompute
-        ):
-            moves = allocator.swap_out(victim.tables())
+        if mode is PreemptionMode.SWAP or (mode is PreemptionMode.AUTO and swap < recompute):
+            moves = self._allocator.swap_out(victim.tables())
             if moves is None:
                 why += ", and the swap space is full"
         if moves is None:
@@ -50,18 +88,28 @@ class Preemption:
             victim.status = Status.SWAPPED
             victim.memory.num_swaps += 1
             victim.memory.swapped_blocks += len(moves)
+            step.moves.extend(moves)
         victim.memory.hold(0, 0)
         decision = Decision(
             Verdict.RECOMPUTE if moves is None else Verdict.SWAP,
             victim.request.request_id,
             why,
-            needed,
-            free,
-            swap if self._mode is PreemptionMode.AUTO else None,
-            recompute if self._mode is PreemptionMode.AUTO else None,
+            shortage.needed,
+            shortage.free,
+            swap if mode is PreemptionMode.AUTO else None,
+            recompute if mode is PreemptionMode.AUTO else None,
             "a larger kv_cache_memory_bytes or a smaller max_num_seqs",
         )
-        return decision, moves or []
+        step.decisions.append(decision)
+
+    def _prices(self, victim: SequenceGroup) -> tuple[float, float]:
+        """Seconds that it takes to swap the victim out and in, and to compute its tokens again."""
+        costs = self._recovery.costs
+        blocks, shared = self._allocator.blocks_held(victim.tables())
+        # What branches share is computed once; blocks out of their windows are computed too.
+        tokens = sum(branch.num_computed for branch in victim.branches)
+        distinct = tokens * blocks / (blocks + shared) if shared else tokens
+        return 2 * blocks * costs.swap_per_block, distinct * costs.recompute_per_token
 
     def restore(self, group: SequenceGroup, headroom: int) -> list[BlockMove] | None:
         """The moves that bring a swapped group back; None if there is no room yet."""
@@ -72,7 +120,7 @@ class Preemption:
         return moves
 
     def forget_invalid(
-        self, groups: Iterable[SequenceGroup], lost: Set[Place]
+        self, groups: Iterable[SequenceGroup], lost: Set[PhysicalBlock]
     ) -> list[SequenceGroup]:
         """Those of the groups that hold a lost block, without any blocks now."""
         invalid = []
@@ -82,11 +130,11 @@ class Preemption:
                 invalid.append(group)
         return invalid
 
-    def _held(self, group: SequenceGroup) -> Iterator[Place]:
+    def _held(self, group: SequenceGroup) -> Iterator[PhysicalBlock]:
         swapped = group.status is Status.SWAPPED
         for seq_id in group.tables():
             for kv_group, table in enumerate(self._allocator.table(seq_id).kv_groups):
-                yield from (Place(swapped, kv_group, block) for block in table.block_ids)
+                yield from (PhysicalBlock(swapped, kv_group, block) for block in table.block_ids)
 
     def forget(self, group: SequenceGroup, *, invalid: bool = False) -> None:
         """Free the group's blocks, wherever they are; it will compute its tokens again."""

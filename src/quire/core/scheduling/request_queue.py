@@ -1,22 +1,37 @@
-"""The queue in which groups stand: who is served before whom."""
+"""The queue of groups: who is served before whom, and how long a newcomer waits."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from typing import Protocol
 
 from quire.core.errors import RequestError
-from quire.core.protocol.policy import SchedulingPolicy
+from quire.core.protocol.decision import SchedulingPolicy
 from quire.core.protocol.request import Adapter, Request
 from quire.core.scheduling.fair import FairQueue
-from quire.core.scheduling.ordered import discard
-from quire.core.scheduling.sequence import SequenceGroup, Status, place
+from quire.core.scheduling.sequence import SequenceGroup, Status, by_rank, discard
 
 PRIORITY_SECONDS = 10.0
-"""Under the priority policy, one level of priority is worth this much waiting. Whoever waits moves
-up in line relative to newcomers, so nobody starves."""
+"""Under the priority policy, one level of priority is worth this much waiting. A group that waits
+moves up relative to newcomers, so none starves."""
+
+_FADING = 60.0  # seconds of waiting after which what was seen counts for a third
+
+
+@dataclass(frozen=True)
+class Queueing:
+    """Who is let in first, and who has waited for too long.
+
+    max_queue_time: seconds after which a request that has never been let in ends by itself; its
+        Decision says so. None: never.
+    """
+
+    policy: SchedulingPolicy = SchedulingPolicy.FCFS
+    max_queue_time: float | None = None
 
 
 class Newcomers(Protocol):
@@ -24,7 +39,7 @@ class Newcomers(Protocol):
 
     @property
     def num_clients(self) -> int:
-        """Whose they are; 0 where nobody looks."""
+        """Whose they are; 0 where clients do not share."""
         ...
 
     def add(self, group: SequenceGroup) -> None: ...
@@ -41,37 +56,31 @@ class Newcomers(Protocol):
 
     def remove(self, group: SequenceGroup) -> None: ...
 
-    def refund(self, group: SequenceGroup) -> None:
-        """A group that was let in ends early: what is left of its prompt is not computed."""
-        ...
-
-    def serve(self, tokens: Iterable[tuple[Request, int]]) -> None:
-        """So many tokens were computed for requests beside their prompts."""
-        ...
-
 
 class RequestQueue:
     """Groups in order of their ranks: those that run, and those that wait.
 
-    From when it is let in a group keeps its place for as long as it lives, so whoever gives way is
-    let in again before anyone behind it. Newcomers have theirs from when they come, or, under the
-    fair policy, stand behind all others until they are let in.
+    From when it is let in a group keeps its rank for as long as it lives, so one that gives way is
+    let in again before those behind it. Newcomers have theirs from when they come, or, under the
+    fair policy, are behind all others until they are let in.
+
+    accounts: of what clients have been served; None: clients do not share.
     """
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self.policy = policy
         self.running: list[SequenceGroup] = []
-        fair = policy is SchedulingPolicy.FAIR
-        self.newcomers: Newcomers = FairQueue() if fair else ByRank()
+        self.accounts = FairQueue() if policy is SchedulingPolicy.FAIR else None
+        self.newcomers: Newcomers = self.accounts or ByRank()
         self.num_new_tokens = 0  # of the newcomers' prompts
         self.num_left = 0  # newcomers that have been let in, or have ended before
         self._back: list[SequenceGroup] = []  # they wait, but have been let in before
-        self._arrivals: list[SequenceGroup] = []  # the newcomers, whoever came first
+        self._arrivals: list[SequenceGroup] = []  # the newcomers, in order of arrival
 
     @property
     def waiting(self) -> Seq[SequenceGroup]:
-        """In line; under the fair policy as if all newcomers were of one client."""
-        return sorted([*self._back, *self._arrivals], key=place)
+        """In order of rank; under the fair policy as if all newcomers were of one client."""
+        return sorted([*self._back, *self._arrivals], key=by_rank)
 
     @property
     def num_waiting(self) -> int:
@@ -86,7 +95,7 @@ class RequestQueue:
         return sum(group.width for group in self.running)
 
     def rank(self, request: Request) -> float:
-        """Where the request stands; among equals, who came first is first.
+        """The request's rank; among equals, the one that came first is first.
 
         RequestError: it has a priority, and the policy looks at none.
         """
@@ -99,9 +108,9 @@ class RequestQueue:
         return request.arrival + PRIORITY_SECONDS * request.priority
 
     def enqueue(self, group: SequenceGroup) -> SequenceGroup:
-        """Let the group wait at its place."""
+        """Let the group wait, by its rank."""
         if group.begun:
-            insort(self._back, group, key=place)
+            insort(self._back, group, key=by_rank)
         else:
             insort(self._arrivals, group, key=_arrival)
             self.num_new_tokens += len(group.request.prompt_token_ids)
@@ -119,12 +128,12 @@ class RequestQueue:
     def let_in(self, group: SequenceGroup) -> None:
         """The first that waits runs from now on. It has its blocks."""
         if group.begun:
-            discard(self._back, group, place)
+            discard(self._back, group, by_rank)
         else:
             self._leave_newcomers(group)
             self.newcomers.let_in(group)
             group.begun = True
-        insort(self.running, group, key=place)
+        insort(self.running, group, key=by_rank)
 
     def send_back(self) -> SequenceGroup:
         """The last that runs waits from now on."""
@@ -132,7 +141,7 @@ class RequestQueue:
 
     def suspend(self, group: SequenceGroup) -> None:
         """The group does not run, whether it did or not."""
-        if discard(self.running, group, place):
+        if discard(self.running, group, by_rank):
             self.enqueue(group)
 
     def leave(self, group: SequenceGroup) -> None:
@@ -140,8 +149,10 @@ class RequestQueue:
         if not group.begun:
             self._leave_newcomers(group)
             self.newcomers.remove(group)
-        elif discard(self.running, group, place) or discard(self._back, group, place):
-            self.newcomers.refund(group)
+            return
+        was_here = discard(self.running, group, by_rank) or discard(self._back, group, by_rank)
+        if was_here and self.accounts is not None:
+            self.accounts.refund(group)
 
     def leave_ended(self) -> None:
         """All that ran and have ended."""
@@ -171,7 +182,7 @@ class ByRank:
         self._groups: list[SequenceGroup] = []
 
     def add(self, group: SequenceGroup) -> None:
-        insort(self._groups, group, key=place)
+        insort(self._groups, group, key=by_rank)
 
     def first(self) -> SequenceGroup | None:
         return self._groups[0] if self._groups else None
@@ -183,14 +194,36 @@ class ByRank:
         self.remove(group)
 
     def remove(self, group: SequenceGroup) -> None:
-        discard(self._groups, group, place)
-
-    def refund(self, group: SequenceGroup) -> None:
-        """Nobody keeps account."""
-
-    def serve(self, tokens: Iterable[tuple[Request, int]]) -> None:
-        """Nobody keeps account."""
+        discard(self._groups, group, by_rank)
 
 
 def _arrival(group: SequenceGroup) -> tuple[float, float]:
     return group.request.arrival, group.rank[1]
+
+
+class WaitEstimate:
+    """Learns at which pace newcomers leave ``queue``.
+
+    With ``seconds`` in which any waited, and ``left``, how many left the queue in them, both fading
+    as they grow old, ``n`` leave in n · (seconds + 1) / (left + 1). Seconds in which nobody waits
+    say nothing. As long as nothing was seen, that is one a second.
+    """
+
+    def __init__(self, queue: RequestQueue) -> None:
+        self._queue = queue
+        self._seconds = self._left = 0.0
+        self._seen = (0.0, 0, 0)  # the time, how many waited, how many had left
+
+    def of(self, count: int) -> float:
+        """Seconds until ``count`` have been let in, by what was seen."""
+        return count * (self._seconds + 1) / (self._left + 1)
+
+    def observe(self, now: float) -> None:
+        """Look at the queue. To be called after every step has been planned."""
+        (then, waiting, left), queue = self._seen, self._queue
+        if waiting:
+            elapsed = max(0.0, now - then)  # the clock may have been set back
+            fading = math.exp(-elapsed / _FADING)
+            self._seconds = self._seconds * fading + elapsed
+            self._left = self._left * fading + queue.num_left - left
+        self._seen = now, queue.num_new, queue.num_left

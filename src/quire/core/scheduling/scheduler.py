@@ -10,86 +10,69 @@ from collections.abc import Callable, Iterable, Set
 from collections.abc import Sequence as Seq
 
 from quire.core.errors import RequestError
-from quire.core.memory import BlockMove, KVAllocator, MoveKind, audit
-from quire.core.protocol import Decision, Request, SchedulingPolicy, Step, StepResult, Verdict
+from quire.core.memory import BlockMove, KVAllocator, MoveKind
+from quire.core.protocol import Decision, Request, Step, StepResult, Verdict
 from quire.core.scheduling.adapters import AdapterSlots
-from quire.core.scheduling.admission import Admission, too_many
-from quire.core.scheduling.beyond import Beyond
-from quire.core.scheduling.block_events import BlockEvents
+from quire.core.scheduling.admission import Admission, SchedulerStats, too_many
 from quire.core.scheduling.branching import tokens_to_compute
 from quire.core.scheduling.chunking import Chunker
 from quire.core.scheduling.decoding import Candidates, LiveGroups, OnToken
-from quire.core.scheduling.giving_way import GivingWay
-from quire.core.scheduling.invalidation import Place, lost_places, target_of
-from quire.core.scheduling.limits import fitted, refuse_as_turn, refuse_too_wide
+from quire.core.scheduling.invalidation import PhysicalBlock, lost_blocks, target_of
+from quire.core.scheduling.limits import BatchLimits, fitted, refuse_as_turn
 from quire.core.scheduling.lookahead import Lookahead
-from quire.core.scheduling.preemption import Preemption
-from quire.core.scheduling.request_queue import RequestQueue
+from quire.core.scheduling.preemption import Preemption, Recovery
+from quire.core.scheduling.prefix_cache import Caching, PrefixCache
+from quire.core.scheduling.request_queue import Queueing, RequestQueue
 from quire.core.scheduling.scores import ScoredBlocks
 from quire.core.scheduling.sequence import SequenceGroup, Status
-from quire.core.scheduling.sessions.session import Ring
-from quire.core.scheduling.sessions.sessions import Sessions
+from quire.core.scheduling.sessions.sessions import SessionLimits, Sessions
 from quire.core.scheduling.sharing import DecodeShare
-from quire.core.scheduling.stats import SchedulerStats
 
 
 class Scheduler:
     """Decides what each step computes, and who waits, runs or gives way.
 
-    Groups stand in one line: by arrival, by priority and arrival, or so that clients share. When
+    Groups are in one queue: by arrival, by priority and arrival, or so that clients share. When
     the running ones cannot all grow, sessions that are idle give way first, the longest idle one
-    before the others; then the last in line is preempted, by swap or by recompute, and comes back
-    before anyone behind it is admitted. The first in line is never held back by the others, and
+    before the others; then the last in the queue is preempted, by swap or by recompute, and comes
+    back before any group behind it is admitted. The first is never held back by the others, and
     since a request that could not finish alone in the pool is refused by ``add``, every request
     ends.
 
-    max_queue_time: seconds after which a request that has never been let in ends by itself; its
-        Decision tells. None: never.
-    max_adapters: most different ones that run at once (see ``AdapterSlots``). None: any number.
-    block_events: of the allocator, if somebody wants to know what can be found.
-    whole_prompts: each is computed in one step, which must have room for the longest.
+    caching: None: nothing that has been computed is found again.
     """
 
     def __init__(
         self,
         allocator: KVAllocator,
-        *,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
-        enable_prefix_caching: bool = True,
-        policy: SchedulingPolicy = SchedulingPolicy.FCFS,
-        preemption: Preemption | None = None,
-        beyond: Beyond | None = None,
-        max_num_sessions: int = 128,
-        max_sessions_per_client: int | None = None,
-        ring: Ring = Ring(),  # noqa: B008  # frozen
-        max_queue_time: float | None = None,
-        max_adapters: int | None = None,
-        block_events: BlockEvents | None = None,
-        whole_prompts: bool = False,
+        batch: BatchLimits,
+        queueing: Queueing = Queueing(),  # noqa: B008  # frozen, as all of these
+        sessions: SessionLimits = SessionLimits(),  # noqa: B008
+        recovery: Recovery = Recovery(),  # noqa: B008
+        caching: Caching | None = Caching(),  # noqa: B008
     ) -> None:
         self.allocator = allocator
-        self.max_num_seqs = max_num_seqs
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.enable_prefix_caching = caching = enable_prefix_caching
-        self.max_queue_time, self._whole_prompts = max_queue_time, whole_prompts
-        self.stats = SchedulerStats()
-        self.block_events = events = block_events
-        self.queue = RequestQueue(policy)
-        self._preemption = preemption = preemption or Preemption(allocator)
-        self.adapters = AdapterSlots(max_adapters)
+        self.batch = batch
+        self.max_queue_time = queueing.max_queue_time
+        self.queue = queue = RequestQueue(queueing.policy)
+        self.adapters = AdapterSlots(batch.max_adapters)
+        contents = allocator.contents
+        self.prefix_cache: PrefixCache | None = None
+        if caching is not None and contents is not None:
+            self.prefix_cache = PrefixCache(allocator, contents, caching, recovery.costs)
         live = self._live = LiveGroups(allocator, self.adapters)
-        self.sessions = Sessions(allocator, live, max_num_sessions, max_sessions_per_client, ring)
+        self.sessions = Sessions(allocator, live, sessions)
         scored = self._scored = ScoredBlocks(allocator.block_size)
-        self.beyond = beyond = beyond or Beyond(allocator)
-        self._admission = Admission(
-            allocator, live, preemption, self.stats, scored, beyond, caching, events
-        )
-        self._chunker = Chunker(allocator, live, scored, beyond, caching, events)
+        preemption = self._preemption = Preemption(allocator, queue, self.sessions, recovery)
+        self._admission = Admission(allocator, live, preemption, scored, self.prefix_cache)
+        self._chunker = Chunker(allocator, live, scored, self.prefix_cache)
         self._lookahead, self._share = Lookahead(allocator, self._chunker), DecodeShare()
-        self._giving_way = GivingWay(allocator, self.queue, self.sessions, preemption)
         self._drafts: dict[int, Seq[int]] = {}  # by sequence, for the next step
         self._drafting: list[Decision] = []  # about them
+
+    @property
+    def stats(self) -> SchedulerStats:
+        return self._admission.stats
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -146,16 +129,18 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return len(self._live) > 0 or self.beyond.has_work
+        if len(self._live) > 0:
+            return True
+        return self.prefix_cache is not None and self.prefix_cache.has_work
 
     @property
     def running(self) -> Seq[SequenceGroup]:
-        """In line."""
+        """In order of rank."""
         return self.queue.running
 
     @property
     def waiting(self) -> Seq[SequenceGroup]:
-        """In line."""
+        """In order of rank."""
         return self.queue.waiting
 
     @property
@@ -184,17 +169,21 @@ class Scheduler:
     def schedule(self, now: float, lead: Callable[[], tuple[int, int]] | None = None) -> Step:
         """The next step. Empty only if there is nothing to do.
 
-        lead: grows the running groups that stand first in line, whom the step leaves out then: how
-            many they are, and their tokens.
+        lead: grows the first of the running groups, which the step leaves out then: how many they
+            are, and their tokens.
         """
         self.allocator.advance(now)
-        self.allocator.settle()
-        moves = self.beyond.store() + self._live.take_fork_moves()
+        cache, live = self.prefix_cache, self._live
+        moves = [] if cache is None or cache.settled else cache.store()
+        if live.fork_moves:
+            moves += live.take_fork_moves()
         step, self._drafting = Step(moves, decisions=self._drafting), []
-        self._expire(now, step)
+        if self.max_queue_time is not None:
+            self._expire(now, self.max_queue_time, step)
         budget = self._grow_running(step, lead)
-        if not any(decision.what.preempts for decision in step.decisions):
-            budget = self._admit_waiting(step, budget)
+        if not (step.decisions and any(decision.what.preempts for decision in step.decisions)):
+            if self.queue.num_waiting:
+                budget = self._admit_waiting(step, budget)
             if self._drafts:
                 self._chunker.add_drafts(step, self._drafts, budget)
         self._drafts.clear()
@@ -204,21 +193,24 @@ class Scheduler:
         """The step after ``under_way``, whose result is still to come, and nothing else is.
 
         None: it depends on that result. ``update`` must be given ``under_way`` next, then this.
-        Tokens are what ``schedule`` would lead to; whoever waits for what a sequence holds that
-        ``under_way`` ends is let in one step later.
+        Tokens are what ``schedule`` would lead to; a group that waits for what a sequence holds
+        that ``under_way`` ends is let in one step later.
         """
         self._drafts.clear()
-        if self._live.has_fork_moves or self._live.has_turns:
+        if self._live.fork_moves or self._live.has_turns:
             return None
         self.allocator.advance(now)
-        self.allocator.settle()
-        grown = self._lookahead.grow(self.running, under_way, self.max_num_batched_tokens)
+        if self.prefix_cache is not None and not self.prefix_cache.settled:
+            self.prefix_cache.settle()
+        tokens = self.batch.max_num_batched_tokens
+        grown = self._lookahead.grow(self.running, under_way, tokens)
         if grown is None:
             return None
         step, budget = grown
-        if step.chunks:  # else there may be no step to tell of it
-            self._expire(now, step)
-        self._admit_waiting(step, budget)
+        if self.max_queue_time is not None and step.chunks:  # else perhaps no step says so
+            self._expire(now, self.max_queue_time, step)
+        if self.queue.num_waiting:
+            self._admit_waiting(step, budget)
         if not step.chunks and all(decision.what is Verdict.WAIT for decision in step.decisions):
             return None
         return self._complete(step, now)
@@ -233,19 +225,20 @@ class Scheduler:
         """Take in what a step gave. Chunks of sequences that have ended since are skipped.
 
         on_token: given each new token; true where the text ends with it for a reason that only the
-            text shows, a stop string. What has been confirmed beyond that counts for nothing.
+            text shows, a stop string. What has been confirmed after that counts for nothing.
         """
         self.allocator.advance(now)
-        self._invalidate(lost_places(step, result.failed_moves, self.allocator.block_size))
-        outcomes = result.outcomes
-        self.queue.newcomers.serve(self._live.served(step, outcomes))
+        if result.failed_moves:
+            self._invalidate(lost_blocks(step, result.failed_moves, self.allocator.block_size))
+        outcomes, live, running = result.outcomes, self._live, Status.RUNNING
+        if self.queue.accounts is not None:
+            self.queue.accounts.serve(live.served(step, outcomes))
         searching: dict[str, Candidates] = {}
-        live, running = self._live, Status.RUNNING
         find, extend, ended = live.branch, live.extend, live.num_ended
         for chunk in step.chunks:
             seq_id, readout = chunk.seq_id, chunk.readout
             known = find(seq_id)
-            if self._scored:
+            if self._scored.awaited:
                 sound = known[0].status is running if known else not result.failed_moves
                 self._scored.take(chunk, outcomes.get(seq_id), sound=sound)
             if known is None or known[0].status is not running:
@@ -271,61 +264,66 @@ class Scheduler:
                 live.search(searched, candidates, on_token)
         if live.num_ended > ended:
             self.queue.leave_ended()
-        self._chunker.publish_known()
+        if self._chunker.unpublished:
+            self._chunker.publish_known()
 
     def audit(self) -> list[str]:
-        """What was wrong with the allocator's books, in words; no longer. Between two steps."""
-        everyone = [*self.running, *self.waiting, *self.sessions.resting()]
-        return audit(self.allocator, {i for group in everyone for i in group.tables()})
+        """See ``KVAllocator.audit``."""
+        return self.allocator.audit({i for group in self._everyone() for i in group.tables()})
 
     def clear_contents(self) -> None:
         """Let nobody find what has been computed until now, but on a disk. What runs goes on."""
-        self.allocator.clear_contents()
         self._scored.clear()
-        self.beyond.clear()
+        if self.prefix_cache is not None:
+            self.prefix_cache.clear()
 
     def invalidate(self, moves: Iterable[BlockMove]) -> None:
-        """These moves did not take place: whoever relied on them computes its tokens again."""
-        self._invalidate({target_of(move) for move in moves if move.kind is not MoveKind.STORE})
+        """These moves failed: groups that relied on them compute their tokens again."""
+        lost = {target_of(move) for move in moves if move.kind is not MoveKind.STORE}
+        if lost:
+            self._invalidate(lost)
 
-    def _invalidate(self, lost: Set[Place]) -> None:
-        if not lost:
-            return
-        everyone = [*self.running, *self.waiting, *self.sessions.resting()]
-        for group in self._preemption.forget_invalid(everyone, lost):
+    def _invalidate(self, lost: Set[PhysicalBlock]) -> None:
+        for group in self._preemption.forget_invalid(self._everyone(), lost):
             self.queue.suspend(group)
-        for on_host, kv_group, block in lost:  # of who has left meanwhile, too
-            if not on_host:
-                self.allocator.invalidate(block, kv_group)
+        if self.prefix_cache is not None:  # of who has left meanwhile, too
+            on_device = ((one.kv_group, one.block) for one in lost if not one.on_host)
+            self.prefix_cache.invalidate(on_device)
+
+    def _everyone(self) -> list[SequenceGroup]:
+        """Who may hold blocks."""
+        return [*self.running, *self.waiting, *self.sessions.resting()]
 
     # -- growing -------------------------------------------------------------------------------
 
     def _grow_running(self, step: Step, lead: Callable[[], tuple[int, int]] | None) -> int:
         """Chunks for the running groups, preempting from the back; the budget left over."""
         position, grown = (0, 0) if lead is None else lead()
-        running, budget = self.queue.running, self.max_num_batched_tokens - grown
-        self._share.begin()
+        running, budget = self.queue.running, self.batch.max_num_batched_tokens - grown
+        share = self._share
+        shares = len(running) > 1  # else there is nobody to share a step with
+        if shares:
+            share.begin()
         while position < len(running) and budget:
-            group, own = running[position], self._share.budget(running, position, budget)
+            group = running[position]
+            own = share.budget(running, position, budget) if shares else budget
             if not own:
                 position += 1
                 continue
             new_tokens = tokens_to_compute(group, own)
             moves = self.allocator.append(new_tokens)
             if moves is None:
-                idle = self._giving_way.idle(group)
+                preemption = self._preemption
+                idle = preemption.idle(group)
                 victim = idle[0] if idle else self.queue.send_back()
-                self._giving_way.preempt(victim, group, self._giving_way.shortage(new_tokens), step)
+                preemption.preempt(victim, group, preemption.shortage(new_tokens), step)
                 continue  # with this group again, unless it was the last and had to go itself
             budget -= self._chunker.add(group, new_tokens, moves, step)
             position += 1
         return budget
 
-    def _expire(self, now: float, step: Step) -> None:
+    def _expire(self, now: float, longest: float, step: Step) -> None:
         """End those that have waited for too long without ever having been let in."""
-        longest = self.max_queue_time
-        if longest is None:
-            return
         for group in self.queue.overdue(now - longest):
             name, waited = group.request.request_id, now - group.request.arrival
             why = f"waited {waited:.3g} s to be let in; max_queue_time is {longest:g} s"
@@ -335,19 +333,18 @@ class Scheduler:
     # -- admission -----------------------------------------------------------------------------
 
     def _admit_waiting(self, step: Step, budget: int) -> int:
-        """Let in who has waited, first come first served; the budget left over."""
-        if not self.queue.num_waiting:
-            return budget
+        """Let in those that wait, in the queue's order; the budget left over."""
         running, slots = self.queue.num_running_seqs, self.adapters.admissions()
-        while budget and (group := slots.next_in_line(self.queue, step.decisions)) is not None:
+        preemption = self._preemption
+        while budget and (group := slots.next_group(self.queue, step.decisions)) is not None:
             # Three ways out: too many sequences, too few blocks to come in, or (further down) its
-            # own blocks but none for the next token. Whoever is behind waits in all of them: to
-            # let a smaller one pass would let such pass for ever.
-            spare = self.max_num_seqs - running
+            # own blocks but none for the next token. Those behind wait in all of them: to let a
+            # smaller one pass would let such pass for ever.
+            spare = self.batch.max_num_seqs - running
             if group.width > spare:
                 step.decisions.append(too_many(group.width, spare).decision(group))
                 break
-            if self._whole_prompts and len(group.request.prompt_token_ids) > budget:
+            if self.batch.whole_prompts and len(group.request.prompt_token_ids) > budget:
                 break
             had_blocks = group.status is not Status.WAITING
             if not self._let_in(group, running, step):
@@ -358,10 +355,8 @@ class Scheduler:
             running += group.width
             new_tokens = tokens_to_compute(group, budget)
             moves = self.allocator.append(new_tokens)
-            while moves is None and (idle := self._giving_way.idle(group)):
-                self._giving_way.preempt(
-                    idle[0], group, self._giving_way.shortage(new_tokens), step
-                )
+            while moves is None and (idle := preemption.idle(group)):
+                preemption.preempt(idle[0], group, preemption.shortage(new_tokens), step)
                 moves = self.allocator.append(new_tokens)
             if moves is None:
                 # It is one of the running now, and must find room to grow: in the next step, by
@@ -372,22 +367,21 @@ class Scheduler:
         return budget
 
     def _let_in(self, group: SequenceGroup, running: int, step: Step) -> bool:
-        """Give the first in line its blocks, idle ones if those will do; False: it must wait."""
+        """Give the first that waits its blocks, idle ones if those will do; False: it must wait."""
         while (shortage := self._admission.let_in(group, running, step)) is not None:
-            idle = self._giving_way.idle(group)
+            idle = self._preemption.idle(group)
             held = sum(self.allocator.blocks_held(one.tables())[0] for one in idle)
             # While others run, what idle ones hold is not taken unless it will do.
             if not idle or (self.running and shortage.needed - shortage.free > held):
                 step.decisions.append(shortage.decision(group))
                 return False
-            self._giving_way.preempt(
-                idle[0], group, shortage._replace(why="could not be let in"), step
-            )
+            shortage = shortage._replace(why="could not be let in")
+            self._preemption.preempt(idle[0], group, shortage, step)
         return True
 
     def _fitted(self, request: Request, known: int) -> Request:
         """``known``: tokens before its output, in the history of a session or in its prompt."""
-        refuse_too_wide(request, self.max_num_seqs, self.max_num_batched_tokens)
+        self.batch.refuse_too_wide(request)
         if self._live.get(request.request_id) is not None:
             raise RequestError(f"request {request.request_id} is already running", "request_id")
         return fitted(request, known, self.allocator)

@@ -1,8 +1,8 @@
 """Log-probabilities of prompts' tokens, kept beside the blocks that hold their keys.
 
-Who asks for them needs the logits of every row, which no block keeps. So what has been made of the
-logits is kept by block, under the same names: a prompt that finds both goes on from there. It has
-to have the first token of the block in which it goes on, whose row is in the block before.
+They take the logits of every row, which no block keeps. So what has been made of the logits is kept
+by block, under the same names: a prompt that finds both goes on from there. It has to have the
+first token of the block in which it goes on, whose row is in the block before.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class ScoredBlocks:
         self._size = block_size
         self._most_bytes, self._bytes = most_bytes, 0
         self._kept: OrderedDict[tuple[BlockHash, int], list[TokenLogprobs | None]] = OrderedDict()
-        self._awaited: dict[int, tuple[PromptScores, int]] = {}  # by sequence, and steps under way
+        # Of sequences whose entries are computed: these, and how many steps compute some.
+        self.awaited: dict[int, tuple[PromptScores, int]] = {}
 
     def find(self, hashes: Sequence[BlockHash], num_top: int) -> int:
         """How many leading blocks are there."""
@@ -77,14 +78,10 @@ class ScoredBlocks:
             scores.blocks[number] = self._kept[hashes[number], scores.num_top]
         self._use(hashes[:count], scores.num_top)
 
-    def __bool__(self) -> bool:
-        """Whether entries are being computed."""
-        return bool(self._awaited)
-
     def expect(self, chunk: Chunk, scores: PromptScores) -> None:
         """A step computes entries."""
-        _, steps = self._awaited.get(chunk.seq_id, (scores, 0))
-        self._awaited[chunk.seq_id] = scores, steps + 1
+        _, steps = self.awaited.get(chunk.seq_id, (scores, 0))
+        self.awaited[chunk.seq_id] = scores, steps + 1
 
     def promise(self, chunk: Chunk, scores: PromptScores, hashes: Sequence[BlockHash]) -> None:
         """What a chunk fills will have all its entries when the steps that are planned are done."""
@@ -104,12 +101,12 @@ class ScoredBlocks:
 
         Unless it is sound, nobody may find it.
         """
-        scores, steps = self._awaited.get(chunk.seq_id, (None, 0))
+        scores, steps = self.awaited.get(chunk.seq_id, (None, 0))
         if scores is None or not scores.counts(chunk):
             return
-        self._awaited[chunk.seq_id] = scores, steps - 1
+        self.awaited[chunk.seq_id] = scores, steps - 1
         if steps == 1:
-            del self._awaited[chunk.seq_id]
+            del self.awaited[chunk.seq_id]
         if not sound:
             self.withdraw(scores)
         elif outcome is not None:
@@ -117,8 +114,8 @@ class ScoredBlocks:
 
     def forget(self, seq_id: int) -> None:
         """The steps that compute entries of this sequence have failed."""
-        if seq_id in self._awaited:
-            self.withdraw(self._awaited.pop(seq_id)[0])
+        if seq_id in self.awaited:
+            self.withdraw(self.awaited.pop(seq_id)[0])
 
     def clear(self) -> None:
         """Let nothing be found; who has entries keeps them, and has those that it waits for."""

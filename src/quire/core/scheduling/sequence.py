@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, TypeVar
 
 from quire.core.memory import BlockHash, hash_blocks
 from quire.core.protocol.request import Request
 from quire.core.protocol.soft_cut import SoftCut
 from quire.core.scheduling.beam_search import BeamSearch
 from quire.core.scheduling.scores import PromptScores
+
+_T = TypeVar("_T")
 
 
 class Sequence:
@@ -108,7 +113,7 @@ class MemoryStory:
     copied_blocks: int = 0  # copies on write
     block_seconds: float = 0.0  # each block's time, divided among those who share it
     cached_tokens: int = 0  # of the prompt, found computed at the first admission
-    fetched_tokens: int = 0  # of those, fetched from beyond the pool
+    fetched_tokens: int = 0  # of those, fetched from a source
     num_swaps: int = 0  # preemptions by swap
     num_recomputes: int = 0  # preemptions by recompute
     swapped_blocks: int = 0  # moved to the host or back
@@ -146,14 +151,14 @@ class SequenceGroup:
     ) -> None:
         self.request = request
         self.beams = beams
-        self.scores = scores  # of its prompt, where they are asked for
-        self.rank = rank  # place in line: the lower, the sooner
+        self.scores = scores  # of its prompt, if the request wants them
+        self.rank = rank  # the lower, the sooner; different from all others'
         self.branches = [trunk]  # live ones, in order of index
         self.expanded = False  # whether the trunk's prompt is done, and it has forked
         self.status = Status.WAITING
         self.begun = False  # whether it has been let in, if only once
         self.ever_admitted = False
-        self.may_fetch = True  # until that has failed: what cannot be had is asked for once
+        self.may_fetch = True  # until that has failed: it is tried once
         self.memory = MemoryStory()
 
     @property
@@ -170,6 +175,15 @@ class SequenceGroup:
         return [branch.seq_id for branch in self.branches if branch.fork_from is None]
 
 
-def place(group: SequenceGroup) -> tuple[float, int]:
-    """Its place in line, different from everyone else's."""
+def by_rank(group: SequenceGroup) -> tuple[float, int]:
+    """The key of a queue's order."""
     return group.rank
+
+
+def discard(items: list[_T], item: _T, key: Callable[[_T], Any]) -> bool:
+    """Take ``item`` out of a list in order of unequal keys; False if it is not there."""
+    index = bisect_left(items, key(item), key=key)
+    if index == len(items) or items[index] is not item:
+        return False
+    del items[index]
+    return True

@@ -1,17 +1,17 @@
-"""How a step is shared between who has much to compute and who decodes behind him in line.
+"""How a step is shared between a long prefill and those who decode behind it in the queue.
 
-Whoever comes first by priority may come while others decode, and his prompt may take many steps.
+A group that comes first by priority may come while others decode, and take many steps to prefill.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from quire.core.scheduling.sequence import SequenceGroup, place
+from quire.core.scheduling.sequence import SequenceGroup, by_rank
 
 
 class DecodeShare:
-    """Sets half of a step's tokens aside for those who decode behind a prefill.
+    """Keeps half of a step's tokens for those who decode behind a prefill.
 
     So with R rows that decode and B tokens that those before have left, each of them decodes in
     every step if R is at most B / 2, else in turn, at least once in 2 R / B + 1 steps; and the
@@ -21,38 +21,38 @@ class DecodeShare:
 
     def __init__(self) -> None:
         self._saved = 0.0  # tokens
-        self._last: tuple[float, int] | None = None  # the place in line of who had the last one
-        self._aside: dict[str, int] = {}  # in this step, by request
+        self._last: tuple[float, int] | None = None  # the rank of the group that had the last one
+        self._kept: dict[str, int] = {}  # in this step, by request
         self._found = False  # a prefill, in this step
 
     def begin(self) -> None:
         """Another step."""
-        self._aside.clear()
+        self._kept.clear()
         self._found = False
 
     def budget(self, running: Seq[SequenceGroup], position: int, budget: int) -> int:
-        """Tokens that the group at this position of the line may compute, of what is left."""
+        """Tokens that the group at this position may compute, of what is left."""
         group = running[position]
-        own = self._aside.pop(group.request.request_id, 0)
+        own = self._kept.pop(group.request.request_id, 0)
         if own:
             return own
         if not self._found and not rows_to_decode(group):
             self._found = True
-            self._set_aside(running[position + 1 :], budget)
-        return budget - sum(self._aside.values()) if self._aside else budget
+            self._keep(running[position + 1 :], budget)
+        return budget - sum(self._kept.values()) if self._kept else budget
 
-    def _set_aside(self, behind: Seq[SequenceGroup], budget: int) -> None:
+    def _keep(self, behind: Seq[SequenceGroup], budget: int) -> None:
         decoding = [(group, rows) for group in behind if (rows := rows_to_decode(group))]
         if not decoding:
             return
         last, saved = self._last, min(float(budget), self._saved + budget / 2)
         if last is not None:  # after him comes the next one
-            decoding.sort(key=lambda one: (place(one[0]) <= last, place(one[0])))
+            decoding.sort(key=lambda one: (by_rank(one[0]) <= last, by_rank(one[0])))
         for group, rows in decoding:
             if rows > saved:
                 break
-            self._aside[group.request.request_id] = rows
-            self._last = place(group)
+            self._kept[group.request.request_id] = rows
+            self._last = by_rank(group)
             saved -= rows
         self._saved = saved
 

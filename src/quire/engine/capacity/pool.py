@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import KVGroup, blocks_needed, blocks_of, divide
+from quire.core.kv_groups import KVGroup, divide
 from quire.core.limits import EngineLimits
 from quire.engine.config import EngineConfig
 from quire.execution.memory_budget import MemoryBudget
@@ -26,12 +26,8 @@ def fill(
     """
     size, kv_groups = limits.block_size, limits.kv_groups
     block_bytes = limits.block_bytes(cache.token_bytes)
-    lengths = [blocks_of(limits.max_model_len, size, kv_group.window) for kv_group in kv_groups]
     least, full_load = (
-        [
-            blocks_needed(kv_group.window, length, size, count)
-            for kv_group, length in zip(kv_groups, lengths, strict=True)
-        ]
+        [kv_group.most_held(limits.max_model_len, size, count) for kv_group in kv_groups]
         for count in (1, limits.max_num_seqs)
     )
     full_bytes = sum(n * each for n, each in zip(full_load, block_bytes, strict=True))
@@ -40,7 +36,7 @@ def fill(
         together, math.ceil(full_bytes / together), config.kv_cache_memory_bytes, budget
     )
     most = [
-        None if kv_group.window is None else n
+        n if kv_group.kept.forgets else None
         for kv_group, n in zip(kv_groups, full_load, strict=True)
     ]
     blocks = divide(pool_bytes, block_bytes, least, most)
@@ -94,10 +90,7 @@ def _longest_that_fits(
 ) -> int | None:
     """The longest sequence to serve, or what the pool allows one."""
     size, longest = limits.block_size, limits.max_model_len
-    needed = [
-        blocks_needed(kv_group.window, blocks_of(longest, size, kv_group.window), size)
-        for kv_group in kv_groups
-    ]
+    needed = [kv_group.most_held(longest, size) for kv_group in kv_groups]
     short = [
         kv_group for kv_group, n in zip(kv_groups, needed, strict=True) if kv_group.num_blocks < n
     ]

@@ -98,7 +98,7 @@ def prefix_cache(scheduler: Scheduler) -> PrefixCache:
     stats = scheduler.stats
     known = (stats.prefix_hits, stats.prefix_fetched, stats.prefix_evicted, stats.prefix_tails)
     return PrefixCache(
-        scheduler.enable_prefix_caching,
+        scheduler.prefix_cache is not None,
         stats.prefix_queries,
         *known,
         new_tokens=max(0, stats.prefix_queries - sum(known)),

@@ -268,6 +268,6 @@ def _ends_within(
     branches: Seq[Sequence] = group.branches
     pending = sum(branch.num_pending for branch in branches) - len(branches)
     left = max(group.request.max_tokens - branch.num_output_tokens for branch in branches)
-    steps = max(0, pending) / scheduler.max_num_batched_tokens + left / pace.tokens
+    steps = max(0, pending) / scheduler.batch.max_num_batched_tokens + left / pace.tokens
     before = 0.0 if wait is None else wait.predicted_seconds
     return None if before is None else before + steps * pace.step_seconds

@@ -45,8 +45,8 @@ class BlockTracker:
         self._sharers: dict[int, set[_Key]] = {}  # all of several
         self._due = {  # to be looked at
             first + block
-            for kv_group, first in enumerate(self._firsts)
-            for block in scheduler.allocator.cached_blocks(kv_group)
+            for first, pool in zip(self._firsts, self._pools, strict=True)
+            for block in pool.cached_blocks()
         }
 
     def close(self) -> None:

@@ -106,7 +106,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
 def _num_slots(service: Service) -> int:
     """What they call slots: places to run at once, here without anything of their own."""
-    return service.engine.engine.scheduler.max_num_seqs
+    return service.engine.engine.scheduler.batch.max_num_seqs
 
 
 def _default_params(service: Service) -> SamplingParams:

@@ -215,8 +215,8 @@ class Reader:
         engine, scheduler = self._engine, self._engine.scheduler
         return Settings(
             self._max_model_len,
-            scheduler.max_num_seqs,
-            scheduler.max_num_batched_tokens,
+            scheduler.batch.max_num_seqs,
+            scheduler.batch.max_num_batched_tokens,
             engine.waiting_room.limit,
             scheduler.max_queue_time,
             scheduler.queue.policy.value,

@@ -26,7 +26,7 @@ from quire.core.protocol import (
     Verdict,
     confirmed,
 )
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import BatchLimits, Scheduler
 from quire.core.scheduling.sequence import Sequence as Text
 from support.outcomes import take_in
 
@@ -59,9 +59,7 @@ class Run:
 
     def __init__(self, speculation: Speculation, seconds: Seconds, requests: int = 1, n: int = 1):
         self.speculation, self.seconds = speculation, seconds
-        self.scheduler = Scheduler(
-            PagedAllocator(40_960, 4), max_num_seqs=256, max_num_batched_tokens=4096
-        )
+        self.scheduler = Scheduler(PagedAllocator(40_960, 4), BatchLimits(256, 4096))
         self.groups = [self.add(str(number), n) for number in range(requests)]
         self.decisions: list[str] = []
         self.drafts_right = True  # of the draft model

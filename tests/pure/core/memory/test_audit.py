@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quire.core.memory import Demand, LayeredAllocator, PagedAllocator, audit, hash_blocks
+from quire.core.memory import Demand, LayeredAllocator, PagedAllocator, hash_blocks
 from support.invariants import check_allocator
 
 
@@ -35,9 +35,9 @@ KNOWN = {1, 2, 3}
 def test_right_books_are_left_alone() -> None:
     allocator = busy()
     before = allocator.usage()
-    assert audit(allocator, KNOWN) == []
+    assert allocator.audit(KNOWN) == []
     assert allocator.usage() == before
-    assert audit(LayeredAllocator([allocator]), KNOWN) == []
+    assert LayeredAllocator(4, [allocator]).audit(KNOWN) == []
     check_allocator(allocator)
 
 
@@ -75,10 +75,10 @@ def test_wrong_books_are_put_right(break_it: Callable[[PagedAllocator], None], s
     allocator = busy()
     tables = [allocator.table(seq_id) for seq_id in KNOWN]
     break_it(allocator)
-    assert said in " ".join(audit(allocator, KNOWN))
+    assert said in " ".join(allocator.audit(KNOWN))
     check_allocator(allocator)
     assert [allocator.table(seq_id) for seq_id in KNOWN] == tables
-    assert audit(allocator, KNOWN) == []
+    assert allocator.audit(KNOWN) == []
     for seq_id in KNOWN:
         allocator.free(seq_id)
     usage = allocator.usage()
@@ -87,7 +87,7 @@ def test_wrong_books_are_put_right(break_it: Callable[[PagedAllocator], None], s
 
 def test_blocks_that_nobody_would_free_are_freed() -> None:
     allocator = busy()
-    (fault, *_) = audit(allocator, {1, 3})
+    (fault, *_) = allocator.audit({1, 3})
     assert fault == "sequence 2 had blocks, and nobody who would free them"
     check_allocator(allocator)
-    assert audit(allocator, {1, 3}) == []
+    assert allocator.audit({1, 3}) == []

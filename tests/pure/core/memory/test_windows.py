@@ -77,7 +77,9 @@ def test_the_blocks_of_attention_sinks_are_kept(sinks: int, kept: list[int]) -> 
 
 def test_where_a_position_is_in_contiguous_memory_and_in_each_kv_group() -> None:
     region = ContiguousAllocator(8, 4, Reservation.MAX, 16)
-    windowed = LayeredAllocator([PagedAllocator(8, 4), PagedAllocator(8, 4, window=Window(5, 4))])
+    windowed = LayeredAllocator(
+        4, [PagedAllocator(8, 4), PagedAllocator(8, 4, window=Window(5, 4))]
+    )
     for allocator in (region, windowed):
         assert allocator.admit(0, Demand(1, longest=16)) == 0
         for _ in range(10):
@@ -156,10 +158,11 @@ def test_a_hit_needs_the_sinks_too() -> None:
 
 def layered(full: int, windowed: int, host: tuple[int, int] = (0, 0)) -> LayeredAllocator:
     return LayeredAllocator(
+        4,
         [
             PagedAllocator(full, 4, host[0]),
             PagedAllocator(windowed, 4, host[1], Window(4, 8)),
-        ]
+        ],
     )
 
 
@@ -188,11 +191,11 @@ def test_each_kv_group_tells_which_of_its_blocks_are_cached() -> None:
     allocator.admit(0, Demand(8, hashes))
     allocator.commit(0, hashes, 2)
     allocator.settle()
-    assert not allocator.cached_blocks(0) and not allocator.cached_blocks(1)
+    assert not any(view.cached_blocks() for view in allocator.views())
     tables = allocator.table(0).kv_groups
     allocator.free(0)
-    for kv_group, table in enumerate(tables):
-        assert sorted(allocator.cached_blocks(kv_group)) == sorted(table.block_ids)
+    for view, table in zip(allocator.views(), tables, strict=True):
+        assert sorted(view.cached_blocks()) == sorted(table.block_ids)
 
 
 @pytest.mark.parametrize(("full", "windowed"), [(2, 8), (8, 2)])

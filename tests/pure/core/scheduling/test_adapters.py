@@ -11,11 +11,11 @@ import pytest
 
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Adapter, Request, SamplingParams, SchedulingPolicy, Step, Verdict
-from quire.core.scheduling import Scheduler
 from support import scheduler_runs
 from support.fake_model import FakeExecutor
 from support.outcomes import take_in
 from support.scheduler_runs import SchedulerRun
+from support.schedulers import make_scheduler
 
 RUNS = int(os.environ.get("QUIRE_RANDOM_RUNS", "25"))
 A, B, C = (Adapter(name.encode() * 32, name) for name in "ABC")
@@ -26,7 +26,7 @@ class Bench:
 
     def __init__(self, **settings: Any) -> None:
         limits = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_adapters": 1, **settings}
-        self.scheduler = Scheduler(PagedAllocator(100, 4), **limits)
+        self.scheduler = make_scheduler(PagedAllocator(100, 4), **limits)
         self.executor = FakeExecutor(100, 4)
         self.clock = 0.0
 
@@ -58,7 +58,7 @@ def test_who_waits_for_a_slot_is_passed_by_those_who_need_none_and_told_why() ->
         "b": "adapter B waits for a slot: 1 of 1 in use",
         "c": "adapter C waits for a slot: 1 of 1 in use",
     }
-    assert bench.scheduler.adapters.asked == [B, C]
+    assert bench.scheduler.adapters.wanted == [B, C]
 
 
 @pytest.mark.parametrize("policy", list(SchedulingPolicy))

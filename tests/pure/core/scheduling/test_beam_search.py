@@ -9,7 +9,7 @@ import pytest
 
 from quire.core.protocol.request import FinishReason, Request
 from quire.core.protocol.sampling_params import SamplingParams
-from quire.core.scheduling.beam_search import BeamSearch, Choice
+from quire.core.scheduling.beam_search import BeamSearch, Extension
 
 EOS = 0
 
@@ -21,16 +21,16 @@ def search(width: int = 2, max_tokens: int = 10, **params: Any) -> BeamSearch:
 
 def advance(
     beams: BeamSearch, outputs: list[list[int]], *candidates: list[tuple[int, float]]
-) -> list[Choice]:
+) -> list[Extension]:
     return beams.advance(len(outputs[0]) + 1, candidates, outputs.__getitem__)
 
 
 def test_the_best_of_all_continuations_go_on() -> None:
     beams = search()
     first = advance(beams, [[]], [(1, -1.0), (2, -1.5), (3, -4.0), (4, -5.0)])
-    assert first == [Choice(0, 1, -1.0), Choice(0, 2, -1.5)]
+    assert first == [Extension(0, 1, -1.0), Extension(0, 2, -1.5)]
     second = advance(beams, [[1], [2]], [(7, -3.0), (8, -3.5)], [(7, -0.5), (9, -0.75)])
-    assert second == [Choice(1, 7, -2.0), Choice(1, 9, -2.25)]  # beam 0 dies, beam 1 splits
+    assert second == [Extension(1, 7, -2.0), Extension(1, 9, -2.25)]  # beam 0 dies, beam 1 splits
 
 
 def test_equals_go_on_in_the_order_of_their_beams() -> None:
@@ -57,7 +57,7 @@ def test_what_cannot_be_chosen_is_not_looked_at() -> None:
 def test_a_beam_that_ends_makes_room_for_another() -> None:
     beams = search()
     choices = advance(beams, [[]], [(EOS, -0.5), (1, -1.0), (2, -1.5), (3, -9.0)])
-    assert choices == [Choice(0, 1, -1.0), Choice(0, 2, -1.5)]
+    assert choices == [Extension(0, 1, -1.0), Extension(0, 2, -1.5)]
     assert [h.token_ids for h in beams.finished] == [(EOS,)]
 
 

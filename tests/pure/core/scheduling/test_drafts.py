@@ -8,9 +8,10 @@ import pytest
 
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Request, SamplingParams, SchedulingPolicy, Step
-from quire.core.scheduling import Scheduler, SequenceGroup
+from quire.core.scheduling import SequenceGroup
 from support.invariants import check_allocator
 from support.outcomes import answer, take_in
+from support.schedulers import make_scheduler
 
 RIGHT, WRONG = 7, 8
 
@@ -27,7 +28,7 @@ class Drafted:
     def __init__(self, blocks: int = 64, size: int = 4, **limits: Any) -> None:
         self.allocator = PagedAllocator(blocks, size)
         settings = {"max_num_seqs": 8, "max_num_batched_tokens": 16, **limits}
-        self.scheduler = Scheduler(self.allocator, **settings)
+        self.scheduler = make_scheduler(self.allocator, **settings)
         self.now = 0.0
 
     def add(self, request: Request) -> SequenceGroup:
@@ -158,9 +159,11 @@ def test_clients_are_charged_for_what_is_confirmed() -> None:
         run.add(request("a"))
         run.add(request("b"))  # who waits is compared with
         run.step()
-        before = run.scheduler.queue.newcomers._accounts["a"].served  # type: ignore[attr-defined]
+        accounts = run.scheduler.queue.accounts
+        assert accounts is not None
+        before = accounts._accounts["a"].served
         run.step({"a": drafts})
-        after = run.scheduler.queue.newcomers._accounts["a"].served  # type: ignore[attr-defined]
+        after = accounts._accounts["a"].served
         served.append(after - before)
     assert served == [1, 1, 5]
 

@@ -19,9 +19,9 @@ from quire.core.protocol import (
     Step,
     Verdict,
 )
-from quire.core.scheduling import Scheduler
 from quire.core.scheduling.fair import PRIORITY_TOKENS, FairQueue
 from support.outcomes import answer, take_in
+from support.schedulers import make_scheduler
 
 FAIR = SchedulingPolicy.FAIR
 
@@ -38,12 +38,7 @@ class Shop:
     def __init__(
         self, blocks: int = 200, policy: SchedulingPolicy = FAIR, seqs: int = 1, tokens: int = 64
     ) -> None:
-        self.scheduler = Scheduler(
-            PagedAllocator(blocks, 4),
-            max_num_seqs=seqs,
-            max_num_batched_tokens=tokens,
-            policy=policy,
-        )
+        self.scheduler = make_scheduler(PagedAllocator(blocks, 4), seqs, tokens, policy=policy)
         self.clock = 0.0
         self.served: Counter[str] = Counter()  # tokens, by client
         self.admitted: list[str] = []  # for the first time
@@ -54,9 +49,8 @@ class Shop:
 
     @property
     def queue(self) -> FairQueue:
-        queue = self.scheduler.queue.newcomers
-        assert isinstance(queue, FairQueue)
-        return queue
+        assert self.scheduler.queue.accounts is not None
+        return self.scheduler.queue.accounts
 
     def add(self, request: Request) -> None:
         self.scheduler.add(replace(request, arrival=self.clock))

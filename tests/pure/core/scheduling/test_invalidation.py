@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from quire.core.memory import BlockMove, BlockTable, Demand, MoveKind, PagedAllocator
 from quire.core.protocol import Chunk, Readout, Request, SamplingParams, Step, StepResult
-from quire.core.scheduling import Scheduler
-from quire.core.scheduling.invalidation import Place, lost_places
+from quire.core.scheduling import BatchLimits, Scheduler
+from quire.core.scheduling.invalidation import PhysicalBlock, lost_blocks
 from support.outcomes import take_in
 
 
@@ -13,8 +13,8 @@ def chunk(start: int, count: int, blocks: tuple[int, ...], windowed: BlockTable)
     return Chunk(0, [1] * count, start, BlockTable(blocks, 4, further=(windowed,)), 8, Readout())
 
 
-def on_device(kv_group: int, *blocks: int) -> set[Place]:
-    return {Place(False, kv_group, block) for block in blocks}
+def on_device(kv_group: int, *blocks: int) -> set[PhysicalBlock]:
+    return {PhysicalBlock(False, kv_group, block) for block in blocks}
 
 
 def test_all_that_a_step_makes_of_a_lost_block_is_lost() -> None:
@@ -27,14 +27,14 @@ def test_all_that_a_step_makes_of_a_lost_block_is_lost() -> None:
     step = Step([back, copy], [other, finder, reader])
     expected = on_device(1, 20, 21) | on_device(0, 1) | on_device(1, 22)
     expected |= on_device(0, 2) | on_device(1, 23)
-    assert lost_places(step, [back], 4) == expected
-    assert lost_places(step, [], 4) == set()
+    assert lost_blocks(step, [back], 4) == expected
+    assert lost_blocks(step, [], 4) == set()
 
 
 def test_a_block_that_did_not_go_out_is_lost_on_the_host_alone() -> None:
     out = BlockMove(MoveKind.SWAP_OUT, 20, 3, 1)
     step = Step([out], [chunk(0, 4, (20,), BlockTable((20,), 4))])
-    assert lost_places(step, [out], 4) == {Place(True, 1, 3)}
+    assert lost_blocks(step, [out], 4) == {PhysicalBlock(True, 1, 3)}
 
 
 def test_what_a_block_does_not_hold_is_not_found() -> None:
@@ -51,7 +51,7 @@ def test_what_a_block_does_not_hold_is_not_found() -> None:
 
 
 def test_what_a_request_computed_from_a_lost_block_is_not_found_once_it_has_left() -> None:
-    scheduler = Scheduler(PagedAllocator(8, 4), max_num_seqs=2, max_num_batched_tokens=32)
+    scheduler = Scheduler(PagedAllocator(8, 4), BatchLimits(2, 32))
     prompt = tuple(range(1, 14))
     scheduler.add(Request("left", prompt, SamplingParams(), 1, seed=0))
     step = scheduler.schedule(0.0)

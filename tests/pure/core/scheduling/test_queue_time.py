@@ -9,11 +9,12 @@ from quire.core.memory import PagedAllocator
 from quire.core.protocol import Decision, Request, SamplingParams, SchedulingPolicy, Step, Verdict
 from quire.core.scheduling import Scheduler
 from support.outcomes import answer, take_in
+from support.schedulers import make_scheduler
 
 
 def make(blocks: int = 64, **limits: Any) -> Scheduler:
     settings = {"max_num_seqs": 1, "max_num_batched_tokens": 16, "max_queue_time": 5.0, **limits}
-    return Scheduler(PagedAllocator(blocks, 4), **settings)
+    return make_scheduler(PagedAllocator(blocks, 4), **settings)
 
 
 def request(name: str, arrival: float = 0.0, prompt: int = 4, max_tokens: int = 100) -> Request:

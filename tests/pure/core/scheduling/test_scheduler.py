@@ -19,10 +19,10 @@ from quire.core.protocol import (
     SchedulingPolicy,
     Verdict,
 )
-from quire.core.scheduling import Preemption, Scheduler
 from quire.core.scheduling.request_queue import PRIORITY_SECONDS
 from support.fake_model import FakeExecutor
 from support.outcomes import take_in
+from support.schedulers import make_scheduler
 
 _STARTS = (Verdict.ADMIT, Verdict.RESUME)
 
@@ -43,7 +43,7 @@ class Bench:
     ) -> None:
         self.allocator = allocator or PagedAllocator(blocks, size)
         settings = {"max_num_seqs": 8, "max_num_batched_tokens": 16, **limits}
-        self.scheduler = Scheduler(self.allocator, **settings)
+        self.scheduler = make_scheduler(self.allocator, **settings)
         self.executor = FakeExecutor(
             self.allocator.device.num_blocks, size, self.allocator.host.num_blocks
         )
@@ -122,7 +122,7 @@ def test_equal_prompts_hit_the_prefix_cache() -> None:
 
 
 def test_without_prefix_caching_nothing_is_kept() -> None:
-    bench = Bench(enable_prefix_caching=False)
+    bench = Bench(caching=None)
     for name in ("x1", "x2"):
         bench.scheduler.add(request(name, prompt=10, max_tokens=1))
         assert bench.step() == {name: 10}
@@ -269,7 +269,7 @@ def test_priority_needs_its_policy() -> None:
 
 def swap_bench() -> Bench:
     allocator = PagedAllocator(6, 4, num_host_blocks=8)
-    return Bench(allocator=allocator, preemption=Preemption(allocator, PreemptionMode.SWAP))
+    return Bench(allocator=allocator, mode=PreemptionMode.SWAP)
 
 
 def test_a_swapped_group_comes_back_before_anyone_behind_it() -> None:
@@ -298,8 +298,7 @@ def test_auto_takes_the_cheaper_way_and_says_both_prices() -> None:
     for swap_cost, expected in ((0.001, Verdict.SWAP), (1.0, Verdict.RECOMPUTE)):
         allocator = PagedAllocator(6, 4, num_host_blocks=8)
         costs = RecoveryCosts(swap_per_block=swap_cost, recompute_per_token=0.01)
-        auto = Preemption(allocator, PreemptionMode.AUTO, costs)
-        bench = Bench(allocator=allocator, preemption=auto)
+        bench = Bench(allocator=allocator, mode=PreemptionMode.AUTO, costs=costs)
         bench.scheduler.add(request("a", prompt=8, max_tokens=12))
         bench.scheduler.add(request("b", prompt=8, max_tokens=12))
         while not (decisions := [d for d in bench.decide() if d.what.preempts]):

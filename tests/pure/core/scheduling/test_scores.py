@@ -9,7 +9,7 @@ from typing import Any
 
 from quire.core.memory import BlockMove, MoveKind, PagedAllocator
 from quire.core.protocol import Chunk, Outcome, Request, SamplingParams, Step, TokenLogprobs
-from quire.core.scheduling import Scheduler, SequenceGroup
+from quire.core.scheduling import BatchLimits, Scheduler, SequenceGroup
 from quire.core.scheduling.scores import PromptScores, ScoredBlocks
 from support.fake_model import FULL, FakeExecutor, expected_scores
 from support.outcomes import take_in
@@ -22,9 +22,7 @@ class Life:
     """A scheduler and a fake model, and how many tokens each step computes."""
 
     def __init__(self, budget: int = 64) -> None:
-        self.scheduler = Scheduler(
-            PagedAllocator(32, SIZE), max_num_seqs=8, max_num_batched_tokens=budget
-        )
+        self.scheduler = Scheduler(PagedAllocator(32, SIZE), BatchLimits(8, budget))
         self.executor = FakeExecutor(32, SIZE)
         self.told: list[Any] = []
 
@@ -74,7 +72,7 @@ def test_equal_beginnings_in_one_step_are_computed_once_even_for_who_leaves() ->
     b = life.add("b", *SHARED, 2)
     assert life.step(aborted="a") == len(SHARED) + 1 + len(SHARED) + 1 - SIZE
     assert right(b)
-    assert not life.scheduler._scored, "nothing is waited for"
+    assert not life.scheduler._scored.awaited, "nothing is waited for"
 
 
 def test_other_salts_and_other_counts_find_nothing() -> None:

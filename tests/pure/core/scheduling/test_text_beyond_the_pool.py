@@ -8,7 +8,7 @@ import random
 import pytest
 
 from quire.core.memory import (
-    BEYOND,
+    OUTSIDE,
     BlockMove,
     Content,
     Demand,
@@ -16,8 +16,9 @@ from quire.core.memory import (
     PagedAllocator,
     hash_blocks,
 )
-from quire.core.scheduling import Scheduler
-from quire.core.scheduling.beyond import Beyond
+from quire.core.protocol import RecoveryCosts
+from quire.core.scheduling import BatchLimits, Scheduler
+from quire.core.scheduling.offloading import Offloading
 from quire.core.scheduling.sequence import Sequence
 from support.fake_model import FULL
 from support.fake_source import FakeSource
@@ -61,12 +62,12 @@ def test_what_cannot_be_had_is_asked_for_once() -> None:
 
 def test_a_step_that_fails_takes_nothing_from_what_it_was_to_store() -> None:
     allocator, tokens = PagedAllocator(2, 4), tuple(range(8))
-    scheduler = Scheduler(allocator, max_num_seqs=1, max_num_batched_tokens=8)
+    scheduler = Scheduler(allocator, BatchLimits(1, 8))
     names = hash_blocks(b"", tokens, 4)
     allocator.admit(0, Demand(8, names))
     allocator.append({0: 8})
     allocator.commit(0, names, 2)
-    move = BlockMove(MoveKind.STORE, 0, BEYOND, 0, Content(names[0], tokens[:4]))
+    move = BlockMove(MoveKind.STORE, 0, OUTSIDE, 0, Content(names[0], tokens[:4]))
     scheduler.invalidate([move])
     assert [allocator.locate(name) for name in names] == [(0,), (1,)]
 
@@ -80,17 +81,18 @@ def test_what_is_noted_of_a_growing_text_does_not_grow_with_it() -> None:
     source, allocator = FakeSource(0, forgets=0.0), PagedAllocator(8, size)
     noted: list[list[bytes]] = []
     source.used = lambda names: noted.append(list(names))  # type: ignore[method-assign]
-    beyond, kept = Beyond(allocator, source), dict[bytes, None]()
+    kept = dict[bytes, None]()
+    offloading = Offloading(allocator, allocator, source, RecoveryCosts())
     branch = Sequence(5, 0, range(size * blocks))
     branch.hash_blocks(size)
-    beyond.fill(branch, 0, 256)
+    offloading.fill(branch, 0, 256)
     for number in range(256, blocks):
         for _ in range(size - 1):  # steps that fill none
-            beyond.store()
-            beyond.fill(branch, number, number)
-        beyond.store()
-        beyond.fill(branch, number, number + 1)
-    beyond.store()
+            offloading.store()
+            offloading.fill(branch, number, number)
+        offloading.store()
+        offloading.fill(branch, number, number + 1)
+    offloading.store()
     for names in noted:
         for name in names:
             kept.pop(name, None)

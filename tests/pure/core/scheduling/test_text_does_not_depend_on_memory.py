@@ -8,7 +8,7 @@ import pytest
 
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Request, SamplingParams
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import BatchLimits, Scheduler
 from support.fake_model import EOS, FakeExecutor, expected_outputs
 from support.outcomes import take_in
 from support.scheduler_runs import SchedulerRun
@@ -34,7 +34,7 @@ def test_text_does_not_depend_on_memory(batch: int) -> None:
 
 def test_end_of_sequence_ends_a_branch() -> None:
     executor = FakeExecutor(64, 4)
-    scheduler = Scheduler(PagedAllocator(64, 4), max_num_seqs=8, max_num_batched_tokens=64)
+    scheduler = Scheduler(PagedAllocator(64, 4), BatchLimits(8, 64))
     for number in range(40):
         params = SamplingParams(n=2, max_tokens=100, temperature=1.0)
         prompt = (number, 3, 5)

@@ -19,7 +19,7 @@ from quire.core.protocol import (
     SamplingParams,
     SchedulingPolicy,
 )
-from quire.core.scheduling import Preemption, Scheduler
+from quire.core.scheduling import BatchLimits, Recovery, Scheduler
 from support import scheduler_runs
 from support.fake_model import FakeExecutor, FakeLayer, Sight
 from support.kv_groups import make_kv_groups, random_windows
@@ -94,12 +94,10 @@ def test_nobody_reads_what_was_computed_from_lost_blocks(
     budget = random.Random(seed + 1).choice([8, 12, 16, 24])
     full = PagedAllocator(blocks, size, HOST_BLOCKS)
     windowed = PagedAllocator(blocks, size, HOST_BLOCKS, Window(window, budget, 0))
-    allocator = LayeredAllocator([full, windowed])
-    preemption = Preemption(allocator, PreemptionMode.SWAP, RecoveryCosts(0, 1))
+    allocator = LayeredAllocator(size, [full, windowed])
+    recovery = Recovery(PreemptionMode.SWAP, RecoveryCosts(0, 1))
     run.max_queue_time = None
-    run.scheduler = Scheduler(
-        allocator, max_num_seqs=8, max_num_batched_tokens=budget, preemption=preemption
-    )
+    run.scheduler = Scheduler(allocator, BatchLimits(8, budget), recovery=recovery)
     run.executor = executor = ForgetfulExecutor(blocks, size)
     executor.rng = run.rng
     executor.layers = [FakeLayer(blocks, size, HOST_BLOCKS, sight) for sight in sights]

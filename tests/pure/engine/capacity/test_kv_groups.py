@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.kv_groups import blocks_needed, divide, layers_by_window
-from quire.core.memory import Window
+from quire.core.kv_groups import divide, layers_by_window
+from quire.core.memory import Window, kept_by
 
 
 def test_layers_are_grouped_by_window_full_attention_first() -> None:
@@ -18,10 +18,10 @@ def test_layers_are_grouped_by_window_full_attention_first() -> None:
 
 def test_a_windowed_sequence_needs_its_window_and_a_step_shares_the_rest() -> None:
     window = Window(8, 16)  # 7 tokens and a new one: 2 blocks, or 3, or 4 where a step ends inside
-    assert blocks_needed(None, 100, 4, 3) == 300
-    assert blocks_needed(window, 100, 4) == 4 + 3
-    assert blocks_needed(window, 100, 4, 3) == 3 * 4 + 3
-    assert blocks_needed(window, 2, 4, 3) == 6
+    assert kept_by(None).most_held([100] * 3, 4) == 300
+    assert window.most_held([100], 4) == 4 + 3
+    assert window.most_held([100] * 3, 4) == 3 * 4 + 3
+    assert window.most_held([2] * 3, 4) == 6
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from quire.core.kv_groups import KVGroup
 from quire.core.limits import EngineLimits
 from quire.core.memory import LayeredAllocator, PagedAllocator, Window
 from quire.core.protocol import RecoveryCosts, SchedulingPolicy
+from quire.core.scheduling import BatchLimits
 from quire.engine.capacity import fill, limits_of
 from quire.engine.capacity.pool import pool_blocks
 from quire.engine.config import EngineConfig
@@ -125,9 +126,9 @@ def test_a_scheduler_is_what_the_limits_say() -> None:
         scheduling_policy="fair", max_num_seqs=3, max_queue_time=2.0, enable_prefix_caching=False
     )
     scheduler = limits.scheduler(RecoveryCosts())
-    assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (3, 32)
+    assert scheduler.batch == BatchLimits(3, 32)
     assert scheduler.queue.policy is SchedulingPolicy.FAIR
-    assert scheduler.max_queue_time == 2.0 and not scheduler.enable_prefix_caching
+    assert scheduler.max_queue_time == 2.0 and scheduler.prefix_cache is None
     assert scheduler.allocator.usage().capacity == limits.num_blocks * limits.block_size
     assert limits.with_blocks(5, 2).kv_groups == (
         KVGroup((0,), 5, 2),

@@ -50,8 +50,8 @@ class BlockHandover:
         size = target.limits.block_size
         names = block_names(trace.content, trace.prompt_tokens, size, own)
         target.engine.catch_up(now)
-        locate = target.engine.scheduler.allocator.locate
-        return [name for name in names if locate(name) is None]
+        contents = target.engine.scheduler.allocator.contents
+        return [name for name in names if contents is None or contents.locate(name) is None]
 
     def begin(
         self,

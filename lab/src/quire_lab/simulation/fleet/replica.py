@@ -7,7 +7,7 @@ from enum import Enum
 
 from quire.core.limits import EngineLimits
 from quire.core.protocol import Step
-from quire.core.scheduling.stats import SchedulerStats
+from quire.core.scheduling.admission import SchedulerStats
 from quire_cluster.rules import ReplicaReport
 from quire_lab.simulation.engine import Pause, SimulatedEngine
 from quire_lab.simulation.fleet.flight import Flight

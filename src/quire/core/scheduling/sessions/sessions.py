@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 
 from quire.core.errors import (
     RequestError,
@@ -21,25 +22,26 @@ _MOST_SOFT_CUTS = 64  # each is looked at for every token that a step computes
 _LONGEST_FADE = 2**31 - 1
 
 
-class Sessions:
-    """All open sessions, in order of their last use.
-
-    A session with a turn under way can do nothing else until that has ended.
+@dataclass(frozen=True)
+class SessionLimits:
+    """How many sessions may be open, and what their histories go round in.
 
     max_sessions_per_client: how many of them one client may have; None: all.
     """
 
-    def __init__(
-        self,
-        allocator: KVAllocator,
-        live: LiveGroups,
-        max_num_sessions: int,
-        max_sessions_per_client: int | None,
-        ring: Ring,
-    ) -> None:
-        self.max_num_sessions = max_num_sessions
-        self.max_sessions_per_client = max_sessions_per_client
-        self.ring = ring
+    max_num_sessions: int = 128
+    max_sessions_per_client: int | None = None
+    ring: Ring = Ring()  # noqa: RUF009  # frozen
+
+
+class Sessions:
+    """All open sessions, in order of their last use.
+
+    A session with a turn under way can do nothing else until that has ended.
+    """
+
+    def __init__(self, allocator: KVAllocator, live: LiveGroups, limits: SessionLimits) -> None:
+        self.limits = limits
         self._allocator = allocator
         self._live = live
         self._sessions: dict[str, Session] = {}
@@ -82,16 +84,17 @@ class Sessions:
             raise RequestError(f"session {session_id} is already open", "session_id")
         self._refuse_to_keep(recompute_last_n)
         self._refuse_above_share(client)
-        if len(self._sessions) >= self.max_num_sessions:
+        most = self.limits.max_num_sessions
+        if len(self._sessions) >= most:
             raise TooManySessionsError(
-                f"max_num_sessions, {self.max_num_sessions}, are open: close one first",
+                f"max_num_sessions, {most}, are open: close one first",
                 "session_id",
             )
         resting = self._live.resting_group(session_id, cache_salt, adapter)
         self._sessions[session_id] = Session(session_id, resting, client, recompute_last_n)
 
     def _refuse_above_share(self, client: str | None) -> None:
-        most = self.max_sessions_per_client
+        most = self.limits.max_sessions_per_client
         if client is None or most is None:
             return
         if sum(session.client == client for session in self._sessions.values()) >= most:
@@ -102,7 +105,7 @@ class Sessions:
 
     def _refuse_to_keep(self, last_n: int | None) -> None:
         """What is kept must leave room for an input and an answer."""
-        sinks, size = self.ring
+        sinks, size = self.limits.ring
         if last_n is None:
             return
         most = math.inf if size is None else size - sinks - 2
@@ -117,7 +120,7 @@ class Sessions:
         self.unused(session_id).append(token_ids)
 
     def begin(self, session_id: str, request: Request, rank: float) -> SequenceGroup:
-        """The next turn, ready to stand in line."""
+        """The next turn, ready to be queued."""
         session = self._sessions.pop(session_id)
         self._sessions[session_id] = session  # the last one used
         return self._live.add_turn(session, request, rank)
@@ -130,9 +133,9 @@ class Sessions:
         session.note(SessionVerb.HARD_CUT)
 
     def soft_cut(self, session_id: str, bias: float, fade: int) -> None:
-        """From here on, attend less to the history so far (see ``SoftCut``), sinks aside."""
+        """From here on, attend less to the history so far, but for sinks (see ``SoftCut``)."""
         session = self.unused(session_id)
-        sinks, known = self.ring.sinks, len(session.history)
+        sinks, known = self.limits.ring.sinks, len(session.history)
         if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not bias <= 0:
             raise RequestError(f"bias must be a number from -inf to 0; got {bias!r}", "bias")
         if isinstance(fade, bool) or not isinstance(fade, int) or not 0 <= fade <= _LONGEST_FADE:
@@ -169,7 +172,7 @@ class Sessions:
 
         Only of a session that recomputes by itself. All of the next turn's input is in it.
         """
-        last_n, size = session.recompute_last_n, self.ring.size
+        last_n, size = session.recompute_last_n, self.limits.ring.size
         if last_n is None or size is None or len(session.history) + more <= size:
             return None
         kept = self._kept(session, last_n + session.num_input)
@@ -182,7 +185,7 @@ class Sessions:
         session.note(SessionVerb.RECOMPUTE)
 
     def _kept(self, session: Session, last_n: int) -> list[int]:
-        history, sinks = session.history, self.ring.sinks
+        history, sinks = session.history, self.limits.ring.sinks
         first = max(sinks, len(history) - last_n)
         return [*history[:sinks], *history[first:]]
 

@@ -1,25 +1,26 @@
-"""What is fetched from beyond the pool, and what is stored there."""
+"""What is fetched from a source of blocks, and what is stored in it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from quire.core.memory import (
-    BEYOND,
+    OUTSIDE,
     BlockHash,
     BlockMove,
     BlockSource,
     Content,
+    Contents,
     Demand,
     KVAllocator,
     MoveKind,
 )
-from quire.core.protocol.policy import RecoveryCosts
+from quire.core.protocol.decision import RecoveryCosts
 from quire.core.scheduling.sequence import Sequence, SequenceGroup
 
 
-class Beyond:
-    """Asks a source what it has for those who are let in, and gives it what steps have computed.
+class Offloading:
+    """Looks in a source for those who are let in, and gives it what steps have computed.
 
     Blocks are stored by the step after the one that fills them, before it moves anything else. So
     a known prefix is kept without waiting for its request to end, or for its blocks to be needed,
@@ -29,12 +30,14 @@ class Beyond:
     def __init__(
         self,
         allocator: KVAllocator,
-        source: BlockSource | None = None,
-        costs: RecoveryCosts | None = None,
+        contents: Contents,
+        source: BlockSource,
+        costs: RecoveryCosts,
     ) -> None:
-        self._allocator = allocator
+        self._block_size = allocator.block_size
+        self._contents = contents
         self._source = source
-        self._fetches = (costs or RecoveryCosts()).fetching_pays(allocator.block_size)
+        self._fetches = costs.fetching_pays(allocator.block_size)
         self._most = allocator.usage().capacity // allocator.block_size
         self._filled: dict[BlockHash, tuple[int, ...]] = {}  # the tokens of blocks to be stored
         self._in_use: dict[BlockHash, int] = {}  # since the last step: where each is in its text
@@ -42,65 +45,60 @@ class Beyond:
     @property
     def has_work(self) -> bool:
         """Whether there are blocks that the source would take now."""
-        return bool(self._filled) and self._source is not None and self._source.room() > 0
+        return bool(self._filled) and self._source.room() > 0
 
     def widen(self, group: SequenceGroup, demand: Demand) -> Demand:
         """The demand, for what can be fetched as well."""
-        if self._source is None or not self._fetches or not group.may_fetch:
+        if not self._fetches or not group.may_fetch:
             return demand
-        return replace(demand, beyond=_Known(self._source))
+        return replace(demand, fetchable=_Known(self._source))
 
-    def fetch(self, branch: Sequence) -> list[BlockMove]:
-        """The moves that bring what the branch's admission has found beyond the pool."""
-        moves = self._allocator.take_fetches()
+    def admitted(self, branch: Sequence, num_tokens: int) -> list[BlockMove]:
+        """``num_tokens`` of a branch have been found; the moves that fetch some of them."""
+        self._note_use(branch.block_hashes, num_tokens // self._block_size)
         return [
-            move._replace(source=BEYOND, content=self._content(branch, move.source))
-            for move in moves
+            move._replace(source=OUTSIDE, content=self._content(branch, move.source))
+            for move in self._contents.take_fetches()
         ]
-
-    def find(self, branch: Sequence, num_tokens: int) -> None:
-        """So many tokens of the branch have been found in the pool, or fetched."""
-        if self._source is not None:
-            self._note_use(branch.block_hashes, num_tokens // self._allocator.block_size)
 
     def fill(self, branch: Sequence, first: int, end: int) -> None:
         """A step fills these blocks of the branch, which have their names already."""
-        if self._source is not None and first < end:
-            if end - first > 1 or (end + branch.seq_id) % _between_uses(end) == 0:
-                self._note_use(branch.block_hashes, end)
-            for number in range(first, end):
-                self._in_use[branch.block_hashes[number]] = number
-                content = self._content(branch, number)
-                self._filled[content.name] = content.token_ids
-            while len(self._filled) > self._most:  # what has long been filled is long gone
-                del self._filled[next(iter(self._filled))]
+        if first == end:
+            return
+        if end - first > 1 or (end + branch.seq_id) % _between_uses(end) == 0:
+            self._note_use(branch.block_hashes, end)
+        for number in range(first, end):
+            self._in_use[branch.block_hashes[number]] = number
+            content = self._content(branch, number)
+            self._filled[content.name] = content.token_ids
+        while len(self._filled) > self._most:  # what has long been filled is long gone
+            del self._filled[next(iter(self._filled))]
 
     def clear(self) -> None:
         """Let nothing be found here that has been computed until now; see ``BlockSource.clear``."""
         self._filled.clear()
         self._in_use.clear()
-        if self._source is not None:
-            self._source.clear()
+        self._source.clear()
 
     def store(self) -> list[BlockMove]:
         """No step is under way: moves for what has been filled, as far as there is room for it.
 
-        What failed has lost its name, and what has been taken since is past. The source hears
-        first what has been used, so that it knows what must make room.
+        What failed has lost its name, and what has been taken since is gone. The source first
+        learns what has been used, so that it knows what must make room.
         """
         source, filled, moves = self._source, self._filled, list[BlockMove]()
-        if source is not None and self._in_use:
+        if self._in_use:
             source.used(sorted(self._in_use, key=self._in_use.__getitem__, reverse=True))
             self._in_use.clear()
-        room = source.room() if filled and source is not None else 0
-        while filled and room and source is not None:
+        room = source.room() if filled else 0
+        while filled and room:
             name = next(iter(filled))
             content = Content(name, filled.pop(name))
-            blocks = self._allocator.locate(name)
+            blocks = self._contents.locate(name)
             if blocks is None or source.has(name):
                 continue
             moves += [
-                BlockMove(MoveKind.STORE, block, BEYOND, kv_group, content)
+                BlockMove(MoveKind.STORE, block, OUTSIDE, kv_group, content)
                 for kv_group, block in enumerate(blocks)
             ]
             room -= 1
@@ -111,7 +109,7 @@ class Beyond:
             self._in_use[names[number]] = number
 
     def _content(self, branch: Sequence, number: int) -> Content:
-        size = self._allocator.block_size
+        size = self._block_size
         tokens = branch.token_ids[number * size : (number + 1) * size]
         return Content(branch.block_hashes[number], tuple(tokens))
 
@@ -119,14 +117,14 @@ class Beyond:
 def _between_uses(count: int) -> int:
     """Of a text that grows block by block, after how many the use of all of them is noted.
 
-    A 64th to a 32nd of them: so many of a text's last blocks may outlive its beginning, and a
+    A 64th to a 32nd of them: that many of a text's last blocks may outlive its beginning, and a
     token costs no more in a long text than in a short one.
     """
     return 1 << max(0, count.bit_length() - 6)
 
 
 class _Known:
-    """What a source has, asked once for each name: an allocator looks more than once."""
+    """What a source has, looked up once for each name: an allocator looks more than once."""
 
     def __init__(self, source: BlockSource) -> None:
         self._source = source
