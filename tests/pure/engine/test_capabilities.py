@@ -72,7 +72,7 @@ class Diary:
 
 
 def an_engine() -> tuple[Engine, Diary]:
-    scheduler = Scheduler(PagedAllocator(16, 4), max_num_seqs=4, max_num_batched_tokens=32)
+    scheduler = Scheduler(PagedAllocator(16, 4), BatchLimits(4, 32))
     inputs = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=60, seed=0)
     diary: Any = Diary()
     capabilities = Capabilities(adapters=diary)
