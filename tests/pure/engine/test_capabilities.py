@@ -14,7 +14,7 @@ from quire.capabilities.speculation import Speculation
 from quire.core.errors import EngineError, QuireError, RequestError
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Outcome, Request, SamplingParams, Step
-from quire.core.scheduling import Scheduler, Session
+from quire.core.scheduling import BatchLimits, Scheduler, Session
 from quire.engine.capabilities import Capabilities, Hooks
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
