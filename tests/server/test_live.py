@@ -15,7 +15,6 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import TypeAdapter
 
 from quire.core.errors import EngineError
 from quire.core.memory import PagedAllocator
@@ -27,6 +26,7 @@ from quire.http.live.state import Reader
 from quire.http.live.types import DecisionList, EngineState, MomentList, RequestStory
 from quire.http.live.watching import BlockLook, BlockWatch, Frames, Watcher
 from support.block_truth import Frame, true_cells
+from support.described import as_described
 from support.live_server import MODEL, PATIENCE, LiveServer, eventually, live_server
 
 SECRET = "zebra"
@@ -47,7 +47,7 @@ def get(server: LiveServer, path: str, kind: type[Any], **params: Any) -> Any:
     answer = ask(server, path, **params)
     assert answer.status_code == 200, answer.text
     assert SECRET not in answer.text and "/quire/demo" not in answer.text
-    return TypeAdapter(kind).validate_json(answer.text)
+    return as_described(kind, answer.content)
 
 
 @contextmanager

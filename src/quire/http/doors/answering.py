@@ -11,7 +11,8 @@ from typing import Any
 from quire.core.errors import RequestError
 from quire.engine.outputs import Delta, RequestOutput
 from quire.engine.prompts import Prompt, as_dict
-from quire.http.answers.streaming import Events, Json
+from quire.http.answers.rendering import Answer
+from quire.http.answers.streaming import Events
 from quire.http.guards.clients import Caller
 from quire.http.service import Asked, Progress
 from quire.text.chat_template import Message
@@ -28,7 +29,7 @@ async def outputs(progress: Progress, names: Mapping[str, str]) -> list[RequestO
 
 
 async def pieces(
-    progress: Progress, worded: Callable[[int, Delta], list[Json]], names: Mapping[str, str]
+    progress: Progress, worded: Callable[[int, Delta], list[Answer]], names: Mapping[str, str]
 ) -> Events:
     """What ``worded`` makes of each delta of a prompt, as it comes."""
     async with aclosing(progress):

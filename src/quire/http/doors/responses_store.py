@@ -6,10 +6,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from quire.core.errors import shown
-from quire.http.answers.streaming import Json
+from quire.http.answers.rendering import Json, encode
+from quire.http.doors.responses_writer import ResponseAnswer
 from quire.http.errors import UnknownResponseError
 
 _BESIDE = 512  # bytes that a response takes beside its JSON
@@ -58,15 +59,14 @@ class ResponseStore:
         self._most_bytes = most_bytes
         self._shelves: dict[str | None, _Shelf] = {}
 
-    def add(self, owner: str | None, response: Json, input_items: list[Json]) -> None:
-        item_ids = tuple(item["id"] for item in response["output"])
-        told, given = to_json(response, inf_nan_mode="null"), to_json(input_items)
-        kept = Kept(told, given, item_ids, response["previous_response_id"])
+    def add(self, owner: str | None, response: ResponseAnswer, input_items: list[Json]) -> None:
+        item_ids = tuple(item["id"] for item in response.output)
+        kept = Kept(encode(response), encode(input_items), item_ids, response.previous_response_id)
         if not self._most or kept.size > self._most_bytes:
             return
         shelf = self._shelves.setdefault(owner, _Shelf())
-        shelf.kept[response["id"]] = kept
-        shelf.of_item.update(dict.fromkeys(item_ids, response["id"]))
+        shelf.kept[response.id] = kept
+        shelf.of_item.update(dict.fromkeys(item_ids, response.id))
         shelf.size += kept.size
         self._make_room()
 

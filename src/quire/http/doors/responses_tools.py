@@ -179,9 +179,9 @@ class Offered:
         return cls(told, _chosen(choice, origins, left_out), origins, left_out)
 
     @property
-    def warnings(self) -> Json:
+    def warnings(self) -> list[str]:
         """What the caller is told of that."""
-        return {"warnings": [*self.left_out.values()]} if self.left_out else {}
+        return [*self.left_out.values()]
 
     def origin(self, name: str) -> Origin:
         return self.origins.get(name, Origin(name))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from quire.core.protocol import SamplingParams, StructuredOutputs
-from quire.http.answers.streaming import Json
+from quire.http.answers.rendering import Json
 from quire.http.chats.conversation import Turn
 from quire.http.doors.responses_tools import arguments_of, flat_name
 from quire.http.doors.responses_types import ResponsesRequest, SchemaFormat

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from msgspec import UNSET, UnsetType
 
 from quire.core.protocol import SamplingParams
-from quire.http.answers.rendering import json_response
-from quire.http.answers.streaming import Json
+from quire.http.answers.rendering import Answer, json_response, respond
 from quire.http.chats.conversation import Turn, begin
 from quire.http.description.openapi import gives, takes
-from quire.http.doors.answers import Detokenized, Tokenized
 from quire.http.doors.tokens_types import DetokenizeRequest, TokenizeRequest
 from quire.http.service import Service
 from quire.text.prompt_form import PromptForm
 
 _MANY = 1024  # tokens whose texts are not made at once
+
+
+class TokenPiece(Answer):
+    id: int
+    piece: str | list[int]
+
+
+class Tokenized(Answer, kw_only=True):
+    """To a prompt or messages; to llama.cpp's content, ``tokens`` alone, with pieces if asked."""
+
+    count: int | UnsetType = UNSET
+    max_model_len: int | UnsetType | None = UNSET
+    tokens: Sequence[int | TokenPiece]
+    token_strs: list[str] | UnsetType | None = UNSET
+
+
+class Detokenized(Answer):
+    """The same text by vLLM's name and by llama.cpp's."""
+
+    prompt: str
+    content: str
 
 
 def add_tokens(app: FastAPI, service: Service) -> None:
@@ -29,13 +51,13 @@ def add_tokens(app: FastAPI, service: Service) -> None:
         return await json_response(lambda: answer(service, request, token_ids), large=large)
 
     @app.post("/detokenize", openapi_extra=takes(DetokenizeRequest), responses=gives(Detokenized))
-    async def detokenize(http: Request) -> Json:
+    async def detokenize(http: Request) -> Response:
         """The text of tokens."""
         request = await service.bodies.parse(http, DetokenizeRequest)
         service.check_model(request.model)
         with service.reserve():
             text = await service.engine.detokenize(request.tokens)
-        return {"prompt": text, "content": text}  # vLLM's name for it, and llama.cpp's
+        return respond(Detokenized(prompt=text, content=text))
 
 
 async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
@@ -62,20 +84,17 @@ async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
         )
 
 
-def _as_vllm(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Json:
-    return {
-        "count": len(token_ids),
-        "max_model_len": service.input_processor.max_model_len,
-        "tokens": token_ids,
-        "token_strs": _names(service, token_ids) if request.return_token_strs else None,
-    }
+def _as_vllm(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Tokenized:
+    names = _names(service, token_ids) if request.return_token_strs else None
+    length = service.input_processor.max_model_len
+    return Tokenized(count=len(token_ids), max_model_len=length, tokens=token_ids, token_strs=names)
 
 
-def _as_llama_cpp(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Json:
+def _as_llama_cpp(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Tokenized:
     if not request.with_pieces:
-        return {"tokens": token_ids}
+        return Tokenized(tokens=token_ids)
     own = service.input_processor.tokenizer.own_texts.bytes
-    return {"tokens": [{"id": token_id, "piece": piece(own[token_id])} for token_id in token_ids]}
+    return Tokenized(tokens=[TokenPiece(token_id, piece(own[token_id])) for token_id in token_ids])
 
 
 def _names(service: Service, token_ids: list[int]) -> list[str]:

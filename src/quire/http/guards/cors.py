@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.datastructures import Headers
 
+from quire.http.answers.rendering import respond
 from quire.http.config.server import ServerConfig
-from quire.http.errors import error_body
+from quire.http.error_shapes import ErrorAnswer, Problem
 
 _REMEMBERED = "600"  # seconds that a browser need not ask again
 _ALL = ("*",)
@@ -45,8 +46,8 @@ class Origins:
         if method != "OPTIONS" or wanted is None or "origin" not in headers or not self._listed:
             return None
         if not self._any and headers["origin"] not in self._listed:
-            body = error_body("this web page may not use the server (--allowed-origins)")
-            return JSONResponse(body, 403)
+            problem = Problem(403, "this web page may not use the server (--allowed-origins)")
+            return respond(ErrorAnswer.of(problem), 403)
         # "*" would not stand for Authorization.
         asked = headers.get("access-control-request-headers", "")
         config = self._config

@@ -6,10 +6,10 @@ import logging
 import re
 import time
 
-from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from quire.http.answers.rendering import respond
 from quire.http.config.server import ServerConfig
 from quire.http.error_shapes import shape_for
 from quire.http.errors import REQUEST_ID, explain, new_id
@@ -65,8 +65,9 @@ class Envelope:
             logger.exception("request %s failed", state[REQUEST_ID], extra=facts)
             if status:
                 raise  # the answer is broken off
-            code, body = explain(error, state[REQUEST_ID])
-            await JSONResponse(shape_for(scope)(code, body), code)(scope, receive, bearing)
+            problem = explain(error, state[REQUEST_ID])
+            failure = respond(shape_for(scope).of(problem), problem.status)
+            await failure(scope, receive, bearing)
         finally:
             self._tell(scope, status or _LEFT, time.perf_counter() - begun)
 

@@ -7,13 +7,12 @@ import time
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from fastapi.responses import JSONResponse
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from quire.http.answers.rendering import respond
 from quire.http.config.server import ServerConfig
-from quire.http.error_shapes import shape_for
-from quire.http.errors import error_body
+from quire.http.error_shapes import Problem, route_path, shape_for
 from quire.http.guards.logins import Logins, login_of
 
 KEY_NAME = "api_key_name"
@@ -64,13 +63,14 @@ class RequireApiKey:
         self._config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or is_open(_route_path(scope), self._config):
+        if scope["type"] == "lifespan" or is_open(route_path(scope), self._config):
             return await self._app(scope, receive, send)
         key = presented_key(scope) or self._logins.key(login_of(HTTPConnection(scope)), time.time())
         name = self._keys.name(key)
         if name is None:
-            body = error_body("the API key is missing or wrong", code="invalid_api_key")
-            refusal = JSONResponse(shape_for(scope)(401, body), 401, {"www-authenticate": "Bearer"})
+            problem = Problem(401, "the API key is missing or wrong", code="invalid_api_key")
+            headers = {"www-authenticate": "Bearer"}
+            refusal = respond(shape_for(scope).of(problem), 401, headers)
             return await refusal(scope, receive, send)
         if self._keys.several:
             scope.setdefault("state", {})[KEY_NAME] = name
@@ -82,12 +82,6 @@ def is_open(path: str, config: ServerConfig) -> bool:
     if path == "/" or path.startswith(PAGE):
         return config.dashboard
     return path in _OPEN or (path == _METRICS and not config.api_key_metrics)
-
-
-def _route_path(scope: Scope) -> str:
-    """The path below ``root_path``, which proxies may or may not have taken away."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
 
 
 def presented_key(scope: Scope) -> bytes:

@@ -6,9 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Hashable
 
-from pydantic_core import to_json
-
 from quire.engine.async_engine import AsyncEngine
+from quire.http.answers.rendering import encode
 
 _SHARE = 1 / 50
 """Of the engine's time, for those who ask."""
@@ -52,7 +51,7 @@ class Asker:
                 answer = await self._engine.call(timed)
             finally:
                 self._next = time.monotonic() + took * (1 / _SHARE - 1)
-        return to_json(answer, inf_nan_mode="null")
+        return encode(answer)
 
 
 def _look_at(task: asyncio.Task[bytes]) -> None:

@@ -11,12 +11,11 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
-from pydantic_core import to_json
 from starlette.types import Message, Receive, Scope, Send
 
 from quire.core.errors import QuireError, RequestAbortedError
+from quire.http.answers.rendering import respond
 from quire.http.answers.streaming import DATA, event
-from quire.http.description.answer_types import ErrorAnswer
 from quire.http.description.openapi import gives
 from quire.http.errors import UnknownRequestError
 from quire.http.live.asking import Asker
@@ -60,7 +59,7 @@ _BLOCKS: dict[int | str, dict[str, Any]] = {
             DATA.media_type: {"schema": {"type": "string", "description": _ABOUT_STREAM}},
         },
     },
-    429: {"description": "As many watch as may.", "model": ErrorAnswer},
+    429: {"description": "As many watch as may."},
 }
 _NOT_STORED = {"cache-control": "no-store"}
 Limit = Annotated[int, Query(ge=0, le=1000)]
@@ -113,7 +112,7 @@ def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: Past) -> N
         if not await service.engine.end(request_id, RequestAbortedError(_ABORTED), may_end):
             raise UnknownRequestError(request_id)
         logger.info("request %.200r has been ended by an operator", request_id)
-        return _json(to_json(AbortedRequest(id=request_id)))
+        return respond(AbortedRequest(id=request_id), headers=_NOT_STORED)
 
     @app.get("/v1/quire/blocks", response_class=Response, responses=_BLOCKS)
     async def blocks(stream: bool = False) -> Response:

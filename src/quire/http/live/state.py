@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from msgspec.structs import asdict
+
 from quire import __version__
 from quire.blocks.store import Tiers
 from quire.core.errors import RequestError
@@ -93,7 +95,7 @@ class Reader:
         engine, sessions = self._engine, self._engine.scheduler.sessions
         preemptions = (one for one in reversed(engine.log.since(0)) if one.decision.what.preempts)
         return EngineState(
-            **vars(self.moment(limit)),
+            **asdict(self.moment(limit)),
             model=self._model_name,
             version=__version__,
             kv_efficiency=engine.stats.kv_efficiency,
@@ -281,9 +283,8 @@ class EngineReader(Reader):
         if not show_text:
             return story
         prompt = self._whole.input_processor.detokenize(progress.request.prompt_token_ids)
-        return replace(
-            story, prompt=prompt, outputs=[branch.output.text for branch in progress.branches]
-        )
+        story.prompt, story.outputs = prompt, [one.output.text for one in progress.branches]
+        return story
 
 
 def _last(many: Sequence[_T], limit: int) -> Sequence[_T]:

@@ -8,8 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from quire.core.protocol import PoolingParams
-from quire.http.answers.rendering import json_response
-from quire.http.answers.streaming import Json
+from quire.http.answers.rendering import json_response, respond
 from quire.http.description.openapi import gives, takes
 from quire.http.doors.answering import in_their_words, options
 from quire.http.doors.ollama_models import check_model
@@ -22,7 +21,7 @@ from quire.http.vectors.bodies import (
     cut_to,
     texts_of,
 )
-from quire.http.vectors.work import numbers, vectors
+from quire.http.vectors.work import numbers, usage, vectors
 from quire.text.prompt_form import PromptForm
 
 
@@ -41,7 +40,7 @@ def add_others(app: FastAPI, service: Service) -> None:
         own = options(asked, service.caller(http))
         with in_their_words({"prompt": field}):
             finished = await vectors(service, request.texts(), params, own, {"prompt": field})
-        told = ({"index": i, "embedding": [numbers(one)]} for i, one in enumerate(finished))
+        told = (LlamaCppEmbedding(i, [numbers(one)]) for i, one in enumerate(finished))
         return await json_response(lambda: told, large=True)
 
 
@@ -63,29 +62,23 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
         with in_their_words({"prompt": "input"}):
             finished = await vectors(service, texts, params, own, {}, form) if texts else []
 
-        def build() -> Json:
-            return {
-                "model": request.model,
-                "embeddings": (numbers(one) for one in finished),
-                "total_duration": time.perf_counter_ns() - begun,
-                "load_duration": 0,
-                "prompt_eval_count": sum(len(one.prompt_token_ids) for one in finished),
-            }
-
-        return await json_response(build, large=True)
+        took, count = time.perf_counter_ns() - begun, usage(finished).prompt_tokens
+        embeddings = map(numbers, finished)
+        told = OllamaEmbeddings(request.model, embeddings, took, 0, count)
+        return await json_response(lambda: told, large=True)
 
     @app.post(
         "/api/embeddings",
         openapi_extra=takes(OllamaEmbeddingsRequest),
         responses=gives(OllamaEmbedding),
     )
-    async def embeddings(http: Request) -> Json:
+    async def embeddings(http: Request) -> Response:
         """Ollama's older one: the vector of a text, as the model's files say."""
         request = await service.bodies.parse(http, OllamaEmbeddingsRequest, from_tools=True)
         asked = check_model(service, request.model)
         request.options.check_context(service.input_processor.max_model_len)
         if not request.prompt:
-            return {"embedding": []}
+            return respond(OllamaEmbedding([]))
         own = options(asked, service.caller(http))
         (done,) = await vectors(service, [request.prompt], PoolingParams(), own, {})
-        return {"embedding": numbers(done)}
+        return respond(OllamaEmbedding(numbers(done)))

@@ -12,13 +12,20 @@ from fastapi.responses import Response
 from quire.core.errors import RequestError
 from quire.engine.outputs import RequestOutput
 from quire.engine.scoring import Scoring
-from quire.http.answers.rendering import json_response
-from quire.http.answers.streaming import Json
+from quire.http.answers.rendering import Json, json_response, respond
 from quire.http.description.openapi import gives, takes
 from quire.http.errors import new_id
 from quire.http.guards.clients import Caller
 from quire.http.service import Asked, Service
-from quire.http.vectors.answers import EmbeddingList, Ranking, ScoreList
+from quire.http.vectors.answers import (
+    Embedding,
+    EmbeddingList,
+    Ranked,
+    RankedText,
+    Ranking,
+    Score,
+    ScoreList,
+)
 from quire.http.vectors.bodies import EmbeddingRequest, RerankRequest, ScoreRequest
 from quire.http.vectors.others import add_others
 from quire.http.vectors.work import in_base64, numbers, usage, vectors
@@ -60,12 +67,10 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
         )
         told = in_base64 if request.encoding_format == "base64" else numbers
 
-        def build() -> Json:
-            data = (
-                {"object": "embedding", "index": i, "embedding": told(output)}
-                for i, output in enumerate(finished)
-            )
-            return {**_head("embd-", request, caller, asked.name, finished), "data": data}
+        def build() -> EmbeddingList:
+            head = _head("embd-", request, caller, asked.name, finished)
+            data = (Embedding(index=i, embedding=told(one)) for i, one in enumerate(finished))
+            return EmbeddingList(**head, created=int(time.time()), data=data)
 
         return await json_response(build, large=True)
 
@@ -80,9 +85,9 @@ def _add_scores(app: FastAPI, service: Service) -> None:
         finished, scores = await _scores(
             service, *request.pairs(), request, caller, asked, "text_1"
         )
-        data = [{"object": "score", "index": i, "score": one} for i, one in enumerate(scores)]
-        answer = {**_head("score-", request, caller, asked.name, finished), "data": data}
-        return await json_response(lambda: answer, large=False)
+        head = _head("score-", request, caller, asked.name, finished)
+        data = [Score(index=i, score=one) for i, one in enumerate(scores)]
+        return respond(ScoreList(**head, created=int(time.time()), data=data))
 
     @app.post("/v1/rerank", openapi_extra=takes(RerankRequest), responses=gives(Ranking))
     @app.post("/v2/rerank", openapi_extra=takes(RerankRequest), responses=gives(Ranking))
@@ -98,13 +103,14 @@ def _add_scores(app: FastAPI, service: Service) -> None:
             service, [request.query], texts, request, caller, asked, "documents"
         )
         best = sorted(range(len(texts)), key=lambda i: -scores[i])[: request.top_n or None]
-        results: list[Json] = [{"index": i, "relevance_score": scores[i]} for i in best]
+        results = [Ranked(i, scores[i]) for i in best]
         if request.return_documents:
             for one in results:
-                one["document"] = {"text": texts[one["index"]]}
-        head = _head("rerank-", request, caller, asked.name, finished)
-        del head["created"]
-        return await json_response(lambda: {**head, "results": results}, large=True)
+                one.document = RankedText(texts[one.index])
+        ranking = Ranking(
+            **_head("rerank-", request, caller, asked.name, finished), results=results
+        )
+        return await json_response(lambda: ranking, large=True)
 
 
 async def _scores(
@@ -147,8 +153,6 @@ def _head(
 ) -> Json:
     return {
         "id": prefix + (request.request_id or caller.request_id or new_id()),
-        "object": "list",
-        "created": int(time.time()),
         "model": model,
         "usage": usage(finished),
     }

@@ -10,10 +10,10 @@ from quire.core.errors import RequestError
 from quire.core.protocol import PoolingParams
 from quire.engine.outputs import RequestOutput
 from quire.engine.prompts import Prompt, as_dict
-from quire.http.answers.streaming import Json
 from quire.http.doors.answering import outputs
 from quire.http.errors import in_callers_words
 from quire.http.service import Service
+from quire.http.vectors.answers import PromptUsage
 from quire.text.prompt_form import PromptForm
 
 _MOST_NUMBERS = 2**23  # in an answer: 2,048 vectors of 4,096, some 170 MB of JSON
@@ -43,9 +43,9 @@ async def vectors(
     return await outputs(run, {})
 
 
-def usage(finished: Sequence[RequestOutput]) -> Json:
+def usage(finished: Sequence[RequestOutput]) -> PromptUsage:
     tokens = sum(len(output.prompt_token_ids) for output in finished)
-    return {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
+    return PromptUsage(tokens, tokens)
 
 
 def numbers(output: RequestOutput) -> list[float]:
