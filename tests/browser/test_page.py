@@ -12,7 +12,7 @@ import pytest
 
 from quire.core.scheduling import Scheduler
 from quire.engine.dashboard import BlockState, Cell, number_of
-from quire.http.guards.logins import COOKIE
+from quire.http.guards.keys import COOKIE
 from quire.http.live import watching
 from quire.http.live.state import Reader
 from quire.http.live.types import BlockStory

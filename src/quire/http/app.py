@@ -25,14 +25,12 @@ from quire.http.doors.all import add_doors
 from quire.http.errors import install_error_handlers
 from quire.http.guards.bodies import Bodies, default_max_body_bytes
 from quire.http.guards.draining import Drain, RefuseWhileDraining
-from quire.http.guards.envelope import Envelope
+from quire.http.guards.envelope import AnswerHead, Envelope
 from quire.http.guards.hang_up import CancelOnDisconnect, CloseUnread
-from quire.http.guards.head import AnswerHead
 from quire.http.guards.keys import RequireApiKey
 from quire.http.live.page import add_page
-from quire.http.live.past import Past
 from quire.http.live.routes import add_live
-from quire.http.live.state import EngineReader
+from quire.http.live.state import EngineReader, Past
 from quire.http.live.watching import BlockWatch
 from quire.http.metrics import ServerMetrics
 from quire.http.openai.answers import (

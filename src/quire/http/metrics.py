@@ -18,8 +18,7 @@ from quire.engine.engine import Engine
 from quire.engine.outputs import Delta, RequestOutput
 from quire.engine.streams import num_dropped
 from quire.engine.tracing import SpanSender, Standing, Watcher
-from quire.http.gen_ai_metrics import GenAIMetrics
-from quire.http.histograms import StepHistogram
+from quire.http.histograms import GenAIMetrics, StepHistogram
 from quire.http.metric_names import NamedMetrics
 
 _SECONDS = (

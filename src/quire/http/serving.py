@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
+import json
 import logging
 import math
 import signal
@@ -13,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from functools import partial
 from types import FrameType
 from typing import cast
@@ -23,11 +26,9 @@ from fastapi import FastAPI
 from quire.engine.streams import nobody_waits
 from quire.http.config.open_files import make_room
 from quire.http.config.server import ServerConfig
-from quire.http.garbage import collect, keep_what_is_loaded
 from quire.http.guards.connections import Connection, Connections
 from quire.http.guards.last_resort import LastResort
 from quire.http.guards.listening import listen
-from quire.http.logs import TEXT, set_format
 
 _BACKLOG = 2048  # connections that the system holds until they are accepted
 _SLOWEST_STEP = 5.0  # seconds for the step under way at shutdown
@@ -40,6 +41,11 @@ _SWITCH = 0.0005  # seconds that the loop's thread waits, each time it wakes, fo
 _ACCEPTED = 16  # connections in a turn of the event loop, which takes one from each listener
 
 logger = logging.getLogger(__name__)
+_SELDOM = 1_000  # looks at what is not so young, until all is looked through in any case
+_DUE = 10  # such looks: Python's own measure
+_FEW = 64  # requests that wait, sequences that run, connections, and tasks that answer
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_FACTS = ("request_id", "engine_request_id", "method", "path", "status", "duration_ms")
 
 
 class Server(uvicorn.Server):
@@ -223,3 +229,44 @@ def run_server(
     with nobody_waits():
         server.run(sockets)
     return server.exit_status
+
+
+def keep_what_is_loaded() -> None:
+    """It stays: to look through it, all would pause for 200 ms."""
+    gc.freeze()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _SELDOM)
+
+
+def collect(living: int) -> None:
+    """Look through all, if that is due and so many that wait, run or are connected are few.
+
+    Where what is loaded has not been kept apart, Python does it when it likes.
+    """
+    kept_apart = gc.get_threshold()[2] >= _SELDOM
+    if kept_apart and living <= _FEW and gc.get_count()[2] >= _DUE:
+        gc.collect()
+
+
+class JSONLines(logging.Formatter):
+    """An object a line: what a text line has, what failed, and facts that its message holds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        told |= {name: vars(record)[name] for name in _FACTS if name in vars(record)}
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(told, default=str)
+
+
+def set_format(name: str) -> None:
+    """Of all that this process logs, warnings of Python's included: text or json."""
+    logging.captureWarnings(True)
+    formatter = JSONLines() if name == "json" else logging.Formatter(TEXT)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(formatter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
@@ -13,18 +13,43 @@ from quire.core.scheduling import Session
 from quire.http.answers.rendering import Answer, respond
 from quire.http.answers.reply import answer
 from quire.http.description.openapi import gives, takes
+from quire.http.fields.strict import Ids, Name, Strict, between, expecting
 from quire.http.guards.clients import Caller
 from quire.http.guards.limits import check_answer
 from quire.http.openai.answers import Completion, CompletionChunk
 from quire.http.openai.completions import CompletionWording
+from quire.http.openai.requests import TurnRequest
 from quire.http.service import Service
-from quire.http.session_types import (
-    AppendRequest,
-    OpenRequest,
-    RecomputeRequest,
-    SoftCutRequest,
-    TurnRequest,
-)
+
+
+class OpenRequest(Strict):
+    """The body of POST /v1/sessions."""
+
+    model: str | None = None
+    cache_salt: Name | None = None
+    user: Name | None = None  # whose share it counts against, where there are not several keys
+    # Tokens that it goes on with, beside sinks and input, when a turn finds its ring full.
+    recompute_last_n: Annotated[int, between(1, 2**31 - 1)] | None = None
+
+
+class AppendRequest(Strict):
+    """The body of POST /v1/sessions/{id}/append."""
+
+    input: Annotated[str | Ids, expecting("a string or a list of token ids")]
+
+
+class SoftCutRequest(Strict):
+    """The body of POST /v1/sessions/{id}/soft_cut."""
+
+    # JSON has no infinity.
+    bias: Annotated[float | Literal["-inf"], expecting('a number that is at most 0, or "-inf"')]
+    fade: int = 0  # tokens
+
+
+class RecomputeRequest(Strict):
+    """The body of POST /v1/sessions/{id}/recompute."""
+
+    last_n: Annotated[int, between(1, 2**31 - 1)]
 
 
 class SoftCutCard(Answer):

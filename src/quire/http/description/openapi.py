@@ -13,15 +13,17 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+from pydantic_core.core_schema import ModelSchema
 
 from quire.http.answers.rendering import Answer
 from quire.http.answers.streaming import DATA_TO_DONE, LINES, Framing
 from quire.http.config.server import ServerConfig
-from quire.http.description.bodies import AsTaken, with_what_passes
 from quire.http.description.docs_page import page
 from quire.http.error_shapes import ShapedError, shape_for
 from quire.http.errors import routes_of
+from quire.http.fields.others import as_patterns, passing_schemas
+from quire.http.fields.strict import Strict
 from quire.http.guards.keys import is_open
 
 _TEMPLATE = "#/components/schemas/{name}"
@@ -47,6 +49,7 @@ _ERRORS = {
 _OF_BODIES = (400, 404, 408, 410, 413, 415, 429)
 _OF_PARAMETERS = (400,)
 _OF_ALL = (500, 503)
+_OF_FIELD = ("title", "description", "default", "examples")  # of a field, not of its values
 
 
 class _Takes(dict[str, Any]):
@@ -227,3 +230,34 @@ def _complete_operation(
     operation["responses"] = dict(sorted(responses.items()))
     if not secured:
         operation["security"] = []
+
+
+class AsTaken(GenerateJsonSchema):
+    """pydantic's schemas, and null where ``Strict`` takes one."""
+
+    def model_schema(self, schema: ModelSchema) -> dict[str, Any]:
+        told = super().model_schema(schema)
+        if issubclass(schema["cls"], Strict):
+            needed, fields = told.get("required", ()), told.get("properties", {})
+            for name in fields.keys() - set(needed):
+                fields[name] = _or_null(fields[name])
+        return told
+
+
+def with_what_passes(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A body's, and what changes nothing in any body."""
+    fields = schema["properties"]
+    passing = {name: one for name, one in passing_schemas().items() if name not in fields}
+    patterns = {**as_patterns(passing), **schema.get("patternProperties", {})}
+    return {**schema, "patternProperties": patterns}
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a field that may be null; what is told of the field stays where it is."""
+    nothing = {"type": "null"}
+    if nothing in schema.get("anyOf", ()):
+        return schema
+    about = {name: schema[name] for name in _ABOUT if name in schema}
+    kind = {name: value for name, value in schema.items() if name not in _OF_FIELD}
+    kinds = kind["anyOf"] if kind.keys() == {"anyOf"} else [kind]
+    return {"anyOf": [*kinds, nothing], **about}

@@ -16,7 +16,7 @@ from quire.http.answers.rendering import Answer, Json, respond
 from quire.http.answers.streaming import PINGED_EVENTS, Events, EventStream
 from quire.http.chats.conversation import Conversation, begin
 from quire.http.description.openapi import gives, takes
-from quire.http.doors.answering import in_their_words, options
+from quire.http.doors.answering import in_their_words
 from quire.http.doors.anthropic_turns import FIELD_NAMES, sampling_params, turn
 from quire.http.doors.anthropic_types import CountTokensRequest, MessagesRequest
 from quire.http.doors.blocks import Block, Change, Closed, Grown, Kind, Opened
@@ -80,7 +80,7 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
         model = service.check_model(request.model)
         with in_their_words(FIELD_NAMES):
             params = sampling_params(request, service.input_processor.sampling_defaults)
-            asked = turn(request, params, options(model, service.caller(http)))
+            asked = turn(request, params, service.caller(http).options(model.options))
             conversation = await begin(service, asked)
         writer = MessageWriter(conversation, model.name)
         if request.stream:

@@ -12,11 +12,12 @@ from msgspec import UNSET, UnsetType, field
 
 from quire.core.protocol import SamplingParams
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
+from quire.engine.prompts import as_dict
 from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import DATA, EventStream
 from quire.http.description.openapi import gives, takes
-from quire.http.doors.answering import asked, in_their_words, outputs, pieces
+from quire.http.doors.answering import in_their_words, outputs, pieces
 from quire.http.doors.llama_cpp_types import LlamaCppRequest
 from quire.http.error_shapes import LlamaCppErrorAnswer
 from quire.http.guards.limits import check_answer
@@ -103,8 +104,8 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
         names = {**_NAMES, "structured_outputs": request.structure_field}
         with in_their_words(names):
             params = _params(service, request)
-        caller = service.caller(http)
-        prompts = [asked(model, caller, prompt) for prompt in request.prompts]
+        own = service.caller(http).options(model.options)
+        prompts = [{**as_dict(prompt), **own} for prompt in request.prompts]
         name, whole = f"completion-{uuid.uuid4().hex}", not request.stream
         run = service.run(name, prompts, params, {}, whole=whole)
         wording = LlamaCppWording(service, request, params)

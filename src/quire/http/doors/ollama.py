@@ -12,7 +12,7 @@ from quire.http.answers.rendering import json_response, respond
 from quire.http.answers.streaming import LINES, EventStream
 from quire.http.chats.conversation import Turn, begin
 from quire.http.description.openapi import gives, takes
-from quire.http.doors.answering import asked, going_on, in_their_words, options
+from quire.http.doors.answering import going_on, in_their_words
 from quire.http.doors.ollama_models import add_models, check_model
 from quire.http.doors.ollama_types import GenerateRequest, OllamaChatRequest, OllamaRequest
 from quire.http.doors.ollama_writer import (
@@ -80,7 +80,7 @@ def add_ollama(app: FastAPI, service: Service) -> None:
                 tools=[tool.as_tool() for tool in request.tools],
                 variables=request.variables,
                 rendering=going_on(messages),
-                options=options(model, service.caller(http)),
+                options=service.caller(http).options(model.options),
             )
             speaker = await begin(service, turn)
         return await _answer(service, request, speaker, OllamaChatAnswer)
@@ -93,14 +93,15 @@ async def _speaker(
     request: GenerateRequest,
     params: SamplingParams,
 ) -> Speaker:
+    own = caller.options(model.options)
     templated = service.input_processor.tokenizer.chat_template or request.system
     if request.raw or not templated:
-        return RawText(service, asked(model, caller, request.prompt), params)
+        return RawText(service, {"prompt": request.prompt, **own}, params)
     turn = Turn(
         messages=request.messages,
         params=params,
         variables=request.variables,
-        options=options(model, caller),
+        options=own,
     )
     return await begin(service, turn)
 

@@ -13,7 +13,7 @@ from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import NAMED_EVENTS, EventStream
 from quire.http.chats.conversation import Conversation, begin
 from quire.http.description.openapi import gives, takes
-from quire.http.doors.answering import in_their_words, options
+from quire.http.doors.answering import in_their_words
 from quire.http.doors.responses_store import ResponseStore
 from quire.http.doors.responses_turns import FIELD_NAMES, turn
 from quire.http.doors.responses_types import ItemReference, ResponsesRequest
@@ -129,7 +129,7 @@ async def _begin(
 ) -> Conversation:
     history = await _history(service, store, caller.key, request.previous_response_id)
     with in_their_words(FIELD_NAMES):
-        asked = options(model, caller, request.user)
+        asked = caller.options(model.options, request.user)
         defaults = service.input_processor.sampling_defaults
         return await begin(service, turn(request, [*history, *items], defaults, asked))
 

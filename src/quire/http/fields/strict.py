@@ -27,6 +27,7 @@ Ids = Annotated[list[int], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Name = Annotated[str, Field(max_length=256)]  # or a salt
 RequestId = Annotated[str, Field(max_length=128, pattern=r"^[\x21-\x7e]+$")]
+_FIELD = "truncate_prompt_tokens"
 
 
 class Strict(BaseModel):
@@ -126,3 +127,19 @@ def biases(given: dict[str, Any]) -> dict[int, float]:
             name = f"logit_bias.{key}"
             raise RequestError(f"{name} must be a number, got {shown(bias)}", name)
     return {int(key): bias for key, bias in given.items()}
+
+
+def most_tokens(asked: int | None, max_model_len: int | None, output: int = 0) -> int | None:
+    """The number of tokens that are kept; None: all.
+
+    output: tokens for which -1 leaves room.
+    """
+    if asked == 0:
+        raise RequestError(f"{_FIELD} must be at least 1, or -1 for as many as fit", _FIELD)
+    if asked is None or max_model_len is None:
+        return None if asked == -1 else asked
+    if asked > max_model_len:
+        raise RequestError(
+            f"{_FIELD} must be at most max_model_len, {max_model_len}, got {asked}", _FIELD
+        )
+    return max(1, max_model_len - output) if asked == -1 else asked

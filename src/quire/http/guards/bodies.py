@@ -19,8 +19,7 @@ from starlette.exceptions import HTTPException
 
 from quire.engine.input_processor import InputProcessor
 from quire.http.config.server import ServerConfig
-from quire.http.guards.packing import is_packed, unpacked
-from quire.http.guards.parsing import Body, parse
+from quire.http.guards.parsing import Body, is_packed, parse, unpacked
 
 # What the size of the largest body is made of where no flag says it.
 _PER_CHARACTER = 6  # bytes of JSON: "\u00e9"

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from starlette.requests import HTTPConnection
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.http.answers.rendering import respond
 from quire.http.config.server import ServerConfig
 from quire.http.error_shapes import Problem, route_path, shape_for
-from quire.http.guards.logins import Logins, login_of
 
 KEY_NAME = "api_key_name"
 """Where the ASGI scope's state names the key that a request bears, if there are several."""
@@ -23,6 +23,11 @@ _OPEN = frozenset({"/health", "/ping", "/version"})
 _METRICS = "/metrics"
 PAGE = "/page/"
 """Below it are the files of the page, which is at /."""
+COOKIE = "quire_page"
+PAGE_HEADER = "x-quire-page"
+"""Only with it does a cookie count: scripts of other origins may not send it unasked."""
+LASTS = 12 * 3600  # seconds
+_MAC, _PERSON = 32, b"quire page"
 
 
 class ApiKeys:
@@ -100,3 +105,50 @@ def presented_key(scope: Scope) -> bytes:
 def _bearer_token(credentials: bytes) -> bytes:
     scheme, _, token = credentials.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
+
+
+class Logins:
+    """Tokens that prove who had one of the keys. They end with their time, or with the key.
+
+    They hold for every process that knows the key, so a server that restarts keeps its pages.
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = [key.encode() for key in keys]
+
+    @staticmethod
+    def token(key: bytes, now: float) -> str:
+        """For who has shown that key."""
+        until = str(int(now) + LASTS)
+        return f"{until}.{_mac(key, until)}"
+
+    def key(self, token: str, now: float) -> bytes:
+        """The key that it was for; nothing, if it is no good, or no longer."""
+        until, _, mac = token.partition(".")
+        if not (token.isascii() and until.isdigit() and len(until) < _MAC and int(until) > now):
+            return b""
+        good = [secrets.compare_digest(_mac(key, until), mac) for key in self._keys]
+        return self._keys[good.index(True)] if any(good) else b""
+
+
+def login_of(http: HTTPConnection) -> str:
+    """The login that a request of the page bears, or nothing."""
+    return http.cookies.get(COOKIE, "") if PAGE_HEADER in http.headers else ""
+
+
+def keep(response: Response, http: HTTPConnection, token: str) -> None:
+    """Have the browser keep it, out of the reach of scripts; nothing: no longer."""
+    response.set_cookie(
+        COOKIE,
+        token,
+        max_age=LASTS if token else 0,
+        path=http.scope.get("root_path") or "/",
+        secure=http.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def _mac(key: bytes, until: str) -> str:
+    secret = blake2b(key, person=_PERSON).digest()
+    return blake2b(until.encode(), key=secret, digest_size=_MAC).hexdigest()

@@ -19,8 +19,7 @@ from quire.http.answers.streaming import DATA, event
 from quire.http.description.openapi import gives
 from quire.http.errors import UnknownRequestError
 from quire.http.live.asking import Asker
-from quire.http.live.past import Past
-from quire.http.live.state import EngineReader
+from quire.http.live.state import EngineReader, Past
 from quire.http.live.types import (
     AbortedRequest,
     BlockStory,

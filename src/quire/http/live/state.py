@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -48,6 +51,8 @@ from quire.http.live.types import (
 _T = TypeVar("_T")
 _STORY = 100  # decisions
 _HOLDERS = 32
+logger = logging.getLogger(__name__)
+_KEPT, _APART = 600.0, 3.0  # seconds
 
 
 class Reader:
@@ -289,3 +294,26 @@ class EngineReader(Reader):
 
 def _last(many: Sequence[_T], limit: int) -> Sequence[_T]:
     return many[-limit:] if limit else ()
+
+
+class Past:
+    """Notes a moment now and then, while there are steps: an idle engine is left alone.
+
+    moments: oldest first. To be touched in the engine's thread.
+    """
+
+    def __init__(self, reader: Reader, clock: Callable[[], float]) -> None:
+        self._reader, self._clock = reader, clock
+        self.moments: deque[Moment] = deque(maxlen=round(_KEPT / _APART))
+        self._due = 0.0
+
+    def observe(self) -> None:
+        """A step has ended."""
+        now = self._clock()
+        if now >= self._due:
+            self._due = now + _APART
+            try:
+                self.moments.append(self._reader.moment(0))
+            except Exception:  # who looks must not end who serves
+                logger.exception("the last ten minutes are noted no more")
+                self._due = math.inf

@@ -9,6 +9,7 @@ from dataclasses import replace
 from fastapi.responses import Response
 
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
+from quire.engine.prompts import as_dict
 from quire.http.answers.logprobs import (
     CompletionLogprobs,
     completion_logprobs,
@@ -26,9 +27,8 @@ from quire.http.openai.answers import (
     CompletionChunk,
     CompletionChunkChoice,
 )
-from quire.http.openai.requests import CompletionRequest
+from quire.http.openai.requests import CompletionRequest, TurnRequest
 from quire.http.service import Progress, Service
-from quire.http.session_types import TurnRequest
 from quire.text.places import Echo, echo_of, text_left
 from quire.text.prompt_form import PromptForm
 from quire.text.tokenizer import Tokenizer
@@ -50,9 +50,9 @@ async def create_completion(
     else:
         ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
     told = {**model.options, **remote_prefill(service, request.kv_transfer_params)}
+    options = request.options(caller, told)
     asked = [
-        request.with_options(found or prompt, caller, told)
-        for found, prompt in zip(ids, prompts, strict=True)
+        {**as_dict(found or prompt), **options} for found, prompt in zip(ids, prompts, strict=True)
     ]
 
     def run(request_id: str, *, whole: bool) -> Progress:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,8 +16,8 @@ from quire.core.protocol import SamplingParams
 from quire.core.protocol.checks import MAX_INTEGER
 from quire.core.protocol.parameters import description
 from quire.engine.input_processor import MAX_PRIORITY
-from quire.engine.prompts import Prompt, as_dict
 from quire.http.errors import in_callers_words
+from quire.http.fields.sampling import StructuredFields
 from quire.http.fields.strict import (
     Ids,
     Name,
@@ -27,11 +27,10 @@ from quire.http.fields.strict import (
     at_most,
     between,
     expecting,
+    most_tokens,
     no_deeper,
     told,
 )
-from quire.http.fields.structured import StructuredFields
-from quire.http.fields.truncation import most_tokens
 from quire.http.guards.clients import Caller
 from quire.http.openai.messages import ChatMessage, Prediction, ToolFields
 from quire.text.prompt_form import PromptForm
@@ -91,26 +90,9 @@ class GenerationRequest(StructuredFields):
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self
 
-    def with_options(
-        self, prompt: str | list[int], caller: Caller, model: Mapping[str, str]
-    ) -> Prompt:
-        """A prompt, together with what the request says about its place in line and in memory.
-
-        model: what prompts say of it.
-        """
-        options = self.options(caller, model)
-        return {**as_dict(prompt), **options} if options else prompt
-
-    def options(self, caller: Caller, model: Mapping[str, str]) -> dict[str, Any]:
-        salt = caller.cache_salt(self.cache_salt)
-        options = {
-            **model,
-            "cache_salt": salt or None,
-            "priority": self.priority,
-            "client": caller.client(self.user) or None,
-            "origin": caller.origin,
-        }
-        return {name: value for name, value in options.items() if value is not None}
+    def options(self, caller: Caller, model: Mapping[str, object]) -> dict[str, Any]:
+        """What its prompts say beside their texts; ``model``: what they say of it."""
+        return caller.options(model, self.user, self.cache_salt, self.priority)
 
     @property
     def include_usage(self) -> bool:
@@ -302,3 +284,20 @@ class ChatRequest(PromptedRequest, ToolFields):
                 else self.thinking_token_budget
             ),
         )
+
+
+class TurnRequest(GenerationRequest):
+    """The body of POST /v1/sessions/{id}/generate: the fields of a completion without a prompt."""
+
+    echo: ClassVar[bool] = False
+
+    @model_validator(mode="after")
+    def _check_turn(self) -> TurnRequest:
+        if self.cache_salt is not None:
+            raise RequestError("cache_salt is a session's, given when it is opened", "cache_salt")
+        if self.kv_transfer_params:
+            raise RequestError("a session's blocks stay where it is", "kv_transfer_params")
+        return self
+
+    def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
+        return self._sampling_params(defaults)

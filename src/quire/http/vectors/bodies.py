@@ -21,9 +21,9 @@ from quire.http.fields.strict import (
     at_most,
     between,
     expecting,
+    most_tokens,
     told,
 )
-from quire.http.fields.truncation import most_tokens
 from quire.text.prompt_form import PromptForm
 
 MOST_TEXTS = 2048  # OpenAI's own maximum

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from quire.core.protocol import PoolingParams
 from quire.http.answers.rendering import json_response, respond
 from quire.http.description.openapi import gives, takes
-from quire.http.doors.answering import in_their_words, options
+from quire.http.doors.answering import in_their_words
 from quire.http.doors.ollama_models import check_model
 from quire.http.service import Service
 from quire.http.vectors.answers import LlamaCppEmbedding, OllamaEmbedding, OllamaEmbeddings
@@ -37,7 +37,7 @@ def add_others(app: FastAPI, service: Service) -> None:
         asked = service.check_model(request.model)
         field = "content" if request.input is None else "input"
         params = PoolingParams(normalize=request.embd_normalize == 2)
-        own = options(asked, service.caller(http))
+        own = service.caller(http).options(asked.options)
         with in_their_words({"prompt": field}):
             finished = await vectors(service, request.texts(), params, own, {"prompt": field})
         told = (LlamaCppEmbedding(i, [numbers(one)]) for i, one in enumerate(finished))
@@ -57,7 +57,7 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
         longest = service.input_processor.max_model_len if request.truncate else None
         form = PromptForm() if longest is None else cut_to(longest)
         params = PoolingParams(normalize=True, dimensions=request.dimensions)
-        own = options(asked, service.caller(http))
+        own = service.caller(http).options(asked.options)
         texts = texts_of("input", request.input) if request.input else []  # none: it is to load
         with in_their_words({"prompt": "input"}):
             finished = await vectors(service, texts, params, own, {}, form) if texts else []
@@ -79,6 +79,6 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
         request.options.check_context(service.input_processor.max_model_len)
         if not request.prompt:
             return respond(OllamaEmbedding([]))
-        own = options(asked, service.caller(http))
+        own = service.caller(http).options(asked.options)
         (done,) = await vectors(service, [request.prompt], PoolingParams(), own, {})
         return respond(OllamaEmbedding(numbers(done)))

@@ -61,7 +61,7 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
             service,
             request.texts(),
             request.params,
-            options(request, caller, asked),
+            caller.options(asked.options, request.user, request.cache_salt, request.priority),
             {"prompt": "input", "client": "user"},
             request.form(service.input_processor.max_model_len),
         )
@@ -123,7 +123,8 @@ async def _scores(
     field: str,
 ) -> tuple[list[RequestOutput], list[float]]:
     names, processor = {"prompt": field, "client": "user"}, service.input_processor
-    own, form = options(request, caller, asked), request.cut(processor.max_model_len)
+    own = caller.options(asked.options, request.user, request.cache_salt, request.priority)
+    form = request.cut(processor.max_model_len)
     scoring = Scoring(processor.pooler, first, second, form.most)
     if scoring.cuts:
         if request.truncation_side == "left":
@@ -135,17 +136,6 @@ async def _scores(
         form = PromptForm()
     finished = await vectors(service, scoring.prompts, scoring.params, own, names, form)
     return finished, scoring.scores(finished)
-
-
-def options(request: Any, caller: Caller, asked: Asked) -> Json:
-    """What a request says of its place in line and in memory, and of its model."""
-    given = {
-        "cache_salt": caller.cache_salt(request.cache_salt) or None,
-        "priority": request.priority,
-        "client": caller.client(request.user) or None,
-        "origin": caller.origin,
-    }
-    return {name: value for name, value in given.items() if value is not None} | {**asked.options}
 
 
 def _head(
