@@ -22,9 +22,9 @@ from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.dashboard import Cell
 from quire.http.errors import TooManyWatchersError, UnknownRequestError
 from quire.http.live import asking, past, routes, watching
-from quire.http.live.state import Reader
+from quire.http.live.state import StateReader
 from quire.http.live.types import DecisionList, EngineState, MomentList, RequestStory
-from quire.http.live.watching import BlockLook, BlockWatch, Frames, Watcher
+from quire.http.live.watching import BlockLook, BlockWatch, BlockWatcher, Frames
 from support.block_truth import Frame, true_cells
 from support.described import as_described
 from support.live_server import MODEL, PATIENCE, LiveServer, eventually, live_server
@@ -67,9 +67,9 @@ def busy(server: LiveServer, count: int, **body: Any) -> Iterator[None]:
 
 def test_a_busy_servers_state_is_what_its_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
     truths: dict[int, dict[str, Any]] = {}
-    read = Reader.state
+    read = StateReader.state
 
-    def spied(reader: Reader, limit: int) -> EngineState:
+    def spied(reader: StateReader, limit: int) -> EngineState:
         scheduler = reader._engine.scheduler
         truths[reader._engine.stats.num_steps] = {
             "slots": scheduler.allocator.usage()._asdict(),
@@ -82,7 +82,7 @@ def test_a_busy_servers_state_is_what_its_engine_says(monkeypatch: pytest.Monkey
         }
         return read(reader, limit)
 
-    monkeypatch.setattr(Reader, "state", spied)
+    monkeypatch.setattr(StateReader, "state", spied)
     with live_server(SMALL) as server, busy(server, 6, max_tokens=30, ignore_eos=True):
         while not (state := get(server, "state", EngineState)).requests.preempted:
             assert server.engine.has_work
@@ -171,7 +171,7 @@ def test_a_watcher_sees_each_block_as_it_is(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_watcher_that_does_not_read_goes_on_from_a_snapshot() -> None:
     async def run() -> None:
-        watcher = Watcher()
+        watcher = BlockWatcher()
         watcher.put(Frames(b"whole", b"d0"))
         assert not watcher._frames, "it has not asked yet"
         first = asyncio.create_task(watcher.frame())
@@ -294,7 +294,7 @@ def test_a_thousand_who_ask_at_once_cost_one_answer(monkeypatch: pytest.MonkeyPa
 
     async def run() -> None:
         engine: Any = SimpleNamespace(call=call)
-        ask = asking.Asker(engine).ask
+        ask = asking.Queries(engine).ask
         many = [asyncio.create_task(ask("state", reads("state"))) for _ in range(1000)]
         wrong = asyncio.create_task(ask("wrong", reads("wrong")))
         await sleep(0)

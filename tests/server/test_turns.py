@@ -16,7 +16,7 @@ import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from quire.http.guards.connections import Connection, Connections
+from quire.http.guards.connections import ClientConnection, Connections
 from quire.http.guards.hang_up import CancelOnDisconnect
 from quire.http.guards.turns import Haste, Turnstile
 
@@ -117,7 +117,7 @@ class Wire(asyncio.Transport):
         self.paused = False
 
 
-Connect = Callable[..., Connection]
+Connect = Callable[..., ClientConnection]
 
 
 @contextmanager
@@ -126,8 +126,8 @@ def connecting(app: Any, most: int = 100) -> Iterator[Connect]:
     config = uvicorn.Config(app, log_config=None, lifespan="off", proxy_headers=False)
     others, state = Connections(most, 60.0), ServerState()
 
-    def connect(received: bytes, host: str = "a") -> Connection:
-        connection = Connection(others, config=config, server_state=state, app_state={})
+    def connect(received: bytes, host: str = "a") -> ClientConnection:
+        connection = ClientConnection(others, config=config, server_state=state, app_state={})
         connection.connection_made(Wire(host))
         connection.data_received(received)
         return connection
@@ -270,7 +270,7 @@ def test_who_leaves_leaves_no_garbage(received: bytes, gone: Exception | None) -
             for _ in range(20):
                 await asyncio.sleep(0)
 
-    left: list[weakref.ref[Connection]] = []
+    left: list[weakref.ref[ClientConnection]] = []
     gc.disable()
     try:
         asyncio.run(main())

@@ -19,7 +19,7 @@ from quire.http.vectors.answers import (
     LlamaCppEmbedding,
     OllamaEmbedding,
     OllamaEmbeddings,
-    Ranking,
+    Reranked,
     ScoreList,
 )
 from quire.http.vectors.bodies import EmbeddingRequest
@@ -126,7 +126,7 @@ def test_pairs_are_scored_and_documents_ranked(shared: LiveServer) -> None:
     scored = shared.http.post("/score", json={"text_1": query, "text_2": others})
     scores = [one.score for one in as_described(ScoreList, scored.content).data]
     ranked = shared.http.post("/v1/rerank", json={"query": query, "documents": others, "top_n": 2})
-    results = as_described(Ranking, ranked.content).results
+    results = as_described(Reranked, ranked.content).results
     best = sorted(range(3), key=lambda i: -scores[i])[:2]
     assert [one.index for one in results] == best
     assert [one.relevance_score for one in results] == [scores[i] for i in best]

@@ -21,7 +21,7 @@ from quire.engine.recent import Recent
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
 from quire.http.answers.rendering import encode
-from quire.http.live.state import Reader
+from quire.http.live.state import StateReader
 from quire.http.live.types import RequestStory
 from quire.tools.recording.form import STORIES, RecordingHeader, Writer
 from quire_lab.simulation.engine import SimulatedEngine
@@ -89,7 +89,7 @@ class Look:
         self.notes = Notes(engine)
         limits = engine.limits
         layers = [(len(kv_group.layers), 0) for kv_group in limits.kv_groups]
-        self.reader = Reader(
+        self.reader = StateReader(
             self.notes, model_name, limits.max_model_len, kv_layers=layers, wall=self.notes.clock
         )
         self.model_name = model_name

@@ -30,7 +30,7 @@ from quire.http.guards.hang_up import CancelOnDisconnect, CloseUnread
 from quire.http.guards.keys import RequireApiKey
 from quire.http.live.page import add_page
 from quire.http.live.routes import add_live
-from quire.http.live.state import EngineReader, Past
+from quire.http.live.state import EngineReader, History
 from quire.http.live.watching import BlockWatch
 from quire.http.metrics import ServerMetrics
 from quire.http.openai.answers import (
@@ -69,7 +69,7 @@ def create_app(
     spans = _span_sender(engine, model_names[0], config)
     metrics = ServerMetrics(engine, model_names[0], config.metrics_names, spans)
     names, facts = tuple(model_names), facts or ModelFacts()
-    past = Past(EngineReader(engine, names[0], facts.kv_layers), engine.clock)
+    past = History(EngineReader(engine, names[0], facts.kv_layers), engine.clock)
 
     def took_step(deltas: Sequence[Delta]) -> None:
         metrics.observe_step(deltas)

@@ -16,7 +16,7 @@ from quire.http.config.server import ServerConfig
 from quire.http.service import ModelFacts
 
 
-class Served(NamedTuple):
+class ServedApp(NamedTuple):
     app: FastAPI
     engine: Engine
     capacity: Capacity
@@ -24,7 +24,7 @@ class Served(NamedTuple):
 
 def build(
     engine_config: EngineConfig, config: ServerConfig, replica: str = "", engines: int = 1
-) -> Served:
+) -> ServedApp:
     """Load the model, and make its app.
 
     replica: what the engine is called among others that serve together.
@@ -45,4 +45,4 @@ def build(
     )
     names = config.served_model_name or [capacity.model_name]
     app = create_app(engine, names, config, facts=facts, replica=replica)
-    return Served(app, engine, capacity)
+    return ServedApp(app, engine, capacity)

@@ -26,7 +26,7 @@ _METRICS: dict[int | str, dict[str, Any]] = {200: {"description": "The metrics."
 _LONGEST = 60.0  # seconds of a profile
 
 
-class Load(Answer):
+class ServerLoad(Answer):
     server_load: int
 
 
@@ -63,10 +63,10 @@ def add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
         """What /health tells, where SageMaker asks."""
         return await health()
 
-    @app.get("/load", responses=gives(Load))
+    @app.get("/load", responses=gives(ServerLoad))
     async def load() -> Response:
         """How many requests are being answered."""
-        return respond(Load(drain.running))
+        return respond(ServerLoad(drain.running))
 
     @app.get("/version", responses=gives(Version))
     async def version() -> Response:

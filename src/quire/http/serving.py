@@ -26,7 +26,7 @@ from fastapi import FastAPI
 from quire.engine.streams import nobody_waits
 from quire.http.config.open_files import make_room
 from quire.http.config.server import ServerConfig
-from quire.http.guards.connections import Connection, Connections
+from quire.http.guards.connections import ClientConnection, Connections
 from quire.http.guards.last_resort import LastResort
 from quire.http.guards.listening import listen
 
@@ -66,7 +66,7 @@ class Server(uvicorn.Server):
         assert config.max_connections is not None
         connections = Connections(config.max_connections, config.request_read_timeout)
         # uvicorn calls it as it calls the class.
-        protocol = cast(type[asyncio.Protocol], partial(Connection, connections))
+        protocol = cast(type[asyncio.Protocol], partial(ClientConnection, connections))
         super().__init__(
             uvicorn.Config(
                 app,
@@ -158,7 +158,7 @@ class Server(uvicorn.Server):
         stopping.cancel()
         await self._wait(self._delivered, _SLOWEST_CLIENT)
         for connection in list(self.server_state.connections):  # idle, or of those who do not read
-            cast(Connection, connection).cut()
+            cast(ClientConnection, connection).cut()
         await super().shutdown(sockets)
         if self.force_exit:  # uvicorn leaves this out then
             await self.lifespan.shutdown()

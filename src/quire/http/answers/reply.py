@@ -85,7 +85,7 @@ class Wording(Protocol):
         ...
 
 
-class Run(Protocol):
+class StartRun(Protocol):
     """Begins the work, given an id for it that no other has."""
 
     def __call__(self, request_id: str, *, whole: bool) -> Progress:
@@ -100,7 +100,7 @@ async def answer(
     model: str,
     params: SamplingParams,
     wording: Wording,
-    run: Run,
+    run: StartRun,
     prompts: Sequence[Sequence[int]] = (),
 ) -> Response:
     """Answer as the request asks, at once or as a stream.

@@ -1,7 +1,7 @@
 """What all chat doors share: from a turn of a conversation to a prompt, and from text to events.
 
-A door reads its own request into a ``Turn``, has ``begin`` make a ``Conversation`` of it, and words
-what that says.
+A door reads its own request into a ``ChatTurn``, has ``begin`` make a ``PreparedChat`` of it, and
+words what that says.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ID_LENGTH = 24
 
 
 @dataclass(frozen=True)
-class Turn:
+class ChatTurn:
     """What a door asks of a conversation, in no door's words.
 
     messages: in OpenAI's form. A text, or no content; calls' arguments as JSON or as objects.
@@ -71,7 +71,7 @@ class Turn:
     field_names: Mapping[str, str] = field(default_factory=dict)
 
 
-class Usage(NamedTuple):
+class TurnUsage(NamedTuple):
     """The tokens of a request. None: not to be told, or not known."""
 
     prompt: int
@@ -83,7 +83,7 @@ class Usage(NamedTuple):
 class Listener:
     """What one choice says, as its text comes."""
 
-    def __init__(self, parser: Parser, turn: Turn) -> None:
+    def __init__(self, parser: Parser, turn: ChatTurn) -> None:
         self._parser = parser
         self.is_plain = parser.is_plain  # all that is said is content
         self._reasoning = turn.include_reasoning
@@ -125,14 +125,14 @@ class Listener:
         return self._most_calls is None or event.number < self._most_calls
 
 
-class Conversation:
+class PreparedChat:
     """A turn that is ready to run, and what comes of it.
 
     params: the turn's, with what calls and reasoning need.
     """
 
     def __init__(
-        self, service: Service, turn: Turn, prompt: Mapping[str, Any], begun: Begun
+        self, service: Service, turn: ChatTurn, prompt: Mapping[str, Any], begun: Begun
     ) -> None:
         """begun: what the prompt holds of the answer."""
         self._service = service
@@ -181,7 +181,7 @@ class Conversation:
         reply = Reply.of(listener.hear(output))
         return reply, listener.finish_reason(output.finish_reason)
 
-    def usage(self, request: RequestOutput) -> Usage:
+    def usage(self, request: RequestOutput) -> TurnUsage:
         service, metrics = self._service, request.metrics
         cached = metrics.cached_tokens if service.config.enable_prompt_tokens_details else None
         counts = [
@@ -189,7 +189,7 @@ class Conversation:
             for output in request.outputs
         ]
         reasoning = None if None in counts else sum(count or 0 for count in counts)
-        return Usage(metrics.num_prompt_tokens, metrics.num_output_tokens, cached, reasoning)
+        return TurnUsage(metrics.num_prompt_tokens, metrics.num_output_tokens, cached, reasoning)
 
     def call_id(self) -> str:
         """A new id for a call: whatever its chat template takes back."""
@@ -201,7 +201,7 @@ class Conversation:
         return Listener(self._service.speech.parser(self._tools, self._begun), self._turn)
 
 
-async def begin(service: Service, turn: Turn) -> Conversation:
+async def begin(service: Service, turn: ChatTurn) -> PreparedChat:
     """Check a turn and render its prompt. RequestError where it cannot be served."""
     with in_callers_words(turn.field_names):
         check_answer(1, turn.params, service.input_processor, service.config.max_logprobs)
@@ -216,16 +216,16 @@ async def begin(service: Service, turn: Turn) -> Conversation:
             token_ids, begun = await chat
         origin = turn.options.get("origin", Origin())._replace(operation="chat")
         prompt = {"prompt_token_ids": token_ids, **turn.options, "origin": origin}
-        return Conversation(service, turn, prompt, begun)
+        return PreparedChat(service, turn, prompt, begun)
 
 
-def _listens(service: Service, turn: Turn) -> bool:
+def _listens(service: Service, turn: ChatTurn) -> bool:
     """Whether calls are looked for, if there are tools."""
     mode = turn.choice.mode
     return mode == "required" or (mode == "auto" and service.config.enable_auto_tool_choice)
 
 
-def _check_dialect(service: Service, turn: Turn) -> None:
+def _check_dialect(service: Service, turn: ChatTurn) -> None:
     if not turn.tools or not _listens(service, turn) or service.speech.reads_calls:
         return
     raise RequestError(
@@ -235,7 +235,7 @@ def _check_dialect(service: Service, turn: Turn) -> None:
     )
 
 
-def _variables(service: Service, turn: Turn) -> Mapping[str, Any]:
+def _variables(service: Service, turn: ChatTurn) -> Mapping[str, Any]:
     """What the chat template is given beside the messages."""
     own = _TEMPLATE_OWN & turn.variables.keys()
     if own:

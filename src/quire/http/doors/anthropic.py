@@ -14,12 +14,12 @@ from msgspec import UNSET, UnsetType
 from quire.core.protocol import SamplingParams
 from quire.http.answers.rendering import Answer, Json, respond
 from quire.http.answers.streaming import PINGED_EVENTS, Events, EventStream
-from quire.http.chats.conversation import Conversation, begin
+from quire.http.chats.conversation import PreparedChat, begin
 from quire.http.description.openapi import gives, takes
 from quire.http.doors.answering import in_their_words
 from quire.http.doors.anthropic_turns import FIELD_NAMES, sampling_params, turn
 from quire.http.doors.anthropic_types import CountTokensRequest, MessagesRequest
-from quire.http.doors.blocks import Block, Change, Closed, Grown, Kind, Opened
+from quire.http.doors.blocks import Block, BlockClosed, BlockGrown, BlockOpened, Change, Kind
 from quire.http.doors.telling import Telling
 from quire.http.error_shapes import AnthropicErrorAnswer
 from quire.http.service import Service
@@ -105,7 +105,7 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
 class MessageWriter:
     """What the model says as one message, whole or as events."""
 
-    def __init__(self, conversation: Conversation, model: str) -> None:
+    def __init__(self, conversation: PreparedChat, model: str) -> None:
         self._conversation = conversation
         self._telling = Telling(conversation, _new_call_id, FIELD_NAMES)
         self._told = self._telling.told
@@ -178,15 +178,15 @@ def _content(block: Block) -> Json:
 def _events(change: Change) -> Iterator[MessageEvent]:
     index = change.block.index
     match change:
-        case Opened(block):
+        case BlockOpened(block):
             empty = Block(index, block.kind, name=block.name, call_id=block.call_id)
             content = _content(empty)
             yield MessageEvent("content_block_start", index=index, content_block=content)
-        case Grown(block, text):
+        case BlockGrown(block, text):
             kind, name = _DELTAS[block.kind]
             delta = {"type": kind, name: text}
             yield MessageEvent("content_block_delta", index=index, delta=delta)
-        case Closed(block):
+        case BlockClosed(block):
             if block.kind is Kind.REASONING:
                 delta = {"type": "signature_delta", "signature": ""}
                 yield MessageEvent("content_block_delta", index=index, delta=delta)

@@ -13,7 +13,7 @@ from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json
 from quire.http.answers.streaming import Events
 from quire.http.doors.answering import now
-from quire.http.doors.blocks import Block, Change, Closed, Grown, Kind
+from quire.http.doors.blocks import Block, BlockClosed, BlockGrown, Change, Kind
 from quire.http.doors.ollama_types import OllamaRequest
 from quire.http.doors.telling import Telling
 
@@ -132,13 +132,13 @@ class OllamaWriter:
         said: list[Json] = []
         for change in changes:
             match change:
-                case Grown(block, text) if block.kind is Kind.TEXT:
+                case BlockGrown(block, text) if block.kind is Kind.TEXT:
                     said.append({"content": text})
-                case Grown(block, text) if block.kind is Kind.REASONING:
+                case BlockGrown(block, text) if block.kind is Kind.REASONING:
                     said.append({"thinking": text})
-                case Closed(block) if _is_call(block):
+                case BlockClosed(block) if _is_call(block):
                     said.append({"tool_calls": [OllamaMessageCall.of(block)]})
-                case Closed(block) if block.cut is not None:
+                case BlockClosed(block) if block.cut is not None:
                     said.append({"content": block.cut})
         logprobs = self._logprobs(delta)
         if logprobs and not said:

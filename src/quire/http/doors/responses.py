@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from quire.core.errors import RequestError
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import NAMED_EVENTS, EventStream
-from quire.http.chats.conversation import Conversation, begin
+from quire.http.chats.conversation import PreparedChat, begin
 from quire.http.description.openapi import gives, takes
 from quire.http.doors.answering import in_their_words
 from quire.http.doors.responses_store import ResponseStore
@@ -126,7 +126,7 @@ async def _begin(
     request: ResponsesRequest,
     items: list[Json],
     model: Asked,
-) -> Conversation:
+) -> PreparedChat:
     history = await _history(service, store, caller.key, request.previous_response_id)
     with in_their_words(FIELD_NAMES):
         asked = caller.options(model.options, request.user)

@@ -37,7 +37,7 @@ _NO_GRAMMAR = "a custom tool's input is kept to no grammar here"
 _SEPARATOR, _DIGITS = "__", 8
 
 
-class Origin(NamedTuple):
+class ToolOrigin(NamedTuple):
     """What a function of the model's is to the caller."""
 
     name: str
@@ -158,13 +158,13 @@ class Offered:
 
     tools: Sequence[Tool]
     choice: ToolChoice
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, ToolOrigin]
     left_out: Mapping[str, str]
 
     @classmethod
     def of(cls, tools: Iterable[Any], choice: Any) -> Offered:
         told: list[Tool] = []
-        origins: dict[str, Origin] = {}
+        origins: dict[str, ToolOrigin] = {}
         left_out: dict[str, str] = {}
         for tool, namespace in _flat(tools):
             if isinstance(tool, HostedTool):
@@ -175,7 +175,7 @@ class Offered:
                 left_out[name] = f"the tool {shown(name)} was left out: {_NO_GRAMMAR}"
                 continue
             told.append(tool.as_tool(name))
-            origins[name] = Origin(tool.name, namespace, isinstance(tool, CustomTool))
+            origins[name] = ToolOrigin(tool.name, namespace, isinstance(tool, CustomTool))
         return cls(told, _chosen(choice, origins, left_out), origins, left_out)
 
     @property
@@ -183,8 +183,8 @@ class Offered:
         """What the caller is told of that."""
         return [*self.left_out.values()]
 
-    def origin(self, name: str) -> Origin:
-        return self.origins.get(name, Origin(name))
+    def origin(self, name: str) -> ToolOrigin:
+        return self.origins.get(name, ToolOrigin(name))
 
 
 def flat_name(namespace: str | None, name: str) -> str:
@@ -221,7 +221,9 @@ def _flat(tools: Iterable[Any]) -> Iterator[tuple[Any, str | None]]:
             yield tool, None
 
 
-def _chosen(choice: Any, origins: Mapping[str, Origin], left_out: Mapping[str, str]) -> ToolChoice:
+def _chosen(
+    choice: Any, origins: Mapping[str, ToolOrigin], left_out: Mapping[str, str]
+) -> ToolChoice:
     """RequestError where a tool that was left out must be called."""
     match choice:
         case str():
@@ -248,7 +250,7 @@ def _check_any(mode: str, counting: Collection[str], left_out: Mapping[str, str]
         )
 
 
-def _known(named: ResponsesNamedTool, origins: Mapping[str, Origin]) -> str:
+def _known(named: ResponsesNamedTool, origins: Mapping[str, ToolOrigin]) -> str:
     """The model's name of a tool that a caller names in full, or as its namespace does."""
     whole = flat_name(named.namespace, named.name)
     found = [name for name, origin in origins.items() if origin.name == named.name]

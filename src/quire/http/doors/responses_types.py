@@ -18,7 +18,7 @@ _Status = Literal["in_progress", "completed", "incomplete"]
 _LOGPROBS = "message.output_text.logprobs"
 
 
-class Part(Strict):
+class ContentPart(Strict):
     """A piece of a message, as a client sends it or as it has got it from here."""
 
     type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
@@ -32,7 +32,7 @@ def _as_parts(value: Any) -> Any:
 
 
 _Parts = Annotated[
-    list[Part],
+    list[ContentPart],
     Field(fail_fast=True),
     at_most(_MOST_PARTS, "parts"),
     BeforeValidator(_as_parts),

@@ -13,8 +13,8 @@ from quire.engine.outputs import Delta
 from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json
 from quire.http.answers.streaming import Events
-from quire.http.chats.conversation import Conversation
-from quire.http.doors.blocks import Block, Change, Closed, Grown, Kind, Opened
+from quire.http.chats.conversation import PreparedChat
+from quire.http.doors.blocks import Block, BlockClosed, BlockGrown, BlockOpened, Change, Kind
 from quire.http.doors.responses_tools import input_of
 from quire.http.doors.responses_turns import FIELD_NAMES
 from quire.http.doors.responses_types import ResponsesRequest
@@ -104,7 +104,7 @@ class ResponseWriter:
 
     def __init__(
         self,
-        conversation: Conversation,
+        conversation: PreparedChat,
         request: ResponsesRequest,
         model: str,
         own_id: str,
@@ -178,15 +178,15 @@ class ResponseWriter:
         block = change.block
         place: Json = {"output_index": block.index}
         match change:
-            case Opened():
+            case BlockOpened():
                 empty = Block(block.index, block.kind, "", block.name, block.call_id)
                 item = self._item(empty, begun=True)
                 yield self._event("response.output_item.added", **place, item=item)
                 if block.kind is not Kind.CALL:
                     yield self._part_event("added", block, _part(block.kind, ""))
-            case Grown(_, text):
+            case BlockGrown(_, text):
                 yield from self._growth(block, text)
-            case Closed():
+            case BlockClosed():
                 if block.kind is Kind.TEXT and ended and self._untold:
                     yield from self._growth(block, "")  # tokens whose text is not told
                 yield from self._closing(block)

@@ -24,7 +24,7 @@ class Hears(Protocol):
 
 
 class Speaker(Protocol):
-    """A ``Conversation``, or what is like one."""
+    """A ``PreparedChat``, or what is like one."""
 
     def run(self, request_id: str, *, whole: bool) -> Progress: ...
 

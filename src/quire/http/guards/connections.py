@@ -46,11 +46,11 @@ class Connections:
         self.turnstile = Turnstile(haste)
         self.leaving = Turnstile(haste)
         self._most = most
-        self._open: set[Connection] = set()
-        self._waiting: OrderedDict[Connection, None] = OrderedDict()
+        self._open: set[ClientConnection] = set()
+        self._waiting: OrderedDict[ClientConnection, None] = OrderedDict()
         self._warned = False
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: ClientConnection) -> bool:
         """Whether there is room for a new connection, made by closing another if need be."""
         if len(self._open) >= self._most:
             if not self._warned:
@@ -65,21 +65,21 @@ class Connections:
         self.waits(connection)
         return True
 
-    def waits(self, connection: Connection) -> None:
+    def waits(self, connection: ClientConnection) -> None:
         """It waits for its client."""
         if connection in self._open:
             self._waiting.setdefault(connection)
 
-    def works(self, connection: Connection) -> None:
+    def works(self, connection: ClientConnection) -> None:
         """Its client waits for it: it is not closed for another's sake."""
         self._waiting.pop(connection, None)
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
         self._waiting.pop(connection, None)
 
 
-class Connection(HttpToolsProtocol):
+class ClientConnection(HttpToolsProtocol):
     """uvicorn's protocol for one connection, with limits for its number and for requests' heads.
 
     What uvicorn has for requests is made when the first comes: thousands of connections that send

@@ -72,7 +72,7 @@ def _why_no_json(body: bytes | bytearray, complaint: str) -> str:
 
 def _check_structure(body: bytes | bytearray) -> None:
     """Refuse what would take long to parse, without parsing it."""
-    counts = _Counts(*map(body.count, (b"[", b"{", b":", b",")))
+    counts = _Marks(*map(body.count, (b"[", b"{", b":", b",")))
     if not counts.complaint:  # although they count texts too
         return
     complaint = _counts_outside_texts(body).complaint
@@ -80,7 +80,7 @@ def _check_structure(body: bytes | bytearray) -> None:
         raise HTTPException(400, complaint)
 
 
-class _Counts(NamedTuple):
+class _Marks(NamedTuple):
     """How often the characters occur that JSON's structure is made of."""
 
     brackets: int
@@ -100,7 +100,7 @@ class _Counts(NamedTuple):
         return ""
 
 
-def _counts_outside_texts(body: bytes | bytearray) -> _Counts:
+def _counts_outside_texts(body: bytes | bytearray) -> _Marks:
     """By numpy, which lets other threads run meanwhile."""
     bare = np.frombuffer(body.replace(rb"\\", b"__").replace(rb"\"", b"__"), np.uint8)
     totals = np.zeros(4, int)
@@ -111,7 +111,7 @@ def _counts_outside_texts(body: bytes | bytearray) -> _Counts:
         in_text = quotes[-1] & 1
         outside = quotes & 1 == 0
         totals += [np.count_nonzero((piece == ord(mark)) & outside) for mark in "[{:,"]
-    return _Counts(*totals.tolist())
+    return _Marks(*totals.tolist())
 
 
 def _unreadable_field(body: bytes | bytearray) -> str | None:

@@ -13,7 +13,7 @@ _SHARE = 1 / 50
 """Of the engine's time, for those who ask."""
 
 
-class Asker:
+class Queries:
     """Asks an engine one question after the other; for one event loop.
 
     Who asks what others have asked, and the engine has not been told of yet, gets their answer.

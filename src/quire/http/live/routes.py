@@ -18,8 +18,8 @@ from quire.http.answers.rendering import respond
 from quire.http.answers.streaming import DATA, event
 from quire.http.description.openapi import gives
 from quire.http.errors import UnknownRequestError
-from quire.http.live.asking import Asker
-from quire.http.live.state import EngineReader, Past
+from quire.http.live.asking import Queries
+from quire.http.live.state import EngineReader, History
 from quire.http.live.types import (
     AbortedRequest,
     BlockStory,
@@ -67,10 +67,10 @@ Limit = Annotated[int, Query(ge=0, le=1000)]
 logger = logging.getLogger(__name__)
 
 
-def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: Past) -> None:
+def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: History) -> None:
     """What may be asked of a running engine."""
     reader = EngineReader(service.engine.engine, service.model_names[0], service.facts.kv_layers)
-    ask, show_text = Asker(service.engine).ask, service.config.dashboard_show_text
+    ask, show_text = Queries(service.engine).ask, service.config.dashboard_show_text
 
     @app.get("/v1/quire/state", responses=gives(EngineState))
     async def state(limit: Limit = 100) -> Response:

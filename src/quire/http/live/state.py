@@ -34,18 +34,18 @@ from quire.engine.engine import Engine
 from quire.engine.observed import Observed
 from quire.http.errors import UnknownRequestError
 from quire.http.live.types import (
-    AdapterTold,
+    AdapterRow,
     BlockStory,
     DecisionList,
-    DecisionTold,
+    DecisionRow,
     EngineState,
     Latencies,
     Moment,
     RequestStory,
-    SessionTold,
-    Settings,
-    Speculating,
-    StoreTold,
+    SessionRow,
+    SettingsNow,
+    SpeculationFigures,
+    StoreFigures,
 )
 
 _T = TypeVar("_T")
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 _KEPT, _APART = 600.0, 3.0  # seconds
 
 
-class Reader:
+class StateReader:
     """Reads one engine.
 
     model_name: what it is called. kv_layers: of each KV group, the model's and a draft model's.
@@ -186,9 +186,9 @@ class Reader:
             accepted_tokens=progress.num_accepted_tokens,
         )
 
-    def _told(self, noted: Noted) -> DecisionTold:
+    def _told(self, noted: Noted) -> DecisionRow:
         decision, ago = noted.decision, self._engine.clock() - noted.time
-        return DecisionTold(
+        return DecisionRow(
             noted.number,
             self._wall() - ago,
             decision.what.value,
@@ -202,14 +202,14 @@ class Reader:
             decision.remedy,
         )
 
-    def _speculation(self) -> Speculating | None:
+    def _speculation(self) -> SpeculationFigures | None:
         stats, speculation = self._engine.stats, self._engine.capabilities.speculation
         if speculation is None:
             return None
         by_length = list(stats.accepted_by_position)
         while by_length and not by_length[-1]:
             by_length.pop()
-        return Speculating(
+        return SpeculationFigures(
             [one.name for one in speculation.drafters],
             stats.num_drafts,
             stats.num_draft_tokens,
@@ -218,9 +218,9 @@ class Reader:
             speculation.num_bytes,
         )
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> SettingsNow:
         engine, scheduler = self._engine, self._engine.scheduler
-        return Settings(
+        return SettingsNow(
             self._max_model_len,
             scheduler.batch.max_num_seqs,
             scheduler.batch.max_num_batched_tokens,
@@ -230,24 +230,24 @@ class Reader:
             self._session_timeout,
         )
 
-    def _adapters(self) -> list[AdapterTold] | None:
+    def _adapters(self) -> list[AdapterRow] | None:
         adapters = self._engine.capabilities.adapters
         if adapters is None:
             return None
         running = {one.name for one in self._engine.scheduler.adapters.in_use}
         here = {one.name for one in adapters.weights}
         return [
-            AdapterTold(one.name, one.name in running, one.name in here) for one in adapters.cards
+            AdapterRow(one.name, one.name in running, one.name in here) for one in adapters.cards
         ]
 
-    def _store(self) -> StoreTold | None:
+    def _store(self) -> StoreFigures | None:
         store = self._engine.capabilities.store
         if isinstance(store, Tiers):
             store = store.disk
         if store is None:
             return None
         counts = store.counts
-        return StoreTold(
+        return StoreFigures(
             store.num_bytes,
             not store.quiet,
             counts.read_blocks,
@@ -256,9 +256,9 @@ class Reader:
             counts.bad_blocks,
         )
 
-    def _session(self, session: Session) -> SessionTold:
+    def _session(self, session: Session) -> SessionRow:
         holder = session.turn or session.resting
-        return SessionTold(
+        return SessionRow(
             session.session_id,
             number_of(session.resting),
             len(session.history),
@@ -268,7 +268,7 @@ class Reader:
         )
 
 
-class EngineReader(Reader):
+class EngineReader(StateReader):
     """Reads an engine that has a model, and so knows texts."""
 
     def __init__(
@@ -296,13 +296,13 @@ def _last(many: Sequence[_T], limit: int) -> Sequence[_T]:
     return many[-limit:] if limit else ()
 
 
-class Past:
+class History:
     """Notes a moment now and then, while there are steps: an idle engine is left alone.
 
     moments: oldest first. To be touched in the engine's thread.
     """
 
-    def __init__(self, reader: Reader, clock: Callable[[], float]) -> None:
+    def __init__(self, reader: StateReader, clock: Callable[[], float]) -> None:
         self._reader, self._clock = reader, clock
         self.moments: deque[Moment] = deque(maxlen=round(_KEPT / _APART))
         self._due = 0.0

@@ -10,7 +10,7 @@ from quire.engine.recent import Percentiles, Rates
 from quire.http.answers.rendering import Answer
 
 
-class DecisionTold(Answer):
+class DecisionRow(Answer):
     """number: of all decisions, from 1. time: in seconds since 1970.
 
     swap_seconds, recompute_seconds: what either way of preempting it costs.
@@ -36,7 +36,7 @@ class Latencies(Answer):
     between_tokens: Percentiles
 
 
-class Speculating(Answer):
+class SpeculationFigures(Answer):
     """drafters: in the order in which they are heard. drafts: times that a sequence was drafted for
     in a step. accepted_by_position: drafts that were right, the first of each time first. bytes: of
     memory that drafters hold.
@@ -50,7 +50,7 @@ class Speculating(Answer):
     bytes: int
 
 
-class Settings(Answer):
+class SettingsNow(Answer):
     """What bounds who runs and who waits, by names of `quire serve`'s settings; null: none."""
 
     max_model_len: int | None
@@ -62,7 +62,7 @@ class Settings(Answer):
     session_timeout: float | None
 
 
-class SessionTold(Answer):
+class SessionRow(Answer):
     """number: as blocks have it for their owner. busy: it has a turn."""
 
     id: str
@@ -73,7 +73,7 @@ class SessionTold(Answer):
     blocks: int
 
 
-class AdapterTold(Answer):
+class AdapterRow(Answer):
     """running: it has one of the slots."""
 
     name: str
@@ -81,7 +81,7 @@ class AdapterTold(Answer):
     in_memory: bool
 
 
-class StoreTold(Answer):
+class StoreFigures(Answer):
     """bytes: on disk, of all engines that share the store."""
 
     bytes: int
@@ -108,7 +108,7 @@ class Moment(Answer, kw_only=True):
     latencies: Latencies
     prefix_cache: PrefixCache
     decisions: dict[str, int]
-    speculation: Speculating | None
+    speculation: SpeculationFigures | None
 
 
 class MomentList(Answer, kw_only=True):
@@ -133,20 +133,20 @@ class EngineState(Moment, kw_only=True):
     queue_predicted_seconds: float
     step_parts: StepParts | None
     latest_decision: int
-    last_preemption: DecisionTold | None
-    settings: Settings
+    last_preemption: DecisionRow | None
+    settings: SettingsNow
     num_sessions: int
-    sessions: list[SessionTold]
-    adapters: list[AdapterTold] | None
+    sessions: list[SessionRow]
+    adapters: list[AdapterRow] | None
     ranks: int | None
-    store: StoreTold | None
+    store: StoreFigures | None
 
 
 class DecisionList(Answer, kw_only=True):
     """latest: the number of the latest of all."""
 
     object: Literal["list"] = "list"
-    data: list[DecisionTold]
+    data: list[DecisionRow]
     latest: int
 
 
@@ -165,7 +165,7 @@ class RequestStory(Answer, kw_only=True):
     step: int
     request: Row
     tables: list[BranchTable]
-    decisions: list[DecisionTold]
+    decisions: list[DecisionRow]
     prompt: str | None
     outputs: list[str] | None
 

@@ -67,7 +67,7 @@ class BlockLook:
             self._tracker = None
 
 
-class Watcher:
+class BlockWatcher:
     """One who watches."""
 
     def __init__(self) -> None:
@@ -126,16 +126,16 @@ class BlockWatch:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._look = BlockLook(engine)
-        self._watchers: set[Watcher] = set()
+        self._watchers: set[BlockWatcher] = set()
         self._came = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @contextmanager
-    def watching(self) -> Iterator[Watcher]:
+    def watching(self) -> Iterator[BlockWatcher]:
         """TooManyWatchersError if as many watch already as may."""
         if len(self._watchers) >= _MOST:
             raise TooManyWatchersError(f"{_MOST} watch the blocks already", _RETRY_AFTER)
-        watcher = Watcher()
+        watcher = BlockWatcher()
         self._watchers.add(watcher)
         self._came.set()
         if self._task is None or self._task.done():

@@ -49,7 +49,7 @@ class _Whole(Answer, kw_only=True):
     metrics: list[dict[str, Any]] | None = None
 
 
-class Chunk(Answer, kw_only=True):
+class _Chunk(Answer, kw_only=True):
     """What chunks have in common. ``prompt_token_ids`` is null in the first one of a chat."""
 
     id: str
@@ -95,7 +95,7 @@ class Completion(_Whole, kw_only=True):
     warnings: list[str] | UnsetType = UNSET
 
 
-class CompletionChunk(Chunk, kw_only=True):
+class CompletionChunk(_Chunk, kw_only=True):
     object: Literal["text_completion"] = "text_completion"
     choices: Sequence[CompletionChunkChoice]
 
@@ -164,6 +164,6 @@ class ChatCompletion(_Whole, kw_only=True):
     warnings: list[str] | UnsetType = UNSET
 
 
-class ChatCompletionChunk(Chunk, kw_only=True):
+class ChatCompletionChunk(_Chunk, kw_only=True):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     choices: Sequence[ChatChunkChoice]

@@ -53,7 +53,7 @@ class Ranked(Answer):
     document: RankedText | UnsetType = UNSET
 
 
-class Ranking(Answer, kw_only=True):
+class Reranked(Answer, kw_only=True):
     """The documents, the best first."""
 
     id: str

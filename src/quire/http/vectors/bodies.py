@@ -36,7 +36,7 @@ _Most = Annotated[int, between(-1, MAX_INTEGER)] | None
 _MOST_TOLD = "cut longer texts, or pairs of texts, to so many tokens; -1: to as many as fit"
 
 
-class _Asked(Strict):
+class _CommonFields(Strict):
     """What requests have in common beside their texts."""
 
     model: str | None = told(None, "a name that /v1/models lists; left out, the one that is served")
@@ -57,7 +57,7 @@ class _Asked(Strict):
         return PromptForm() if most is None else cut_to(most, self.truncation_side)
 
 
-class EmbeddingRequest(_Asked):
+class EmbeddingRequest(_CommonFields):
     """The body of POST /v1/embeddings."""
 
     input: _Input = told(
@@ -82,7 +82,7 @@ class EmbeddingRequest(_Asked):
         return replace(self.cut(max_model_len), add_special_tokens=added)
 
 
-class ScoreRequest(_Asked):
+class ScoreRequest(_CommonFields):
     """The body of POST /v1/score: pairs of texts, or one text and several others."""
 
     text_1: _Pair | None = told(None, "the first texts of pairs, or one for all", examples=["Hi"])
@@ -109,7 +109,7 @@ class Document(Strict):
     text: str
 
 
-class RerankRequest(_Asked):
+class RerankRequest(_CommonFields):
     """The body of POST /v1/rerank, as Cohere's and Jina's clients send it."""
 
     query: str = told(..., "what is looked for", examples=["a bird that swims"])

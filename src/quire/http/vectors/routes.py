@@ -22,7 +22,7 @@ from quire.http.vectors.answers import (
     EmbeddingList,
     Ranked,
     RankedText,
-    Ranking,
+    Reranked,
     Score,
     ScoreList,
 )
@@ -89,11 +89,11 @@ def _add_scores(app: FastAPI, service: Service) -> None:
         data = [Score(index=i, score=one) for i, one in enumerate(scores)]
         return respond(ScoreList(**head, created=int(time.time()), data=data))
 
-    @app.post("/v1/rerank", openapi_extra=takes(RerankRequest), responses=gives(Ranking))
-    @app.post("/v2/rerank", openapi_extra=takes(RerankRequest), responses=gives(Ranking))
-    @app.post("/rerank", openapi_extra=takes(RerankRequest), responses=gives(Ranking))
-    @app.post("/v1/reranking", openapi_extra=takes(RerankRequest), responses=gives(Ranking))
-    @app.post("/reranking", openapi_extra=takes(RerankRequest), responses=gives(Ranking))
+    @app.post("/v1/rerank", openapi_extra=takes(RerankRequest), responses=gives(Reranked))
+    @app.post("/v2/rerank", openapi_extra=takes(RerankRequest), responses=gives(Reranked))
+    @app.post("/rerank", openapi_extra=takes(RerankRequest), responses=gives(Reranked))
+    @app.post("/v1/reranking", openapi_extra=takes(RerankRequest), responses=gives(Reranked))
+    @app.post("/reranking", openapi_extra=takes(RerankRequest), responses=gives(Reranked))
     async def rerank(http: Request) -> Response:
         """Cohere's and Jina's: documents by how well they go with a query, the best first."""
         request = await service.bodies.parse(http, RerankRequest)
@@ -107,7 +107,7 @@ def _add_scores(app: FastAPI, service: Service) -> None:
         if request.return_documents:
             for one in results:
                 one.document = RankedText(texts[one.index])
-        ranking = Ranking(
+        ranking = Reranked(
             **_head("rerank-", request, caller, asked.name, finished), results=results
         )
         return await json_response(lambda: ranking, large=True)
