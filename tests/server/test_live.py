@@ -21,7 +21,8 @@ from quire.core.memory import PagedAllocator
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.dashboard import Cell
 from quire.http.errors import TooManyWatchersError, UnknownRequestError
-from quire.http.live import asking, past, routes, watching
+from quire.http.live import asking, routes, watching
+from quire.http.live import state as live_state
 from quire.http.live.state import StateReader
 from quire.http.live.types import DecisionList, EngineState, MomentList, RequestStory
 from quire.http.live.watching import BlockLook, BlockWatch, BlockWatcher, Frames
@@ -243,7 +244,7 @@ def test_nothing_is_told_without_a_key() -> None:
 
 
 def test_the_past_is_kept_for_whoever_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past, "_APART", 1e-6)
+    monkeypatch.setattr(live_state, "_APART", 1e-6)
     with live_server() as server:
         done = server.complete(prompt=SECRET, max_tokens=9, ignore_eos=True)
         assert done.json()["usage"]["completion_tokens"] == 9
@@ -256,7 +257,7 @@ def test_the_past_is_kept_for_whoever_comes_later(monkeypatch: pytest.MonkeyPatc
 
 def test_who_looks_does_not_end_who_serves(caplog: pytest.LogCaptureFixture) -> None:
     reader: Any = SimpleNamespace(moment=lambda _: [][0])
-    looks = past.Past(reader, iter(range(100, 200, 10)).__next__)
+    looks = live_state.History(reader, iter(range(100, 200, 10)).__next__)
     for _ in range(3):
         looks.observe()
     assert caplog.text.count("the last ten minutes are noted no more") == 1
