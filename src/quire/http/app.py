@@ -63,7 +63,7 @@ def create_app(
 
     model_names: the names by which requests may call the model; the first one labels metrics.
     make_thread: makes the thread in which the engine runs.
-    facts: what clients may be told of the model.
+    facts: what clients may learn of the model.
     replica: what the engine is called among others that serve together.
     """
     spans = _span_sender(engine, model_names[0], config)

@@ -35,12 +35,12 @@ def build(
     engine, capacity = build_engine(engine_config, engines)
     if engine_config.warm_up:
         engine.input_processor.grammars.warm_up()
-    asked = engine_config.speculation
+    speculation = engine_config.speculation
     facts = ModelFacts(
         capacity.weight_bytes,
         capacity.dtype,
         capacity.quantization,
-        0 if asked is None else asked.num_speculative_tokens,
+        0 if speculation is None else speculation.num_speculative_tokens,
         capacity.kv_layers,
     )
     names = config.served_model_name or [capacity.model_name]

@@ -1,4 +1,4 @@
-"""Errors in the shape of the API that was asked: OpenAI's, unless a path is another's."""
+"""Errors in the shape of the API of their path: OpenAI's, unless a path is another's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LLAMA_CPP_S_TYPES = {
 
 
 class Problem(NamedTuple):
-    """An error as OpenAI's API tells of it, from which the other shapes are made.
+    """An error as OpenAI's API has it, from which the other shapes are made.
 
     context: of a prompt that is too long, the tokens that it has, that it may have, and that it
     may have together with the output.
@@ -44,7 +44,7 @@ class Problem(NamedTuple):
 
 
 class ShapedError(Answer):
-    """An error as one API tells of it."""
+    """An error as one API has it."""
 
     @classmethod
     def of(cls, problem: Problem) -> Answer:

@@ -1,4 +1,4 @@
-"""From exceptions to what clients are told of them, in a shape of ``error_shapes``."""
+"""From exceptions to the errors that clients get, in a shape of ``error_shapes``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ REQUEST_ID = "request_id"
 
 
 def new_id() -> str:
-    """A name for a request. Nobody gains by guessing it, so the system is not asked for entropy."""
+    """A name for a request. Nobody gains by guessing it, so it takes no entropy from the system."""
     return f"{random.getrandbits(128):032x}"
 
 
@@ -76,7 +76,7 @@ class BrokenCallError(EngineError):
     """The model has begun a call of a tool that goes on as no call can."""
 
 
-# How clients are told of an error: status, type and code, by the first kind that it is of.
+# Status, type and code of an error, by the first kind that it is of.
 _KINDS: Sequence[tuple[type[Exception], int, str, str | None]] = (
     (UnknownModelError, 404, CLIENT, "model_not_found"),
     (UnknownAdapterError, 404, CLIENT, "model_not_found"),
@@ -99,7 +99,7 @@ _KINDS: Sequence[tuple[type[Exception], int, str, str | None]] = (
 
 
 def explain(error: Exception, request_id: str = "") -> Problem:
-    """What a client is told of an error."""
+    """What a client learns of an error."""
     for kind, status, told, code in _KINDS:
         if isinstance(error, kind):
             field = error.field if isinstance(error, RequestError) else None
@@ -125,7 +125,7 @@ def in_callers_words(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer every exception that a route raises in the shape of the API that was asked."""
+    """Answer every exception that a route raises in the shape of the API of its path."""
 
     async def handle(request: Request, error: Exception) -> Response:
         return refusal(request.scope, error)

@@ -1,4 +1,7 @@
-"""Histograms that are told much at once, or that forget whom nobody asks for any more."""
+"""Histograms that take many values at once, or that forget names that are gone.
+
+And latencies by OpenTelemetry's conventions for GenAI servers, which need the latter.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from quire.core.protocol import Request
 from quire.engine.tracing import PROVIDER, Standing, Watcher, operation, served
 
 OTHERS = "_unloaded"
-"""The name of all that are not there any more, and of whoever else is called so."""
+"""The name of all that are not there any more, and of others that are called so."""
 # The buckets are those that the conventions advise.
 _DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _FIRST = (

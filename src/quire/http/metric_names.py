@@ -1,4 +1,4 @@
-"""Under which names metrics are told: Quire's own, vLLM's where it has the same, or both."""
+"""The names of metrics: Quire's own, vLLM's where it has the same, or both."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def chat_logprobs(
 ) -> ChatLogprobs:
     """Chats: each token with the ``count`` likeliest in its place.
 
-    by_id: a token is told as "token_id:7". with_ids: its id stands beside it.
+    by_id: a token is written as "token_id:7". with_ids: its id stands beside it.
     with_marks: a token that is no part of the text, as one that ends it, reads as it is named, and
         else as nothing.
     """
@@ -75,7 +75,7 @@ def completion_logprobs(
 
     offset: of the first token in the choice's text, where it does not begin with an echo.
     echo, scores: the prompt and its tokens' tables: the first one follows nothing.
-    by_id: a token is told as "token_id:7".
+    by_id: a token is written as "token_id:7".
     """
     told, offsets = list[TokenLogprobTable | None](), list[int]()
     before = [] if echo is None else [*echo.places]

@@ -50,7 +50,7 @@ class Wording(Protocol):
     """How an endpoint words the choices of one answer."""
 
     id_prefix: str
-    one_prompt: bool  # what is told of it then stands beside the choices, not in them
+    one_prompt: bool  # its tokens then stand beside the choices, not in them
 
     @property
     def whole(self) -> type[Answer]:
@@ -89,7 +89,7 @@ class StartRun(Protocol):
     """Begins the work, given an id for it that no other has."""
 
     def __call__(self, request_id: str, *, whole: bool) -> Progress:
-        """whole: it is told when it is done."""
+        """whole: nothing comes before it is done."""
         ...
 
 
@@ -157,7 +157,7 @@ def _choices(
 
 
 def _prompt_tokens(request: GenerationRequest, wording: Wording, token_ids: Sequence[int]) -> Json:
-    """What is told of the one prompt beside the choices; where there are several, it is in them."""
+    """Those of the one prompt, beside the choices; of several prompts they stand in the choices."""
     told = request.return_token_ids and wording.one_prompt
     return {"prompt_token_ids": token_ids} if told else {}
 
@@ -169,7 +169,7 @@ def _prompt_logprobs(wording: Wording, request: RequestOutput) -> Json:
 
 
 class Chunks:
-    """A streamed answer: a chunk for each token, and one for the usage if it is asked for."""
+    """A streamed answer: a chunk for each token, and one for the usage if the request wants it."""
 
     def __init__(
         self,

@@ -159,7 +159,7 @@ class _Wire:
             await self._send({"type": "http.response.body", "body": content, "more_body": more})
 
     async def fill(self, silence: float, sign: bytes) -> None:
-        """Say ``sign`` whenever nothing has been said for so many seconds."""
+        """Say ``sign`` whenever nothing has been said for ``silence`` seconds."""
         while True:
             left = self._said_at + silence - asyncio.get_running_loop().time()
             await (asyncio.sleep(left) if left > 0 else self.say(sign))

@@ -44,16 +44,16 @@ _ID_LENGTH = 24
 
 @dataclass(frozen=True)
 class ChatTurn:
-    """What a door asks of a conversation, in no door's words.
+    """A turn of a conversation, in no door's words.
 
     messages: in OpenAI's form. A text, or no content; calls' arguments as JSON or as objects.
     parallel_calls: several calls may be made at once.
-    reasoning_effort: told to the chat template; "none" is no reasoning.
-    include_reasoning: tell the caller of it.
+    reasoning_effort: for the chat template; "none" is no reasoning.
+    include_reasoning: give it to the caller.
     variables: the chat template's own.
-    rendering: what else the rendering is told, which no caller may give as a variable.
+    rendering: more of the rendering, which no caller may give as a variable.
     form: how its text becomes a prompt.
-    options: where the prompt stands in line and in memory (see ``Prompt``).
+    options: the prompt's priority, client, cache salt and adapter (see ``Prompt``).
     field_names: how the door calls what is refused under another name.
     """
 
@@ -72,7 +72,7 @@ class ChatTurn:
 
 
 class TurnUsage(NamedTuple):
-    """The tokens of a request. None: not to be told, or not known."""
+    """The tokens of a request. None: kept from clients, or not known."""
 
     prompt: int
     completion: int
@@ -94,7 +94,7 @@ class Listener:
         """The events in what has been gained: a delta, or all of an output.
 
         BrokenCallError where a call has begun that is none. One that a limit or a stop string has
-        cut is told as far as it goes.
+        cut is given as far as it goes.
         """
         events = self._parser.push(gained.text) if gained.text else []
         over = gained.finish_reason == "stop" and gained.stop_reason is None

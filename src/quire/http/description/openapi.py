@@ -1,4 +1,4 @@
-"""What /docs and /openapi.json tell: bodies, which the routes read for themselves, and answers."""
+"""What /docs and /openapi.json say: bodies, which the routes read for themselves, and answers."""
 
 from __future__ import annotations
 
@@ -253,11 +253,11 @@ def with_what_passes(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a field that may be null; what is told of the field stays where it is."""
+    """The schema of a field that may be null; what describes the field stays where it is."""
     nothing = {"type": "null"}
     if nothing in schema.get("anyOf", ()):
         return schema
-    about = {name: schema[name] for name in _ABOUT if name in schema}
+    about = {name: schema[name] for name in _OF_FIELD if name in schema}
     kind = {name: value for name, value in schema.items() if name not in _OF_FIELD}
     kinds = kind["anyOf"] if kind.keys() == {"anyOf"} else [kind]
     return {"anyOf": [*kinds, nothing], **about}

@@ -20,7 +20,7 @@ from quire.http.doors.answering import in_their_words
 from quire.http.doors.anthropic_turns import FIELD_NAMES, sampling_params, turn
 from quire.http.doors.anthropic_types import CountTokensRequest, MessagesRequest
 from quire.http.doors.blocks import Block, BlockClosed, BlockGrown, BlockOpened, Change, Kind
-from quire.http.doors.telling import Telling
+from quire.http.doors.turn_stream import TurnStream
 from quire.http.error_shapes import AnthropicErrorAnswer
 from quire.http.service import Service
 
@@ -94,7 +94,7 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
         responses=gives(CountedTokens),
     )
     async def count_tokens(http: Request) -> Response:
-        """The tokens of what would be asked."""
+        """How many tokens a request has."""
         request = await service.bodies.parse(http, CountTokensRequest)
         service.check_model(request.model)
         with in_their_words(FIELD_NAMES):
@@ -107,23 +107,23 @@ class MessageWriter:
 
     def __init__(self, conversation: PreparedChat, model: str) -> None:
         self._conversation = conversation
-        self._telling = Telling(conversation, _new_call_id, FIELD_NAMES)
-        self._told = self._telling.told
+        self._stream = TurnStream(conversation, _new_call_id, FIELD_NAMES)
+        self._state = self._stream.state
         self._id = f"msg_{uuid.uuid4().hex}"
         self._model = model
 
     async def whole(self) -> MessageAnswer:
-        await self._telling.all("msg-")
-        content = [_content(block) for block in self._told.blocks]
+        await self._stream.all("msg-")
+        content = [_content(block) for block in self._state.blocks]
         return self._message(content, self._usage(), **self._stop())
 
     async def events(self) -> Events:
-        async with aclosing(self._telling.changes("msg-")) as steps:
+        async with aclosing(self._stream.changes("msg-")) as steps:
             opening: list[MessageEvent] = [self._start(), MessageEvent("ping")]
             async for step in steps:
                 events = [event for _, changes in step for change in changes
                           for event in _events(change)]  # fmt: skip
-                if self._told.output is not None:
+                if self._state.output is not None:
                     events += [
                         MessageEvent("message_delta", delta=self._stop(), usage=self._usage()),
                         MessageEvent("message_stop"),
@@ -140,16 +140,16 @@ class MessageWriter:
         return MessageEvent("message_start", self._message([], usage))
 
     def _stop(self) -> Json:
-        assert self._told.output is not None
-        (output,) = self._told.output.outputs
-        if self._told.reason == "stop" and isinstance(output.stop_reason, str):
+        assert self._state.output is not None
+        (output,) = self._state.output.outputs
+        if self._state.reason == "stop" and isinstance(output.stop_reason, str):
             return {"stop_reason": "stop_sequence", "stop_sequence": output.stop_reason}
-        reason = _STOP_REASONS.get(self._told.reason or "stop", "end_turn")
+        reason = _STOP_REASONS.get(self._state.reason or "stop", "end_turn")
         return {"stop_reason": reason, "stop_sequence": None}
 
     def _usage(self) -> MessageUsage:
-        assert self._told.output is not None
-        usage = self._conversation.usage(self._told.output)
+        assert self._state.output is not None
+        usage = self._conversation.usage(self._state.output)
         cached, reasoning = usage.cached or 0, usage.reasoning
         details = UNSET if reasoning is None else {"thinking_tokens": reasoning}
         return MessageUsage(usage.prompt - cached, 0, cached, usage.completion, details)

@@ -44,7 +44,7 @@ class Block:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Of a complete call, as an object. BrokenCallError for a number beyond all floats."""
+        """Of a complete call, as an object. BrokenCallError for a number that no float holds."""
         value: dict[str, Any] = json.loads(self.text, parse_float=_finite)
         return value
 

@@ -21,11 +21,11 @@ from quire.http.doors.ollama_writer import (
     OllamaChatAnswer,
     OllamaWriter,
 )
-from quire.http.doors.telling import RawText, Speaker, Telling
+from quire.http.doors.turn_stream import RawText, Speaker, TurnStream
 from quire.http.error_shapes import OllamaErrorAnswer
 from quire.http.guards.clients import Caller
 from quire.http.guards.limits import check_answer
-from quire.http.service import Asked, Service
+from quire.http.service import ModelChoice, Service
 
 _NAMES = {  # of fields that are called otherwise here
     "max_tokens": "options.num_predict",
@@ -88,7 +88,7 @@ def add_ollama(app: FastAPI, service: Service) -> None:
 
 async def _speaker(
     service: Service,
-    model: Asked,
+    model: ModelChoice,
     caller: Caller,
     request: GenerateRequest,
     params: SamplingParams,
@@ -109,8 +109,8 @@ async def _speaker(
 async def _answer(
     service: Service, request: OllamaRequest, speaker: Speaker, line: type[Line]
 ) -> Response:
-    telling = Telling(speaker, lambda: f"call_{uuid.uuid4().hex[:24]}", _NAMES)
-    writer = OllamaWriter(telling, request, line)
+    stream = TurnStream(speaker, lambda: f"call_{uuid.uuid4().hex[:24]}", _NAMES)
+    writer = OllamaWriter(stream, request, line)
     if request.stream:
         return EventStream(writer.lines(), LINES, OllamaErrorAnswer.of, service.silence)
     whole = await writer.whole()

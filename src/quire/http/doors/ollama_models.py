@@ -15,7 +15,7 @@ from quire.http.answers.rendering import Answer, respond
 from quire.http.description.openapi import gives, takes
 from quire.http.doors.answering import now
 from quire.http.doors.ollama_types import ShowRequest
-from quire.http.service import Asked, Service
+from quire.http.service import ModelChoice, Service
 
 RUNNING = "Quire is running"
 _VERSION = "0.13.0"  # Ollama's, whose API this is; clients ask for a recent one
@@ -103,7 +103,7 @@ def add_models(app: FastAPI, service: Service) -> None:
         return respond(_description(service, check_model(service, name).name, started))
 
 
-def check_model(service: Service, name: str) -> Asked:
+def check_model(service: Service, name: str) -> ModelChoice:
     """UnknownModelError unless the name is served, with or without Ollama's tag for the newest."""
     return service.check_model(name if name in service.all_names else name.removesuffix(_LATEST))
 

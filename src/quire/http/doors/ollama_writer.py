@@ -15,7 +15,7 @@ from quire.http.answers.streaming import Events
 from quire.http.doors.answering import now
 from quire.http.doors.blocks import Block, BlockClosed, BlockGrown, Change, Kind
 from quire.http.doors.ollama_types import OllamaRequest
-from quire.http.doors.telling import Telling
+from quire.http.doors.turn_stream import TurnStream
 
 _NANOSECONDS = 10**9
 _ID = "ollama-"
@@ -101,28 +101,28 @@ Line = GeneratedAnswer | OllamaChatAnswer
 class OllamaWriter:
     """line: what a line of the answer is."""
 
-    def __init__(self, telling: Telling, request: OllamaRequest, line: type[Line]) -> None:
-        self._telling = telling
-        self._told = telling.told
+    def __init__(self, stream: TurnStream, request: OllamaRequest, line: type[Line]) -> None:
+        self._stream = stream
+        self._state = stream.state
         self._request = request
         self._line = line
 
     async def lines(self) -> Events:
-        async with aclosing(self._telling.changes(_ID)) as steps:
+        async with aclosing(self._stream.changes(_ID)) as steps:
             async for step in steps:
                 lines = [line for delta, changes in step for line in self._pieces(delta, changes)]
-                if self._told.output is not None:
+                if self._state.output is not None:
                     lines.append(self._line.of(self._request.model, **self._ending()))
                 if lines:
                     yield lines
 
     async def whole(self) -> Line:
-        told = await self._telling.all(_ID)
-        assert told.output is not None
-        (output,) = told.output.outputs
-        said: Json = {"content": "".join(map(_content, told.blocks))}
-        thinking = "".join(one.text for one in told.blocks if one.kind is Kind.REASONING)
-        calls = [OllamaMessageCall.of(block) for block in told.blocks if _is_call(block)]
+        state = await self._stream.all(_ID)
+        assert state.output is not None
+        (output,) = state.output.outputs
+        said: Json = {"content": "".join(map(_content, state.blocks))}
+        thinking = "".join(one.text for one in state.blocks if one.kind is Kind.REASONING)
+        calls = [OllamaMessageCall.of(block) for block in state.blocks if _is_call(block)]
         said |= {"thinking": thinking} if thinking else {}
         said |= {"tool_calls": calls} if calls else {}
         logprobs = self._logprobs(output)
@@ -157,9 +157,9 @@ class OllamaWriter:
 
     def _ending(self) -> Json:
         """What the last line says: why it is the last, and what the request has used."""
-        assert self._told.output is not None
-        (output,) = self._told.output.outputs
-        story = self._told.output.metrics
+        assert self._state.output is not None
+        (output,) = self._state.output.outputs
+        story = self._state.output.metrics
         first = story.e2e_latency if story.ttft is None else story.ttft
         return {
             "done": True,

@@ -19,7 +19,7 @@ from quire.http.doors.responses_turns import FIELD_NAMES, turn
 from quire.http.doors.responses_types import ItemReference, ResponsesRequest
 from quire.http.doors.responses_writer import ResponseAnswer, ResponseEvent, ResponseWriter
 from quire.http.guards.clients import Caller
-from quire.http.service import Asked, Service
+from quire.http.service import ModelChoice, Service
 
 _MOST_LISTED = 100  # items at a time
 _PREFIXES = {
@@ -83,7 +83,7 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
         responses=gives(CountedInput),
     )
     async def count(http: Request) -> Response:
-        """The tokens of what would be asked."""
+        """How many tokens the input has."""
         request = await service.bodies.parse(http, ResponsesRequest)
         model, caller = service.check_model(request.model), service.caller(http)
         items = _items(service, store, caller.key, request)
@@ -114,7 +114,7 @@ def _add_keeping(app: FastAPI, service: Service, store: ResponseStore) -> None:
         order: str = "desc",
         after: str | None = None,
     ) -> Response:
-        """What a response was given, item by item, the last one first unless asked otherwise."""
+        """What a response was given, item by item, the last one first unless `order` is `asc`."""
         kept = store.get(service.caller(http).key, response_id)
         return respond(_page(kept.input_items, limit, order, after))
 
@@ -125,13 +125,13 @@ async def _begin(
     caller: Caller,
     request: ResponsesRequest,
     items: list[Json],
-    model: Asked,
+    model: ModelChoice,
 ) -> PreparedChat:
     history = await _history(service, store, caller.key, request.previous_response_id)
     with in_their_words(FIELD_NAMES):
-        asked = caller.options(model.options, request.user)
+        options = caller.options(model.options, request.user)
         defaults = service.input_processor.sampling_defaults
-        return await begin(service, turn(request, [*history, *items], defaults, asked))
+        return await begin(service, turn(request, [*history, *items], defaults, options))
 
 
 def _items(

@@ -62,7 +62,7 @@ def messages(instructions: str | None, items: Iterable[Json]) -> Iterator[Messag
     """Messages in OpenAI's older form. Of an assistant's items, those of one turn are one."""
     if instructions:
         yield {"role": "system", "content": instructions}
-    said: dict[str, Any] = {}  # by the assistant, and not told yet
+    said: dict[str, Any] = {}  # by the assistant, and not in a message yet
     for item in items:
         piece = _of_assistant(item)
         if piece is None:

@@ -128,7 +128,7 @@ class TextConfig(Strict):
 
 
 class ReasoningConfig(Strict):
-    """Reasoning is told as it is, so that there is nothing to sum up."""
+    """Reasoning is given as it is, so that there is nothing to sum up."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -190,5 +190,5 @@ class ResponsesRequest(Strict):
 
     @property
     def offered(self) -> Offered:
-        """Its tools, as a model is told of them."""
+        """Its tools, as the model knows them."""
         return Offered.of(self.tools, self.tool_choice)

@@ -18,7 +18,7 @@ from quire.http.doors.blocks import Block, BlockClosed, BlockGrown, BlockOpened,
 from quire.http.doors.responses_tools import input_of
 from quire.http.doors.responses_turns import FIELD_NAMES
 from quire.http.doors.responses_types import ResponsesRequest
-from quire.http.doors.telling import Telling
+from quire.http.doors.turn_stream import TurnStream
 from quire.http.error_shapes import Problem
 
 _Scored = tuple[str, TokenLogprob]  # what a token adds, and its log-probabilities
@@ -100,7 +100,7 @@ class ResponseEvent(Answer, kw_only=True):
 
 
 class ResponseWriter:
-    """own_id: what its names end with. keep: told of the response once it is complete."""
+    """own_id: what its names end with. keep: gets the response once it is complete."""
 
     def __init__(
         self,
@@ -111,10 +111,10 @@ class ResponseWriter:
         keep: Callable[[ResponseAnswer], None],
     ) -> None:
         self._conversation = conversation
-        self._telling = Telling(
+        self._stream = TurnStream(
             conversation, conversation.call_id, FIELD_NAMES, singly=request.wants_logprobs
         )  # tokens of reasoning and of calls have no place for theirs
-        self._told = self._telling.told
+        self._state = self._stream.state
         self._request = request
         self._offered = request.offered
         self._model = model
@@ -123,7 +123,7 @@ class ResponseWriter:
         self._created = int(time.time())
         self._number = 0  # of the next event
         self._logprobs: dict[int, list[TokenLogprob]] = {}  # of each block of text
-        self._untold: list[_Scored] = []  # tokens whose text is yet to come
+        self._unsent: list[_Scored] = []  # tokens whose text is yet to come
 
     async def whole(self) -> ResponseAnswer:
         """The response; made as its events are, so that both say the same."""
@@ -139,13 +139,13 @@ class ResponseWriter:
             self._event("response.created", response=response),
             self._event("response.in_progress", response=response),
         ]
-        async with aclosing(self._telling.changes("resp-", whole=whole)) as steps:
+        async with aclosing(self._stream.changes("resp-", whole=whole)) as steps:
             async for step in steps:
                 events = [*opening]
                 opening = []
                 for delta, changes in step:
                     events += self._events(delta, changes)
-                if self._told.output is not None:
+                if self._state.output is not None:
                     events.append(self._ending())
                 if events:
                     yield events
@@ -156,22 +156,22 @@ class ResponseWriter:
         return self._event("error", code=code, message=problem.message, param=problem.param)
 
     def _ending(self) -> ResponseEvent:
-        cut = self._told.reason == "length"
+        cut = self._state.reason == "length"
         status = "incomplete" if cut else "completed"
-        response = self._response(status, [self._item(block) for block in self._told.blocks])
+        response = self._response(status, [self._item(block) for block in self._state.blocks])
         self._keep(response)
         return self._event(f"response.{status}", response=response)
 
-    def _event(self, kind: str, **told: Any) -> ResponseEvent:
+    def _event(self, kind: str, **fields: Any) -> ResponseEvent:
         self._number += 1
-        return ResponseEvent(type=kind, sequence_number=self._number - 1, **told)
+        return ResponseEvent(type=kind, sequence_number=self._number - 1, **fields)
 
     def _events(self, delta: Delta, changes: Sequence[Change]) -> Iterator[ResponseEvent]:
         scores = self._scores(delta)
-        self._untold += scores
+        self._unsent += scores
         for change in changes:
-            if change.block.kind is not Kind.TEXT:  # what came before is never told
-                self._untold = self._untold[max(0, len(self._untold) - len(scores)) :]
+            if change.block.kind is not Kind.TEXT:  # what came before is never sent
+                self._unsent = self._unsent[max(0, len(self._unsent) - len(scores)) :]
             yield from self._events_of(change, ended=delta.finish_reason is not None)
 
     def _events_of(self, change: Change, *, ended: bool) -> Iterator[ResponseEvent]:
@@ -187,8 +187,8 @@ class ResponseWriter:
             case BlockGrown(_, text):
                 yield from self._growth(block, text)
             case BlockClosed():
-                if block.kind is Kind.TEXT and ended and self._untold:
-                    yield from self._growth(block, "")  # tokens whose text is not told
+                if block.kind is Kind.TEXT and ended and self._unsent:
+                    yield from self._growth(block, "")  # tokens without a text of their own
                 yield from self._closing(block)
                 yield self._event("response.output_item.done", **place, item=self._item(block))
 
@@ -203,10 +203,10 @@ class ResponseWriter:
             yield self._event("response.reasoning_text.delta", **place, delta=text)
             return
         if block.index and block.index not in self._logprobs:
-            self._untold = _from_text_on(self._untold, text)
-        told, self._untold = [entry for _, entry in self._untold], []
-        self._logprobs.setdefault(block.index, []).extend(told)
-        yield self._event("response.output_text.delta", **place, delta=text, logprobs=told)
+            self._unsent = _from_text_on(self._unsent, text)
+        sent, self._unsent = [entry for _, entry in self._unsent], []
+        self._logprobs.setdefault(block.index, []).extend(sent)
+        yield self._event("response.output_text.delta", **place, delta=text, logprobs=sent)
 
     def _closing(self, block: Block) -> Iterator[ResponseEvent]:
         place: Json = {"item_id": self._item_id(block), "output_index": block.index}
@@ -246,7 +246,7 @@ class ResponseWriter:
         return f"{'ctc_' if custom else _PREFIXES[block.kind]}{self._id}{block.index:x}"
 
     def _item(self, block: Block, *, begun: bool = False) -> Json:
-        cut = self._told.reason == "length" and block is self._told.blocks[-1]
+        cut = self._state.reason == "length" and block is self._state.blocks[-1]
         if block.kind is Kind.CALL:
             cut = block.cut is not None
         status = "in_progress" if begun else "incomplete" if cut else "completed"
@@ -291,9 +291,9 @@ class ResponseWriter:
         )
 
     def _usage(self) -> ResponseUsage | UnsetType:
-        if self._told.output is None:
+        if self._state.output is None:
             return UNSET
-        usage = self._conversation.usage(self._told.output)
+        usage = self._conversation.usage(self._state.output)
         return ResponseUsage(
             usage.prompt,
             {"cached_tokens": usage.cached or 0, "cache_write_tokens": 0},
@@ -328,7 +328,7 @@ def _repeated(request: ResponsesRequest) -> Json:
     form = asked["text"]["format"]
     if form.get("description", "") is None:  # OpenAI's schema allows no null there
         del form["description"]
-    asked["tools"] = [tool.told() for tool in request.tools]
+    asked["tools"] = [tool.echoed() for tool in request.tools]
     return {**asked, "top_logprobs": request.top_logprobs or 0, "user": request.user or UNSET}
 
 

@@ -55,7 +55,7 @@ class TokenizeRequest(Strict):
 
     @property
     def rendering(self) -> dict[str, bool]:
-        """What the chat template's rendering is told."""
+        """How the chat template is rendered."""
         return {
             "add_generation_prompt": self.add_generation_prompt,
             **({"continue_final_message": True} if self.continue_final_message else {}),
@@ -73,7 +73,7 @@ class TokenPiece(Answer):
 
 
 class Tokenized(Answer, kw_only=True):
-    """To a prompt or messages; to llama.cpp's content, ``tokens`` alone, with pieces if asked."""
+    """To a prompt or messages; to llama.cpp's content, ``tokens`` alone, with or without pieces."""
 
     count: int | UnsetType = UNSET
     max_model_len: int | UnsetType | None = UNSET
@@ -150,7 +150,7 @@ def _names(service: Service, token_ids: list[int]) -> list[str]:
 
 
 def piece(data: bytes) -> str | list[int]:
-    """As llama.cpp has it: bytes that are no whole characters are told one by one."""
+    """As llama.cpp has it: bytes that are no whole characters come one by one."""
     try:
         return data.decode()
     except UnicodeDecodeError:

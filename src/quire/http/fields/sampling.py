@@ -11,7 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, create_model
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.core.protocol.parameters import description
-from quire.http.fields.strict import Ids, Name, Strict, Texts, biases, expecting, told
+from quire.http.fields.strict import Ids, Name, Strict, Texts, biases, doc, expecting
 
 # How JSON has the types that SamplingParams are annotated with.
 _TYPES: Mapping[str, Any] = {
@@ -97,16 +97,14 @@ class ResponseFormat(Strict):
 class StructuredFields(SamplingFields):
     """The ways in which a body may ask for structured text. One of them at a time."""
 
-    response_format: ResponseFormat | None = told(
-        None, "what the text must be: OpenAI's way to say"
-    )
+    response_format: ResponseFormat | None = doc(None, "what the text must be: OpenAI's way to say")
     guided_json: (
         Annotated[str | dict[str, Any], expecting("a JSON schema: an object, or its text")] | None
-    ) = told(None, "structured_outputs.json, as vLLM had it")
-    guided_regex: str | None = told(None, "structured_outputs.regex, as vLLM had it")
-    guided_choice: Texts | None = told(None, "structured_outputs.choice, as vLLM had it")
-    guided_grammar: str | None = told(None, "structured_outputs.grammar, as vLLM had it")
-    guided_whitespace_pattern: str | None = told(
+    ) = doc(None, "structured_outputs.json, as vLLM had it")
+    guided_regex: str | None = doc(None, "structured_outputs.regex, as vLLM had it")
+    guided_choice: Texts | None = doc(None, "structured_outputs.choice, as vLLM had it")
+    guided_grammar: str | None = doc(None, "structured_outputs.grammar, as vLLM had it")
+    guided_whitespace_pattern: str | None = doc(
         None, "structured_outputs.whitespace_pattern, as vLLM had it"
     )
 

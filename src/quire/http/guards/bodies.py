@@ -39,7 +39,7 @@ def default_max_body_bytes(input_processor: InputProcessor) -> int:
     That is the longest text that may be tokenized, all of its characters escaped, or a prompt of
     max_model_len token ids. As most tokens are far shorter than the longest, and few texts are
     escaped, it is room for some 50 ordinary prompts of that length at once. Short models get a
-    mebibyte, for as many; and beyond 32, parsing takes too long.
+    mebibyte, for as many; and above 32, parsing takes too long.
     """
     text = input_processor.max_characters * _PER_CHARACTER
     token_ids = (input_processor.max_model_len or 0) * _PER_TOKEN_ID

@@ -25,7 +25,7 @@ class Caller(NamedTuple):
     key: the name of its API key, where there are several; then each of them is a client.
     own_cache: only requests with the same key share a prefix cache.
     request_id: what the request goes by in headers and logs.
-    origin: what those are told of it who watch the engine.
+    origin: what those learn of it who watch the engine.
     """
 
     key: str | None = None

@@ -36,7 +36,7 @@ class Connections:
 
     Those that wait for their client, who has sent no whole request to be answered or does not
     read the answer, are closed if there is no room for a new one: the longest in that state
-    first. So whoever opens connections to hold them closes his own.
+    first. So a client that opens connections to hold them closes its own.
     """
 
     def __init__(self, most: int, head_timeout: float) -> None:

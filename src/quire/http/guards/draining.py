@@ -30,7 +30,7 @@ class Drain:
             await asyncio.sleep(_LOOK)
 
     def refusal(self, shape: type[ShapedError] = ErrorAnswer) -> Response:
-        """What health checks and new requests are told."""
+        """What health checks and new requests get."""
         problem = Problem(503, "the server is shutting down", SERVER, code="shutting_down")
         headers = {"retry-after": _RETRY_AFTER, "connection": "close"}
         return respond(shape.of(problem), 503, headers)

@@ -1,4 +1,4 @@
-"""What every answer bears, whoever gives it, and its line in the log."""
+"""What every answer bears, its line in the log, and which web pages may read it."""
 
 from __future__ import annotations
 

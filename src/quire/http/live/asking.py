@@ -1,4 +1,4 @@
-"""What is asked about an engine, so that nobody who asks keeps it from its work."""
+"""Questions to an engine, which together take a bounded share of its time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SHARE = 1 / 50
 class Queries:
     """Asks an engine one question after the other; for one event loop.
 
-    Who asks what others have asked, and the engine has not been told of yet, gets their answer.
+    A question that waits already is not put twice: both who ask it get its answer.
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._turn = asyncio.Lock()
         self._asked: dict[Hashable, asyncio.Task[bytes]] = {}
-        self._next = 0.0  # when the engine may be asked again
+        self._next = 0.0  # when the next question may be put
 
     async def ask(self, question: Hashable, read: Callable[[], object]) -> bytes:
         """What ``read`` returns between two steps, as JSON, or raises. question: names it."""

@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: History) -> None:
-    """What may be asked of a running engine."""
+    """The routes under /v1/quire."""
     reader = EngineReader(service.engine.engine, service.model_names[0], service.facts.kv_layers)
     ask, show_text = Queries(service.engine).ask, service.config.dashboard_show_text
 
@@ -89,7 +89,7 @@ def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: History) -
     async def decisions(since: int = 0, limit: Limit = 1000) -> Response:
         """What the scheduler has decided of late, and the figures it had, oldest first.
 
-        `since`: a decision's number; only those after it are told.
+        `since`: a decision's number; only those after it are listed.
         """
         return _json(
             await ask(("decisions", since, limit), partial(reader.decisions, since, limit))
@@ -103,7 +103,7 @@ def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: History) -
 
     @app.delete("/v1/quire/requests/{request_id:path}", responses=gives(AbortedRequest, None, 404))
     async def abort(http: Request, request_id: str) -> Response:
-        """End a request. Its client is told so, and its blocks are free at once.
+        """End a request. Its client gets an error, and its blocks are free at once.
 
         With several keys, only with the one that it came with: they are different clients'.
         """

@@ -79,7 +79,7 @@ class StateReader:
         self._wall = wall
 
     def moment(self, limit: int) -> Moment:
-        """With details of so many requests of each kind."""
+        """With details of at most ``limit`` requests of each kind."""
         engine, now = self._engine, self._engine.clock()
         scheduler, recent = engine.scheduler, engine.recent
         return Moment(
@@ -96,7 +96,7 @@ class StateReader:
         )
 
     def state(self, limit: int) -> EngineState:
-        """With details of so many requests of each kind, and sessions."""
+        """With details of at most ``limit`` requests of each kind, and sessions."""
         engine, sessions = self._engine, self._engine.scheduler.sessions
         preemptions = (one for one in reversed(engine.log.since(0)) if one.decision.what.preempts)
         return EngineState(
@@ -107,7 +107,7 @@ class StateReader:
             queue_predicted_seconds=engine.waiting_room.predicted_wait,
             step_parts=engine.part_times.of_late(),
             latest_decision=engine.log.number,
-            last_preemption=next(map(self._told, preemptions), None),
+            last_preemption=next(map(self._decision, preemptions), None),
             settings=self._settings(),
             num_sessions=len(sessions),
             sessions=[self._session(one) for one in _last(sessions.all(), limit)],
@@ -119,8 +119,8 @@ class StateReader:
     def decisions(self, since: int, limit: int) -> DecisionList:
         """The latest ``limit`` of those after a number."""
         log = self._engine.log
-        told = [self._told(noted) for noted in _last(log.since(since), limit)]
-        return DecisionList(data=told, latest=log.number)
+        rows = [self._decision(noted) for noted in _last(log.since(since), limit)]
+        return DecisionList(data=rows, latest=log.number)
 
     def story(self, request_id: str) -> RequestStory:
         """Without texts. UnknownRequestError: there is none of that id, or it has ended."""
@@ -133,7 +133,7 @@ class StateReader:
             step=engine.stats.num_steps,
             request=self._drafted(one_row(engine.scheduler, group, now, self._reasons(now))),
             tables=block_tables(engine.scheduler, group),
-            decisions=[self._told(noted) for noted in about[-_STORY:]],
+            decisions=[self._decision(noted) for noted in about[-_STORY:]],
             prompt=None,
             outputs=None,
         )
@@ -186,7 +186,7 @@ class StateReader:
             accepted_tokens=progress.num_accepted_tokens,
         )
 
-    def _told(self, noted: Noted) -> DecisionRow:
+    def _decision(self, noted: Noted) -> DecisionRow:
         decision, ago = noted.decision, self._engine.clock() - noted.time
         return DecisionRow(
             noted.number,

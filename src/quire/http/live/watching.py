@@ -78,7 +78,7 @@ class BlockWatcher:
         self._failure: QuireError | None = None
 
     async def frame(self, seconds: float | None = None) -> bytes | None:
-        """The next one; None if there is none within so many seconds. QuireError: no more come."""
+        """The next one; None if there is none within ``seconds``. QuireError: no more come."""
         self._waits = not self._frames
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._ready.wait(), seconds)
@@ -146,7 +146,7 @@ class BlockWatch:
             self._watchers.discard(watcher)
 
     def close(self) -> None:
-        """End looking, whoever watches."""
+        """End looking, also for those who watch."""
         if self._task is not None:
             self._task.cancel()
 

@@ -106,7 +106,7 @@ class ChatWording:
     def chunks(self, index: int, delta: Delta) -> list[ChatChunkChoice]:
         listener = self._conversation.listener(index)
         events = listener.hear(delta)
-        if len(events) > 1:  # that a call has ended is told by what comes next
+        if len(events) > 1:  # what comes next shows that a call has ended
             events = [event for event in events if not isinstance(event, (CallEnded, CallCut))]
         *before, last = events or [_SILENCE]
         reason = listener.finish_reason(delta.finish_reason)

@@ -26,10 +26,10 @@ from quire.http.fields.strict import (
     Texts,
     at_most,
     between,
+    doc,
     expecting,
     most_tokens,
     no_deeper,
-    told,
 )
 from quire.http.guards.clients import Caller
 from quire.http.openai.messages import ChatMessage, Prediction, ToolFields
@@ -43,35 +43,35 @@ _Variables = Annotated[dict[str, Any], no_deeper(levels=16, most_values=4096)]
 
 
 class StreamOptions(Strict):
-    include_usage: bool = told(False, "end with a chunk that tells the tokens of all")
-    continuous_usage_stats: bool = told(
-        False, "with include_usage: each chunk tells the tokens of its choice up to there"
+    include_usage: bool = doc(False, "end with a chunk that has the tokens of all")
+    continuous_usage_stats: bool = doc(
+        False, "with include_usage: each chunk has the tokens of its choice up to there"
     )
 
 
 class GenerationRequest(StructuredFields):
     """The fields that all requests for text have in common, SamplingParams' among them."""
 
-    model: str | None = told(None, "a name that /v1/models lists; left out, the one that is served")
-    user: Name | None = told(None, "an end-user, by OpenAI's definition")
-    stream: bool = told(False, "answer with server-sent events, one for each token")
-    stream_options: StreamOptions | None = told(None, "of a stream")
-    include_metrics: bool = told(False, "tell what the request cost in memory and time")
-    request_id: RequestId | None = told(
+    model: str | None = doc(None, "a name that /v1/models lists; left out, the one that is served")
+    user: Name | None = doc(None, "an end-user, by OpenAI's definition")
+    stream: bool = doc(False, "answer with server-sent events, one for each token")
+    stream_options: StreamOptions | None = doc(None, "of a stream")
+    include_metrics: bool = doc(False, "add what the request cost in memory and time")
+    request_id: RequestId | None = doc(
         None, "what the answer's id ends with; left out, the request's x-request-id"
     )
-    return_token_ids: bool = told(False, "tell the tokens of prompt and outputs")
-    return_tokens_as_token_ids: bool = told(
+    return_token_ids: bool = doc(False, "add the tokens of prompt and outputs")
+    return_tokens_as_token_ids: bool = doc(
         False,
         'log-probabilities name tokens as "token_id:7", which tells apart what looks the same',
     )
 
-    prediction: Prediction | None = told(None, _HELP["prediction"])
-    cache_salt: Name | None = told(None, "only requests with the same one share a prefix cache")
+    prediction: Prediction | None = doc(None, _HELP["prediction"])
+    cache_salt: Name | None = doc(None, "only requests with the same one share a prefix cache")
     kv_transfer_params: Annotated[dict[str, Any], no_deeper(levels=4, most_values=65536)] | None = (
-        told(None, "of a proxy between servers that prefill and that decode, as vLLM has them")
+        doc(None, "of a proxy between servers that prefill and that decode, as vLLM has them")
     )
-    priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = told(
+    priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = doc(
         None, "under the priority and fair policies, the lower, the sooner"
     )
 
@@ -130,18 +130,18 @@ class GenerationRequest(StructuredFields):
 class PromptedRequest(GenerationRequest):
     """The fields that completions and chats have in common."""
 
-    echo: bool = told(False, "the answer begins with the prompt, or the message that it goes on")
-    add_special_tokens: bool | None = told(
+    echo: bool = doc(False, "the answer begins with the prompt, or the message that it goes on")
+    add_special_tokens: bool | None = doc(
         None,
         "add the tokenizer's special tokens around the prompt; left out, it is done for a text, "
         "and for a conversation left to the chat template",
     )
-    truncate_prompt_tokens: Annotated[int, between(-1, MAX_INTEGER)] | None = told(
+    truncate_prompt_tokens: Annotated[int, between(-1, MAX_INTEGER)] | None = doc(
         None,
-        "keep only so many tokens of the prompt, the last ones; -1: as many as leave room for "
+        "keep only this many tokens of the prompt, the last ones; -1: as many as leave room for "
         "max_tokens",
     )
-    truncation_side: Literal["left", "right"] = told(
+    truncation_side: Literal["left", "right"] = doc(
         "left", "where truncate_prompt_tokens cuts; right: the first ones are kept"
     )
 
@@ -162,8 +162,8 @@ class CompletionRequest(PromptedRequest):
     prompt: Annotated[
         str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)],
         expecting("a string, a list of strings, a list of token ids or a list of such lists"),
-    ] = told(..., "one or several prompts, as texts or as token ids", examples=["Once upon a time"])
-    suffix: str | None = told(
+    ] = doc(..., "one or several prompts, as texts or as token ids", examples=["Once upon a time"])
+    suffix: str | None = doc(
         None, "what comes after the text that is to be written, for models that fill in the middle"
     )
 
@@ -188,7 +188,7 @@ class CompletionRequest(PromptedRequest):
 
     @property
     def only_prompts(self) -> bool:
-        """Whether nothing is to be written: the prompts are told, and their log-probabilities."""
+        """Whether nothing is to be written: the answer is of the prompts alone."""
         return self.asked_tokens == 0
 
     def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
@@ -197,7 +197,7 @@ class CompletionRequest(PromptedRequest):
             others["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
         scored = others.get("prompt_logprobs", self.prompt_logprobs) is not None
         alone = scored and (self.best_of or self.n or 1) == 1
-        if self.only_prompts and not alone:  # computing it ends with a token that nobody is told
+        if self.only_prompts and not alone:  # computing it ends with a token that nobody gets
             others["max_tokens"] = 1
         return self._sampling_params(defaults, **others)
 
@@ -207,26 +207,26 @@ class ChatRequest(PromptedRequest, ToolFields):
 
     messages: Annotated[
         list[ChatMessage], Field(fail_fast=True), at_most(_MOST_MESSAGES, "messages")
-    ] = told(..., "the conversation so far", examples=[[{"role": "user", "content": "Hello!"}]])
-    max_completion_tokens: int | None = told(
+    ] = doc(..., "the conversation so far", examples=[[{"role": "user", "content": "Hello!"}]])
+    max_completion_tokens: int | None = doc(
         None, "most tokens to generate; left out, max_tokens, its older name", ge=1
     )
-    logprobs: bool = told(False, "tell each token's log-probability")
-    top_logprobs: int | None = told(None, "and of this many likeliest", ge=0, le=100)
-    chat_template_kwargs: _Variables | None = told(None, "variables of the model's chat template")
-    add_generation_prompt: bool | None = told(
+    logprobs: bool = doc(False, "add each token's log-probability")
+    top_logprobs: int | None = doc(None, "and of this many likeliest", ge=0, le=100)
+    chat_template_kwargs: _Variables | None = doc(None, "variables of the model's chat template")
+    add_generation_prompt: bool | None = doc(
         None, "end the prompt with the opening of an answer; left out, it is done"
     )
-    continue_final_message: bool = told(
+    continue_final_message: bool = doc(
         False, "let the answer go on with the last message, without an end or an opening between"
     )
-    documents: Annotated[list[_Variables], at_most(_MOST_DOCUMENTS, "documents")] | None = told(
+    documents: Annotated[list[_Variables], at_most(_MOST_DOCUMENTS, "documents")] | None = doc(
         None, "what a template for retrieval puts into the prompt"
     )
-    chat_template: Annotated[str, Field(max_length=_LONGEST_TEMPLATE)] | None = told(
+    chat_template: Annotated[str, Field(max_length=_LONGEST_TEMPLATE)] | None = doc(
         None, "a Jinja template in place of the model's; needs --trust-request-chat-template"
     )
-    verbosity: Literal["low", "medium", "high"] | None = told(
+    verbosity: Literal["low", "medium", "high"] | None = doc(
         None, "a hint for templates that take it"
     )
 
@@ -267,7 +267,7 @@ class ChatRequest(PromptedRequest, ToolFields):
 
     @property
     def echoed(self) -> str:
-        """What the answer begins with: the message that it goes on, if that is to be told."""
+        """What the answer begins with: the message that it goes on, if ``echo`` is set."""
         content, last = "", self.messages[-1] if self.messages else None
         if self.echo and last is not None and last.role == "assistant":
             content = str(last.for_template()["content"])

@@ -16,7 +16,7 @@ from quire.http.answers.rendering import Json, json_response, respond
 from quire.http.description.openapi import gives, takes
 from quire.http.errors import new_id
 from quire.http.guards.clients import Caller
-from quire.http.service import Asked, Service
+from quire.http.service import ModelChoice, Service
 from quire.http.vectors.answers import (
     Embedding,
     EmbeddingList,
@@ -119,7 +119,7 @@ async def _scores(
     second: Sequence[str],
     request: ScoreRequest | RerankRequest,
     caller: Caller,
-    asked: Asked,
+    asked: ModelChoice,
     field: str,
 ) -> tuple[list[RequestOutput], list[float]]:
     names, processor = {"prompt": field, "client": "user"}, service.input_processor

@@ -1,4 +1,4 @@
-"""Texts through the engine to vectors, and what is told of them."""
+"""Texts through the engine to vectors, and these as JSON has them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ async def vectors(
         if form != PromptForm():
             with service.reserve(len(texts), texts):
                 prompts = [await _formed(service, text, form) for text in texts]
-    asked = [_with(options, prompt) for prompt in prompts]
-    run = service.run(f"embd-{uuid.uuid4().hex}", asked, params, field_names, whole=True)
+    whole = [_with(options, prompt) for prompt in prompts]
+    run = service.run(f"embd-{uuid.uuid4().hex}", whole, params, field_names, whole=True)
     return await outputs(run, {})
 
 
