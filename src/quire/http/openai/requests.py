@@ -49,17 +49,30 @@ class StreamOptions(Strict):
     )
 
 
-class GenerationRequest(StructuredFields):
-    """The fields that all requests for text have in common, SamplingParams' among them."""
+class CommonFields(Strict):
+    """What all requests of OpenAI's API have: a model, and whose they are."""
 
     model: str | None = doc(None, "a name that /v1/models lists; left out, the one that is served")
     user: Name | None = doc(None, "an end-user, by OpenAI's definition")
-    stream: bool = doc(False, "answer with server-sent events, one for each token")
-    stream_options: StreamOptions | None = doc(None, "of a stream")
-    include_metrics: bool = doc(False, "add what the request cost in memory and time")
     request_id: RequestId | None = doc(
         None, "what the answer's id ends with; left out, the request's x-request-id"
     )
+    cache_salt: Name | None = doc(None, "only requests with the same one share a prefix cache")
+    priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = doc(
+        None, "under the priority and fair policies, the lower, the sooner"
+    )
+
+    def options(self, caller: Caller, model: Mapping[str, object]) -> dict[str, Any]:
+        """What its prompts say beside their texts; ``model``: what they say of it."""
+        return caller.options(model, self.user, self.cache_salt, self.priority)
+
+
+class GenerationRequest(StructuredFields, CommonFields):
+    """The fields that all requests for text have in common, SamplingParams' among them."""
+
+    stream: bool = doc(False, "answer with server-sent events, one for each token")
+    stream_options: StreamOptions | None = doc(None, "of a stream")
+    include_metrics: bool = doc(False, "add what the request cost in memory and time")
     return_token_ids: bool = doc(False, "add the tokens of prompt and outputs")
     return_tokens_as_token_ids: bool = doc(
         False,
@@ -67,12 +80,8 @@ class GenerationRequest(StructuredFields):
     )
 
     prediction: Prediction | None = doc(None, _HELP["prediction"])
-    cache_salt: Name | None = doc(None, "only requests with the same one share a prefix cache")
     kv_transfer_params: Annotated[dict[str, Any], no_deeper(levels=4, most_values=65536)] | None = (
         doc(None, "of a proxy between servers that prefill and that decode, as vLLM has them")
-    )
-    priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = doc(
-        None, "under the priority and fair policies, the lower, the sooner"
     )
 
     @model_validator(mode="after")
@@ -89,10 +98,6 @@ class GenerationRequest(StructuredFields):
         if self.stream and self.prompt_logprobs is not None:
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self
-
-    def options(self, caller: Caller, model: Mapping[str, object]) -> dict[str, Any]:
-        """What its prompts say beside their texts; ``model``: what they say of it."""
-        return caller.options(model, self.user, self.cache_salt, self.priority)
 
     @property
     def include_usage(self) -> bool:

@@ -10,12 +10,9 @@ from pydantic import Field, model_validator
 from quire.core.errors import RequestError
 from quire.core.protocol import PoolingParams
 from quire.core.protocol.checks import MAX_INTEGER
-from quire.engine.input_processor import MAX_PRIORITY
 from quire.http.doors.ollama_types import KeepAlive, OllamaOptions
 from quire.http.fields.strict import (
     Ids,
-    Name,
-    RequestId,
     Strict,
     Texts,
     at_most,
@@ -24,6 +21,7 @@ from quire.http.fields.strict import (
     expecting,
     most_tokens,
 )
+from quire.http.openai.requests import CommonFields
 from quire.text.prompt_form import PromptForm
 
 MOST_TEXTS = 2048  # OpenAI's own maximum
@@ -36,16 +34,9 @@ _Most = Annotated[int, between(-1, MAX_INTEGER)] | None
 _ABOUT_MOST = "cut longer texts, or pairs of texts, to this many tokens; -1: to as many as fit"
 
 
-class _CommonFields(Strict):
+class _TextsRequest(CommonFields):
     """What requests have in common beside their texts."""
 
-    model: str | None = doc(None, "a name that /v1/models lists; left out, the one that is served")
-    user: Name | None = doc(None, "an end-user, by OpenAI's definition")
-    request_id: RequestId | None = doc(None, "what the answer's id ends with")
-    cache_salt: Name | None = doc(None, "only requests with the same one share a prefix cache")
-    priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = doc(
-        None, "under the priority and fair policies, the lower, the sooner"
-    )
     truncate_prompt_tokens: _Most = doc(None, _ABOUT_MOST)
     truncation_side: Literal["left", "right"] = doc(
         "right", "where they are cut; right: the first tokens are kept"
@@ -57,7 +48,7 @@ class _CommonFields(Strict):
         return PromptForm() if most is None else cut_to(most, self.truncation_side)
 
 
-class EmbeddingRequest(_CommonFields):
+class EmbeddingRequest(_TextsRequest):
     """The body of POST /v1/embeddings."""
 
     input: _Input = doc(..., "one or several texts, or their tokens", examples=["Once upon a time"])
@@ -80,7 +71,7 @@ class EmbeddingRequest(_CommonFields):
         return replace(self.cut(max_model_len), add_special_tokens=added)
 
 
-class ScoreRequest(_CommonFields):
+class ScoreRequest(_TextsRequest):
     """The body of POST /v1/score: pairs of texts, or one text and several others."""
 
     text_1: _Pair | None = doc(None, "the first texts of pairs, or one for all", examples=["Hi"])
@@ -107,7 +98,7 @@ class Document(Strict):
     text: str
 
 
-class RerankRequest(_CommonFields):
+class RerankRequest(_TextsRequest):
     """The body of POST /v1/rerank, as Cohere's and Jina's clients send it."""
 
     query: str = doc(..., "what is looked for", examples=["a bird that swims"])

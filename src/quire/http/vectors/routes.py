@@ -61,7 +61,7 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
             service,
             request.texts(),
             request.params,
-            caller.options(asked.options, request.user, request.cache_salt, request.priority),
+            request.options(caller, asked.options),
             {"prompt": "input", "client": "user"},
             request.form(service.input_processor.max_model_len),
         )
@@ -123,8 +123,7 @@ async def _scores(
     field: str,
 ) -> tuple[list[RequestOutput], list[float]]:
     names, processor = {"prompt": field, "client": "user"}, service.input_processor
-    own = caller.options(asked.options, request.user, request.cache_salt, request.priority)
-    form = request.cut(processor.max_model_len)
+    own, form = request.options(caller, asked.options), request.cut(processor.max_model_len)
     scoring = Scoring(processor.pooler, first, second, form.most)
     if scoring.cuts:
         if request.truncation_side == "left":
