@@ -21,7 +21,7 @@ from quire.core.memory import PagedAllocator
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.dashboard import Cell
 from quire.http.errors import TooManyWatchersError, UnknownRequestError
-from quire.http.live import asking, routes, watching
+from quire.http.live import routes, watching
 from quire.http.live import state as live_state
 from quire.http.live.state import StateReader
 from quire.http.live.types import DecisionList, EngineState, MomentList, RequestStory
@@ -295,7 +295,7 @@ def test_a_thousand_who_ask_at_once_cost_one_answer(monkeypatch: pytest.MonkeyPa
 
     async def run() -> None:
         engine: Any = SimpleNamespace(call=call)
-        ask = asking.Queries(engine).ask
+        ask = watching.Queries(engine).ask
         many = [asyncio.create_task(ask("state", reads("state"))) for _ in range(1000)]
         wrong = asyncio.create_task(ask("wrong", reads("wrong")))
         await sleep(0)
@@ -308,10 +308,10 @@ def test_a_thousand_who_ask_at_once_cost_one_answer(monkeypatch: pytest.MonkeyPa
 
     clock = [0.0]
     monkeypatch.setattr(
-        asking, "time", SimpleNamespace(perf_counter=lambda: clock[0], monotonic=lambda: clock[0])
+        watching, "time", SimpleNamespace(perf_counter=lambda: clock[0], monotonic=lambda: clock[0])
     )
     patient = SimpleNamespace(**{**vars(asyncio), "sleep": noted})
-    monkeypatch.setattr(asking, "asyncio", patient)
+    monkeypatch.setattr(watching, "asyncio", patient)
     asyncio.run(run())
     assert read == ["state", "wrong", "state"]
     assert slept == pytest.approx([0, 0.25 * 49, 0.25 * 49]), "a fiftieth of the engine's time"

@@ -18,7 +18,6 @@ from quire.http.answers.rendering import respond
 from quire.http.answers.streaming import DATA, event
 from quire.http.description.openapi import gives
 from quire.http.errors import UnknownRequestError
-from quire.http.live.asking import Queries
 from quire.http.live.state import EngineReader, History
 from quire.http.live.types import (
     AbortedRequest,
@@ -28,7 +27,7 @@ from quire.http.live.types import (
     MomentList,
     RequestStory,
 )
-from quire.http.live.watching import BlockWatch
+from quire.http.live.watching import BlockWatch, Queries
 from quire.http.service import Service
 
 _ABORTED = "whoever runs this server has ended the request"
