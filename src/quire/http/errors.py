@@ -100,16 +100,16 @@ _KINDS: Sequence[tuple[type[Exception], int, str, str | None]] = (
 
 def explain(error: Exception, request_id: str = "") -> Problem:
     """What a client learns of an error."""
-    for kind, status, told, code in _KINDS:
-        if isinstance(error, kind):
+    for of, status, kind, code in _KINDS:
+        if isinstance(error, of):
             field = error.field if isinstance(error, RequestError) else None
             context = None
             if isinstance(error, ContextLengthError):
                 context = error.tokens, error.most, error.length
-            return Problem(status, str(error), told, field, code, context)
+            return Problem(status, str(error), kind, field, code, context)
     if isinstance(error, HTTPException):
-        told = CLIENT if error.status_code < 500 else SERVER
-        return Problem(error.status_code, str(error.detail), told)
+        kind = CLIENT if error.status_code < 500 else SERVER
+        return Problem(error.status_code, str(error.detail), kind)
     where = f" of request {request_id}" if request_id else ""
     return Problem(500, f"internal error; the server's log tells more{where}", SERVER)
 

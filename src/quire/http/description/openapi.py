@@ -94,12 +94,8 @@ def gives(
         content[framing.media_type] = {
             "schema": {"type": "string", "description": told, "x-event": _Of(*chunks)}
         }
-    return {200: {"description": about, "content": content}, **refuses(*errors)}
-
-
-def refuses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Errors beside those that every route may answer with."""
-    return {status: {"description": _ERRORS[status]} for status in statuses}
+    refusals = {status: {"description": _ERRORS[status]} for status in errors}
+    return {200: {"description": about, "content": content}, **refusals}
 
 
 def _json(schema: Mapping[str, Any]) -> dict[str, Any]:

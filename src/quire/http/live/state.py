@@ -43,7 +43,7 @@ from quire.http.live.types import (
     Moment,
     RequestStory,
     SessionRow,
-    SettingsNow,
+    SettingsInForce,
     SpeculationFigures,
     StoreFigures,
 )
@@ -218,9 +218,9 @@ class StateReader:
             speculation.num_bytes,
         )
 
-    def _settings(self) -> SettingsNow:
+    def _settings(self) -> SettingsInForce:
         engine, scheduler = self._engine, self._engine.scheduler
-        return SettingsNow(
+        return SettingsInForce(
             self._max_model_len,
             scheduler.batch.max_num_seqs,
             scheduler.batch.max_num_batched_tokens,

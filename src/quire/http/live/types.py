@@ -50,7 +50,7 @@ class SpeculationFigures(Answer):
     bytes: int
 
 
-class SettingsNow(Answer):
+class SettingsInForce(Answer):
     """What bounds who runs and who waits, by names of `quire serve`'s settings; null: none."""
 
     max_model_len: int | None
@@ -134,7 +134,7 @@ class EngineState(Moment, kw_only=True):
     step_parts: StepParts | None
     latest_decision: int
     last_preemption: DecisionRow | None
-    settings: SettingsNow
+    settings: SettingsInForce
     num_sessions: int
     sessions: list[SessionRow]
     adapters: list[AdapterRow] | None
