@@ -1,7 +1,7 @@
 """What all chat doors share: from a turn of a conversation to a prompt, and from text to events.
 
-A door reads its own request into a ``ChatTurn``, has ``begin`` make a ``PreparedChat`` of it, and
-words what that says.
+A door reads its own request into a ``ConversationTurn``, has ``begin`` make a ``PreparedChat`` of
+it, and words what that says.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ID_LENGTH = 24
 
 
 @dataclass(frozen=True)
-class ChatTurn:
+class ConversationTurn:
     """A turn of a conversation, in no door's words.
 
     messages: in OpenAI's form. A text, or no content; calls' arguments as JSON or as objects.
@@ -83,7 +83,7 @@ class TurnUsage(NamedTuple):
 class Listener:
     """What one choice says, as its text comes."""
 
-    def __init__(self, parser: Parser, turn: ChatTurn) -> None:
+    def __init__(self, parser: Parser, turn: ConversationTurn) -> None:
         self._parser = parser
         self.is_plain = parser.is_plain  # all that is said is content
         self._reasoning = turn.include_reasoning
@@ -132,7 +132,7 @@ class PreparedChat:
     """
 
     def __init__(
-        self, service: Service, turn: ChatTurn, prompt: Mapping[str, Any], begun: Begun
+        self, service: Service, turn: ConversationTurn, prompt: Mapping[str, Any], begun: Begun
     ) -> None:
         """begun: what the prompt holds of the answer."""
         self._service = service
@@ -201,7 +201,7 @@ class PreparedChat:
         return Listener(self._service.speech.parser(self._tools, self._begun), self._turn)
 
 
-async def begin(service: Service, turn: ChatTurn) -> PreparedChat:
+async def begin(service: Service, turn: ConversationTurn) -> PreparedChat:
     """Check a turn and render its prompt. RequestError where it cannot be served."""
     with in_callers_words(turn.field_names):
         check_answer(1, turn.params, service.input_processor, service.config.max_logprobs)
@@ -219,13 +219,13 @@ async def begin(service: Service, turn: ChatTurn) -> PreparedChat:
         return PreparedChat(service, turn, prompt, begun)
 
 
-def _listens(service: Service, turn: ChatTurn) -> bool:
+def _listens(service: Service, turn: ConversationTurn) -> bool:
     """Whether calls are looked for, if there are tools."""
     mode = turn.choice.mode
     return mode == "required" or (mode == "auto" and service.config.enable_auto_tool_choice)
 
 
-def _check_dialect(service: Service, turn: ChatTurn) -> None:
+def _check_dialect(service: Service, turn: ConversationTurn) -> None:
     if not turn.tools or not _listens(service, turn) or service.speech.reads_calls:
         return
     raise RequestError(
@@ -235,7 +235,7 @@ def _check_dialect(service: Service, turn: ChatTurn) -> None:
     )
 
 
-def _variables(service: Service, turn: ChatTurn) -> Mapping[str, Any]:
+def _variables(service: Service, turn: ConversationTurn) -> Mapping[str, Any]:
     """What the chat template is given beside the messages."""
     own = _TEMPLATE_OWN & turn.variables.keys()
     if own:

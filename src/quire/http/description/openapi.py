@@ -90,12 +90,12 @@ def gives(
     content = _json(_Of(*_several(answer)))
     if chunk is not None:
         chunks = _several(chunk)
-        told = _about_stream(" or a ".join(one.__name__ for one in chunks), framing)
+        about_stream = _about_stream(" or a ".join(one.__name__ for one in chunks), framing)
         content[framing.media_type] = {
-            "schema": {"type": "string", "description": told, "x-event": _Of(*chunks)}
+            "schema": {"type": "string", "description": about_stream, "x-event": _Of(*chunks)}
         }
-    refusals = {status: {"description": _ERRORS[status]} for status in errors}
-    return {200: {"description": about, "content": content}, **refusals}
+    told: dict[int | str, dict[str, Any]] = {200: {"description": about, "content": content}}
+    return told | {status: {"description": _ERRORS[status]} for status in errors}
 
 
 def _json(schema: Mapping[str, Any]) -> dict[str, Any]:

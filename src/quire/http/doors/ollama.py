@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import json_response, respond
 from quire.http.answers.streaming import LINES, EventStream
-from quire.http.chats.conversation import ChatTurn, begin
+from quire.http.chats.conversation import ConversationTurn, begin
 from quire.http.description.openapi import gives, takes
 from quire.http.doors.answering import going_on, in_their_words
 from quire.http.doors.ollama_models import add_models, check_model
@@ -74,7 +74,7 @@ def add_ollama(app: FastAPI, service: Service) -> None:
             return _loaded(request, OllamaChatAnswer)
         with in_their_words(_NAMES | {"prompt": "messages"}):
             messages = [message.for_template() for message in request.messages]
-            turn = ChatTurn(
+            turn = ConversationTurn(
                 messages=messages,
                 params=_params(service, request),
                 tools=[tool.as_tool() for tool in request.tools],
@@ -97,7 +97,7 @@ async def _speaker(
     templated = service.input_processor.tokenizer.chat_template or request.system
     if request.raw or not templated:
         return RawText(service, {"prompt": request.prompt, **own}, params)
-    turn = ChatTurn(
+    turn = ConversationTurn(
         messages=request.messages,
         params=params,
         variables=request.variables,

@@ -7,7 +7,7 @@ from typing import Any
 
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Json
-from quire.http.chats.conversation import ChatTurn
+from quire.http.chats.conversation import ConversationTurn
 from quire.http.doors.responses_tools import arguments_of, flat_name
 from quire.http.doors.responses_types import ResponsesRequest, SchemaFormat
 from quire.text.chat_template import Message
@@ -27,10 +27,10 @@ def turn(
     items: Iterable[Json],
     defaults: Mapping[str, Any],
     options: Mapping[str, Any],
-) -> ChatTurn:
+) -> ConversationTurn:
     """items: all of the conversation's, those of earlier responses first."""
     offered = request.offered
-    return ChatTurn(
+    return ConversationTurn(
         messages=list(messages(request.instructions, items)),
         params=_sampling_params(request, defaults),
         tools=offered.tools,

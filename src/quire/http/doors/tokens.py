@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
 from quire.http.answers.rendering import Answer, json_response, respond
-from quire.http.chats.conversation import ChatTurn, begin
+from quire.http.chats.conversation import ConversationTurn, begin
 from quire.http.description.openapi import gives, takes
 from quire.http.fields.strict import Ids, Strict, at_most, no_deeper
 from quire.http.openai.messages import ChatMessage, Tools
@@ -111,7 +111,7 @@ def add_tokens(app: FastAPI, service: Service) -> None:
 async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
     service.check_model(request.model)
     if request.messages is not None:
-        turn = ChatTurn(
+        turn = ConversationTurn(
             [message.for_template() for message in request.messages],
             SamplingParams(max_tokens=1),
             tools=[tool.as_tool() for tool in request.tools or ()],

@@ -8,7 +8,7 @@ from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
 from quire.http.answers.logprobs import ChatLogprobs, chat_logprobs
 from quire.http.answers.rendering import encode
 from quire.http.answers.reply import answer
-from quire.http.chats.conversation import ChatTurn, PreparedChat, begin
+from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin
 from quire.http.guards.clients import Caller
 from quire.http.handover import remote_prefill
 from quire.http.openai.answers import (
@@ -42,7 +42,7 @@ async def create_chat_completion(
     model = service.check_model(request.model)
     service.check_chat_template(request.chat_template)
     told = {**model.options, **remote_prefill(service, request.kv_transfer_params)}
-    turn = ChatTurn(
+    turn = ConversationTurn(
         [message.for_template() for message in request.messages],
         request.sampling_params(service.input_processor.sampling_defaults),
         tools=[tool.as_tool() for tool in request.tools or ()],
