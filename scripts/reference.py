@@ -332,7 +332,8 @@ def _exposition(transfer: type) -> str:
     engine.scheduler.allocator.usage.return_value = Usage(*(1 for _ in Usage._fields))
     engine.stats.slot_seconds = dict.fromkeys(Usage._fields, 0.0)
     engine.stats.accepted_by_position = [0]
-    engine.store.__class__, engine.transfer.__class__ = Tiers, transfer
+    engine.capabilities.store.__class__ = Tiers
+    engine.capabilities.transfer.__class__ = transfer
     metrics = ServerMetrics(engine, "demo", "both", MagicMock())
     metrics.observe_aborted(0)
     request.lora_name = request.adapter = None

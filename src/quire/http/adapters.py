@@ -1,4 +1,4 @@
-"""Adapters that are loaded and let go while the server runs; off unless it is asked for."""
+"""Adapters that are loaded and let go while the server runs; off unless a setting turns it on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class UnloadRequest(Strict):
 
 
 def add_adapters(app: FastAPI, service: Service) -> None:
-    """The routes, if the server is told to have them."""
+    """The routes, if the settings have them."""
     config, adapters = service.config, service.adapters
     if not config.allow_runtime_lora_updating or adapters is None:
         return

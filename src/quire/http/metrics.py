@@ -230,7 +230,7 @@ class _EngineCollector:
         )
         yield self._counter(
             "integrity_faults",
-            "Times that the KV pool's books were wrong, and were put right, between requests.",
+            "Times that the KV pool's counts were wrong, and were repaired, between requests.",
             self._engine.stats.num_faults,
         )
         yield self._counter(
@@ -299,7 +299,7 @@ class _EngineCollector:
             yield self._counter("kv_transfer_fetched_blocks", told, transfer.num_fetched)
             told = "Transfers that ended early; what was missing was computed."
             yield self._counter("kv_transfer_failures", told, transfer.num_failed)
-            told = "KV blocks that prefill engines were asked for and did not have."
+            told = "KV blocks that prefill engines did not have when they were needed."
             yield self._counter("kv_transfer_missing_blocks", told, transfer.num_missing)
             told = "KV blocks that have come, and made room before anybody went on from them."
             yield self._counter("kv_transfer_unused_blocks", told, transfer.num_unused)
@@ -344,11 +344,11 @@ class _EngineCollector:
         yield self._gauge("lora_adapters_in_memory", told, len(adapters.weights))
 
     def _store(self, fetched: int) -> Iterator[Metric]:
-        """Nothing where nothing is kept beyond the pool."""
+        """Nothing where all that is kept is in the pool."""
         store = self._engine.capabilities.store
         if store is None:
             return
-        told = "Tokens fetched from beyond the pool."
+        told = "Tokens fetched from main memory, disk or other engines."
         yield self._counter("kv_store_hits", told, fetched)
         if isinstance(store, Tiers):
             told = "Blocks fetched from main memory."

@@ -197,7 +197,7 @@ def _welcome(host: str, port: int, config: ServerConfig) -> None:
     here = ipaddress.ip_address(host.partition("%")[0]).is_loopback
     if not here and not config.api_key:
         logger.warning(
-            "whoever reaches %s:%d may use this server, which asks for no key: give it keys with "
+            "anyone who reaches %s:%d may use this server, which needs no key: give it keys with "
             "--api-key-file, or let it listen on --host 127.0.0.1",
             place,
             port,

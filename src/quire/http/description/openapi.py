@@ -39,7 +39,7 @@ _ERRORS = {
     404: "There is no such model, session or path.",
     408: "The body was too slow.",
     409: "The session has a turn under way.",
-    410: "Whoever runs the server has ended the request.",
+    410: "An operator of the server has ended the request.",
     413: "The body is too large.",
     415: "The body is packed in a way that is not understood.",
     429: "Too many requests wait, or sessions are open; `Retry-After` says when to ask again.",

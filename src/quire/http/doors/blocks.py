@@ -51,7 +51,9 @@ class Block:
 
 def _finite(number: str) -> float:
     if math.isinf(read := float(number)):
-        raise BrokenCallError(f"the model has called a tool with a number beyond all: {number}")
+        raise BrokenCallError(
+            f"the model has called a tool with a number that is too large: {number}"
+        )
     return read
 
 

@@ -24,7 +24,7 @@ class Drain:
     running: int = 0
 
     async def ended(self, seconds: float) -> None:
-        """Begin the end, and wait until all is answered, for so long at most."""
+        """Begin the end, and wait until all is answered, for ``seconds`` at most."""
         self.begun, deadline = True, time.monotonic() + seconds
         while self.running and time.monotonic() < deadline:
             await asyncio.sleep(_LOOK)

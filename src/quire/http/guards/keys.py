@@ -83,7 +83,7 @@ class RequireApiKey:
 
 
 def is_open(path: str, config: ServerConfig) -> bool:
-    """Whether a path may be asked without a key; the page tells nothing before its login."""
+    """Whether a path needs no key; the page shows nothing before its login."""
     if path == "/" or path.startswith(PAGE):
         return config.dashboard
     return path in _OPEN or (path == _METRICS and not config.api_key_metrics)

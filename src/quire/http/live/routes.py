@@ -30,7 +30,7 @@ from quire.http.live.types import (
 from quire.http.live.watching import BlockWatch, Queries
 from quire.http.service import Service
 
-_ABORTED = "whoever runs this server has ended the request"
+_ABORTED = "an operator of this server has ended the request"
 _SILENCE = 15.0  # seconds, after which a stream says that it is there
 _UNREAD = 30.0  # seconds for which a client may read nothing
 _BINARY = "application/octet-stream"

@@ -177,7 +177,9 @@ class CompletionRequest(PromptedRequest):
         if not self.prompt:
             raise RequestError("prompt must not be empty", "prompt")
         if self.max_tokens == 0 and not self.echo:
-            raise RequestError("max_tokens: 0 needs echo: true, or nothing is asked", "max_tokens")
+            raise RequestError(
+                "max_tokens: 0 needs echo: true, or there is nothing to answer", "max_tokens"
+            )
         if self.stream and self.echo and self.logprobs is not None:
             raise RequestError("echo with logprobs cannot be streamed", "echo")
         if self.suffix and self.truncate_prompt_tokens is not None:  # the marks would be cut off

@@ -63,7 +63,7 @@ def add_vectors(app: FastAPI, service: Service) -> None:
 async def _refuse() -> None:
     """vLLM's, of models with heads that classify: not served."""
     raise RequestError(
-        "states and classes are not told: ask /v1/embeddings, /v1/score or /v1/rerank", "model"
+        "states and classes are not served: use /v1/embeddings, /v1/score or /v1/rerank", "model"
     )
 
 
