@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from fastapi import FastAPI
+from msgspec import to_builtins
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.blocks.events.config import KVEventsConfig
@@ -331,7 +332,8 @@ def _exposition(transfer: type) -> str:
     engine.scheduler.allocator.usage.return_value = Usage(*(1 for _ in Usage._fields))
     engine.stats.slot_seconds = dict.fromkeys(Usage._fields, 0.0)
     engine.stats.accepted_by_position = [0]
-    engine.store.__class__, engine.transfer.__class__ = Tiers, transfer
+    engine.capabilities.store.__class__ = Tiers
+    engine.capabilities.transfer.__class__ = transfer
     metrics = ServerMetrics(engine, "demo", "both", MagicMock())
     metrics.observe_aborted(0)
     request.lora_name = request.adapter = None
@@ -353,11 +355,16 @@ def _exceptions() -> Iterator[str]:
     """Each with what it is, and what HTTP makes of it."""
 
     def rows(kind: type[QuireError]) -> Iterator[tuple[str, ...]]:
-        status, body = explain(_example(kind))
+        problem = explain(_example(kind))
         told = (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ")
-        code = body["error"]["code"]
         above = "" if kind is QuireError else _code(kind.__bases__[0].__name__)
-        yield _code(kind.__name__), above, told, str(status), _code(code) if code else ""
+        yield (
+            _code(kind.__name__),
+            above,
+            told,
+            str(problem.status),
+            _code(problem.code) if problem.code else "",
+        )
         here = [one for one in kind.__subclasses__() if one.__module__ in _MODULES]
         for below in sorted(here, key=lambda one: one.__name__):
             yield from rows(below)
@@ -380,10 +387,10 @@ def _shapes() -> Iterator[str]:
         "Ollama": "/api",
         "llama.cpp": "/completion",
     }
-    body = explain(_example(UnknownModelError))[1]
+    problem = explain(_example(UnknownModelError))
 
     def row(of: str, path: str) -> tuple[str, str]:
-        return of, _code(json.dumps(shape_for({"path": path})(404, body)))
+        return of, _code(json.dumps(to_builtins(shape_for({"path": path}).of(problem))))
 
     return _table(
         ("API", "an unknown model, with status 404"), (row(*one) for one in paths.items())

@@ -12,7 +12,7 @@ import pytest
 from fastapi import Request
 
 from quire.http import page
-from quire.http.guards.logins import COOKIE, LASTS, PAGE_HEADER, Logins
+from quire.http.guards.keys import COOKIE, LASTS, PAGE_HEADER, Logins
 from quire.http.live.bundle import bundle
 from quire.http.live.files import INDEX, Files
 from support.live_server import LiveServer, live_server

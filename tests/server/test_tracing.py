@@ -21,7 +21,7 @@ from quire.core.errors import ConfigError
 from quire.engine.capabilities import Capabilities
 from quire.engine.tracing import spans as spans_module
 from quire.http.config.server import ServerConfig
-from quire.http.logs import JSONLines
+from quire.http.serving import JSONLines
 from support.live_server import LiveServer, eventually, live_server
 from support.trace_collector import Collector, attributes, collector
 

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from quire.core.errors import QuireError
 from quire.http.answers.streaming import last_words
 from quire.http.config.server import ServerConfig
-from quire.http.error_shapes import shape_for
+from quire.http.error_shapes import route_path
 from quire.http.errors import REQUEST_ID, explain, refusal
 from quire.http.guards.bodies import LARGEST_BODY, Bodies
 from quire.http.guards.draining import Drain, RefuseWhileDraining
@@ -85,7 +85,7 @@ class _Health:
         self._drain = drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = scope["path"].removeprefix(scope.get("root_path", ""))
+        asked = route_path(scope)
         refused = self._drain.begun and asked in ("/health", "/ping")
         await (self._drain.refusal() if refused else self._app)(scope, receive, send)
 
@@ -109,7 +109,7 @@ class _Relay:
         try:
             async with self._bodies.whole(Request(scope, receive)) as body:
                 call = ReplicaCall(_sendable(scope), bytes(body))
-            join = self._by_all.get((scope["method"], _path(scope)))
+            join = self._by_all.get((scope["method"], route_path(scope)))
             if join is not None:
                 answers = await self._replicas.ask_all(call)
                 response = await asyncio.to_thread(_joined, answers, join)
@@ -121,7 +121,7 @@ class _Relay:
             await answer.fail(error)
 
     async def _hint(self, scope: Scope, call: ReplicaCall) -> Hint:
-        look = partial(self._look, _path(scope), call.body, scope["state"].get(KEY_NAME, ""))
+        look = partial(self._look, route_path(scope), call.body, scope["state"].get(KEY_NAME, ""))
         return look() if len(call.body) <= _SMALL else await self._bodies.apart(look)
 
     def _look(self, path: str, content: bytes, key: str) -> Hint:
@@ -156,8 +156,7 @@ class _PassedAnswer:
     async def fail(self, error: Exception) -> None:
         if self._media_type is None:
             return await refusal(self._scope, error)(self._scope, _nothing, self._send)
-        path, (status, body) = _path(self._scope), explain(error)
-        words = last_words(path, self._media_type, shape_for(self._scope)(status, body))
+        words = last_words(self._scope, self._media_type, explain(error))
         if words is None:
             raise error  # so that the connection is broken off
         await self._send({"type": "http.response.body", "body": words})
@@ -173,11 +172,6 @@ def _sendable(scope: Scope) -> dict[str, Any]:
 
 def _is_envelope_s(name: bytes) -> bool:
     return name in _ENVELOPE_S or name.startswith(_ORIGINS_S)
-
-
-def _path(scope: Scope) -> str:
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
 
 
 async def _nothing() -> Message:

@@ -19,7 +19,7 @@ from quire.core.protocol import SamplingParams
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
-from quire.http.application import Served, build
+from quire.http.application import ServedApp, build
 from quire.http.config.server import ServerConfig
 from quire_cluster.calls import ReplicaCall, Whole
 from quire_cluster.routing import Hint
@@ -51,7 +51,7 @@ async def load_replica(
 class Replica:
     """An engine and its app, as Ray Serve, a gateway and other replicas use them."""
 
-    def __init__(self, name: str, served: Served, role: str = "both") -> None:
+    def __init__(self, name: str, served: ServedApp, role: str = "both") -> None:
         self._name, self._role = name, role
         self._app: FastAPI = served.app
         self._engine: AsyncEngine = served.app.state.service.engine

@@ -10,8 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import to_json
-
 from quire.core.protocol import Decision, Outcome, Parts, Progress, Step
 from quire.engine.capabilities import Capabilities
 from quire.engine.dashboard import BlockTracker, delta, snapshot
@@ -22,7 +20,8 @@ from quire.engine.progress import RequestProgress
 from quire.engine.recent import Recent
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
-from quire.http.live.state import Reader
+from quire.http.answers.rendering import encode
+from quire.http.live.state import StateReader
 from quire.http.live.types import RequestStory
 from quire.tools.recording.form import STORIES, RecordingHeader, Writer
 from quire_lab.simulation.engine import SimulatedEngine
@@ -90,7 +89,7 @@ class Look:
         self.notes = Notes(engine)
         limits = engine.limits
         layers = [(len(kv_group.layers), 0) for kv_group in limits.kv_groups]
-        self.reader = Reader(
+        self.reader = StateReader(
             self.notes, model_name, limits.max_model_len, kv_layers=layers, wall=self.notes.clock
         )
         self.model_name = model_name
@@ -219,5 +218,5 @@ class SimulationRecording:
 
 def _plain(value: object) -> dict[str, Any]:
     """As the server would say it."""
-    plain: dict[str, Any] = json.loads(to_json(value, inf_nan_mode="null"))
+    plain: dict[str, Any] = json.loads(encode(value))
     return plain

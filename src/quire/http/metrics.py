@@ -1,4 +1,4 @@
-"""Prometheus metrics, under vLLM's names where vLLM has them, with the prefix ``quire:``."""
+"""Prometheus metrics: ``quire:`` and what vLLM calls them, or ``vllm:`` too."""
 
 from __future__ import annotations
 
@@ -18,15 +18,38 @@ from quire.engine.engine import Engine
 from quire.engine.outputs import Delta, RequestOutput
 from quire.engine.streams import num_dropped
 from quire.engine.tracing import SpanSender, Standing, Watcher
-from quire.http.gen_ai_metrics import GenAIMetrics
-from quire.http.histograms import StepHistogram
-from quire.http.metric_names import NamedMetrics
+from quire.http.histograms import GenAIMetrics, StepHistogram
 
 _SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0,
 )  # fmt: skip
 _TOKENS = tuple(2.0**power for power in range(18))
+_OWN, _VLLM = "quire:", "vllm:"
+# What means in vLLM what it means here. A counter's name is without _total.
+_SHARED = frozenset({
+    "cache_config_info",
+    "e2e_request_latency_seconds",
+    "generation_tokens",
+    "inter_token_latency_seconds",
+    "kv_cache_usage_perc",
+    "lora_requests_info",
+    "num_preemptions",
+    "num_requests_running",
+    "num_requests_waiting",
+    "prefix_cache_hits",
+    "prefix_cache_queries",
+    "prompt_tokens",
+    "request_generation_tokens",
+    "request_prompt_tokens",
+    "request_success",
+    "request_time_per_output_token_seconds",
+    "spec_decode_num_accepted_tokens",
+    "spec_decode_num_accepted_tokens_per_pos",
+    "spec_decode_num_draft_tokens",
+    "spec_decode_num_drafts",
+    "time_to_first_token_seconds",
+})  # fmt: skip
 
 
 class ServerMetrics(Watcher):
@@ -207,7 +230,7 @@ class _EngineCollector:
         )
         yield self._counter(
             "integrity_faults",
-            "Times that the KV pool's books were wrong, and were put right, between requests.",
+            "Times that the KV pool's counts were wrong, and were repaired, between requests.",
             self._engine.stats.num_faults,
         )
         yield self._counter(
@@ -276,7 +299,7 @@ class _EngineCollector:
             yield self._counter("kv_transfer_fetched_blocks", told, transfer.num_fetched)
             told = "Transfers that ended early; what was missing was computed."
             yield self._counter("kv_transfer_failures", told, transfer.num_failed)
-            told = "KV blocks that prefill engines were asked for and did not have."
+            told = "KV blocks that prefill engines did not have when they were needed."
             yield self._counter("kv_transfer_missing_blocks", told, transfer.num_missing)
             told = "KV blocks that have come, and made room before anybody went on from them."
             yield self._counter("kv_transfer_unused_blocks", told, transfer.num_unused)
@@ -321,11 +344,11 @@ class _EngineCollector:
         yield self._gauge("lora_adapters_in_memory", told, len(adapters.weights))
 
     def _store(self, fetched: int) -> Iterator[Metric]:
-        """Nothing where nothing is kept beyond the pool."""
+        """Nothing where all that is kept is in the pool."""
         store = self._engine.capabilities.store
         if store is None:
             return
-        told = "Tokens fetched from beyond the pool."
+        told = "Tokens fetched from main memory, disk or other engines."
         yield self._counter("kv_store_hits", told, fetched)
         if isinstance(store, Tiers):
             told = "Blocks fetched from main memory."
@@ -371,3 +394,32 @@ class _EngineCollector:
         metric = CounterMetricFamily(f"quire:{name}", text, labels=["model_name"])
         metric.add_metric([self._model_name], value)
         return metric
+
+
+class NamedMetrics:
+    """A registry's metrics by other names, to be collected.
+
+    names: quire, vllm or both.
+    """
+
+    def __init__(self, registry: CollectorRegistry, names: str) -> None:
+        self._registry = registry
+        self._names = names
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            shared = metric.name.removeprefix(_OWN) in _SHARED
+            if self._names != "vllm" or not shared:
+                yield metric
+            if self._names != "quire" and shared:
+                yield _as_vllms(metric)
+
+
+def _as_vllms(metric: Metric) -> Metric:
+    copy = Metric(_renamed(metric.name), metric.documentation, metric.type)
+    copy.samples = [sample._replace(name=_renamed(sample.name)) for sample in metric.samples]
+    return copy
+
+
+def _renamed(name: str) -> str:
+    return _VLLM + name.removeprefix(_OWN)

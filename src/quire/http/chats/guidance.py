@@ -70,7 +70,7 @@ def _grammar(
     """None where the model may write what it likes, or what the caller asks for.
 
     A tool that must be called has arguments by its schema; so has one that is strict, whenever it
-    is called. What else the caller asks of the text is asked of an answer without calls.
+    is called. What else the caller wants of the text holds for an answer without calls.
 
     within: the grammar is of the reasoning too.
     """

@@ -87,7 +87,7 @@ class Speech:
 
     @property
     def why_no_calls(self) -> str:
-        """Why no calls can be asked for, if so."""
+        """Why no calls can be required, if so."""
         return f": its response_template {self.declared.why_not}" if self.declared else ""
 
     def spelled(self, text: str) -> str:
@@ -140,7 +140,7 @@ class Speech:
         return not opened and self.reasoning_ids is None
 
     def order(self, most: int | None, *, amid: bool) -> str:
-        """What an answer that is asked for stands in, as a grammar; "" where marks are all.
+        """What a structured answer stands in, as a grammar; "" where marks are all.
 
         most: tokens of a thought. amid: the prompt has begun one.
         """
@@ -149,7 +149,7 @@ class Speech:
         return self.dialect.order(self.spelled, self.any_token, most, amid=amid)
 
     def reasoning_tokens(self, token_ids: Sequence[int], standing: Standing) -> int | None:
-        """How many tokens of an output are reasoning; None where that cannot be told by tokens."""
+        """How many tokens of an output are reasoning; None where tokens do not say."""
         if self.reasoning_ids is None:
             return 0 if self.marks is None else None
         start, end = self.reasoning_ids

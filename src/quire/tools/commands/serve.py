@@ -52,8 +52,7 @@ def serve(arguments: argparse.Namespace) -> int:
 
     from quire.http.guards.last_resort import LastResort
     from quire.http.guards.listening import bound
-    from quire.http.logs import set_format
-    from quire.http.serving import longest_end, run_server
+    from quire.http.serving import longest_end, run_server, set_format
 
     set_format(config.log_format)
     last_resort = LastResort(longest_end(config))
