@@ -15,7 +15,7 @@ from quire.engine.streams import last_words
 from quire.http.config.server import ServerConfig
 from quire.kernels.threads import usable_cpus
 from quire.tools.commands.command import ELSEWHERE, Command
-from quire.tools.commands.flags import add_engine_flags, add_flag, add_server_flags, help_of
+from quire.tools.commands.flags import add_settings, help_of
 from quire.tools.commands.parser import Parser
 from quire_cluster.config import DeployConfig, DeploySettings
 
@@ -23,16 +23,7 @@ from quire_cluster.config import DeployConfig, DeploySettings
 def add_deploy(parser: Parser) -> None:
     parser.add_config_file()
     parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
-    group = parser.add_argument_group("replicas")
-    for field in fields(DeployConfig):
-        add_flag(group, field.name, str(field.type), field.default, field.metadata["help"])
-    for same in ("--num-replicas", "--decode-replicas"):
-        group.add_argument(
-            same, dest="replicas", type=int, default=argparse.SUPPRESS, metavar="N",
-            help="the same as --replicas",
-        )  # fmt: skip
-    add_engine_flags(parser)
-    add_server_flags(parser)
+    add_settings(parser, [DeployConfig, EngineConfig, ServerConfig])
 
 
 def deploy(arguments: argparse.Namespace) -> int:

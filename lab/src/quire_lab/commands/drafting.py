@@ -1,4 +1,4 @@
-"""Who drafts in a simulated engine, and how well: flags, understood."""
+"""Flags of simulated speculation: what drafts, and how often drafts are accepted."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Named = Callable[[str, str | None], ModelShape]
 
 def add_acceptance(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--acceptance", metavar="RATES", help="how often a draft is right if those before it are: "
-        "0.7, or by position 0.8,0.6,0.5; plan weighs drafts then (default: as the trace tells, if "
-        "it was recorded with speculation)",
+        "--acceptance", metavar="RATES", help="acceptance rate of a draft after accepted ones: "
+        "0.7, or by position 0.8,0.6,0.5; quire plan then compares numbers of drafts (default: as "
+        "in the trace, if it was recorded with speculation)",
     )  # fmt: skip
     group.add_argument(
-        "--coverage", type=float, metavar="X", help="share of the steps in which texts have "
-        "anything to draft (1.0)",
+        "--coverage", type=float, metavar="SHARE", help="share of steps in which texts have "
+        "something to draft (default: 1)",
     )  # fmt: skip
     group.add_argument(
-        "--draft-acceptance", metavar="RATES", help='the same of a draft model beside texts, with '
+        "--draft-acceptance", metavar="RATES", help='acceptance rate of a draft model with '
         'method auto; with method draft, --acceptance is the model\'s',
     )  # fmt: skip
 

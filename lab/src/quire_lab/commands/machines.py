@@ -1,4 +1,4 @@
-"""``quire plan --fewest-machines``: which machines, how many, and for how much."""
+"""``quire plan --fewest-machines``: which machines, how many, at what price."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from quire_lab.workload import Synthetic
 
 
 def add_machines(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("machines", "how many replicas the load takes")
+    group = parser.add_argument_group("machines", "how many replicas the load needs")
     group.add_argument(
-        "--fewest-machines", action="store_true", help="find the fewest machines on which 90 %% of "
-        "the requests meet the goals, and nothing else",
+        "--fewest-machines", action="store_true", help="only find the fewest machines with which "
+        "90 %% of the requests meet the goals",
     )  # fmt: skip
     group.add_argument(
-        "--machines", metavar="LIST", help="machines to compare, with commas between them "
-        "(default: --machine)",
+        "--machines", metavar="LIST", help="machines to compare, separated by commas (default: "
+        "--machine)",
     )  # fmt: skip
     add_price(group)
     group.add_argument(
-        "--budget", type=float, metavar="X", help="dollars an hour: what they would get"
+        "--budget", type=float, metavar="DOLLARS", help="dollars per hour: show what they would buy"
     )
     add_routing(group)
 
 
 def asks_for_machines(arguments: argparse.Namespace) -> bool:
-    """ConfigError for what does nothing without it."""
+    """Whether --fewest-machines is given. ConfigError for a flag that does nothing without it."""
     if not arguments.fewest_machines:
         for name in ("machines", "budget", "routing"):
             if getattr(arguments, name) is not None:

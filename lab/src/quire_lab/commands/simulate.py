@@ -1,4 +1,4 @@
-"""``quire simulate``: a workload through the real scheduler on a virtual clock."""
+"""``quire simulate``: runs a workload through the real scheduler on a virtual clock."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     add_fleet(parser)
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print the figures as JSON")
-    group.add_argument("--requests-out", metavar="FILE", help="CSV with a row for each request")
+    group.add_argument("--requests-out", metavar="FILE", help="CSV with a row per request")
     group.add_argument("--series-out", metavar="FILE", help="CSV of memory and batch over time")
     group.add_argument(
-        "--page-out", metavar="FILE", help="what the server's page would have shown, up to an hour "
-        "of it, for quire replay",
+        "--page-out", metavar="FILE", help="recording of what the server's page would have shown, "
+        "at most an hour, for quire replay",
     )  # fmt: skip
     report.add_report(group)
 

@@ -182,12 +182,12 @@ def test_what_cannot_be_compared_is_refused(
     bare.write_text("\n".join([lines[0], *map(json.dumps, rows), ""]))
     other.write_text("begin,seconds,decode_seqs\n900,0.1,1\n")
     for arguments, message in (
-        ([trace], "say what steps cost"),
+        ([trace], "step times are missing"),
         ([trace, "--unit", "cpu"], "unit cpu needs the steps"),
         ([trace, "--steps", str(other)], "holds no step of the time of the requests"),
         ([str(old), "--steps", steps], "does not tell how the engine was set up"),
         ([str(bare), "--steps", steps], "does not tell what became of any request"),
-        ([trace, "--model", "opt-125m"], "machine and model go together"),
+        ([trace, "--model", "opt-125m"], "machine and model need each other"),
     ):
         assert main(["compare", *arguments]) == 1
         assert message in capsys.readouterr().err
