@@ -14,7 +14,7 @@ from quire.models.dividing import columns_of, rows_of_heads, rows_of_parts
 from quire.models.experts import read_experts
 from quire.models.layers import MLP, Attention, Layer
 from quire.models.linear import Joined, LinearReader
-from quire.models.parts import WHOLE, Part, count_of
+from quire.models.parts import WHOLE, TensorPart, count_of
 from quire.models.shard import Shard
 from quire.models.weights import Weights
 
@@ -67,7 +67,7 @@ class _NormReader:
     weights: Weights
     shard: Shard
 
-    def take(self, name: str, width: int, part: Part = WHOLE) -> Norm:
+    def take(self, name: str, width: int, part: TensorPart = WHOLE) -> Norm:
         """The one called ``name``, or a part of it."""
         kind, weight, bias = self.plan.norm, None, None
         if kind.around_one:
@@ -107,14 +107,14 @@ class _NormReader:
         if name is None:
             return None
         held = self.shard.run(heads.num)
-        part, name = Part(slice(held.start, held.stop)), f"{prefix}.{name}"
+        part, name = TensorPart(slice(held.start, held.stop)), f"{prefix}.{name}"
         if name not in self.weights:  # as in GGUF files
             name = f"{name}.weight"
         return self.weights.take_floats(name, heads.num, part=part)
 
     def _of_heads_held(self, name: str, count: int, held: range) -> Norm:
         width = self.plan.heads.dim
-        part = Part(slice(held.start * width, held.stop * width))
+        part = TensorPart(slice(held.start * width, held.stop * width))
         return self.take(name, count * width, part)
 
 

@@ -11,7 +11,7 @@ ALL = slice(None)
 Rows = slice | Tensor
 
 
-class Part(NamedTuple):
+class TensorPart(NamedTuple):
     """Of a tensor's first dimension, and of its second if it has one.
 
     A weight's rows are its outputs, its columns its inputs. A tensor of numbers chooses in its
@@ -35,7 +35,7 @@ class Part(NamedTuple):
         return tensor if self.columns is ALL else tensor[:, self.columns]
 
 
-WHOLE = Part()
+WHOLE = TensorPart()
 
 
 def as_rows(numbers: Tensor) -> Rows:

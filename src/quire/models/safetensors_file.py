@@ -19,7 +19,7 @@ from torch import Tensor
 from quire.core.errors import ModelError
 from quire.models.file_bytes import FileBytes
 from quire.models.files import check_plain
-from quire.models.parts import WHOLE, Part
+from quire.models.parts import WHOLE, TensorPart
 
 _MOST_HEADER = 100_000_000  # bytes, as safetensors itself has it
 _MOST_ELEMENTS, _MOST_DIMENSIONS = 2**48, 16
@@ -88,7 +88,7 @@ class SafetensorsFile:
     def get_slice(self, name: str) -> StoredTensor:
         return self._stored[name]
 
-    def get_tensor(self, name: str, part: Part = WHOLE) -> Tensor:
+    def get_tensor(self, name: str, part: TensorPart = WHOLE) -> Tensor:
         """OSError: the file has changed, or the tensor is of a type that is not read."""
         stored = self._stored[name]
         dtype, size = stored.dtype, stored.end - stored.begin

@@ -19,7 +19,7 @@ from quire.models.checkpoint_files import find_files
 from quire.models.files import one_line
 from quire.models.gguf import BLOCKS, ROUNDED_BYTES, is_gguf
 from quire.models.gguf_tensors.tensors import GGUFTensors
-from quire.models.parts import WHOLE, Part
+from quire.models.parts import WHOLE, TensorPart
 from quire.models.safetensors_file import SafetensorsFile
 from quire.models.stored import ByGroups
 
@@ -91,7 +91,7 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
-    def take(self, name: str, *shape: int, part: Part = WHOLE) -> Tensor:
+    def take(self, name: str, *shape: int, part: TensorPart = WHOLE) -> Tensor:
         """The tensor called ``name``, or a part of it, for the model to keep.
 
         shape: of all of it.
@@ -103,7 +103,7 @@ class Weights:
         self.bytes_taken += tensor.nbytes
         return tensor
 
-    def take_floats(self, name: str, *shape: int, part: Part = WHOLE) -> Tensor:
+    def take_floats(self, name: str, *shape: int, part: TensorPart = WHOLE) -> Tensor:
         """As ``take``, of the model's dtype but widened to float32."""
         tensor = self.read(name, *shape, part=part).float()
         self.bytes_taken += tensor.nbytes
@@ -127,7 +127,7 @@ class Weights:
         self._taken.update(name for name in self._files if name.startswith(beginnings))
 
     def read(
-        self, name: str, *shape: int, dtype: torch.dtype | None = None, part: Part = WHOLE
+        self, name: str, *shape: int, dtype: torch.dtype | None = None, part: TensorPart = WHOLE
     ) -> Tensor:
         """As ``take``, but to make something else of; ``dtype`` None is the model's."""
         return self._floats(name, self._read(name, shape, part), dtype)
@@ -144,7 +144,7 @@ class Weights:
         """Whether ``read_rounded`` has it: one of a GGUF file's rounded types."""
         return name in self._files and self.stored(name) in ROUNDED_BYTES
 
-    def read_rounded(self, name: str, *shape: int, part: Part = WHOLE) -> ByGroups:
+    def read_rounded(self, name: str, *shape: int, part: TensorPart = WHOLE) -> ByGroups:
         """As ``read``, as it is stored; columns are whole blocks of it."""
         rounded: ByGroups = self._load(name, shape, "get_rounded", part)
         return rounded
@@ -153,12 +153,12 @@ class Weights:
         """Inputs in a block of a tensor that ``is_rounded``."""
         return BLOCKS[self.stored(name)]
 
-    def read_codes(self, name: str, *shape: int, part: Part = WHOLE) -> Tensor:
+    def read_codes(self, name: str, *shape: int, part: TensorPart = WHOLE) -> Tensor:
         """As ``read``, of int32."""
         return self.read_typed(name, (torch.int32,), *shape, part=part)
 
     def read_typed(
-        self, name: str, dtypes: Collection[torch.dtype], *shape: int, part: Part = WHOLE
+        self, name: str, dtypes: Collection[torch.dtype], *shape: int, part: TensorPart = WHOLE
     ) -> Tensor:
         """As ``read``, of one of ``dtypes`` as it is stored."""
         tensor = self._read(name, shape, part)
@@ -187,11 +187,11 @@ class Weights:
             raise ModelError(f"{path}: {name} holds {tensor.dtype} where floats are expected")
         return tensor.to(self.device, dtype or self.dtype)
 
-    def _read(self, name: str, shape: tuple[int, ...], part: Part) -> Tensor:
+    def _read(self, name: str, shape: tuple[int, ...], part: TensorPart) -> Tensor:
         tensor: Tensor = self._load(name, shape, "get_tensor", part)
         return tensor
 
-    def _load(self, name: str, shape: tuple[int, ...], how: str, part: Part) -> Any:
+    def _load(self, name: str, shape: tuple[int, ...], how: str, part: TensorPart) -> Any:
         """By a method of the file that holds it; the shape is checked first."""
         self.check(name, *shape)
         path = self._files[name]

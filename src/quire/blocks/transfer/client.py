@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from quire.blocks.store import RecordForm
-from quire.blocks.transfer.connection import Connection
+from quire.blocks.transfer.connection import PeerConnection
 from quire.blocks.transfer.identity import Identity, TooSlow, TransferError
 from quire.blocks.transfer.peers import MOST_AT_ONCE, Address, Peers
 from quire.blocks.transfer.server import MOST_NAMES, QUESTION
@@ -157,7 +157,7 @@ class BlockFetcher:
             return 0
         with (
             self._shelf.expecting(names),
-            Connection.to(host, port + self._rank, self._seconds) as connection,
+            PeerConnection.to(host, port + self._rank, self._seconds) as connection,
         ):
             connection.greet(self._identity)
             connection.send(QUESTION.pack(len(names)), *names)

@@ -11,7 +11,7 @@ from quire.blocks.transfer.identity import HEAD_BYTES, Identity, TooSlow, Transf
 _PIECE = 1 << 20
 
 
-class Connection:
+class PeerConnection:
     """Reads and writes whole messages until a deadline; TransferError says what went wrong."""
 
     def __init__(self, wire: socket.socket, seconds: float) -> None:
@@ -19,7 +19,7 @@ class Connection:
         self._deadline = time.monotonic() + seconds
 
     @classmethod
-    def to(cls, host: str, port: int, seconds: float) -> Connection:
+    def to(cls, host: str, port: int, seconds: float) -> PeerConnection:
         deadline = time.monotonic() + seconds
         try:
             wire = socket.create_connection((host, port), timeout=seconds)
@@ -29,7 +29,7 @@ class Connection:
             raise TransferError(f"no connection: {error}") from error
         return cls(wire, deadline - time.monotonic())
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> PeerConnection:
         return self
 
     def __exit__(

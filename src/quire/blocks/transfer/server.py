@@ -19,7 +19,7 @@ import threading
 import time
 
 from quire.blocks.store import RecordShelf
-from quire.blocks.transfer.connection import Connection
+from quire.blocks.transfer.connection import PeerConnection
 from quire.blocks.transfer.identity import Identity, TransferError
 from quire.core.errors import ConfigError
 
@@ -104,7 +104,7 @@ class BlockServer:
 
     def _serve(self, peer: _Peer, shelf: RecordShelf, identity: Identity) -> None:
         try:
-            with Connection(peer.wire, _MOST_SECONDS) as connection:
+            with PeerConnection(peer.wire, _MOST_SECONDS) as connection:
                 connection.greet(identity)
                 while True:
                     self._answer(peer, connection, shelf)
@@ -116,7 +116,7 @@ class BlockServer:
             self._peers.discard(peer)
             self._free.release()
 
-    def _answer(self, peer: _Peer, connection: Connection, shelf: RecordShelf) -> None:
+    def _answer(self, peer: _Peer, connection: PeerConnection, shelf: RecordShelf) -> None:
         peer.turn(asks=True)
         (count,) = QUESTION.unpack(connection.receive(QUESTION.size))
         if count > MOST_NAMES:

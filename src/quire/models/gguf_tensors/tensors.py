@@ -16,7 +16,7 @@ from quire.models.gguf import GGUFFile, TensorInfo, open_gguf, parts_of
 from quire.models.gguf.architectures import EXPERTS, Architecture
 from quire.models.gguf.config import architecture_of
 from quire.models.gguf_tensors.blocks import read_blocks
-from quire.models.parts import ALL, WHOLE, Part
+from quire.models.parts import ALL, WHOLE, TensorPart
 from quire.models.stored import ByGroups
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -85,7 +85,7 @@ class GGUFTensors:
     def get_slice(self, name: str) -> TensorSlice:
         return TensorSlice(self._info(name))
 
-    def get_tensor(self, name: str, part: Part = WHOLE) -> Tensor:
+    def get_tensor(self, name: str, part: TensorPart = WHOLE) -> Tensor:
         """Its floats."""
         info = self._info(name)
         if info.type.is_rounded:
@@ -96,14 +96,14 @@ class GGUFTensors:
             tensor = tensor.float() - 1
         return tensor
 
-    def get_rounded(self, name: str, part: Part = WHOLE) -> ByGroups:
+    def get_rounded(self, name: str, part: TensorPart = WHOLE) -> ByGroups:
         """Its codes and what they mean."""
         return read_blocks(self._info(name).type, self._rows(name, part))
 
     def _info(self, name: str) -> TensorInfo:
         return self._stored[name].info
 
-    def _rows(self, name: str, part: Part) -> Tensor:
+    def _rows(self, name: str, part: TensorPart) -> Tensor:
         """The bytes of a part [rows, bytes], in memory of their own."""
         info = self._info(name)
         order, file = self._order(name, info.shape[0]), self._bytes[info.path]
@@ -115,7 +115,7 @@ class GGUFTensors:
             data = file.mapped(info.start, info.num_bytes)
             chosen = part.rows if order is None else order[part.rows]
             whole = torch.from_numpy(data).view(info.shape[0], -1)
-            rows = Part(chosen, _in_bytes(info, part.columns)).of(whole).clone()
+            rows = TensorPart(chosen, _in_bytes(info, part.columns)).of(whole).clone()
         self.bytes_read += rows.nbytes
         return rows
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quire.text.dialect.events import CallArguments, CallBegun, CallCut, CallEnded, Event
-from quire.text.dialect.reader import Reader
+from quire.text.dialect.reader import TextReader
 
 Tools = Mapping[str, Mapping[str, Any]]
 """The JSON schema of each tool's arguments, by the tool's name."""
@@ -25,7 +25,7 @@ class Calls:
     count: of those that have begun.
     """
 
-    def __init__(self, reader: Reader, tools: Tools) -> None:
+    def __init__(self, reader: TextReader, tools: Tools) -> None:
         self._reader = reader
         self.tools = tools
         self.only_known = False

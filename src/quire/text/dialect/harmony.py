@@ -12,7 +12,7 @@ from quire.text.dialect.calls import Calls, Tools
 from quire.text.dialect.grammar import TEXT, Rules, Spell, Wanted
 from quire.text.dialect.json_calls import read_arguments
 from quire.text.dialect.parser import Marks, TextParser
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 CONSTRAIN, END, CALL = "<|constrain|>", "<|end|>", "<|call|>"
@@ -92,7 +92,7 @@ def parser(tools: Tools | None, begun: str = "") -> TextParser:
     begun: what the prompt holds of the output.
     """
 
-    def read(reader: Reader, calls: Calls) -> Reading[None]:
+    def read(reader: TextReader, calls: Calls) -> Reading[None]:
         last = ""
         header, amid = _open_message(begun)
         while True:
@@ -131,7 +131,7 @@ def _open_message(begun: str) -> tuple[str | None, bool]:
     return head[max(head.rfind(START), 0) :], bool(body.strip())
 
 
-def _read_call(reader: Reader, calls: Calls, name: str) -> Reading[bool]:
+def _read_call(reader: TextReader, calls: Calls, name: str) -> Reading[bool]:
     """A message's body, if it is arguments; none at all are none."""
     start = reader.at
     yield from reader.spaces()
@@ -151,7 +151,7 @@ def _read_call(reader: Reader, calls: Calls, name: str) -> Reading[bool]:
     return True
 
 
-def _header(reader: Reader) -> Reading[str | None]:
+def _header(reader: TextReader) -> Reading[str | None]:
     """What stands before a message's body, up to which it is; None if there is no message here.
 
     The prompt has begun the first one: what is left of its header may be no more than a recipient.
@@ -168,7 +168,7 @@ def _header(reader: Reader) -> Reading[str | None]:
     return mark + header
 
 
-def _unmarked(reader: Reader) -> Reading[None]:
+def _unmarked(reader: TextReader) -> Reading[None]:
     """What is no message is content, up to where one begins."""
     for mark in (START, CHANNEL):
         if reader.text.startswith(mark):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from quire.text.dialect import literals
 from quire.text.dialect.calls import Calls
 from quire.text.dialect.mending import Mender, mended
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 
 _NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
@@ -20,7 +20,7 @@ _IN_TEXT = {quote: re.compile(rf"[^{quote}\\]*(?:\\[\s\S][^{quote}\\]*)*") for q
 _SCALAR = re.compile(r"[-+.0-9a-zA-Z]*")
 
 
-def read_call(reader: Reader, calls: Calls) -> Reading[bool]:
+def read_call(reader: TextReader, calls: Calls) -> Reading[bool]:
     """A call in the form of a JSON object; False if it is none, and then nothing has been said.
 
     Its arguments are told as they come. What else the object holds is passed over.
@@ -57,7 +57,7 @@ def read_call(reader: Reader, calls: Calls) -> Reading[bool]:
     return given is not None
 
 
-def read_calls(reader: Reader, calls: Calls) -> Reading[bool]:
+def read_calls(reader: TextReader, calls: Calls) -> Reading[bool]:
     """Calls in a list or in a row; False if the first is none. What follows a good one is left."""
     listed = yield from reader.take("[")
     yield from reader.spaces()
@@ -77,7 +77,7 @@ def read_calls(reader: Reader, calls: Calls) -> Reading[bool]:
     return True
 
 
-def past(reader: Reader, mark: str) -> Reading[None]:
+def past(reader: TextReader, mark: str) -> Reading[None]:
     """Past the mark that ends a call, and past brackets too many or a fence before it."""
     while (yield from reader.peek()) in ("}", " ", "\n", "`"):
         reader.at += 1
@@ -87,7 +87,9 @@ def past(reader: Reader, mark: str) -> Reading[None]:
         reader.retreat()
 
 
-def read_arguments(reader: Reader, calls: Calls, name: str, id: str | None = None) -> Reading[bool]:
+def read_arguments(
+    reader: TextReader, calls: Calls, name: str, id: str | None = None
+) -> Reading[bool]:
     """The arguments of a call: an object, a text that holds one, or null."""
     if (yield from reader.peek()) != "{":
         given = _as_object((yield from read_value(reader)) or "")
@@ -109,7 +111,7 @@ def read_arguments(reader: Reader, calls: Calls, name: str, id: str | None = Non
     return True
 
 
-def read_text(reader: Reader) -> Reading[str | None]:
+def read_text(reader: TextReader) -> Reading[str | None]:
     """What a JSON string stands for, mended; None if it is none."""
     start, quote = reader.at, (yield from reader.peek())
     if quote not in _IN_TEXT:
@@ -128,7 +130,7 @@ def read_text(reader: Reader) -> Reading[str | None]:
             yield
 
 
-def read_value(reader: Reader) -> Reading[str | None]:
+def read_value(reader: TextReader) -> Reading[str | None]:
     """A JSON value as it is spelled, mended; None if it is none."""
     start, first = reader.at, (yield from reader.peek())
     if first in _IN_TEXT:
@@ -145,7 +147,7 @@ def read_value(reader: Reader) -> Reading[str | None]:
         yield
 
 
-def _read_key(reader: Reader) -> Reading[str | None]:
+def _read_key(reader: TextReader) -> Reading[str | None]:
     """The next key of an object, and past its colon; "" at the object's end, None if it breaks."""
     yield from reader.spaces()
     if (yield from reader.take(",")):
@@ -160,7 +162,7 @@ def _read_key(reader: Reader) -> Reading[str | None]:
     return key
 
 
-def _finish(reader: Reader, calls: Calls, called: bool) -> Reading[bool]:
+def _finish(reader: TextReader, calls: Calls, called: bool) -> Reading[bool]:
     """Past what an object holds after a call's arguments, as far as that is well formed."""
     if called and not calls.incomplete:
         while key := (yield from _read_key(reader)):
@@ -173,7 +175,7 @@ def _finish(reader: Reader, calls: Calls, called: bool) -> Reading[bool]:
     return called
 
 
-def _mend(reader: Reader, give: Callable[[str], None], *, used: bool = True) -> Reading[Mender]:
+def _mend(reader: TextReader, give: Callable[[str], None], *, used: bool = True) -> Reading[Mender]:
     """Past an object or a list, or as far as it is one.
 
     give: told what it comes to, piece by piece. used: what has been told is done with.

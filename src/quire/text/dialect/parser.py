@@ -8,9 +8,9 @@ from typing import NamedTuple, Protocol
 
 from quire.text.dialect.calls import Calls, Tools
 from quire.text.dialect.events import Event
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 
-ReadCall = Callable[[Reader, Calls], Reading[bool]]
+ReadCall = Callable[[TextReader, Calls], Reading[bool]]
 
 
 class Standing(NamedTuple):
@@ -93,8 +93,10 @@ class TextParser:
 
     is_plain = False
 
-    def __init__(self, tools: Tools | None, read: Callable[[Reader, Calls], Reading[None]]) -> None:
-        self._reader = Reader()
+    def __init__(
+        self, tools: Tools | None, read: Callable[[TextReader, Calls], Reading[None]]
+    ) -> None:
+        self._reader = TextReader()
         self._reading = read(self._reader, Calls(self._reader, tools or {}))
         next(self._reading)
 
@@ -150,14 +152,14 @@ class _Text:
     marks: Marks | None
     standing: Standing
 
-    def read(self, reader: Reader, calls: Calls) -> Reading[None]:
+    def read(self, reader: TextReader, calls: Calls) -> Reading[None]:
         while not reader.text and not reader.ended:
             yield
         if self.marks is not None and self.standing.may_reason:
             yield from self._reasoning(reader, calls, self.marks)
         yield from self._content(reader, calls)
 
-    def _reasoning(self, reader: Reader, calls: Calls, marks: Marks) -> Reading[None]:
+    def _reasoning(self, reader: TextReader, calls: Calls, marks: Marks) -> Reading[None]:
         if not self.standing.amid:
             yield from reader.spaces()
             opened = yield from reader.take(marks.start)
@@ -180,7 +182,7 @@ class _Text:
                 reader.reason(space + mark)
                 reader.pass_mark(mark)
 
-    def _content(self, reader: Reader, calls: Calls) -> Reading[None]:
+    def _content(self, reader: TextReader, calls: Calls) -> Reading[None]:
         form = self.form
         opens = form.opens if form is not None else ()
         if form is not None and form.bare:
@@ -204,7 +206,7 @@ class _Text:
 
     def _call(
         self,
-        reader: Reader,
+        reader: TextReader,
         calls: Calls,
         space: str,
         *,

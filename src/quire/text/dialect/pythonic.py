@@ -11,7 +11,7 @@ from quire.text.dialect import literals
 from quire.text.dialect.calls import Calls
 from quire.text.dialect.grammar import Frame, Rules, Schema, literal, members
 from quire.text.dialect.mending import mended
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 from quire.text.dialect.value_types import python_words
 
 OPENS, CLOSES = "<|python_start|>", "<|python_end|>"
@@ -61,7 +61,7 @@ _NAMES = re.compile(
 _WIDE = ord("ａ") - ord("a")
 
 
-def read(reader: Reader, calls: Calls) -> Reading[bool]:
+def read(reader: TextReader, calls: Calls) -> Reading[bool]:
     """All of the list at once: whether it is one of calls shows at its end."""
     if (yield from reader.take(OPENS)):
         calls.only_known = False
@@ -84,7 +84,7 @@ def read(reader: Reader, calls: Calls) -> Reading[bool]:
     return bool(found)
 
 
-def _pass_brackets(reader: Reader) -> Reading[bool]:
+def _pass_brackets(reader: TextReader) -> Reading[bool]:
     """Past a bracket and the one that closes it; False where they do not match."""
     opened: list[str] = []
     while True:
@@ -102,7 +102,7 @@ def _pass_brackets(reader: Reader) -> Reading[bool]:
             return True
 
 
-def _pass_text(reader: Reader, quote: str) -> Reading[bool]:
+def _pass_text(reader: TextReader, quote: str) -> Reading[bool]:
     """Past a Python string, in one or in three quotes; False if it does not end."""
     for end in (quote * 3, quote * 2, quote):
         if (yield from reader.take(end)):
@@ -121,7 +121,7 @@ def _pass_text(reader: Reader, quote: str) -> Reading[bool]:
             yield
 
 
-def _next_of(reader: Reader, others: re.Pattern[str]) -> Reading[str]:
+def _next_of(reader: TextReader, others: re.Pattern[str]) -> Reading[str]:
     """The first character that is none of the others; none at the end."""
     while True:
         text = reader.text

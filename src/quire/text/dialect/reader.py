@@ -21,7 +21,7 @@ _WORD = re.compile(r"[\w.-]*")
 _MOST_SPACE = 64  # characters of it that are held back, in case that a mark follows
 
 
-class Reader:
+class TextReader:
     """The text that has come and is not used up, and the events found so far.
 
     at: what is before it has been looked at; ``retreat`` returns to where the last ``use`` was.

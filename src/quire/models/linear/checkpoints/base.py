@@ -12,7 +12,7 @@ from torch import Tensor
 
 from quire.core.errors import ModelError
 from quire.kernels.packing import Format, Groups
-from quire.models.parts import ALL, WHOLE, Part, Rows, outward, within
+from quire.models.parts import ALL, WHOLE, Rows, TensorPart, outward, within
 from quire.models.shape import Scheme, StoredWeights
 from quire.models.stored import ByGroups, Stored, in_columns
 from quire.models.weights import Weights
@@ -102,7 +102,7 @@ class RoundedCheckpoint(PartReader):
         scales: Tensor,
         zeros: Tensor | None,
         order: Tensor | None = None,
-        part: Part = WHOLE,
+        part: TensorPart = WHOLE,
     ) -> Stored:
         """(codes - zeros) * scales as it is where kernels can have it so, or else as floats.
 
