@@ -141,7 +141,7 @@ class DeployConfig:
         check_settings(self)
         if not self.app_name:
             raise ConfigError("app_name must not be empty")
-        _ = self.answering, self.prefilling  # are checked
+        _ = self.answering, self.prefilling  # checks both
         if self.prefilling is None and self.max_local_prefill_length != _LOCAL:
             raise ConfigError("max_local_prefill_length does nothing without prefill_replicas")
 
@@ -203,7 +203,7 @@ class DeploySettings(NamedTuple):
         )
         server = ServerConfig(**{name: given[name] for name in given if name in of_server})
         check_replicas(engine, server)
-        if engine.kv_events is not None:  # is checked, for the last of them
+        if engine.kv_events is not None:  # checks the ports of the last replica
             _ = replace(engine.kv_events, data_parallel_rank=deploy.most - 1)
         if deploy.address is not None and server.port == 0:
             raise ConfigError(

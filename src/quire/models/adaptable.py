@@ -30,7 +30,7 @@ class Adaptable(NamedTuple):
 
 
 def adaptable(model: DecoderModel) -> dict[str, Adaptable]:
-    """By module."""
+    """The products that adapters can change, by module."""
     found = {}
     for number, layer in enumerate(model.decoder.layers):
         for site, product in _products(layer):

@@ -80,7 +80,7 @@ class _NormReader:
         return Norm(count_of(part.rows, width), weight, kind.eps, bias, kind.centred)
 
     def around(self, prefix: str, before: str | None, output: str | None) -> Norms:
-        """Of a part of the layer ``prefix``."""
+        """The norm of a part of the layer ``prefix``."""
         width = self.plan.hidden_size
         first, second = (
             None if name is None else self.take(f"{prefix}.{name}", width)
@@ -89,7 +89,7 @@ class _NormReader:
         return Norms(before=first, output=second)
 
     def of_heads(self, prefix: str, together: bool) -> tuple[Norm | None, Norm | None]:
-        """Of queries and of keys: of all heads ``together``, or of each alone."""
+        """The norms of queries and of keys: of all heads ``together``, or of each alone."""
         if self.plan.head_norms != ("all" if together else "each"):
             return None, None
         heads, names = self.plan.heads, self.plan.names
@@ -102,7 +102,7 @@ class _NormReader:
         )
 
     def sink_logits(self, prefix: str) -> Tensor | None:
-        """Of the heads of queries."""
+        """The sink logits of query heads."""
         name, heads = self.plan.names.sink_logits, self.plan.heads
         if name is None:
             return None
@@ -180,7 +180,7 @@ def _read_mlp(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -
 
 
 def _stored_order(plan: Blueprint) -> Tensor | None:
-    """Of q, k and v: which stored row is where ours are; None: they are stored in our order."""
+    """The stored row of each row of q, k and v; None: they are stored in our order."""
     heads = plan.heads
     rows = torch.arange((heads.num + 2 * heads.num_kv) * heads.dim)
     if plan.row_order == "groups":

@@ -47,7 +47,7 @@ _BITS = {**{name: 8 * dtype.itemsize for name, dtype in _READ.items()}, **_OTHER
 
 
 class StoredTensor(NamedTuple):
-    """Where a tensor lies in its file, and what it is."""
+    """A tensor's offset in its file, its type and its shape."""
 
     type: str  # as safetensors calls it
     shape: tuple[int, ...]

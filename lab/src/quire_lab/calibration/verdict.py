@@ -1,4 +1,4 @@
-"""What a comparison comes to, in sentences."""
+"""The result of a comparison, in sentences."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _why(found: Comparison) -> Iterator[str]:
 
 
 def _speed(found: Comparison) -> Iterator[str]:
-    """What is the costs' fault, and what is not."""
+    """The part of the error that comes from costs, and the part that does not."""
     speed = found.speed
     if speed is None:
         return
@@ -108,7 +108,7 @@ def _speed(found: Comparison) -> Iterator[str]:
 
 
 def _waiting(found: Comparison) -> Iterator[str]:
-    """Where the mean TTFT is made of few long waits, little decides who has them."""
+    """A note if the mean TTFT consists of few long waits, whose requests little decides."""
     ttft, line = found.figure("TTFT, mean"), found.figure("in line, mean")
     apart, waiting = ttft.simulated - ttft.real, line.simulated - line.real
     if ttft.agrees or not apart or not waiting / apart >= 0.5:

@@ -39,7 +39,7 @@ def add_acceptance(group: argparse._ArgumentGroup) -> None:
 
 
 def acceptance_of(arguments: argparse.Namespace) -> AcceptanceProfile | None:
-    """None: nothing was said of it."""
+    """The acceptance rates that the flags give; None: none."""
     rates, coverage = arguments.acceptance, arguments.coverage
     if rates is None:
         if coverage is not None:
@@ -55,7 +55,9 @@ def drafting_of(
     named: Named,
     calibration: Calibration | None,
 ) -> SimulatedDrafting | None:
-    """None: nobody drafts. ConfigError, ModelError: who cannot draft for ``target``, by name."""
+    """The drafting that the flags give; None: none. ConfigError, ModelError: it cannot draft for
+    ``target``.
+    """
     rates, acceptance = arguments.draft_acceptance, acceptance_of(arguments)
     both = speculation is not None and speculation.method == "auto" and speculation.model
     if rates is not None and not both:
@@ -85,7 +87,7 @@ def drafting_of(
 
 
 def _shape(speculation: SpeculativeConfig, target: ModelShape, named: Named) -> ModelShape:
-    """Of the model that drafts, if it can."""
+    """The draft model's shape. An error if it cannot draft for the model."""
     name = speculation.model or f"{_DEMO}'s draft"
     if speculation.revision is not None:
         raise ConfigError("speculative_config: revision does nothing in a simulation; leave it out")

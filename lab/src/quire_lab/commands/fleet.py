@@ -117,7 +117,7 @@ def add_fleet(parser: argparse.ArgumentParser) -> None:
 
 
 def fleet_of(arguments: argparse.Namespace, setup: Setup) -> FleetSetup | None:
-    """None: one engine. ConfigError for what contradicts itself, or is not simulated."""
+    """The fleet of the flags; None: one engine. ConfigError for contradictions."""
     if arguments.replicas is None:
         for name in ("routing", *_OF_FLEETS):
             if getattr(arguments, name) is not None:
@@ -145,7 +145,7 @@ def fleet_of(arguments: argparse.Namespace, setup: Setup) -> FleetSetup | None:
 
 
 def _most_local(given: dict[str, Any], is_apart: bool) -> int | None:
-    """None: a proxy pairs them."""
+    """Uncached tokens up to which prompts are computed locally; None: behind a proxy."""
     pairing, most = given["pairing"], given["max_local_prefill_length"]
     for name in ("pairing", "max_local_prefill_length"):
         if given[name] is not None and not is_apart:

@@ -38,7 +38,7 @@ def report_run(
     result: FleetResult,
     values: dict[str, Any],
 ) -> Path:
-    """Of ``simulate --replicas``; the path of the page."""
+    """Write the report of ``simulate --replicas``; the path of the page."""
     together = _together(fleet)
     lines, load, own = _lines(arguments, setup, fleet)
     asked = "the load" if own is None else f"{number(own)} requests/s"
@@ -81,7 +81,7 @@ def report_search(
     said: tuple[list[str], list[str]],
     values: dict[str, Any],
 ) -> Path:
-    """Of ``plan --fewest-machines``. said: the verdict, and notes, as the terminal has them."""
+    """Write the report of ``plan --fewest-machines``. said: the terminal's verdict and notes."""
     found = [one for one in options if one.result is not None]
     best = min(found, key=_expense, default=None)
     lines = [
@@ -270,7 +270,7 @@ def _peaks(machine: Machine) -> str:
 def _lines(
     arguments: argparse.Namespace, setup: Setup, fleet: FleetSetup
 ) -> tuple[list[LoadCurveLine], str, float | None]:
-    """What other loads come to, what of them is varied, and the load itself."""
+    """The results of other loads, what varies in them, and the load itself."""
     has_times = isinstance(setup.workload, Trace) and setup.has_times
     sample = WorkloadSample.take(
         setup.workload, setup.max_model_len, shares_prefixes=setup.shares_prefixes,

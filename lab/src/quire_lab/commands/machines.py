@@ -58,7 +58,7 @@ def plan_machines(
     told: list[str],
     progress: Callable[[str], None],
 ) -> int:
-    """told: of the sample."""
+    """Search and print. told: the description of the sample."""
     workload = setup.workload
     if isinstance(workload, Synthetic) and workload.turns == workload.burstiness == 1:
         sample = replace(sample, has_times=False)  # it can be drawn for as long as is wanted
@@ -85,7 +85,7 @@ def plan_machines(
 
 
 def _doubt(arguments: argparse.Namespace, sample: WorkloadSample) -> list[str]:
-    """Where the load is over before a line has grown."""
+    """A note if the load ends before a queue has grown."""
     rate = arguments.rate or sample.rate
     if arguments.users is not None or not sample.has_times or rate is None:
         return []
@@ -104,7 +104,7 @@ def _search(
     sample: WorkloadSample,
     progress: Callable[[str], None],
 ) -> tuple[MachineSearch, list[Option]]:
-    """For each machine that was named."""
+    """The search, and its options for each named machine."""
     machines = _machines(arguments, setup.deployment)
     prices = prices_of(arguments, [one.name for one in machines])
     machines = [priced(one, prices) for one in machines]
@@ -144,7 +144,7 @@ def describe_machines(options: list[Option], budget: float | None) -> list[str]:
 
 
 def _notes(options: list[Option], budget: float | None) -> list[str]:
-    """What cannot be had, what is not known, and what the budget gets."""
+    """Notes: impossible machines, unknown facts, and what the budget buys."""
     found = [one for one in options if one.result is not None]
     lines = [
         f"not with {one.deployment.machine.name}: {one.refused}" for one in options if one.refused

@@ -44,7 +44,7 @@ def describe(setup: Setup, plan: Plan) -> list[str]:
 
 
 def describe_assumed(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
-    """What the answers rest on."""
+    """The assumptions behind the answers."""
     deployment, *memory = describe_deployment(setup, plan.limits)
     machine, goals = plan.machine, plan.goals
     rows = [("deployment", deployment), ("memory", " ".join(line.strip() for line in memory))]
@@ -76,7 +76,7 @@ def _sample(plan: Plan) -> list[str]:
 
 
 def describe_sample(sample: WorkloadSample, longest: int | None) -> list[str]:
-    """Of which requests this is a plan."""
+    """The requests that the plan is for."""
     prompt, output = sample.mean_tokens
     taken = f"{len(sample.requests):,}"
     if sample.part == "whole":
@@ -132,7 +132,7 @@ def _answers(plan: Plan) -> list[str]:
 
 
 def _fit(plan: Plan) -> str:
-    """What memory holds, and what runs; where fewer run, it is not memory that keeps them out."""
+    """What memory holds, and what runs; if fewer run, memory is not the limit."""
     saturation, room = plan.saturation, plan.room
     if saturation.all_at_once:
         text = f"all {saturation.most_running:,} requests of the workload run at once"
@@ -173,7 +173,7 @@ def _users(load: UserLoad) -> list[str]:
 
 
 def _changes(plan: Plan) -> list[str]:
-    """What would change the highest rate, ranked; then what would not."""
+    """The changes that raise the highest rate, ranked; then those that do not."""
     measure = "requests/s" if plan.goals == Goals() else "goodput"
     best, now = best_rate(plan), plan.deployment.dollars
     rows = [["what would change it", measure, "", "paid with", "$/h", "$/M tokens"]]
@@ -226,7 +226,7 @@ def _without_paging(plan: Plan) -> list[str]:
 
 
 def _other_work(plan: Plan) -> list[str]:
-    """Each request asks for more; what counts is how many requests are served."""
+    """Variants in which each request has more work; only the number of requests counts."""
     rows = [["other work, no improvement", "fit at once", "requests/s", ""]]
     for variant in plan.other_work:
         found = variant.saturation

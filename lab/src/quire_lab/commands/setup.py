@@ -163,7 +163,7 @@ class Setup:
 
     @cached_property
     def limits(self) -> EngineLimits:
-        """Of one engine. ConfigError: the model does not fit."""
+        """Limits of one engine. ConfigError: the model does not fit."""
         return self.deployment.limits()
 
     @property
@@ -186,7 +186,7 @@ class Setup:
 
     @property
     def num_requests(self) -> int | None:
-        """None: as many as the trace holds."""
+        """Number of requests; None: all of the trace."""
         workload = self.workload
         return workload.limit if isinstance(workload, Trace) else workload.num_requests
 
@@ -296,10 +296,11 @@ def _check_known(calibration: Calibration, config: EngineConfig) -> None:
 
 
 def named_model(name: str) -> ModelShape:
-    """A model that is known, or is here, or of the hub, whose config.json is all that is fetched.
+    """A model of the catalogue, of a local file, or of the hub, from which only config.json is
+    fetched.
 
     Raises:
-        ModelError: it cannot be had, or is not understood.
+        ModelError: it cannot be found, or is not understood.
     """
     owner, slash, own_name = name.partition("/")
     of_hub = slash and owner and own_name and "/" not in own_name and not owner.startswith(".")
@@ -309,7 +310,7 @@ def named_model(name: str) -> ModelShape:
 
 
 def rounded(model: ModelShape, quantization: str) -> ModelShape:
-    """With weights rounded. ConfigError: they are already, in another way."""
+    """The model with rounded weights. ConfigError: they are rounded already, in another way."""
     plain = plain_form(model.dtype, BYTES[model.dtype])
     stored = "a GGUF file" if model.stored_bytes is not None else None
     if model.form is not None and quantization not in model.form.name:

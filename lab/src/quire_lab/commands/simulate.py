@@ -199,7 +199,7 @@ def _writing(name: str) -> Iterator[IO[str]]:
 
 
 def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
-    """What was simulated, as plain JSON values."""
+    """The simulated setup as plain JSON values."""
     deployment = setup.deployment
     return {
         "model": asdict(deployment.model),
@@ -220,7 +220,7 @@ def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
 
 
 def cut_values(cut: Cut) -> dict[str, int]:
-    """For JSON."""
+    """The cut as JSON values."""
     return {"num_clipped": cut.requests, "tokens_cut": cut.tokens, "tokens": cut.of_tokens}
 
 
@@ -242,7 +242,7 @@ def _describe_draft(deployment: Deployment) -> list[str]:
 
 
 def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
-    """Where the memory is, and what was assumed of the model."""
+    """The division of memory, and the assumptions about the model."""
     deployment, model = setup.deployment, setup.deployment.model
     kept = ""
     if deployment.copies > 1:

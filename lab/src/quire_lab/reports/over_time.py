@@ -75,7 +75,7 @@ def memory_over_time(result: SimulationResult, bytes_per_token: int | None) -> P
 
 
 def batch_over_time(result: SimulationResult) -> Picture:
-    """Sequences that ran together, and requests in line."""
+    """Running sequences, and waiting requests."""
     edges, gaps = _edges(result)
 
     def paint(figure: Figure) -> None:

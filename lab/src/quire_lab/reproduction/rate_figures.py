@@ -118,7 +118,7 @@ def _basic_sampling(
 def _ratios(
     model: str, found: dict[str, float], published: dict[str, tuple[float, ...]]
 ) -> list[Finding]:
-    """What rate paging sustains, and what that is to the others' rates."""
+    """The rate that paging sustains, and its ratios to the others' rates."""
     paged = found[PAGED.name]
     return [
         Finding(f"{model}: rate that paging sustains", (), paged, "req/s"),

@@ -18,7 +18,7 @@ _MOST_BATCHES = 2**31 - 1
 
 @dataclass(frozen=True)
 class KVEventsConfig:
-    """Where events of the KV cache are published, and how much is kept of them."""
+    """Where events of the KV cache are published, and how many are kept."""
 
     enable_kv_cache_events: bool = setting(
         False, "publish which blocks become cached, and which are evicted"
@@ -75,7 +75,7 @@ class KVEventsConfig:
         _check_address("endpoint", self.endpoint)
         if self.replay_endpoint is not None:
             _check_address("replay_endpoint", self.replay_endpoint)
-        _ = self.addresses  # are checked
+        _ = self.addresses  # checks both
 
     @property
     def publishes(self) -> bool:
@@ -92,7 +92,7 @@ class KVEventsConfig:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> KVEventsConfig:
-        """ConfigError where an option is unknown or out of its range."""
+        """The config of these options. ConfigError: one is unknown or out of its range."""
         check_known(cls, options, f"{_NAME}: ")
         return cls(**options)
 
@@ -116,12 +116,12 @@ def check_kv_events(config: _Settings) -> None:
 
 
 def is_listened_on(address: str) -> bool:
-    """Whether it is an address of one's own; else it is another's, to connect to."""
+    """Whether an address is listened on; any other is another process's, to connect to."""
     return "*" in address or "::" in address or address.startswith("ipc://")
 
 
 def _of_rank(name: str, address: str, rank: int) -> str:
-    """The address of an engine, given that of the first."""
+    """The address of a rank, given that of the first."""
     if not rank:
         return address
     if address.startswith("ipc://"):

@@ -54,7 +54,7 @@ class KVTransferConfig:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> KVTransferConfig:
-        """ConfigError where an option is unknown or out of its range."""
+        """The config of these options. ConfigError: one is unknown or out of its range."""
         for name in options:
             if name in _SAID_BY_ROLE:
                 raise ConfigError(f"{_NAME}: role (prefill or decode) says what {name} would")
@@ -104,7 +104,7 @@ def check_transfer(config: _Settings) -> None:
             _ = config.transfer
             raise ConfigError(f'{_NAME} does nothing with role "both"')
         return
-    _ = config.transfer  # is checked
+    _ = config.transfer  # checks it
     if config.enable_prefix_caching is False:
         raise ConfigError(f'role "{role}" needs enable_prefix_caching: blocks go by their content')
     if config.device == "cuda":
@@ -116,7 +116,7 @@ def check_transfer(config: _Settings) -> None:
 
 
 def _check_ranks(config: _Settings) -> None:
-    """ConfigError unless each rank can hand its part over, at the port of its rank."""
+    """ConfigError unless each rank can hand over its part, at its own port."""
     role, size, port = config.role, config.tensor_parallel_size, config.transfer.kv_port
     if size == 1:
         return

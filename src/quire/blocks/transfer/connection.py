@@ -1,4 +1,4 @@
-"""A connection that ends in time, whoever is at its other end."""
+"""A connection with a deadline, whatever its other end does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PIECE = 1 << 20
 
 
 class PeerConnection:
-    """Reads and writes whole messages until a deadline; TransferError says what went wrong."""
+    """Reads and writes whole messages until a deadline; failures are TransferErrors."""
 
     def __init__(self, wire: socket.socket, seconds: float) -> None:
         self._wire = wire
@@ -41,7 +41,7 @@ class PeerConnection:
         self._wire.close()
 
     def greet(self, identity: Identity) -> None:
-        """Exchange hellos, and go on only with an engine of the same blocks."""
+        """Exchange hellos, and continue only with an engine of the same blocks."""
         self.send(identity.hello)
         identity.compare(self.receive(hello_bytes(self.receive(HEAD_BYTES))))
 
@@ -56,7 +56,7 @@ class PeerConnection:
                 raise TransferError(f"it does not take what is sent: {error}") from error
 
     def receive(self, count: int) -> bytes:
-        """Exactly so many bytes."""
+        """Exactly this many bytes."""
         pieces = bytearray()
         while len(pieces) < count:
             try:

@@ -47,7 +47,7 @@ _OF_A_LAYER = {
 
 
 class TensorSlice(NamedTuple):
-    """What is known of a tensor before it is read, as safetensors tells it."""
+    """The facts about a tensor before it is read, in safetensors' form."""
 
     info: TensorInfo
 
@@ -59,14 +59,14 @@ class TensorSlice(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a tensor is, or an expert's part of it."""
+    """A tensor's place in a file, or that of an expert's part of it."""
 
     name: str  # in the file
     info: TensorInfo
 
 
 class GGUFTensors:
-    """As safetensors' handle of an open file, and what is rounded as it is.
+    """Tensors of an open file as safetensors' handle gives them, and quantised ones as they are.
 
     A tensor is read into memory of its own.
     """
@@ -86,7 +86,7 @@ class GGUFTensors:
         return TensorSlice(self._info(name))
 
     def get_tensor(self, name: str, part: TensorPart = WHOLE) -> Tensor:
-        """Its floats."""
+        """A tensor as floats."""
         info = self._info(name)
         if info.type.is_rounded:
             return part.of(self.get_rounded(name).floats(torch.float32))
@@ -97,7 +97,7 @@ class GGUFTensors:
         return tensor
 
     def get_rounded(self, name: str, part: TensorPart = WHOLE) -> ByGroups:
-        """Its codes and what they mean."""
+        """A tensor's codes and their groups."""
         return read_blocks(self._info(name).type, self._rows(name, part))
 
     def _info(self, name: str) -> TensorInfo:
@@ -120,9 +120,9 @@ class GGUFTensors:
         return rows
 
     def _order(self, name: str, rows: int) -> Tensor | None:
-        """Where the rows of queries and keys are; None: in their places.
+        """The order of the rows of queries and keys; None: as stored.
 
-        A head's two halves are rotated with each other; stored are pairs of neighbours.
+        A head's two halves are rotated with each other; pairs of neighbours are stored.
         """
         stored = self._stored[name].name
         part = stored.split(".")[-2]
@@ -135,7 +135,7 @@ class GGUFTensors:
 
 
 def _in_bytes(info: TensorInfo, columns: slice | Tensor) -> slice:
-    """Of a row's bytes those of ``columns``, which are whole blocks."""
+    """The bytes of ``columns``, which are whole blocks, in a row."""
     assert isinstance(columns, slice)
     if columns is ALL:
         return ALL
@@ -185,7 +185,7 @@ def _num_heads(file: GGUFFile, part: str) -> int:
 
 
 def _family_name(name: str, special: Mapping[str, str]) -> str | None:
-    """None if no family has a place for it."""
+    """The family's name for a tensor; None if no family has it."""
     parts = name.split(".")
     if len(parts) == 2 and parts[0] in _OUTSIDE:
         return f"{_OUTSIDE[parts[0]]}.{parts[1]}"

@@ -22,7 +22,7 @@ WHOLE_MODEL = Shard()
 
 
 class NamedPart(NamedTuple):
-    """Of a product: a projection of the checkpoint, or what is held of it."""
+    """A part of a product: a projection of the checkpoint, or the held part of it."""
 
     name: str
     outputs: int  # of the checkpoint's
@@ -30,7 +30,7 @@ class NamedPart(NamedTuple):
 
 
 class NamedParts(NamedTuple):
-    """What one product is made of."""
+    """The parts of one product."""
 
     inputs: int  # of the checkpoint's
     columns: slice  # of these, those that are held
@@ -75,19 +75,19 @@ class LinearReader:
         self.shard = shard
         self._nbytes = 0
         self.named: dict[int, NamedParts] = {}  # by the id of a product, which its model keeps
-        self.experts = self  # who reads those of mixtures
+        self.experts = self  # reads the experts of mixtures
         if of_experts is not None:
             self.experts = LinearReader(weights, of_experts, quantization, checkpoint, shard)
             self.experts.named = self.named
 
     @property
     def nbytes(self) -> int:
-        """Of what is kept, wherever that is."""
+        """Bytes of all weights that are kept, wherever they are."""
         return self._nbytes + (0 if self.experts is self else self.experts.nbytes)
 
     @property
     def code_bytes(self) -> Mapping[str, float]:
-        """What an element of a checkpoint that is no float takes, by its type."""
+        """Bytes of an element of the checkpoint that is not a float, by its type."""
         return {} if self._checkpoint is None else self._checkpoint.code_bytes
 
     def linear(
@@ -277,7 +277,7 @@ class LinearReader:
 
 
 def _rows_of(chosen: Tensor | None, first: int, count: int) -> Rows:
-    """What is chosen of ``count`` outputs from ``first`` on."""
+    """The chosen ones of ``count`` outputs from ``first`` on."""
     if chosen is None:
         return ALL
     return as_rows(chosen[(chosen >= first) & (chosen < first + count)] - first)

@@ -1,7 +1,7 @@
 """<|channel|>analysis<|message|>...<|end|><|start|>assistant...: the messages of gpt-oss.
 
 OpenAI's harmony format: an output is messages, each with a header that names its channel and, of a
-call, the recipient. What is said on the channel "analysis" is reasoning, anything else content.
+call, the recipient. Messages on the channel "analysis" are reasoning, all others content.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Channels:
         return "\n".join([f"start: {start}", *rules.lines])
 
     def order(self, spell: Spell, any_token: str, most: int | None, *, amid: bool) -> str:
-        """A grammar for an output whose answer, ``@text``, is asked for: thoughts come before it.
+        """A grammar for an output whose answer must be ``@text``, after any reasoning.
 
-        most: tokens of a thought; None: any number. amid: the prompt has begun one.
+        most: tokens of reasoning; None: any number. amid: the prompt has begun it.
         """
         rules = Rules(spell, any_token)
         most = rules.bound(END, most)
@@ -82,14 +82,14 @@ class Channels:
 
 
 def _final(spell: Spell) -> str:
-    """What stands before an answer. It may say that JSON follows, whatever does."""
+    """The header of an answer. It may say that JSON follows, whatever follows."""
     return f'{spell(CHANNEL)} "final" (" "? {spell(CONSTRAIN)} "json")? {spell(MESSAGE)}'
 
 
 def parser(tools: Tools | None, begun: str = "") -> TextParser:
-    """For one output. tools: None where calls are not looked for.
+    """The parser of one output. tools: None: calls are not looked for.
 
-    begun: what the prompt holds of the output.
+    begun: the prompt's part of the output.
     """
 
     def read(reader: TextReader, calls: Calls) -> Reading[None]:
@@ -152,9 +152,9 @@ def _read_call(reader: TextReader, calls: Calls, name: str) -> Reading[bool]:
 
 
 def _header(reader: TextReader) -> Reading[str | None]:
-    """What stands before a message's body, up to which it is; None if there is no message here.
+    """The header of a message, up to its body; None if there is no message here.
 
-    The prompt has begun the first one: what is left of its header may be no more than a recipient.
+    The prompt has begun the first one: the rest of its header may be only a recipient.
     """
     for mark in (START, CHANNEL, _TO):
         if (yield from reader.take(mark)):
@@ -169,7 +169,7 @@ def _header(reader: TextReader) -> Reading[str | None]:
 
 
 def _unmarked(reader: TextReader) -> Reading[None]:
-    """What is no message is content, up to where one begins."""
+    """Read text outside messages as content, up to the next message."""
     for mark in (START, CHANNEL):
         if reader.text.startswith(mark):
             reader.content(mark)

@@ -21,9 +21,9 @@ _SCALAR = re.compile(r"[-+.0-9a-zA-Z]*")
 
 
 def read_call(reader: TextReader, calls: Calls) -> Reading[bool]:
-    """A call in the form of a JSON object; False if it is none, and then nothing has been said.
+    """A call in the form of a JSON object; False if it is not one, and then nothing is reported.
 
-    Its arguments are told as they come. What else the object holds is passed over.
+    Arguments are reported as they come. Other fields of the object are skipped.
     """
     name: str | None = None
     held: str | None = None  # arguments that come before the name
@@ -78,7 +78,7 @@ def read_calls(reader: TextReader, calls: Calls) -> Reading[bool]:
 
 
 def past(reader: TextReader, mark: str) -> Reading[None]:
-    """Past the mark that ends a call, and past brackets too many or a fence before it."""
+    """Skip the mark that ends a call, and surplus brackets or a fence before it."""
     while (yield from reader.peek()) in ("}", " ", "\n", "`"):
         reader.at += 1
     if (yield from reader.take(mark)):
@@ -112,7 +112,7 @@ def read_arguments(
 
 
 def read_text(reader: TextReader) -> Reading[str | None]:
-    """What a JSON string stands for, mended; None if it is none."""
+    """The text that a JSON string stands for, mended; None if it is not a string."""
     start, quote = reader.at, (yield from reader.peek())
     if quote not in _IN_TEXT:
         return None
@@ -163,7 +163,7 @@ def _read_key(reader: TextReader) -> Reading[str | None]:
 
 
 def _finish(reader: TextReader, calls: Calls, called: bool) -> Reading[bool]:
-    """Past what an object holds after a call's arguments, as far as that is well formed."""
+    """Skip the rest of an object after a call's arguments, as far as it is well formed."""
     if called and not calls.incomplete:
         while key := (yield from _read_key(reader)):
             if (yield from read_value(reader)) is None:
@@ -176,9 +176,9 @@ def _finish(reader: TextReader, calls: Calls, called: bool) -> Reading[bool]:
 
 
 def _mend(reader: TextReader, give: Callable[[str], None], *, used: bool = True) -> Reading[Mender]:
-    """Past an object or a list, or as far as it is one.
+    """Read an object or a list, as far as it is valid.
 
-    give: told what it comes to, piece by piece. used: what has been told is done with.
+    give: called with the repaired text, piece by piece. used: what has been given is done with.
     """
     mender = Mender()
     while True:
@@ -192,9 +192,9 @@ def _mend(reader: TextReader, give: Callable[[str], None], *, used: bool = True)
 
 
 def _as_object(spelled: str | None) -> str | None:
-    """The JSON object that arguments come to; None if they are no object.
+    """The JSON object of a call's arguments; None if they are not an object.
 
-    spelled: JSON; None where the model has given no arguments.
+    spelled: JSON; None if the model has written no arguments.
     """
     text = "null" if spelled is None else spelled
     if text.startswith('"'):

@@ -71,7 +71,7 @@ class Spelling:
         return " ".join(parameters)
 
     def _values(self, rules: Rules, schema: Schema, end: str) -> list[str]:
-        """What may stand for a value and its end: a text as it is, anything else as JSON."""
+        """A grammar for a value and its end: a text as it is, anything else as JSON."""
         texts, others = parted(schema)
         spelled = [self._text(rules, one, others, end) for one in texts]
         free = any(beyond(one, ("type",)) is None for one in texts)
@@ -130,7 +130,7 @@ class Spelling:
     # -- for readers ---------------------------------------------------------------------------
 
     def read_call(self, reader: TextReader, calls: Calls, name: str) -> Reading[bool]:
-        """A call's arguments and what ends them, told as they come: texts bit by bit.
+        """A call's arguments and its end, reported as they come: texts bit by bit.
 
         False if neither an argument nor the end is here.
         """
@@ -163,7 +163,7 @@ class Spelling:
         return True
 
     def _follows(self, reader: TextReader) -> Reading[bool]:
-        """Past white space; whether what may come between arguments comes there."""
+        """Skip white space; whether a separator of arguments follows."""
         yield from reader.spaces()
         start = reader.at
         for mark in filter(None, (self.key, self.call_ends, self.outer)):
@@ -240,7 +240,7 @@ def _strict(schemas: list[Schema]) -> bool:
 
 
 def _value_of(text: str) -> Any:
-    """What a text stands for, in JSON or in Python; a text that is neither stands for itself."""
+    """The value of a text, in JSON or in Python; a text that is neither is itself."""
     try:
         return json.loads(literals.as_json(text))
     except literals.NoLiteral:

@@ -1,4 +1,4 @@
-"""[f(a=1), g(b="x")], as Python would call them: Llama 4, and others that are told to."""
+"""[f(a=1), g(b="x")], as Python would call them: Llama 4, and others with such instructions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ OPENS, CLOSES = "<|python_start|>", "<|python_end|>"
 
 
 def _arguments(rules: Rules, schema: Schema) -> str:
-    """By name, those first that must be there. Values are JSON, which ``read`` takes too.
+    """Rules for arguments by name, required ones first. Values are JSON, which ``read`` accepts
+    too.
 
     Python's own words are what models know.
     """
@@ -85,7 +86,7 @@ def read(reader: TextReader, calls: Calls) -> Reading[bool]:
 
 
 def _pass_brackets(reader: TextReader) -> Reading[bool]:
-    """Past a bracket and the one that closes it; False where they do not match."""
+    """Skip a bracket and all up to the one that closes it; False if they do not match."""
     opened: list[str] = []
     while True:
         char = yield from _next_of(reader, _BETWEEN)
@@ -103,7 +104,7 @@ def _pass_brackets(reader: TextReader) -> Reading[bool]:
 
 
 def _pass_text(reader: TextReader, quote: str) -> Reading[bool]:
-    """Past a Python string, in one or in three quotes; False if it does not end."""
+    """Skip a Python string, in one or in three quotes; False if it does not end."""
     for end in (quote * 3, quote * 2, quote):
         if (yield from reader.take(end)):
             break

@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"usage: {usage} ({self.prog} --help lists them)\nquire: error: {message}\n")
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """None: argparse would take -t for -tp even where it is told to complete no flags."""
+        """None: argparse would take -t for -tp even with allow_abbrev off."""
         return []
 
     def _gathered(self, args: Sequence[str]) -> list[str]:
@@ -133,7 +133,7 @@ class Parser(argparse.ArgumentParser):
     # -- the file --------------------------------------------------------------------------
 
     def _from_file(self, args: Sequence[str]) -> list[str]:
-        """What the file says that is not said on the command line."""
+        """The file's flags that are not on the command line."""
         finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         finder.add_argument("--config")
         path = finder.parse_known_args(args)[0].config
@@ -158,7 +158,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _value(text: str) -> object:
-    """What JSON makes of it, or else the text."""
+    """The value of a text as JSON, or else the text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

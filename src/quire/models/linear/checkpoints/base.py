@@ -19,7 +19,7 @@ from quire.models.weights import Weights
 
 
 class Checkpoint(Protocol):
-    """Reads the projections of such a checkpoint."""
+    """Reads the projections of a quantised checkpoint."""
 
     def holds(self, name: str) -> bool:
         """Whether this one is rounded; some are left as they were."""
@@ -64,7 +64,7 @@ class PartReader(ABC):
 
     @abstractmethod
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
-        """As ``read``, of columns in whole units."""
+        """Like ``read``, for columns in whole units."""
 
 
 @dataclass(frozen=True)

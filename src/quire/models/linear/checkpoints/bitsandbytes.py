@@ -110,7 +110,7 @@ class BitsAndBytes(RoundedCheckpoint):
 
 
 def _values(packed: Tensor, table: Tensor, largest: Tensor, block: int) -> Tensor:
-    """Of whole blocks of codes, two in a byte, one after the other."""
+    """The numbers of whole blocks of codes, two in a byte, one after the other."""
     codes = torch.stack([packed >> 4, packed & 15], dim=-1).flatten()
     values = table[codes[: largest.numel() * block].long()]
     return (values.view(-1, block) * largest.reshape(-1, 1)).flatten()

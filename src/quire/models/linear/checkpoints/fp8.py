@@ -65,9 +65,9 @@ def read_scaled(
     block: tuple[int, int] | None,
     part: TensorPart,
 ) -> Tensor:
-    """Of the weight of a projection [out, in] a part, whose columns are of whole blocks.
+    """A part of a projection's weight [out, in], whose columns are whole blocks.
 
-    Without blocks a scale is of an output, or of all.
+    Without blocks, a scale is an output's, or the whole weight's.
     """
     weight = weights.read_typed(f"{name}.weight", _FLOATS_OF_8_BITS, *shape, part=part)
     if block is None:

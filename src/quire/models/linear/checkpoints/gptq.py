@@ -54,7 +54,7 @@ class GPTQ(RoundedCheckpoint):
         return self.grouped(bits, codes, scales.T, zeros.T.contiguous(), order, part)
 
     def _order(self, name: str, inputs: int, size: int) -> Tensor | None:
-        """By groups, where inputs were taken by their activations (desc_act)."""
+        """The order of inputs by groups, if they were taken by their activations (desc_act)."""
         if f"{name}.g_idx" not in self.weights:
             if self.stored.ordered:
                 raise self.fault(name, "has no g_idx, which tells its order (desc_act)")
