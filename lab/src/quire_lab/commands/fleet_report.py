@@ -45,7 +45,7 @@ def report_run(
     if arguments.users is not None:
         asked = f"{arguments.users:,} users"
     dollars = result.dollars
-    cards = [(f"{number(result.request_rate)} /s", "requests served, in the mean")]
+    cards = [(f"{number(result.request_rate)} /s", "requests served, on average")]
     if setup.goals != Goals():
         told = f"of the requests within {wanted(setup.goals)}"
         cards = [(percent(result.goodput_share), told)]
@@ -138,7 +138,7 @@ def _together(fleet: FleetSetup) -> str:
 def _verdict(together: str, asked: str, goals: Goals, result: FleetResult) -> str:
     waited = f"90 % had their first token within {seconds(result.ttft.p90)}"
     if goals == Goals():
-        served = f"{number(result.request_rate)} requests/s in the mean"
+        served = f"{number(result.request_rate)} requests/s on average"
         return f"{together} served {asked}, {served}; {waited}."
     enough = result.goodput_share >= GOAL_SHARE
     begin = f"{together} {'are enough' if enough else 'are not enough'} for {asked}"
@@ -156,7 +156,7 @@ def _spread(result: FleetResult) -> str:
     if len(means) < 2:
         return ""
     return (
-        f"The least loaded replica ran {means[0]:.1f} sequences in the mean, the most loaded "
+        f"The least loaded replica ran {means[0]:.1f} sequences on average, the most loaded "
         f"{means[-1]:.1f}."
     )
 
@@ -168,7 +168,7 @@ def _notes(arguments: argparse.Namespace, result: FleetResult, own: float | None
     count = result.num_finished + result.num_refused
     if own is not None and arguments.users is None and count / own < LASTS:
         lasts = f"all {count:,} requests have come after {seconds(count / own)}"
-        notes.append(f"At this rate {lasts}: fewer machines may do for so long than for ever.")
+        notes.append(f"At this rate {lasts}: fewer machines may do for that long than for ever.")
     return notes
 
 
@@ -245,12 +245,12 @@ def _assumed(
                 )
                 for one in fleet.failures.at[:_MOST_FAILURES]
             )
-            or "none told"
+            or "none"
         )
         more = len(fleet.failures.at) - _MOST_FAILURES
         failures += f"; and {more:,} more" if more > 0 else ""
         if fleet.failures.mtbf is not None:
-            failures += f", and by chance after {seconds(fleet.failures.mtbf)} in the mean"
+            failures += f", and at random every {seconds(fleet.failures.mtbf)} on average"
         rows.append(("failures", failures))
         if fleet.autoscaling is not None:
             few, many = fleet.autoscaling.fewest, fleet.autoscaling.most

@@ -93,8 +93,8 @@ def _doubt(arguments: argparse.Namespace, sample: WorkloadSample) -> list[str]:
     if lasts >= LASTS:
         return []
     return [
-        f"At this rate the load is over in {seconds(lasts)}: fewer machines may do for so long "
-        "than for ever; take the whole trace (--part whole), or a longer one."
+        f"At this rate the load is over in {seconds(lasts)}: fewer machines may do for that "
+        "long than for ever; take the whole trace (--part whole), or a longer one."
     ]
 
 

@@ -1,4 +1,4 @@
-"""A plan as a person at a terminal reads it."""
+"""A plan as text for a terminal."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def _answers(plan: Plan) -> list[str]:
         rows.append(["most users", f"{users:,} at once meet the goals ({_story(result)})"])
     if goals == Goals():
         rows.append(["highest rate", f"{number(goodput.rate)} requests/s, "
-                     f"{number(saturation.output_rate)} output tokens/s; faster, the line grows "
-                     "without end"])  # fmt: skip
+                     f"{number(saturation.output_rate)} output tokens/s; above that the queue "
+                     "grows without end"])  # fmt: skip
     else:
         named = wanted(goals)
         text = f"{number(goodput.rate)} requests/s with {named} for 90 %"
@@ -116,7 +116,7 @@ def _answers(plan: Plan) -> list[str]:
         if goodput.poisson is not None:
             text = (
                 f"none: this workload's own bursts miss {named} for 90 % however slowly it is "
-                f"played; evenly strewn (Poisson), {number(goodput.poisson)} requests/s meet them"
+                f"played; evenly spread (Poisson), {number(goodput.poisson)} requests/s meet them"
             )
         rows.append(["goodput", text])
     rows.append(["what binds", f"{plan.binds.value}: {BINDS[plan.binds]}"])
@@ -124,7 +124,7 @@ def _answers(plan: Plan) -> list[str]:
         need = plan.memory_need
         share = need.num_bytes / plan.kv_bytes
         text = f"{need.load} need {size(need.num_bytes)} of KV cache at the worst moment"
-        rows.append(["memory", f"{text} if nobody waits for it: {percent(share)} of this pool"])
+        rows.append(["memory", f"{text} if no request waits for it: {percent(share)} of this pool"])
     best = plan.best_block_size
     same = ", as it is" if best == plan.limits.block_size else ""
     rows.append(["block size", f"{best}: the largest within 2 % of the best{same}"])
@@ -143,7 +143,7 @@ def _fit(plan: Plan) -> str:
         )
     text += f"; memory holds {room:,} of mean length to their ends"
     if not saturation.all_at_once and saturation.running < _FAR * room:
-        text += ", so it is not what keeps them out"
+        text += ", so memory is not the limit"
     return text
 
 
@@ -198,13 +198,13 @@ def _changes(plan: Plan) -> list[str]:
         lines.append(f"less: {worse}")
     lines += [f"as good as {one.like}: {one.change.name}" for one in alike(plan)]
     lines += [
-        f"not to be had: {one.change.name}: {one.refused}" for one in plan.changed if one.refused
+        f"not possible: {one.change.name}: {one.refused}" for one in plan.changed if one.refused
     ]
     return lines
 
 
 def _dollars(plan: Plan, dollars: float | None, rate: float) -> list[str]:
-    """An hour, and for a million tokens."""
+    """Dollars per hour, and per million tokens."""
     if dollars is None or not rate:
         return ["-", "-"]
     return [f"{dollars:,.3g}", f"{per_million(plan, dollars, rate):,.3g}"]

@@ -275,8 +275,8 @@ def describe(setup: Setup, result: SimulationResult, cut: Cut) -> list[str]:
         cache = result.prefix_cache
         hits = cache.hits / cache.queries if cache.queries else 0.0
         lost = cache.evicted / cache.queries if cache.queries else 0.0
-        rows.append(["prefix hits", f"{percent(hits)} of prompt tokens; {percent(lost)} had been "
-                     "there, and had to make room"])  # fmt: skip
+        rows.append(["prefix hits", f"{percent(hits)} of prompt tokens; {percent(lost)} had "
+                     "been evicted"])  # fmt: skip
     if setup.deployment.drafting is not None:
         rows.append(["drafts", _drafts(result)])
     if setup.goals != Goals():
@@ -285,7 +285,7 @@ def describe(setup: Setup, result: SimulationResult, cut: Cut) -> list[str]:
     lines += ["", "latency", *latencies(
         [("TTFT", result.ttft), ("TPOT", result.tpot), ("between tokens", result.itl),
          ("per token, e2e", result.normalized_latency), ("end to end", result.e2e_latency),
-         ("in line", result.queueing)]
+         ("queue time", result.queueing)]
     )]  # fmt: skip
     usage = result.mean_usage
     capacity = usage.capacity or 1

@@ -88,7 +88,7 @@ def _basic_sampling(
         key,
         f"Figure 12: latency against request rate, {name}",
         "As more requests arrive each second, latency grows slowly, until the server cannot keep "
-        "up and the line grows without end. How many requests a second can each system take "
+        "up and the queue grows without end. How many requests a second can each system take "
         "before that? Normalised latency is the time from arrival to last token, divided by the "
         "number of output tokens, in the mean over requests.",
         f"Poisson arrivals with {name}'s lengths for {seconds:.0f} s (the paper: one hour), for "

@@ -78,7 +78,7 @@ def test_costs_that_are_wrong_are_found_to_be_what_is_wrong(tmp_path: Path) -> N
     assert found.speed is not None and found.speed > 1.4
     words = " ".join(verdict(found))
     assert "the mean TPOT is" in words and "too short" in words
-    assert "who is served when is simulated right, and what it costs is not" in words
+    assert "the order of requests is simulated right, and the costs are not" in words
 
 
 def test_a_server_that_schedules_otherwise_is_told_from_one_that_is_slow(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_server_that_schedules_otherwise_is_told_from_one_that_is_slow(tmp_pat
     files.trace.write_text("\n".join([json.dumps(values), *rows, ""]))
     found = compared(files)
     assert not found.agrees and not found.decides_alike
-    assert "what steps cost is not all that is simulated wrong" in " ".join(verdict(found))
+    assert "costs are not all that is simulated wrong" in " ".join(verdict(found))
 
 
 def test_few_requests_are_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

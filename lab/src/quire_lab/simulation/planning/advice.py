@@ -17,7 +17,7 @@ BINDS = {
 
 
 _LASTING = 1.1
-"""Times what a line that never empties gets: what is above that cannot last."""
+"""Times the rate of a queue that never empties: a rate above that cannot last."""
 
 
 def ranked(plan: Plan) -> tuple[Changed, ...]:
@@ -78,19 +78,19 @@ def too_few(plan: Plan) -> str | None:
     if plan.goals == Goals() or best_rate(plan) <= _LASTING * lasting:
         return None
     return (
-        f"{len(plan.sample.requests):,} requests are over before a line has grown: for ever, no "
+        f"{len(plan.sample.requests):,} requests end before a queue has grown: in the long run no "
         f"more than some {lasting:.3g} requests/s can be served; give a longer workload."
     )
 
 
 def best_rate(plan: Plan) -> float:
-    """Requests per second that it takes; evenly strewn where its own bursts are too much."""
+    """Requests per second that it takes; spread evenly if its own bursts are too much."""
     even = plan.goodput.poisson
     return plan.goodput.rate if even is None else even
 
 
 def per_million(plan: Plan, dollars: float, rate: float) -> float:
-    """Dollars for a million tokens, of prompts and outputs together, served at this rate.
+    """Dollars per million tokens, of prompts and outputs together, served at this rate.
 
     dollars: an hour.
     """
@@ -98,7 +98,7 @@ def per_million(plan: Plan, dollars: float, rate: float) -> float:
 
 
 def cost(plan: Plan, change: Change, rate: float) -> str | None:
-    """An hour, and for a million tokens; None where no price is known."""
+    """Dollars per hour, and per million tokens; None: the price is unknown."""
     if change.dollars is None or not rate:
         return None
     million = per_million(plan, change.dollars, rate)

@@ -50,7 +50,7 @@ class Change(NamedTuple):
 
     @property
     def dollars(self) -> float | None:
-        """An hour; None where no price is known."""
+        """Dollars per hour; None: the price is unknown."""
         each = self.deployment.dollars
         return None if each is None else each * self.replicas
 
@@ -95,7 +95,7 @@ def _settings(base: Deployment, beyond: SimulationResult, shares: bool) -> Itera
             continue
         # Each sequence wastes less than a block.
         room = beyond.most_held + size * beyond.most_running <= 0.95 * slots
-        same = None if waits or shares or not room else "nobody waits for a block"
+        same = None if waits or shares or not room else "no request waits for a block"
         why = f"{'less' if size < limits.block_size else 'more'} of a block stays empty"
         other = base.configured(block_size=size)
         yield Change("block_size", f"block size {size}", free, why, other, same=same)
@@ -106,9 +106,9 @@ def _settings(base: Deployment, beyond: SimulationResult, shares: bool) -> Itera
         same = None if shares or gave_way else "no two prompts begin alike"
         yield Change("enable_prefix_caching", name, free, why, other, same=same)
     if not limits.num_host_blocks:
-        why = "who gives way comes back without being computed again"
+        why = "preempted requests come back without being recomputed"
         other = base.configured(swap_space=64.0, preemption_mode="auto")
-        same = None if gave_way else "nobody gives way"
+        same = None if gave_way else "no request is preempted"
         yield Change("swap_space", "64 GiB of swap space", free, why, other, same=same)
 
 

@@ -19,14 +19,14 @@ from quire_lab.simulation.sample import WorkloadSample
 MOST_REPLICAS = 256
 _CLOSE = 0.05  # share to which a budget's rate is found
 LASTS = 30.0
-"""Seconds that a load should last at least: a shorter one is over before a line has grown."""
+"""Seconds that a load should last at least: a shorter one ends before a queue has grown."""
 
 
 @dataclass(frozen=True)
 class Option:
     """One machine, as many of them as it takes.
 
-    replicas: of ``deployment`` each; 0: not to be had, for the reason in ``refused``.
+    replicas: of ``deployment`` each; 0: not possible, for the reason in ``refused``.
     result: what comes of the load then.
     afforded: replicas that the budget pays for; afforded_rate: requests per second that these take
         within the goals. None: it was not asked, or there is no price.

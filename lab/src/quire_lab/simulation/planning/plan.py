@@ -100,7 +100,7 @@ class UserLoad(NamedTuple):
 class Goodput(NamedTuple):
     """The highest rate that is good enough; 0 where the workload's own bursts are too much.
 
-    poisson: with the same requests evenly strewn, where the rate is 0.
+    poisson: with the same requests spread evenly, if the rate is 0.
     beyond_rate: the lowest that was found too high; infinite where none was.
     """
 

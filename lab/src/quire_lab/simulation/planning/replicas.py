@@ -30,7 +30,7 @@ def halves(base: Deployment) -> Change | None:
     except ConfigError:
         return None
     name = f"2 replicas of {half.tensor_parallel} x {base.machine.name}, {ROUTINGS[0]}"
-    why = "nobody waits for the others' part of each step"
+    why = "no machine waits for the others' part of each step"
     return Change("replicas", name, Price.NOTHING, why, half, 2, ROUTINGS[0])
 
 
