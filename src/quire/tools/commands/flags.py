@@ -15,10 +15,12 @@ from quire.http.config.server import ServerConfig
 from quire.tools.commands.parser import Parser
 
 _SAMPLING_FIELDS = [field for field in fields(SamplingParams) if field.metadata["flag"]]
-_ALSO = {
+ALSO = {
     "tensor_parallel_size": ("-tp",),
     "replicas": ("--num-replicas", "--decode-replicas"),
 }
+"""Other names of flags, by their settings."""
+
 _MOST_SHOWN = 64  # characters of all choices; more are listed in the help
 _COMMON = "settings used most"
 _SECTIONS = (
@@ -43,7 +45,7 @@ def add_flag(
 
     value: what help calls it. several: a list may be given after one flag.
     """
-    names = ["--" + name.replace("_", "-"), *_ALSO.get(name, ())]
+    names = ["--" + name.replace("_", "-"), *ALSO.get(name, ())]
     text = (text + _shown(default, name)).replace("%", "%%")
     if kind.startswith("bool"):
         group.add_argument(
@@ -92,18 +94,27 @@ def _integer(text: str) -> int:
 
 def add_setting(group: Any, declared: Field[Any], default: Any = None) -> None:
     """A flag for a field of a config. ``default``: another one than the field's."""
-    facts, text = declared.metadata, declared.metadata["help"]
-    value, choices = facts["value"], ",".join(map(str, facts["choices"]))
-    if choices and len(choices) <= _MOST_SHOWN:
-        value = f"{{{choices}}}"
-    elif choices:
-        text = f"{text}; one of {choices.replace(',', ', ')}"
-    elif facts["unit"] is not None:
-        value = facts["unit"] if facts["unit"] == "GiB" else facts["unit"].upper()
-    kind = str(declared.type)
+    text, choices = declared.metadata["help"], declared.metadata["choices"]
+    value = value_of(declared)
+    if choices and not value.startswith("{"):
+        text = f"{text}; one of {', '.join(map(str, choices))}"
     if default is None:
         default = declared.default
+    kind = str(declared.type)
     add_flag(group, declared.name, kind, default, text, value=value, several=True)
+
+
+def value_of(declared: Field[Any]) -> str:
+    """What help calls the value of a setting: its choices if they are few, its unit, its kind."""
+    facts, kind = declared.metadata, str(declared.type)
+    choices = ",".join(map(str, facts["choices"]))
+    if choices and len(choices) <= _MOST_SHOWN:
+        return f"{{{choices}}}"
+    if facts["unit"] is not None:
+        return str(facts["unit"] if facts["unit"] == "GiB" else facts["unit"].upper())
+    kinds = {"int": "N", "float": "X", "Mapping": "JSON"}
+    found = next((word for name, word in kinds.items() if kind.startswith(name)), "TEXT")
+    return str(facts["value"] or found)
 
 
 def add_settings(
