@@ -34,6 +34,11 @@ class _Help(argparse.HelpFormatter):
             usage = _short_usage(self._prog, actions)
         super().add_usage(usage, actions, *others, **more)
 
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if action.nargs == argparse.PARSER:  # whose commands are indented further
+            self._action_max_length += 2
+
     def _split_lines(self, text: str, width: int) -> list[str]:
         """Lines of a help text; flags in it stay whole."""
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
