@@ -14,7 +14,7 @@ from quire.models.shard import Shard
 
 
 class Vocabulary(NamedTuple):
-    """The embedding, from token ids to vectors, and the head, from states to logits."""
+    """From tokens' ids to their vectors, and from states to logits."""
 
     embed: Linear
     head: Linear
