@@ -1,4 +1,4 @@
-"""The gateway: it takes requests as a server does, and has replicas answer them."""
+"""The gateway: receives requests as a server does, and forwards them to replicas."""
 
 from __future__ import annotations
 
@@ -31,28 +31,30 @@ from quire_cluster.routing import Hint, hint_of
 
 _SENT = ("type", "http_version", "method", "scheme", "path", "raw_path", "query_string",
          "root_path", "client", "server")  # fmt: skip
-_ENVELOPE_S = {b"x-request-id", b"vary"}  # headers that ours puts around everything
+_ENVELOPE_S = {b"x-request-id", b"vary"}  # headers that the gateway itself sets
 _ORIGINS_S = b"access-control-"
-_SMALL = 2**16  # bytes: read at once, since a thread costs more
+_SMALL = 2**16  # bytes: parsed in the event loop, since a thread costs more
 
 
 class Replicas(Protocol):
-    """Those that answer."""
+    """The replicas that answer."""
 
     def ask(self, call: ReplicaCall, hint: Hint) -> AsyncGenerator[list[Message], None]:
-        """What one of them says, as it comes. QuireError if none can, or it is gone."""
+        """Messages of one replica's answer as they arrive. QuireError: none can answer, or it is
+        gone.
+        """
         ...
 
     async def ask_all(self, call: ReplicaCall) -> list[Whole]: ...
 
 
 def make_gateway(replicas: Replicas, config: ServerConfig, adapters: frozenset[str]) -> Gateway:
-    """adapters: their names, which keep what is computed with them apart."""
+    """adapters: their names, which salt the prefix cache."""
     return Gateway(_Relay(replicas, config, adapters), config)
 
 
 class Gateway:
-    """What stands between the network and a server's routes, around what stands for them."""
+    """The checks between the network and a server's routes, around a relay to the replicas."""
 
     def __init__(self, relay: _Relay, config: ServerConfig) -> None:
         self.drain = Drain()
@@ -70,7 +72,7 @@ class Gateway:
 
 
 async def _unnamed(send: Send, message: Message) -> None:
-    """Ray's proxy tells the request's id itself."""
+    """Without the request id, which Ray's proxy sets itself."""
     if message["type"] == "http.response.start":
         headers = [one for one in message["headers"] if one[0] != b"x-request-id"]
         message = {**message, "headers": headers}
@@ -125,7 +127,9 @@ class _Relay:
         return look() if len(call.body) <= _SMALL else await self._bodies.apart(look)
 
     def _look(self, path: str, content: bytes, key: str) -> Hint:
-        """What is no JSON says nothing; the replica that gets it refuses it."""
+        """The facts in a body by which it is routed; a body that is not JSON has none, and the
+        replica refuses it.
+        """
         try:
             body = from_json(content) if content else {}
         except ValueError:
@@ -138,12 +142,12 @@ class _Relay:
 
 
 class _PassedAnswer:
-    """An answer that is passed on, and what becomes of it if its replica is gone."""
+    """An answer that is passed on, also when its replica is gone."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope = scope
         self._send = send
-        self._media_type: str | None = None  # once it has begun
+        self._media_type: str | None = None  # after its beginning
 
     async def pass_on(self, messages: list[Message]) -> None:
         for message in messages:
@@ -158,12 +162,12 @@ class _PassedAnswer:
             return await refusal(self._scope, error)(self._scope, _nothing, self._send)
         words = last_words(self._scope, self._media_type, explain(error))
         if words is None:
-            raise error  # so that the connection is broken off
+            raise error  # so that the connection breaks
         await self._send({"type": "http.response.body", "body": words})
 
 
 def _sendable(scope: Scope) -> dict[str, Any]:
-    """As another process can have it; with the name that the request goes by here."""
+    """The scope as another process can receive it, with the request's id here."""
     own_id = scope["state"][REQUEST_ID].encode()
     headers = [one for one in scope["headers"] if one[0] != b"x-request-id"]
     told = {name: scope[name] for name in _SENT if name in scope}
@@ -179,7 +183,7 @@ async def _nothing() -> Message:
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """The gateway has nothing to start or to end."""
+    """The app's lifespan: the gateway has nothing to start or end."""
     while True:
         kind = (await receive())["type"]
         await send({"type": f"{kind}.complete"})
@@ -187,7 +191,7 @@ async def _live(receive: Receive, send: Send) -> None:
             return
 
 
-# -- what all replicas are asked for -------------------------------------------------------------
+# -- answers of all replicas ---------------------------------------------------------------------
 
 
 def _joined(answers: list[Whole], join: Callable[[list[Whole]], Response]) -> Response:

@@ -29,11 +29,11 @@ from quire_lab.simulation.result import Instant, RequestHolding
 
 _STATES, _FRAMES = 1.0, 0.1  # seconds from one to the next
 _LIMIT = 100  # requests of each kind that are described
-_ALL = 1 << 30  # blocks to look at: nobody waits
+_ALL = 1 << 30  # blocks per frame; no client waits
 
 
 class Notes:
-    """What an engine that did the same would know of itself."""
+    """The facts that an engine in the simulation's place would know of itself."""
 
     def __init__(self, engine: SimulatedEngine) -> None:
         self.scheduler = engine.scheduler
@@ -48,7 +48,7 @@ class Notes:
         self._last: dict[str, dict[int, float]] = {}  # when outputs had their latest tokens
 
     def progress(self, request_id: str) -> RequestProgress | None:
-        """There are no texts."""
+        """Nothing, as there are no texts."""
 
     def plan(self, step: Step) -> None:
         self.log.take(step.decisions, step.now)
@@ -166,7 +166,7 @@ class SimulationRecording:
         self._next_frame = -math.inf
         engine.observer = self
 
-    # -- what the simulator tells --------------------------------------------------------------
+    # -- calls of the simulator ----------------------------------------------------------------
 
     def planned(self, step: Step) -> None:
         if not self._notes.stats.num_steps:
@@ -188,7 +188,7 @@ class SimulationRecording:
 
     def refused(self, now: float, decision: Decision) -> None:
         self._notes.log.note(decision, now)
-        if not self._notes.scheduler.has_work:  # no step may come that would tell of it
+        if not self._notes.scheduler.has_work:  # there may be no further step to record it
             self._notes.now = now
             self._tell_state(now)
 
@@ -217,6 +217,6 @@ class SimulationRecording:
 
 
 def _plain(value: object) -> dict[str, Any]:
-    """As the server would say it."""
+    """A value in the form in which the server writes it."""
     plain: dict[str, Any] = json.loads(encode(value))
     return plain

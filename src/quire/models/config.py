@@ -24,7 +24,7 @@ DTYPES: Mapping[str, torch.dtype] = {
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What every architecture shares; the families read the rest from ``fields``."""
+    """The facts that all architectures share; families read the rest from ``fields``."""
 
     architecture: str  # the class name in transformers, "LlamaForCausalLM"
     dtype: torch.dtype | None  # of the checkpoint, where it says so

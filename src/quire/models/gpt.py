@@ -163,7 +163,7 @@ def _plan(
     inner: int | None = None,
     activation: str = "gelu",
 ) -> Blueprint:
-    """What all have in common; inner, activation: where the config does not say."""
+    """The plan that all have in common. inner, activation: if the config does not say."""
     layers = fields.positive("num_hidden_layers")
     shape = find_family(None, fields.get("model_type", str, ""))
     assert shape is not None

@@ -62,7 +62,7 @@ def read(config: ModelConfig) -> Blueprint:
 
 
 def _text_fields(fields: Fields) -> Fields:
-    """Those of the decoder, where other parts are beside it."""
+    """The decoder's fields, if the model has other parts beside it."""
     return fields.holding({**fields.values, **fields.section("text_config").values})
 
 

@@ -1,4 +1,4 @@
-"""Families whose MLPs are mixtures of experts: each takes the common plan to its own."""
+"""Families whose MLPs are mixtures of experts: each turns the common plan into its own."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ def mixtral(fields: Fields, plan: Blueprint) -> Blueprint:
 
 
 def qwen(fields: Fields, plan: Blueprint) -> Blueprint:
-    """They do if ``norm_topk_prob`` says so."""
+    """Weights are renormalised if ``norm_topk_prob`` says so."""
     renormalise = fields.get("norm_topk_prob", bool, False)
     return replace(plan, mixture=Mixture(experts_of(fields), _QWEN, renormalise))
 
 
 def granite(fields: Fields, plan: Blueprint) -> Blueprint:
-    """As Mixtral's, and multipliers as other Granites'."""
+    """Like Mixtral's, with multipliers like other Granites'."""
     plan = variants.granite(fields, plan)
     return replace(plan, mixture=Mixture(experts_of(fields), _GRANITE, renormalise=True))
 
 
 def gpt_oss(fields: Fields, plan: Blueprint) -> Blueprint:
-    """As Mixtral's, with biases, and an activation of their own."""
+    """Like Mixtral's, with biases, and an activation of their own."""
     for name, only in (("hidden_act", "silu"), ("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)):
         if fields.values.get(name, only) != only:
             raise fields.wrong(name, str(only))

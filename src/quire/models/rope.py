@@ -213,7 +213,7 @@ def _yarn(config: RopeConfig, device: torch.device) -> Rope:
     factor = _factor(fields)
 
     def dimension(turns: float) -> float:
-        """Of a dimension that turns so many times within the original length."""
+        """The dimension that turns this many times within the original length."""
         ratio = config.original_positions / (turns * 2 * math.pi)
         return rotated * math.log(ratio) / (2 * math.log(config.theta))
 

@@ -41,7 +41,7 @@ _BIDIRECTIONAL = ("use_bidirectional_attention",)
 
 @dataclass(frozen=True)
 class Traits:
-    """Of one architecture. Where a name may stand for a truth, it is the field that tells it."""
+    """The traits of one architecture. A name in place of a truth is the field that has it."""
 
     names: TensorNames = _PLAIN
     qkv_bias: bool | str = "attention_bias"

@@ -45,7 +45,7 @@ def cohere(fields: Fields, plan: Blueprint) -> Blueprint:
 
 
 def cohere2(fields: Fields, plan: Blueprint) -> Blueprint:
-    """Only layers with a window are told positions."""
+    """Only layers with a window have positions."""
     _check_window(fields)
     rope_of = tuple(None if window is None else 0 for window in plan.windows)
     return replace(cohere(fields, plan), rope_of=rope_of)
@@ -57,9 +57,9 @@ def olmo3(fields: Fields, plan: Blueprint) -> Blueprint:
 
 
 def smollm3(fields: Fields, plan: Blueprint) -> Blueprint:
-    """Some layers are told no positions: every fourth, or those for which ``no_rope_layers`` has 0.
+    """Some layers have no positions: every fourth, or those for which ``no_rope_layers`` has 0.
 
-    (Its name notwithstanding.)
+    (In spite of its name.)
     """
     told = fields.get("no_rope_layers", list, [])
     layers = range(len(plan.windows))
@@ -115,12 +115,12 @@ def _two_rotations(fields: Fields, plan: Blueprint, theta: float, local: float) 
 
 
 def _check_window(fields: Fields) -> None:
-    """What such layers do hangs on which of them have a window, so there must be one."""
+    """ModelError without a window, on which it depends what such layers do."""
     fields.positive("sliding_window")
 
 
 def _cap(fields: Fields, name: str, default: float | None) -> float | None:
-    """None where the field is null."""
+    """The cap of scores; None: the field is null."""
     if name in fields.values and fields.values[name] is None:
         return None
     if default is None and name not in fields:

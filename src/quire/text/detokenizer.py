@@ -47,7 +47,7 @@ class Detokenizer:
         return "" if token_id in self._dropped else text.push(token_id)
 
     def flush(self) -> str:
-        """What is left at the end: characters that were never completed."""
+        """The rest at the end: characters that were never completed."""
         return self._text.flush()
 
     def shows(self, token_id: int) -> bool:
@@ -56,7 +56,7 @@ class Detokenizer:
 
     @property
     def begun(self) -> bytes:
-        """Of a character that is not complete yet."""
+        """The bytes of a character that is not complete yet."""
         return b"" if self._text.at_rest else self._text.begun
 
 

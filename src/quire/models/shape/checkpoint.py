@@ -21,7 +21,7 @@ _DTYPES = ("float32", "float", "bfloat16", "float16", "half")  # of weights
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What every architecture shares; the rest is in ``fields``."""
+    """The facts that all architectures share; the rest is in ``fields``."""
 
     architecture: str  # the class name in transformers, "LlamaForCausalLM"
     dtype: str | None  # of the weights, where it says so

@@ -21,7 +21,7 @@ _EARLIER = "compression_config"  # what compressed-tensors called it
 
 
 def config_files(directory: Path) -> list[Path]:
-    """Those that are there of all that say what a model is, but for its generation."""
+    """The files that describe a model, without those of its generation."""
     return [directory / name for name in (CONFIG, *_BESIDE) if (directory / name).exists()]
 
 
@@ -51,7 +51,7 @@ def read_config_file(path: Path, overrides: Mapping[str, Any] | None = None) -> 
 
 
 def _said_by(file: Fields, method: str) -> Mapping[str, Any]:
-    """As ``quantization_config`` would have it; empty: weights are as they were."""
+    """The description of rounding, in the form of ``quantization_config``; empty: there is none."""
     if method == "modelopt":
         inner = file.section("quantization")
         return {"quant_method": method, **inner.values} if "quant_algo" in inner else {}

@@ -65,7 +65,7 @@ def _plain(
 
 
 def _mixture(model_type: str, architecture: str, **more: Any) -> Family:
-    """Of experts, of a family that is planned and not served."""
+    """A family of mixtures that is planned and not served."""
     return Family(model_type, architecture, experts=True, planned_only=True, stretches=True, **more)
 
 
@@ -150,6 +150,6 @@ _BY_TYPE = {family.model_type: family for family in FAMILIES}
 
 
 def find_family(architecture: object, model_type: str) -> Family | None:
-    """By its class, which is what runs it, or else by the type of its config."""
+    """The family by its class, which runs it, or else by the type of its config."""
     known = _BY_ARCHITECTURE.get(architecture) if isinstance(architecture, str) else None
     return known or _BY_TYPE.get(model_type)

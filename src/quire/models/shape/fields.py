@@ -1,4 +1,4 @@
-"""A JSON object of another's, asked for what it should hold."""
+"""A JSON object of another program, read field by field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST = 2**31 - 1  # of anything that is counted; no tensor has more rows, no te
 
 
 class Fields:
-    """A JSON object whose fields are asked for by type, with errors that name file and field."""
+    """A JSON object whose fields are read by type, with errors that name file and field."""
 
     def __init__(
         self, values: Mapping[str, Any], source: str, sections: Mapping[str, str] | None = None

@@ -23,7 +23,7 @@ class Positions(NamedTuple):
 
 
 def positions_of(fields: Fields, family: Family) -> Positions:
-    """By ``max_position_embeddings``, or its older names, and what stretches it."""
+    """The positions by ``max_position_embeddings``, its older names, and what stretches them."""
     default = _default(fields)
     if not family.stretches:
         return Positions(default, default)

@@ -113,13 +113,13 @@ def _dtype(fields: Fields) -> str:
 
 
 def _form(fields: Fields, dtype: str) -> WeightForm | None:
-    """Of weights that are stored rounded, as they are kept; None where none are."""
+    """The form in which weights that are stored rounded are kept; None: none are."""
     section = fields.section("quantization_config")
     return stored_form(section, plain_form(dtype, BYTES[dtype])) if section.values else None
 
 
 def _notes(fields: Fields, family: Family) -> tuple[str, ...]:
-    """What a plan leaves out, and who serves the model."""
+    """What a plan leaves out, and what serves the model."""
     notes = []
     if family.planned_only:
         notes.append(
@@ -158,7 +158,7 @@ def _size(fields: Fields, *names: str, default: int | None = None) -> int:
 
 
 def _kv_heads(fields: Fields, family: Family, heads: int) -> int:
-    """In the words of most, or in Falcon's."""
+    """The number of KV heads, in most models' words or in Falcon's."""
     if "num_kv_heads" not in family.own_fields:
         return fields.positive("num_key_value_heads", heads)
     grouped = fields.get("new_decoder_architecture", bool, False)
@@ -229,7 +229,7 @@ def _windows(fields: Fields, family: Family) -> tuple[int | None, ...]:
 
 
 def _unknown_window(fields: Fields, family: Family | None) -> str | None:
-    """What says that a layer sees less than all before, and none of us knows what."""
+    """The field by which a layer sees less than all before, in a way that is not known here."""
     types = set(map(str, fields.get("layer_types", list, [])))
     if family is not None and family.window == "chunked":
         return None

@@ -59,7 +59,7 @@ class Scheme:
     rounds_rows: bool = False  # activations are rounded to int8, each row to its own scale
 
     def bytes_kept(self, dtype_bytes: int) -> float:
-        """Of a weight in memory: integers stay what they are, all else becomes the model's dtype.
+        """Bytes of a weight in memory: integers stay as they are, others become the model's dtype.
 
         Codes of fewer bits than 4 take 4.
         """
@@ -71,7 +71,7 @@ class Scheme:
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """What ``quantization_config`` says of all projections together."""
+    """The content of ``quantization_config``, for all projections together."""
 
     method: Method
     schemes: tuple[tuple[tuple[str, ...], Scheme], ...]  # and which projections have each
@@ -86,10 +86,10 @@ class StoredWeights:
         return next(of_class, self.schemes[0][1])
 
     def scheme_of(self, *names: str, kind: str = _LINEAR) -> Scheme | None:
-        """Of a module that is called by any of these names; None: floats.
+        """The scheme of a module that has any of these names; None: floats.
 
-        Where several targets mean it, its name is before patterns, and those are before its class;
-        of patterns the first by the alphabet, as compressed-tensors itself chooses when it writes.
+        If several targets match it, its name comes before patterns, and those before its class; of
+        patterns the first in the alphabet, as compressed-tensors itself chooses when it writes.
 
         kind: the module's class.
         """
@@ -114,10 +114,10 @@ def _nearness(target: str, names: Collection[str], kind: str) -> int | None:
 
 
 def read_stored(section: Fields) -> StoredWeights:
-    """What a ``quantization_config`` says.
+    """The weights that a ``quantization_config`` describes.
 
     Raises:
-        ModelError: the method, or a variant of it, is not supported; what is instead is said.
+        ModelError: the method, or a variant of it, is not supported; names those that are.
     """
     method = section.get("quant_method", str, _unnamed(section))
     method = _SPELLINGS.get(method, method)
@@ -163,12 +163,12 @@ def _fp8(section: Fields) -> StoredWeights:
 
 
 def _mxfp4(section: Fields) -> StoredWeights:
-    """Of experts, whatever it is said not to be of."""
+    """MXFP4 of experts, whatever it is said not to convert."""
     return StoredWeights("mxfp4", (((_LINEAR,), Scheme("packed", 4, 32)),))
 
 
 def _modelopt(section: Fields) -> StoredWeights:
-    """What NVIDIA's ModelOpt writes: FP8 as others do, a scale to a tensor or to an output."""
+    """FP8 of NVIDIA's ModelOpt: like others', a scale per tensor or per output."""
     inner = section.section("quantization") if "quantization" in section else section
     found = inner.get("quant_algo", str, "none")
     if found not in _MODELOPT:

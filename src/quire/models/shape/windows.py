@@ -20,7 +20,7 @@ def windows_of(fields: Fields, family: Family) -> tuple[int | None, ...]:
     """The last tokens that a token sees in each layer, itself included; None: all.
 
     Raises:
-        ModelError: a field is not as it must be, or there is a window and nothing tells where.
+        ModelError: a field is wrong, or there is a window and no field says in which layers.
     """
     num_layers = fields.positive("num_hidden_layers")
     if family.window == "chunked":

@@ -1,7 +1,7 @@
-"""JSON as some models write it: keys without quotes, texts between marks of their own.
+"""JSON as some models write it: keys without quotes, texts between special marks.
 
-As Gemma 4's {city:<|"|>Paris<|"|>,days:[1,2]}. llguidance knows no such JSON; so a schema becomes
-rules here, as far as they can promise what it says, and is refused beyond that.
+Such as Gemma 4's {city:<|"|>Paris<|"|>,days:[1,2]}. llguidance does not know such JSON. So a schema
+becomes rules here, as far as they can guarantee it, and is refused otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/~%]+)")
 _OF_ARRAYS = {"type", "items", "minItems", "maxItems"}
 _OF_UNIONS = {"anyOf", "type"}
 _COMMA = ' "," '
-_MOST_ITEMS = 64  # of a bound: beyond, the grammar becomes large
+_MOST_ITEMS = 64  # of a bound: larger ones make the grammar large
 _MOST_LEVELS = 32
 
 
@@ -76,7 +76,7 @@ class Notation:
 
 
 class _Writer:
-    """Of one tool's schema."""
+    """Writes the rules of one tool's schema."""
 
     def __init__(self, notation: Notation, rules: Rules, definitions: Mapping[str, Any]) -> None:
         self._notation, self._rules, self._definitions = notation, rules, definitions
@@ -196,7 +196,7 @@ class _Writer:
 
 
 def _of(schema: Schema, type_: str) -> Schema:
-    """Of a schema with several types, what is said of one."""
+    """The part of a schema with several types that is about one of them."""
     about = {
         "object": {"properties", "required", "additionalProperties"},
         "array": _OF_ARRAYS,

@@ -14,9 +14,9 @@ _TEXTS = {"type", "enum", "const", "pattern", "minLength", "maxLength"}  # what 
 
 
 def text_terminal(rules: Rules, schema: Schema, stops: Sequence[str], chars: str = ".") -> str:
-    """A terminal for a text that follows a schema and holds none of ``stops``, which end it.
+    """A terminal for a text that follows a schema and contains none of ``stops``, which end it.
 
-    chars: an expression for one character. RequestError where the schema asks for more.
+    chars: an expression for one character. RequestError if the schema asks for more.
     """
     if other := beyond(schema, _TEXTS):
         raise RequestError(
@@ -34,6 +34,6 @@ def text_terminal(rules: Rules, schema: Schema, stops: Sequence[str], chars: str
 
 
 def values(schema: Schema) -> list[Any] | None:
-    """Those that a schema names; None if it allows others."""
+    """The values that a schema names; None if it allows others."""
     named = schema.get("enum", [schema["const"]] if "const" in schema else None)
     return named if isinstance(named, list) else None

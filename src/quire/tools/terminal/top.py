@@ -22,7 +22,7 @@ _KEYS = "q quits  s sorts by {next} (now {sort})  p {pause}"
 
 
 class Servers:
-    """Those that are looked at, asked all at once."""
+    """The servers to look at, all at once."""
 
     def __init__(self, urls: Sequence[str], api_key: str | None, limit: int) -> None:
         self._addresses = [Address(url, api_key, _PATIENCE) for url in urls]

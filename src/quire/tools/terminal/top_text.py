@@ -113,7 +113,7 @@ def _pace(state: State, width: int) -> Text:
 
 
 def _longest(where: Mapping[str, float]) -> str:
-    """What a step spends most of its time on."""
+    """The part of a step that takes most time."""
     seconds = {name: value for name, value in where.items() if name != "steps"}
     name = max(seconds, key=seconds.__getitem__)
     return f"{name} {_percent(seconds[name] / max(1e-9, sum(seconds.values())))} of a step"

@@ -1,4 +1,4 @@
-"""Checkpoints whose weights are rounded already, a file for each format."""
+"""Checkpoints whose weights are quantised already, a file for each format."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FORMATS: Mapping[str, Callable[[Weights, StoredWeights], Checkpoint]] = {
 
 
 def read_checkpoint(section: Fields, weights: Weights) -> Checkpoint:
-    """By config.json's ``quantization_config``.
+    """The reader for config.json's ``quantization_config``.
 
     Raises:
         ModelError: the method, or a variant of it, is not supported.

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from quire.core.errors import ModelError
 from quire.kernels.packing import Format, Groups
-from quire.models.parts import ALL, WHOLE, Part, Rows, outward, within
+from quire.models.parts import ALL, WHOLE, Rows, TensorPart, outward, within
 from quire.models.shape import Scheme, StoredWeights
 from quire.models.stored import ByGroups, Stored, in_columns
 from quire.models.weights import Weights
 
 
 class Checkpoint(Protocol):
-    """Reads the projections of such a checkpoint."""
+    """Reads the projections of a quantised checkpoint."""
 
     def holds(self, name: str) -> bool:
         """Whether this one is rounded; some are left as they were."""
@@ -64,7 +64,7 @@ class PartReader(ABC):
 
     @abstractmethod
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
-        """As ``read``, of columns in whole units."""
+        """Like ``read``, for columns in whole units."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class RoundedCheckpoint(PartReader):
         scales: Tensor,
         zeros: Tensor | None,
         order: Tensor | None = None,
-        part: Part = WHOLE,
+        part: TensorPart = WHOLE,
     ) -> Stored:
         """(codes - zeros) * scales as it is where kernels can have it so, or else as floats.
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from quire.models.linear.checkpoints.base import RoundedCheckpoint
-from quire.models.parts import Part, Rows, bounds
+from quire.models.parts import Rows, TensorPart, bounds
 from quire.models.shape import Fields
 from quire.models.stored import ByOutputs, Stored
 
@@ -54,7 +54,7 @@ class BitsAndBytes(RoundedCheckpoint):
         weights = self.weights
         if f"{name}.SCB" in weights:
             weights.leave((f"{name}.weight_format",))
-            part = Part(rows, columns)
+            part = TensorPart(rows, columns)
             weight = weights.read_typed(f"{name}.weight", (torch.int8,), outputs, inputs, part=part)
             scales = weights.read(f"{name}.SCB", outputs, dtype=torch.float32)[rows] / 127
             return ByOutputs((weight.to(torch.int16) + 128).to(torch.uint8), scales)
@@ -68,8 +68,8 @@ class BitsAndBytes(RoundedCheckpoint):
         largest = self._largest(name, sizes, state)
         if not (inputs % block or block % 2):  # an output has whole blocks, and so has the part
             first, end = bounds(columns, inputs)
-            packed = Part(rows, slice(first // 2, end // 2)).of(packed.view(outputs, -1))
-            blocks = Part(rows, slice(first // block, end // block))
+            packed = TensorPart(rows, slice(first // 2, end // 2)).of(packed.view(outputs, -1))
+            blocks = TensorPart(rows, slice(first // block, end // block))
             largest = blocks.of(largest.view(outputs, -1))
             return _values(packed, table, largest, block).view(len(packed), -1).to(weights.dtype)
         padded = torch.nn.functional.pad(packed, (0, -(-sizes * block // 2) - len(packed)))
@@ -110,7 +110,7 @@ class BitsAndBytes(RoundedCheckpoint):
 
 
 def _values(packed: Tensor, table: Tensor, largest: Tensor, block: int) -> Tensor:
-    """Of whole blocks of codes, two in a byte, one after the other."""
+    """The numbers of whole blocks of codes, two in a byte, one after the other."""
     codes = torch.stack([packed >> 4, packed & 15], dim=-1).flatten()
     values = table[codes[: largest.numel() * block].long()]
     return (values.view(-1, block) * largest.reshape(-1, 1)).flatten()
