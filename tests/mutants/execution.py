@@ -23,14 +23,14 @@ MUTANTS = (
         f"{_SAMPLING}/past.py",
         "        if start < self._counted:\n            self.counts(start)\n",
         "",
-        f"{_PAST}::test_counts_are_those_of_the_text",
+        f"{_PAST}::test_a_fork_goes_its_own_way",
     ),
     Mutant(
         "a token that is taken back stays counted",
         f"{_SAMPLING}/past.py",
         "            self._counts.remove(self._output[self._counted])\n",
         "            pass\n",
-        f"{_PAST}::test_counts_are_those_of_the_text",
+        f"{_PAST}::test_a_fork_goes_its_own_way",
     ),
     Mutant(
         "branches of a request draw the same numbers",
