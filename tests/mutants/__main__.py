@@ -35,15 +35,14 @@ _OWN = ("mutants", "support", "tests", "quire", "quire_lab", "quire_cluster")
 
 
 def chosen(parts: Sequence[str]) -> list[Mutant]:
-    """The mutants that these words mean."""
+    """The mutants that these words mean: a wing's name stands for all of its own."""
+    words = [part for part in parts if part not in WINGS]
     return [
         mutant
         for wing, mutants in WINGS.items()
         for mutant in mutants
-        if not parts
-        or any(part == wing or part in " ".join((mutant.what, mutant.file, mutant.test))
-               for part in parts)
-    ]  # fmt: skip
+        if not parts or wing in parts or any(word in " ".join(mutant) for word in words)
+    ]
 
 
 class Run(NamedTuple):

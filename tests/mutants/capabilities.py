@@ -18,7 +18,7 @@ MUTANTS = (
         f"{_SPECULATION}/own_texts.py",
         "if known is None or known.token_ids is not sequence.token_ids:",
         "if known is None:",
-        f"{_SERVED}::test_a_session_that_is_cut_joins_nothing_that_did_not_stand_together",
+        f"{_OWN}::test_drafts_are_those_of_brute_force",
     ),
     Mutant(
         "forks share an index",
@@ -63,20 +63,6 @@ MUTANTS = (
         f"{_SERVED}::test_of_the_own_text_and_those_served_the_more_hopeful_is_told",
     ),
     Mutant(
-        "what is left of a cut text is learned again",
-        f"{_SPECULATION}/suffix.py",
-        "first = len(token_ids) if cut else sequence.num_prompt_tokens",
-        "first = sequence.num_prompt_tokens",
-        f"{_SERVED}::test_a_session_that_is_cut_joins_nothing_that_did_not_stand_together",
-    ),
-    Mutant(
-        "branches have one place in a prediction",
-        f"{_SPECULATION}/prediction.py",
-        "known = _Known(Follower(predicted), predicted, request.request_id)",
-        "known = sibling or _Known(Follower(predicted), predicted, request.request_id)",
-        f"{_PREDICTION}::test_branches_have_places_of_their_own_and_one_index",
-    ),
-    Mutant(
         "who disagreed is heard on",
         f"{_SPECULATION}/acceptance.py",
         "            own.note(place, chances[number], is_right, recent)\n",
@@ -110,13 +96,6 @@ MUTANTS = (
         "times = [plain, *costs.several(rows + 1, len(ranked) - 1)]",
         "times = [plain] * len(ranked)",
         f"{_WHOLE}::test_where_arithmetic_binds_nobody_is",
-    ),
-    Mutant(
-        "what is forced comes after what is guessed",
-        f"{_SPECULATION}/speculation.py",
-        "(self._forced, *drafters)",
-        "(*drafters, self._forced)",
-        f"{_WHOLE}::test_what_is_forced_comes_first",
     ),
     Mutant(
         "without speculation all are drafted for",

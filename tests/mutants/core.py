@@ -56,7 +56,7 @@ MUTANTS = (
         f"{_MEMORY}/paged.py",
         "min(k, ref_counts[block] - 1) for",
         "min(k - 1, ref_counts[block] - 1) for",
-        _MACHINE,
+        _TEXT,
     ),
     Mutant(
         "the last sharer copies too",
@@ -129,18 +129,11 @@ MUTANTS = (
         f"{_SCHEDULER}::test_invalid_blocks_are_not_found_again",
     ),
     Mutant(
-        "headroom for those who run is forgotten",
-        f"{_MEMORY}/paged.py",
-        " + free_hits + demand.headroom",
-        " + free_hits",
-        f"{_SCHEDULER}::test_the_latest_arrival_gives_way_and_the_reason_is_told",
-    ),
-    Mutant(
         "a hit on a cached block counts as free",
         f"{_MEMORY}/paged.py",
         "needed = fresh - len(blocks) + free_hits +",
         "needed = fresh - len(blocks) +",
-        _MACHINE,
+        _TEXT,
     ),
     Mutant(
         "a windowed block is dropped one position too early",
@@ -540,7 +533,7 @@ MUTANTS = (
         f"{_SCHEDULING}/sessions/session.py",
         "if invalid or unfinished:",
         "if invalid:",
-        f"{_SESSIONS}::test_an_aborted_turn_leaves_what_it_was_given_and_gave",
+        _TURNS,
     ),
     Mutant(
         "an idle session is not told of a failed swap",
@@ -821,13 +814,6 @@ MUTANTS = (
         "group.may_fetch = group.may_fetch and not invalid",
         "group.may_fetch = True",
         f"{_BEYOND}::test_what_cannot_be_had_is_asked_for_once",
-    ),
-    Mutant(
-        "stored after other moves",
-        f"{_SCHEDULING}/scheduler.py",
-        "moves = self.beyond.store() + self._live.take_fork_moves()",
-        "moves = self._live.take_fork_moves() + self.beyond.store()",
-        f"{_BEYOND}::test_text_does_not_depend_on_what_is_fetched",
     ),
     Mutant(
         "the whole chain is noted at each filled block",

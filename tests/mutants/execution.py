@@ -96,13 +96,6 @@ MUTANTS = (
         f"{_SAMPLER}::test_a_row_without_a_distribution_is_none_and_harms_no_other",
     ),
     Mutant(
-        "masked logits are drawn",
-        f"{_SAMPLING}/sampler.py",
-        "place = torch.searchsorted(cdf, aim, right=True).clamp(max=cdf.shape[1] - 1)",
-        "place = torch.searchsorted(cdf, aim, right=False).clamp(max=cdf.shape[1] - 1)",
-        f"{_SAMPLER}::test_masked_logits_are_never_drawn",
-    ),
-    Mutant(
         "chunk sums are added up where chunks are cut",
         f"{_EXECUTION}/pooling.py",
         "rows = torch.cat([self._kept[chunk.seq_id][None], rows])",

@@ -75,9 +75,9 @@ MUTANTS = (
     ),
     Mutant(
         "inputs of `desc_act` stay in their order",
-        f"{_MODELS}/shape/stored.py",
-        'ordered=section.get("desc_act", bool, False) and scheme.group is not None',
-        "ordered=False",
+        f"{_MODELS}/linear/checkpoints/gptq.py",
+        "codes = codes if order is None else codes[:, order]",
+        "codes = codes",
         f"{_STORED}::test_a_weight_is_what_its_format_says",
     ),
     Mutant(
