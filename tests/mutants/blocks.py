@@ -23,13 +23,6 @@ MUTANTS = (
         f"{_RECORD}::test_what_belongs_to_something_else_is_not_taken",
     ),
     Mutant(
-        "a head has no sum of its own",
-        f"{_STORE}/record.py",
-        "return head + digest([head])",
-        "return head + bytes(DIGEST_BYTES)",
-        f"{_RECORD}::test_the_format_is_the_documented_one",
-    ),
-    Mutant(
         "a part is looked for in the place of another",
         f"{_STORE}/record.py",
         "self.head_bytes + sum(self.part_bytes[:kv_group])",
@@ -49,13 +42,6 @@ MUTANTS = (
         "with suppress(OSError):",
         "with suppress():",
         f"{_OF_STORE}/test_directory.py::test_a_segment_whose_beginning_is_damaged_is_passed_over",
-    ),
-    Mutant(
-        "others' files are taken for records",
-        f"{_STORE}/index.py",
-        "for entry in entries if SEGMENT.fullmatch(entry.name)}",
-        "for entry in entries}",
-        f"{_OF_STORE}/test_directory.py::test_other_files_of_the_directory_are_left_alone",
     ),
     Mutant(
         "a disk is not asked for what memory has lost",

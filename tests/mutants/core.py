@@ -45,6 +45,13 @@ MUTANTS = (
         f"{_FIGURES}::test_figure_8_parallel_samples_copy_the_shared_last_block_once",
     ),
     Mutant(
+        "a newer block takes over a published hash",
+        f"{_MEMORY}/pool.py",
+        "if self._hashes[block] is None and content not in self._block_of:",
+        "if self._hashes[block] is None:",
+        f"{_OF_MEMORY}/test_contents.py::test_of_two_blocks_with_one_content_the_older_is_found_until_it_is_taken",
+    ),
+    Mutant(
         "no copy on write",
         f"{_MEMORY}/paged.py",
         "if first % size and ref_counts[table.blocks[index]] > 1:",
@@ -56,7 +63,7 @@ MUTANTS = (
         f"{_MEMORY}/paged.py",
         "min(k, ref_counts[block] - 1) for",
         "min(k - 1, ref_counts[block] - 1) for",
-        _TEXT,
+        f"{_FIGURES}::test_figure_8_parallel_samples_copy_the_shared_last_block_once",
     ),
     Mutant(
         "the last sharer copies too",
@@ -243,16 +250,6 @@ MUTANTS = (
     ),
     # -- scheduling ----------------------------------------------------------------------------
     Mutant(
-        "a smaller one behind is let in before the first that does not fit",
-        f"{_SCHEDULING}/scheduler.py",
-        "            if not self._let_in(group, running, step):\n                break\n",
-        "            if not self._let_in(group, running, step):\n"
-        "                break\n"
-        "            if self.queue.running and group is not self.queue.waiting[-1]:\n"
-        "                break\n",
-        f"{_SCHEDULER}::test_first_come_first_served_even_if_a_later_one_would_fit",
-    ),
-    Mutant(
         "samples that a request will become are not counted",
         f"{_SCHEDULING}/scheduler.py",
         "if group.width > spare:",
@@ -424,9 +421,9 @@ MUTANTS = (
     Mutant(
         "a draft is published",
         f"{_SCHEDULING}/chunking.py",
-        "min(known, self._allocator.num_tokens(seq_id)))",
-        "self._allocator.num_tokens(seq_id))",
-        f"{_DRAFTS}::test_a_right_one_is_found_by_others",
+        "                self._note_unknown(seq_id, known, known + len(own))\n",
+        "                self._publish(group, branch, known, known + len(own))\n",
+        f"{_DRAFTS}::test_each_branch_has_its_own",
     ),
     Mutant(
         "blocks of right drafts are never found",
@@ -475,7 +472,7 @@ MUTANTS = (
         f"{_PROTOCOL}/step.py",
         "        if sample.token_id != draft:\n            break\n",
         "",
-        f"{_DRAFTS}::test_the_right_ones_are_confirmed_and_one_token_more",
+        "tests/pure/engine/test_run_ahead.py::test_drafts_that_are_right_wait_for_what_they_follow",
     ),
     Mutant(
         "what was drafted stays in the cache",
@@ -483,13 +480,6 @@ MUTANTS = (
         "            self._allocator.trim(branch.seq_id, branch.num_computed)\n",
         "",
         f"{_DRAFTS}::test_the_right_ones_are_confirmed_and_one_token_more",
-    ),
-    Mutant(
-        "a step is planned ahead of drafts",
-        f"{_SCHEDULING}/lookahead.py",
-        "readout.draws > 1 or readout.rows > 1",
-        "readout.draws > 1",
-        f"{_DRAFTS}::test_a_step_is_not_planned_ahead_of_what_verifies",
     ),
     # -- planning ahead ------------------------------------------------------------------------
     Mutant(
@@ -555,13 +545,6 @@ MUTANTS = (
         "return self._sessions.idle() + lined_up",
         "return self._sessions.idle()",
         _TURNS,
-    ),
-    Mutant(
-        "more idle sessions give way than must",
-        f"{_SCHEDULING}/scheduler.py",
-        "if not idle or (self.running and shortage.needed - shortage.free > held):",
-        "if not idle:",
-        _SESSIONS + "::test_the_longest_idle_gives_way_first_and_no_more_than_needed",
     ),
     Mutant(
         "a turn pays for the time before it",
@@ -719,7 +702,7 @@ MUTANTS = (
         f"{_SCHEDULING}/fair.py",
         "max(account.served - _tokens_left(group), account.begin)",
         "account.served",
-        f"{_FAIR}::test_what_is_left_of_an_aborted_prompt_is_given_back",
+        f"{_FAIR}::test_an_abort_gives_no_credit_for_an_idle_time",
     ),
     Mutant(
         "an aborted prompt gives back more than it began with",

@@ -28,7 +28,7 @@ MUTANTS = (
         f"{_ENGINE}/waiting_room.py",
         "            self._forget(min(self._tokens, tokens))\n",
         "            pass\n",
-        f"{_ROOM}::test_who_has_just_been_queued_counts_once",
+        f"{_ROOM}::test_what_a_text_turns_out_to_hold_is_what_counts",
     ),
     Mutant(
         "who has just been queued counts twice",

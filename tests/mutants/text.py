@@ -61,13 +61,6 @@ MUTANTS = (
         f"{_TOKENS}::test_a_character_that_the_prompt_begins_comes_whole",
     ),
     Mutant(
-        "what the context left incomplete is told",
-        f"{_TEXT}/detokenizer.py",
-        '            text = text.removeprefix("\\ufffd")\n',
-        "            pass\n",
-        f"{_TOKENS}::test_a_cut_character_is_one_and_what_was_before_it_stays",
-    ),
-    Mutant(
         "a text that never becomes one is kept for ever",
         f"{_TEXT}/detokenizer.py",
         " and len(self._window) - self._emitted < _MOST_HELD",
@@ -88,13 +81,6 @@ MUTANTS = (
         "if not self.ended and mark.startswith(text[at:]):",
         "if False:",
         f"{_PIECES}::test_the_pieces_add_up_to_the_whole",
-    ),
-    Mutant(
-        "long white space is held by pieces",
-        f"{_DIALECT}/reader.py",
-        "said = max(len(piece.rstrip()), len(piece) - _MOST_SPACE)",
-        "said = len(piece.rstrip())",
-        f"{_PIECES}::test_any_text_without_a_call_is_content",
     ),
     Mutant(
         "a broken call loses its mark",
@@ -118,13 +104,6 @@ MUTANTS = (
         f"{_MENDING}::test_a_thought_about_a_call_is_no_call",
     ),
     Mutant(
-        "white space around a call is lost",
-        f"{_DIALECT}/parser.py",
-        "            reader.gap = reader.gap or space or after\n",
-        "            pass\n",
-        f"{_PIECES}::test_the_pieces_add_up_to_the_whole",
-    ),
-    Mutant(
         "bare text calls what is no tool",
         f"{_DIALECT}/parser.py",
         'if not (yield from self._call(reader, calls, "", only_known=True)):',
@@ -143,13 +122,6 @@ MUTANTS = (
         f"{_DIALECT}/parser.py",
         "        if self.end in text:\n            opened = False\n",
         "",
-        f"{_BEGUN}::test_where_an_answer_stands",
-    ),
-    Mutant(
-        "of two marks of the prompt the first counts",
-        f"{_DIALECT}/parser.py",
-        "opening.rfind(self.start), opening.rfind(self.end)",
-        "opening.find(self.start), opening.find(self.end)",
         f"{_BEGUN}::test_where_an_answer_stands",
     ),
 )

@@ -306,3 +306,36 @@ def test_those_who_hang_up_together_are_let_go_one_after_the_other() -> None:
         assert turns.order == "....."
 
     asyncio.run(main())
+
+
+def test_who_hangs_up_once_the_answer_is_done_cancels_nothing() -> None:
+    """One of those who leave together is let go in a later turn: by then his answer may be done."""
+
+    async def main() -> None:
+        gone, ended = asyncio.Event(), []
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await gone.wait()
+            await asyncio.sleep(0)
+
+        async def receive() -> Message:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            raise AssertionError("nobody is there")
+
+        guarded = CancelOnDisconnect(app)
+
+        async def serve(number: int) -> None:
+            await guarded({"type": "http", "method": "POST"}, receive, send)
+            await asyncio.sleep(0.01)  # what a server does after an answer
+            ended.append(number)
+
+        asked = [asyncio.create_task(serve(number)) for number in range(3)]
+        await asyncio.sleep(0.01)
+        gone.set()
+        await asyncio.gather(*asked)
+        assert ended == [0, 1, 2]
+
+    asyncio.run(main())
