@@ -835,13 +835,6 @@ MUTANTS = (
         f"{_OF_SCHEDULING}/test_block_events.py::test_events_say_what_can_be_found",
     ),
     Mutant(
-        "a gap under a window is closed",
-        f"{_SCHEDULING}/block_events.py",
-        "        if index != end:\n",
-        "        if end < 0:\n",
-        f"{_OF_SCHEDULING}/test_block_events.py::test_events_say_what_can_be_found",
-    ),
-    Mutant(
         "what is swapped in is not told of",
         f"{_SCHEDULING}/admission.py",
         "        step.moves.extend(moves)\n        self._describe(group)\n",
@@ -875,6 +868,6 @@ MUTANTS = (
         f"{_PROTOCOL}/sampling_params.py",
         "most = MAX_LOGPROBS_AT_ONCE // width",
         "most = MAX_LOGPROBS_AT_ONCE",
-        "tests/pure/core/protocol/test_sampling_params.py::test_logprobs_of_many_outputs",
+        "tests/pure/core/protocol/test_sampling_params.py::test_what_outputs_multiply_is_bounded_for_all_of_them",
     ),
 )
