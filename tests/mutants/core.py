@@ -62,7 +62,7 @@ MUTANTS = (
         "copy-on-write need counted one short",
         f"{_MEMORY}/paged.py",
         "min(k, ref_counts[block] - 1) for",
-        "min(k - 1, ref_counts[block] - 1) for",
+        "min(k, ref_counts[block] - 1) - 1 for",
         f"{_FIGURES}::test_figure_8_parallel_samples_copy_the_shared_last_block_once",
     ),
     Mutant(
