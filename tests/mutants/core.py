@@ -144,7 +144,7 @@ MUTANTS = (
     ),
     Mutant(
         "a windowed block is dropped one position too early",
-        f"{_MEMORY}/window.py",
+        f"{_MEMORY}/kept.py",
         "num_tokens - self.tokens + 1) // block_size",
         "num_tokens - self.tokens + 2) // block_size",
         f"{_WINDOWS}::test_which_block_is_dropped_at_which_append",
@@ -158,23 +158,23 @@ MUTANTS = (
     ),
     Mutant(
         "a prefix hit does without attention sinks",
-        f"{_MEMORY}/prefix.py",
-        "if window is not None and len(blocks) == sinks:",
-        "if window is not None:",
+        f"{_MEMORY}/kept.py",
+        "        if len(leading) < sinks:\n            return 0, leading\n",
+        "",
         f"{_WINDOWS}::test_a_hit_needs_the_sinks_too",
     ),
     Mutant(
         "a hit under a window needs blocks that nobody sees",
-        f"{_MEMORY}/prefix.py",
-        "sinks, min(window.left_behind(min(end * block_size, computed), block_size), end - 1)",
+        f"{_MEMORY}/kept.py",
+        "sinks, min(self.left_behind(min(end * block_size, computed), block_size), end - 1)",
         "sinks, 0",
         f"{_WINDOWS}::test_a_hit_needs_only_the_last_window",
     ),
     Mutant(
         "KV groups do not agree on what is cached",
         f"{_MEMORY}/layered.py",
-        "agreed = min(kv_group.hit_blocks",
-        "agreed = max(kv_group.hit_blocks",
+        "agreed = min((group.hit_blocks",
+        "agreed = max((group.hit_blocks",
         f"{_WINDOWS}::test_kv_groups_agree_on_what_is_cached",
     ),
     Mutant(
@@ -222,15 +222,15 @@ MUTANTS = (
     ),
     Mutant(
         "an audit frees what is held",
-        f"{_MEMORY}/audit.py",
+        f"{_MEMORY}/paged.py",
         "if one not in known]",
         "if one in known]",
         f"{_OF_MEMORY}/test_audit.py::test_blocks_that_nobody_would_free_are_freed",
     ),
     Mutant(
         "an audit does not look at the host",
-        f"{_MEMORY}/audit.py",
-        '    faults += _audit_pool("host", kv_group.host, on_host)\n',
+        f"{_MEMORY}/paged.py",
+        '        faults += self.host.audit("host", (table.blocks for table in on_host))\n',
         "",
         f"{_OF_MEMORY}/test_audit.py::test_wrong_books_are_put_right",
     ),
@@ -287,7 +287,7 @@ MUTANTS = (
     Mutant(
         "all of a step goes to who is first in line",
         f"{_SCHEDULING}/sharing.py",
-        "            self._set_aside(running[position + 1 :], budget)\n",
+        "            self._keep(running[position + 1 :], budget)\n",
         "            pass\n",
         f"{_SCHEDULER}::test_streams_go_on_while_a_more_urgent_prompt_is_computed",
     ),
@@ -311,13 +311,6 @@ MUTANTS = (
         "PreemptionMode.AUTO and swap < recompute",
         "PreemptionMode.AUTO and swap > recompute",
         f"{_SCHEDULER}::test_auto_takes_the_cheaper_way_and_says_both_prices",
-    ),
-    Mutant(
-        "without prefix caching blocks are published all the same",
-        f"{_SCHEDULING}/chunking.py",
-        "if self._enable_prefix_caching and end // size > start // size:\n            # Others",
-        "if end // size > start // size:\n            # Others",
-        f"{_SCHEDULER}::test_without_prefix_caching_nothing_is_kept",
     ),
     Mutant(
         "what was evicted counts as new",
@@ -528,21 +521,21 @@ MUTANTS = (
     Mutant(
         "an idle session is not told of a failed swap",
         f"{_SCHEDULING}/scheduler.py",
-        "everyone = [*self.running, *self.waiting, *self.sessions.resting()]\n        for group",
-        "everyone = [*self.running, *self.waiting]\n        for group",
+        "return [*self.running, *self.waiting, *self.sessions.resting()]",
+        "return [*self.running, *self.waiting]",
         _TURNS,
     ),
     Mutant(
         "idle sessions keep their blocks while others starve",
-        f"{_SCHEDULING}/giving_way.py",
-        "return self._sessions.idle() + lined_up",
-        "return lined_up",
+        f"{_SCHEDULING}/preemption.py",
+        "return self._sessions.idle() + waiting",
+        "return waiting",
         f"{_SESSIONS}::test_idle_sessions_give_way_and_come_back",
     ),
     Mutant(
         "turns in line keep their blocks while others starve",
-        f"{_SCHEDULING}/giving_way.py",
-        "return self._sessions.idle() + lined_up",
+        f"{_SCHEDULING}/preemption.py",
+        "return self._sessions.idle() + waiting",
         "return self._sessions.idle()",
         _TURNS,
     ),
@@ -613,9 +606,9 @@ MUTANTS = (
     ),
     Mutant(
         "such blocks stay findable once their sequence has left",
-        f"{_SCHEDULING}/scheduler.py",
-        "                self.allocator.invalidate(block, kv_group)\n",
-        "                pass\n",
+        f"{_SCHEDULING}/prefix_cache.py",
+        "            self._contents.invalidate(block, kv_group)\n",
+        "            pass\n",
         f"{_INVALID}::test_what_a_request_computed_from_a_lost_block_is_not_found_once_it_has_left",
     ),
     Mutant(
@@ -643,8 +636,8 @@ MUTANTS = (
     Mutant(
         "scores are promised after a swap",
         f"{_SCHEDULING}/chunking.py",
-        "if self._enable_prefix_caching and not brought:",
-        "if self._enable_prefix_caching:",
+        "if self._cache is not None and not brought:",
+        "if self._cache is not None:",
         f"{_SCORES}::test_what_came_of_a_swap_that_failed_is_withdrawn_and_nobody_promises_after_one",
     ),
     Mutant(
@@ -714,9 +707,8 @@ MUTANTS = (
     Mutant(
         "debts are shaken off by leaving",
         f"{_SCHEDULING}/fair.py",
-        "        if not self._line:\n            self._accounts.clear()",
-        "        self._accounts = {a.client: a for a in self._line}\n"
-        "        if not self._line:\n            self._accounts.clear()",
+        "        if not self._queue:\n            self._accounts.clear()",
+        "        self._accounts = {a.client: a for a in self._queue}\n        if not self._queue:\n            self._accounts.clear()",
         f"{_FAIR}::test_a_client_that_comes_and_goes_does_not_shake_off_its_debt",
     ),
     Mutant(
@@ -729,7 +721,7 @@ MUTANTS = (
     Mutant(
         "virtual time stands still while some go ahead",
         f"{_SCHEDULING}/fair.py",
-        "        self._time += max(tokens, 1) / len(self._line)\n",
+        "        self._time += max(tokens, 1) / len(self._queue)\n",
         "",
         f"{_FAIR}::test_nobody_starves_behind_ever_new_clients_with_urgent_requests",
     ),
@@ -764,8 +756,8 @@ MUTANTS = (
     Mutant(
         "a wait ends in a step that nobody gets",
         f"{_SCHEDULING}/scheduler.py",
-        "        if step.chunks:  # else",
-        "        if True:  # else",
+        "if self.max_queue_time is not None and step.chunks:  # else",
+        "if self.max_queue_time is not None:  # else",
         f"{_QUEUE_TIME}::test_nobody_is_ended_where_no_step_would_tell",
     ),
     # -- adapters ------------------------------------------------------------------------------
@@ -800,7 +792,7 @@ MUTANTS = (
     ),
     Mutant(
         "the whole chain is noted at each filled block",
-        f"{_SCHEDULING}/beyond.py",
+        f"{_SCHEDULING}/offloading.py",
         "return 1 << max(0, count.bit_length() - 6)",
         "return 1",
         f"{_BEYOND}::test_what_is_noted_of_a_growing_text_does_not_grow_with_it",
@@ -815,8 +807,8 @@ MUTANTS = (
     Mutant(
         "a fetched block's number is without those that a window has left",
         f"{_MEMORY}/holdings.py",
-        "number = place if place < table.num_sinks else place + table.num_dropped",
-        "number = place",
+        "number = index if index < table.num_sinks else index + table.num_dropped",
+        "number = index",
         f"{_BEYOND}::test_text_does_not_depend_on_what_is_fetched",
     ),
     # -- events of blocks ----------------------------------------------------------------------
@@ -837,8 +829,8 @@ MUTANTS = (
     Mutant(
         "what is swapped in is not told of",
         f"{_SCHEDULING}/admission.py",
-        "        step.moves.extend(moves)\n        self._describe(group)\n",
-        "        step.moves.extend(moves)\n",
+        "            self._cache.restored(group)\n",
+        "            pass\n",
         f"{_OF_SCHEDULING}/test_block_events.py::test_events_say_what_can_be_found",
     ),
     # -- parameters ----------------------------------------------------------------------------

@@ -46,7 +46,7 @@ MUTANTS = (
     ),
     Mutant(
         "seconds in which nobody waits count",
-        "src/quire/core/scheduling/waiting.py",
+        "src/quire/core/scheduling/request_queue.py",
         "        if waiting:\n",
         "        if True:\n",
         f"{_ROOM}::test_time_in_which_nobody_waits_says_nothing",
@@ -54,8 +54,8 @@ MUTANTS = (
     Mutant(
         "an idle session expires a moment too late",
         f"{_ENGINE}/session_manager.py",
-        "self._clock() - since < self.timeout",
-        "self._clock() - since <= self.timeout",
+        "self._clock() - since < self.rules.timeout",
+        "self._clock() - since <= self.rules.timeout",
         f"{_SESSIONS}::test_an_idle_session_is_gone_once_its_time_is_over",
     ),
     Mutant(

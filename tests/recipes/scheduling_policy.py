@@ -13,7 +13,7 @@ _RANK = "        return request.arrival + PRIORITY_SECONDS * request.priority\n"
 RECIPE = Recipe(
     "A scheduling policy",
     [
-        ("src/quire/core/protocol/policy.py", _LAST, f'{_LAST}    SHORT = "short"\n'),
+        ("src/quire/core/protocol/decision.py", _LAST, f'{_LAST}    SHORT = "short"\n'),
         (
             _QUEUE,
             _RANK,
