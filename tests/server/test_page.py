@@ -131,6 +131,13 @@ def test_no_other_token_is_a_login(token: str) -> None:
     assert Logins([KEY]).key(token, time.time()) == b""
 
 
+def test_a_login_ends_with_its_time() -> None:
+    now = time.time()
+    token = Logins.token(KEY.encode(), now)
+    assert Logins([KEY]).key(token, now + LASTS - 2) == KEY.encode()
+    assert Logins([KEY]).key(token, now + LASTS + 1) == b""
+
+
 def test_a_login_ends_with_its_key_and_not_with_the_process() -> None:
     now = time.time()
     token = Logins.token(KEY.encode(), now)
