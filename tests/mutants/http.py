@@ -20,7 +20,7 @@ MUTANTS = (
     ),
     Mutant(
         "a proxy's path leads round the guard",
-        f"{_GUARDS}/keys.py",
+        f"{_HTTP}/error_shapes.py",
         'return path.removeprefix(scope.get("root_path", ""))',
         "return '/' + path.rpartition('/')[2]",
         f"{_KEYS}::test_no_spelling_of_a_path_leads_round_the_guard",
@@ -83,14 +83,14 @@ MUTANTS = (
     ),
     Mutant(
         "a login has no end",
-        f"{_GUARDS}/logins.py",
+        f"{_GUARDS}/keys.py",
         " and int(until) > now)",
         ")",
         f"{_OF_HTTP}/test_page.py::test_a_login_ends_with_its_time",
     ),
     Mutant(
         "a login takes the place of a key for whoever has the cookie",
-        f"{_GUARDS}/logins.py",
+        f"{_GUARDS}/keys.py",
         'http.cookies.get(COOKIE, "") if PAGE_HEADER in http.headers else ""',
         'http.cookies.get(COOKIE, "")',
         f"{_OF_HTTP}/test_page.py::test_a_login_takes_the_place_of_a_key_for_the_page_alone",
@@ -203,7 +203,7 @@ MUTANTS = (
     ),
     Mutant(
         "a packed body is unpacked without end",
-        f"{_GUARDS}/packing.py",
+        f"{_GUARDS}/parsing.py",
         "content = unpacking.decompress(body, most + 1)",
         "content = unpacking.decompress(body)[:most]",
         f"{_ENVELOPE}::test_a_body_is_unpacked_no_further_than_it_may_go",
@@ -235,31 +235,31 @@ MUTANTS = (
     Mutant(
         "somebody else's response is found",
         f"{_HTTP}/doors/responses_store.py",
-        'or it is another owner\'s."""\n        shelf = self._shelves.get(owner)\n',
+        'or it is another owner\'s."""\n        own = self._by_owner.get(owner)\n',
         'or it is another owner\'s."""\n'
-        "        own = self._shelves.get(owner)\n"
-        "        shelf = own or next((s for s in self._shelves.values() if response_id in s.kept), None)\n",
+        "        mine, all_kept = self._by_owner.get(owner), self._by_owner.values()\n"
+        "        own = mine or next((one for one in all_kept if response_id in one.kept), None)\n",
         f"{_RESPONSES}::test_responses_of_another_key_are_not_found",
     ),
     Mutant(
         "responses are not bounded in bytes",
         f"{_HTTP}/doors/responses_store.py",
-        "            or sum(shelf.size for shelf in self._shelves.values()) > self._most_bytes\n",
+        "            or sum(own.size for own in self._by_owner.values()) > self._most_bytes\n",
         "",
         f"{_RESPONSES}::test_the_store_keeps_so_many_and_so_much",
     ),
     Mutant(
         "a response's use does not count",
         f"{_HTTP}/doors/responses_store.py",
-        "        shelf.kept.move_to_end(response_id)\n",
+        "        own.kept.move_to_end(response_id)\n",
         "",
         f"{_RESPONSES}::test_who_takes_most_room_loses_first_and_conversations_lose_their_ends_first",
     ),
     Mutant(
         "who has least room loses first",
         f"{_HTTP}/doors/responses_store.py",
-        "largest = max(self._shelves",
-        "largest = min(self._shelves",
+        "largest = max(self._by_owner",
+        "largest = min(self._by_owner",
         f"{_RESPONSES}::test_who_takes_most_room_loses_first_and_conversations_lose_their_ends_first",
     ),
     Mutant(
@@ -273,8 +273,8 @@ MUTANTS = (
     Mutant(
         "a chunk's usage is behind",
         f"{_HTTP}/answers/reply.py",
-        'written = self._tokens[choice["index"]] - (0 if last else len(delta.token_ids))',
-        'written = self._tokens[choice["index"]] - len(delta.token_ids)',
+        "written = self._tokens[choice.index] - (0 if last else len(delta.token_ids))",
+        "written = self._tokens[choice.index] - len(delta.token_ids)",
         f"{_OF_HTTP}/test_fields.py::test_every_chunk_may_tell_the_usage",
     ),
     Mutant(
@@ -286,7 +286,7 @@ MUTANTS = (
     ),
     Mutant(
         "no room is left for an output where a prompt is cut",
-        f"{_HTTP}/fields/truncation.py",
+        f"{_HTTP}/fields/strict.py",
         "max(1, max_model_len - output) if asked == -1",
         "max_model_len if asked == -1",
         f"{_OF_HTTP}/test_fields.py::test_a_prompt_is_cut",

@@ -14,21 +14,23 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, Field
+from fastapi.responses import Response
+from pydantic import Field
 
+from quire.http.answers.rendering import Answer, respond
 from quire.http.description.openapi import gives, takes
-from quire.http.fields.strict import Strict, told
+from quire.http.fields.strict import Strict, doc
 from quire.http.service import Service
 
 
 class CountRequest(Strict):
     """Its bounds are those of all bodies."""
 
-    model: str | None = told(None, "a name that /v1/models lists")
+    model: str | None = doc(None, "a name that /v1/models lists")
     text: Annotated[str, Field(description="what is counted")]
 
 
-class Counted(BaseModel):
+class Counted(Answer):
     """The answer."""
 
     count: int
@@ -36,13 +38,13 @@ class Counted(BaseModel):
 
 def add_count(app: FastAPI, service: Service) -> None:
     @app.post("/v1/count", openapi_extra=takes(CountRequest), responses=gives(Counted))
-    async def count(http: Request) -> dict[str, int]:
+    async def count(http: Request) -> Response:
         """How many tokens a text has."""
         request = await service.bodies.parse(http, CountRequest)
         service.check_model(request.model)
         with service.reserve():
             tokens = await service.engine.tokenize(request.text, add_special_tokens=True)
-            return {"count": len(tokens)}
+            return respond(Counted(len(tokens)))
 '''
 
 RECIPE = Recipe(
