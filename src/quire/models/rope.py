@@ -53,7 +53,9 @@ class Rope:
     reach: int | None = None  # attention sinks seem less far away than this; None: no sinks
 
     def serving(self, longest: int) -> Rope:
-        """The same where no sequence is longer, or none in which more positions are told apart."""
+        """The rotation if no sequence is longer, and no more positions are told apart than
+        ``longest``.
+        """
         if self.longer is None:
             return self
         original, frequencies = self.longer

@@ -111,14 +111,14 @@ class LinearReader:
         bias: bool,
         rows: Mapping[str, Tensor] | None = None,
     ) -> Joined:
-        """One product that gives ``parts``, of so many outputs each, side by side.
+        """One product that gives ``parts``, each with its number of outputs, side by side.
 
         The checkpoint has a projection for each part, or a single one that is all of them. The
-        tensors of each are called ``name.weight`` and, with ``bias``, ``name.bias``; in a rounded
+        tensors of each are called ``name.weight`` and, with ``bias``, ``name.bias``; in a quantised
         checkpoint as its format says.
 
         rows: by part, which of the checkpoint's outputs, side by side, it has, in which order;
-        None: all, as they come.
+            None: all, as they come.
         """
         outputs = list(parts.values()) if len(names) > 1 else [sum(parts.values())]
         chosen = None if rows is None else torch.cat(list(rows.values()))

@@ -33,7 +33,8 @@ class Checkpoint(Protocol):
     def read(
         self, name: str, inputs: int, outputs: int, rows: Rows = ALL, columns: slice = ALL
     ) -> Stored:
-        """The projection called ``name``, of so many inputs and outputs, or a part of it.
+        """The projection called ``name``, with these numbers of inputs and outputs, or a part of
+        it.
 
         rows: which outputs, in which order. columns: which inputs.
 
@@ -60,7 +61,7 @@ class PartReader(ABC):
 
     @abstractmethod
     def unit(self, name: str, inputs: int) -> int:
-        """Inputs, of so many, that can only be read together."""
+        """The number of inputs that can only be read together."""
 
     @abstractmethod
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
@@ -104,12 +105,12 @@ class RoundedCheckpoint(PartReader):
         order: Tensor | None = None,
         part: TensorPart = WHOLE,
     ) -> Stored:
-        """(codes - zeros) * scales as it is where kernels can have it so, or else as floats.
+        """(codes - zeros) * scales as it is if kernels can have it so, or else as floats.
 
-        codes [out, in] and zeros [out, groups] uint8 of so many bits, scales [out, groups]. Kernels
-        want whole lines of inputs in a group, and keep scales in float16.
+        codes [out, in] and zeros [out, groups] uint8 of this many bits, scales [out, groups].
+        Kernels need whole lines of inputs in a group, and keep scales in float16.
 
-        part: the outputs and groups that the codes are of. The form does not hang on it.
+        part: the outputs and groups of the codes, on which the form does not depend.
         """
         form, half = (Format.int4, 8) if bits <= 4 else (Format.grouped_int8, 128)
         if zeros is None and 1 << (bits - 1) != half:
