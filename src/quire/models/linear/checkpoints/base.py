@@ -18,7 +18,7 @@ from quire.models.stored import ByGroups, Stored, in_columns
 from quire.models.weights import Weights
 
 
-class Checkpoint(Protocol):
+class RoundedProjections(Protocol):
     """Reads the projections of a quantised checkpoint."""
 
     def holds(self, name: str) -> bool:
@@ -53,7 +53,7 @@ class PartReader(ABC):
     def read(
         self, name: str, inputs: int, outputs: int, rows: Rows = ALL, columns: slice = ALL
     ) -> Stored:
-        """See ``Checkpoint.read``."""
+        """See ``RoundedProjections.read``."""
         unit = 1 if columns is ALL else self.unit(name, inputs)
         outer = outward(columns, unit, inputs)
         found = self.read_part(name, inputs, outputs, rows, outer)
@@ -76,7 +76,7 @@ class RoundedCheckpoint(PartReader):
 
     @property
     def code_bytes(self) -> Mapping[str, float]:
-        """See ``Checkpoint.code_bytes``."""
+        """See ``RoundedProjections.code_bytes``."""
         return {"I32": 4, "I8": 1}
 
     def fault(self, name: str, what: str) -> ModelError:
