@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
 from quire.core.errors import RankError
-from quire.kernels.lines import Line, call, late, wait_for_calls
+from quire.kernels.lines import RankConnection, call, late, wait_for_calls
 
 _LOOK_EVERY = timedelta(seconds=0.1)
 _PYTHON_LOOKS_EVERY = 1.0  # seconds, for signals such as Ctrl-C
@@ -88,7 +88,7 @@ class GlooRanks:
         """See ``RankGroup.answers``."""
         until = time.monotonic() + timeout
 
-        def next_of(line: Line) -> bytes:
+        def next_of(line: RankConnection) -> bytes:
             message = line.receive(max(until - time.monotonic(), 0.0))
             if message is None:
                 raise late(line.rank, timeout)

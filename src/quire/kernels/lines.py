@@ -19,7 +19,7 @@ _MESSAGE, _REFUSAL, _END = range(3)
 _STRANGER = 2.0  # seconds for a new connection to say that it is a rank
 
 
-class Line:
+class RankConnection:
     """A connection to one other rank. All but ``end`` raise RankError if it is gone or too slow."""
 
     def __init__(self, connection: socket.socket, rank: int, timeout: float) -> None:
@@ -123,7 +123,7 @@ def gone(rank: int) -> RankError:
 
 def call(
     address: str, port: int, rank: int, size: int, timeout: float, start_timeout: float
-) -> Line:
+) -> RankConnection:
     """Connect to rank 0, once it listens. ConfigError: it does not."""
     until = time.monotonic() + start_timeout
     while True:
@@ -135,17 +135,17 @@ def call(
                 reason = f"rank 0 does not listen at {address}:{port}: {error}"
                 raise ConfigError(reason) from None
             time.sleep(0.1)
-    line = Line(connection, 0, timeout)
+    line = RankConnection(connection, 0, timeout)
     connection.sendall(_HELLO.pack(_KNOWN_BY, rank, size))
     return line
 
 
 def wait_for_calls(
     address: str, port: int, size: int, timeout: float, start_timeout: float
-) -> dict[int, Line]:
+) -> dict[int, RankConnection]:
     """Connections of all other ranks, for rank 0. A process that is none of them is told so."""
     family, *_, own = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    lines: dict[int, Line] = {}
+    lines: dict[int, RankConnection] = {}
     until = time.monotonic() + start_timeout
     try:
         listener = socket.create_server(own, family=family, backlog=size)
@@ -166,7 +166,9 @@ def wait_for_calls(
     return lines
 
 
-def _admit(connection: socket.socket, lines: dict[int, Line], size: int, timeout: float) -> None:
+def _admit(
+    connection: socket.socket, lines: dict[int, RankConnection], size: int, timeout: float
+) -> None:
     try:
         known_by, rank, its_size = _HELLO.unpack(read(connection, _HELLO.size, -1, _STRANGER))
     except RankError:
@@ -174,7 +176,7 @@ def _admit(connection: socket.socket, lines: dict[int, Line], size: int, timeout
     if known_by != _KNOWN_BY:
         connection.close()
         return
-    line = Line(connection, rank, timeout)
+    line = RankConnection(connection, rank, timeout)
     if its_size != size:
         line.refuse(f"rank {rank} is one of {its_size}, rank 0 of {size}")
     elif not 0 < rank < size or rank in lines:

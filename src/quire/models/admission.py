@@ -17,7 +17,7 @@ Admit = Callable[[int], None]
 """Told the bytes of memory that are needed; ModelError where they are not to be had."""
 
 
-class Admission:
+class WeightAdmission:
     """The memory that a checkpoint's weights take, all of them or a rank's part."""
 
     def __init__(self, weights: Weights, linears: LinearReader, shard: Shard) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quire.core.errors import ModelError
-from quire.models.config import Fields
+from quire.models.config import ConfigFields
 from quire.models.rope import RopeConfig
 from quire.models.shape import ExpertShape, Positions
 from quire.models.shard import Divided
@@ -92,7 +92,7 @@ class Heads:
     dim: int
 
     @classmethod
-    def read(cls, fields: Fields, num: int, num_kv: int, dim: int) -> Heads:
+    def read(cls, fields: ConfigFields, num: int, num_kv: int, dim: int) -> Heads:
         """ModelError if queries cannot share the others evenly."""
         if num % num_kv:
             raise ModelError(

@@ -17,7 +17,7 @@ from quire.kernels.heap import give_memory_back
 from quire.kernels.products import Products
 from quire.kernels.ranks import Ranks
 from quire.models import gpt, llama, opt
-from quire.models.admission import Admission
+from quire.models.admission import WeightAdmission
 from quire.models.base import Model, checked_max_positions
 from quire.models.checkpoint_files import find_files
 from quire.models.config import DTYPES, ModelConfig, read_config
@@ -28,7 +28,7 @@ from quire.models.files import check_plain
 from quire.models.gguf import is_gguf
 from quire.models.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, split_file
 from quire.models.linear import LinearReader, Quantization
-from quire.models.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
+from quire.models.linear.checkpoints import GGUF, RoundedProjections, read_checkpoint
 from quire.models.shape import read_stored
 from quire.models.shard import Shard
 from quire.models.streaming import Streaming
@@ -180,7 +180,7 @@ def load_model(
     of_experts = _products_of_experts(experts_path, products, instruction_set)
     linears = _read_linears(config, weights, products, quantization, shard, of_experts)
     exact = products is not None and not rounded
-    Admission(weights, linears, shard).ask(admit, quantization, experts_path, may_round=exact)
+    WeightAdmission(weights, linears, shard).ask(admit, quantization, experts_path, may_round=exact)
     others = None if shard.is_whole else ranks
     model = _build(family, config, weights, linears, max_model_len, streaming, others)
     give_memory_back()  # what rounding and packing took in between, before the pool is measured
@@ -345,7 +345,7 @@ def _read_linears(
             f"quantization is {quantization!r}, but the weights in {weights.directory} are "
             "quantised already; leave the option out"
         )
-    checkpoint: Checkpoint | None = None
+    checkpoint: RoundedProjections | None = None
     if rounded and is_gguf(weights.directory):
         checkpoint = GGUF(weights)
     elif rounded:

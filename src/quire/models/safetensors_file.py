@@ -105,12 +105,12 @@ class SafetensorsFile:
 def read_header(
     path: Path, file: BinaryIO, size: int, most: int = _MOST_HEADER
 ) -> Mapping[str, StoredTensor]:
-    """The tensors of an open file of so many bytes, which fill it without holes.
+    """The tensors of an open file of this size, which fill it without holes.
 
     most: bytes of its header.
 
     Raises:
-        ModelError: it is none, or not whole.
+        ModelError: it is not a safetensors file, or not whole.
     """
     not_whole = f"{path} is not a whole safetensors file: "
     length = int.from_bytes(file.read(8), "little")

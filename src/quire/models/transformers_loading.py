@@ -148,12 +148,12 @@ def _load(
 ) -> Any:
     """A checkpoint in the module that ``auto`` has for it.
 
-    admit: told the bytes that will be taken, to refuse them. may_differ: of tensors by their names,
-    whether they may be there or not.
+    admit: called with the bytes that will be taken, to refuse them.
+    may_differ: whether a tensor of this name may be missing or superfluous.
 
     Raises:
-        ModelError: ``transformers`` cannot load it, or the checkpoint has not the tensors that the
-            config asks for.
+        ModelError: ``transformers`` cannot load it, or the checkpoint lacks tensors that the config
+    asks for.
     """
     from transformers import AutoConfig
 

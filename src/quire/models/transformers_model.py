@@ -93,12 +93,12 @@ class TransformersModel:
     ) -> TransformersModel:
         """Load the checkpoint of ``weights``, in its dtype.
 
-        admit: told the bytes that will be taken, to refuse them.
+        admit: called with the bytes that will be taken, to refuse them.
         instruction_set: of the kernels that check it.
 
         Raises:
             ModelError: ``transformers`` cannot load it as a decoder, tensors are missing or left
-                over, or the architecture needs more than paged attention gives it.
+        over, or the architecture needs more than paged attention gives it.
         """
         _register()
         causal_lm = load_causal_lm(config, weights, admit)

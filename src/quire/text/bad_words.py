@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from quire.core.errors import RequestError, shown
-from quire.text.token_texts import OwnTexts
+from quire.text.token_texts import TokenTexts
 
 _BEFORE = ("a", "\n", ".")  # words are tokenized after this, so that they do not begin a text
 
 Encode = Callable[[str], Sequence[int]]
 
 
-def bad_word_ids(word: str, encode: Encode, own: OwnTexts) -> set[tuple[int, ...]]:
+def bad_word_ids(word: str, encode: Encode, own: TokenTexts) -> set[tuple[int, ...]]:
     """The tokens that spell a word: as it is given, and after a space if it begins with none.
 
     RequestError: no tokens spell it.
@@ -27,7 +27,7 @@ def bad_word_ids(word: str, encode: Encode, own: OwnTexts) -> set[tuple[int, ...
     return found
 
 
-def _spelling(form: str, encode: Encode, own: OwnTexts) -> Iterator[tuple[int, ...]]:
+def _spelling(form: str, encode: Encode, own: TokenTexts) -> Iterator[tuple[int, ...]]:
     """The tokens of a text, as the tokenizer cuts it, that spell ``form`` and nothing else.
 
     A tokenizer may put a space before a text by itself, so the form is tried without its first

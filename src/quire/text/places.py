@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quire.text.detokenizer import Detokenizer
 from quire.text.prompt_form import special_around
-from quire.text.token_texts import OwnTexts
+from quire.text.token_texts import TokenTexts
 from quire.text.tokenizer import Tokenizer
 
 
@@ -19,7 +19,7 @@ class Place(NamedTuple):
     begun: bytes of a character that earlier tokens have begun.
     """
 
-    own: OwnTexts
+    own: TokenTexts
     token_id: int
     added: str = ""
     shown: bool = False

@@ -31,7 +31,7 @@ class Joining(NamedTuple):
     strips: int = 0
 
 
-class OwnTexts(dict[int, str]):
+class TokenTexts(dict[int, str]):
     """See ``Tokenizer.own_texts``; each is computed when it is first read.
 
     bytes: of a token's text after other tokens, by its id.
@@ -91,7 +91,7 @@ class _OwnBytes(dict[int, bytes]):
         return found
 
 
-def own_texts(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> OwnTexts:
+def own_texts(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> TokenTexts:
     """The texts of a tokenizer of the library."""
     joining = _joining(backend)
     if joining is None:
@@ -106,7 +106,7 @@ def own_texts(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> Own
         name = backend.id_to_token(token_id)
         return b"" if name is None else joining.bytes_of(name)
 
-    return OwnTexts(bytes_of, special_ids, joining.strips)
+    return TokenTexts(bytes_of, special_ids, joining.strips)
 
 
 def texts_in_place(
@@ -114,7 +114,7 @@ def texts_in_place(
     before: list[int],
     special_ids: frozenset[int],
     name_of: Callable[[int], str | None],
-) -> OwnTexts:
+) -> TokenTexts:
     """For a tokenizer whose tokens depend on others: the text that each adds after ``before``."""
     start = decode(before)
 
@@ -125,7 +125,7 @@ def texts_in_place(
         byte = _BYTE.fullmatch(name_of(token_id) or "") if "\ufffd" in text else None
         return bytes([int(byte[1], 16)]) if byte else text.encode()
 
-    return OwnTexts(bytes_of, special_ids)
+    return TokenTexts(bytes_of, special_ids)
 
 
 def spaces(text: str, most: int) -> int:

@@ -19,7 +19,7 @@ from quire.text.chat_template import ChatTemplate, Message, render
 from quire.text.gguf_tokenizer import read_tokenizer
 from quire.text.longest_token import longest_token
 from quire.text.pairs import Pair, longest_first, room_between
-from quire.text.token_texts import OwnTexts, bound_words, own_texts, texts_in_place
+from quire.text.token_texts import TokenTexts, bound_words, own_texts, texts_in_place
 
 # What reads SentencePiece's files, and what it is imported as.
 _SENTENCEPIECE = {"sentencepiece": "sentencepiece", "protobuf": "google.protobuf"}
@@ -47,7 +47,7 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def own_texts(self) -> OwnTexts:
+    def own_texts(self) -> TokenTexts:
         """The text that a token adds anywhere, by its id; "" if that depends on others."""
         ...
 

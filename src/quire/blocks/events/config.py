@@ -97,7 +97,7 @@ class KVEventsConfig:
         return cls(**options)
 
 
-class _Settings(Protocol):
+class _EventSettings(Protocol):
     """The fields of an EngineConfig that matter here."""
 
     @property
@@ -107,7 +107,7 @@ class _Settings(Protocol):
     def enable_prefix_caching(self) -> bool | None: ...
 
 
-def check_kv_events(config: _Settings) -> None:
+def check_kv_events(config: _EventSettings) -> None:
     """ConfigError if there would be no events to publish."""
     if config.kv_events is None:
         return

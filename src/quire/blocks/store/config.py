@@ -9,7 +9,7 @@ from quire.core.errors import ConfigError
 STORE_SIZE = 16.0  # GiB
 
 
-class _Settings(Protocol):
+class _StoreSettings(Protocol):
     """The fields of an EngineConfig that matter here."""
 
     @property
@@ -28,7 +28,7 @@ class _Settings(Protocol):
     def enable_prefix_caching(self) -> bool | None: ...
 
 
-def check_store(config: _Settings) -> None:
+def check_store(config: _StoreSettings) -> None:
     """ConfigError if a store would do nothing, or is not possible."""
     if config.kv_store is None and config.kv_store_size != STORE_SIZE:
         raise ConfigError("kv_store_size does nothing without kv_store")
@@ -42,7 +42,7 @@ def check_store(config: _Settings) -> None:
             _check_blocks(name, config)
 
 
-def _check_blocks(name: str, config: _Settings) -> None:
+def _check_blocks(name: str, config: _StoreSettings) -> None:
     """ConfigError if no block could be kept outside the pool."""
     if config.device == "cuda":
         raise ConfigError(no_store_on_gpu(name))

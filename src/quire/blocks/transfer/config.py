@@ -62,7 +62,7 @@ class KVTransferConfig:
         return cls(**options)
 
 
-class _Settings(Protocol):
+class _TransferSettings(Protocol):
     """The fields of an EngineConfig that matter here."""
 
     @property
@@ -96,7 +96,7 @@ class _Settings(Protocol):
     def kv_offloading_size(self) -> float | None: ...
 
 
-def check_transfer(config: _Settings) -> None:
+def check_transfer(config: _TransferSettings) -> None:
     """ConfigError if the engine cannot have its role."""
     role = config.role
     if role == "both":
@@ -115,7 +115,7 @@ def check_transfer(config: _Settings) -> None:
             raise ConfigError(f'role "{role}": {name} is for engines of role "both"')
 
 
-def _check_ranks(config: _Settings) -> None:
+def _check_ranks(config: _TransferSettings) -> None:
     """ConfigError unless each rank can hand over its part, at its own port."""
     role, size, port = config.role, config.tensor_parallel_size, config.transfer.kv_port
     if size == 1:

@@ -17,7 +17,7 @@ _MOST_REMEMBERED = 1024  # peers: requests name them
 
 
 @dataclass
-class _Peer:
+class _KnownPeer:
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_FOR_A_PEER))
     users: int = 0  # transfers that run or wait
     rest: float = _FIRST_REST  # the next pause, in seconds
@@ -33,7 +33,7 @@ class Peers:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._peers: OrderedDict[Address, _Peer] = OrderedDict()
+        self._peers: OrderedDict[Address, _KnownPeer] = OrderedDict()
         self._under_way = 0
 
     async def begin(self, address: Address) -> str | None:
@@ -72,15 +72,15 @@ class Peers:
             peer.rests_until = self._clock() + peer.rest
             peer.rest = min(2 * peer.rest, _LONGEST_REST)
 
-    def _refused(self, peer: _Peer) -> str | None:
+    def _refused(self, peer: _KnownPeer) -> str | None:
         left = peer.rests_until - self._clock()
         if left > 0:
             return f"it was too slow, and is not asked for {left:.1f} s"
         return "too many others are slow" if self._under_way >= MOST_AT_ONCE else None
 
-    def _of(self, address: Address) -> _Peer:
+    def _of(self, address: Address) -> _KnownPeer:
         """A peer's entry; the least recently used ones without transfers are forgotten."""
-        peer = self._peers.setdefault(address, _Peer())
+        peer = self._peers.setdefault(address, _KnownPeer())
         self._peers.move_to_end(address)
         if len(self._peers) > _MOST_REMEMBERED:
             del self._peers[next(name for name, each in self._peers.items() if not each.users)]

@@ -34,7 +34,7 @@ _SLOWEST_SECONDS = 5.0  # that an answer may take while others wait: by then its
 _PARTING_SECONDS = 1.0  # for the thread of a peer that is dropped
 
 
-class _Peer:
+class _ConnectedPeer:
     """A connected peer. since: when its request, or its answer, began."""
 
     def __init__(self, wire: socket.socket, host: str) -> None:
@@ -62,7 +62,7 @@ class BlockServer:
             ) from error
         self.host, self.port = host, int(self._listener.getsockname()[1])
         self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
-        self._peers: set[_Peer] = set()  # changed by whole operations, in any thread
+        self._peers: set[_ConnectedPeer] = set()  # changed by whole operations, in any thread
         self.num_sent = 0  # records
 
     def start(self, shelf: RecordShelf, identity: Identity) -> None:
@@ -87,7 +87,7 @@ class BlockServer:
             if not self._free.acquire(blocking=False) and not self._make_room():
                 wire.close()
                 continue
-            peer = _Peer(wire, str(address[0]))
+            peer = _ConnectedPeer(wire, str(address[0]))
             self._peers.add(peer)
             threading.Thread(target=self._serve, args=(peer, shelf, identity), daemon=True).start()
 
@@ -102,7 +102,7 @@ class BlockServer:
             victim.wire.shutdown(socket.SHUT_RDWR)
         return self._free.acquire(timeout=_PARTING_SECONDS)
 
-    def _serve(self, peer: _Peer, shelf: RecordShelf, identity: Identity) -> None:
+    def _serve(self, peer: _ConnectedPeer, shelf: RecordShelf, identity: Identity) -> None:
         try:
             with PeerConnection(peer.wire, _MOST_SECONDS) as connection:
                 connection.greet(identity)
@@ -116,7 +116,7 @@ class BlockServer:
             self._peers.discard(peer)
             self._free.release()
 
-    def _answer(self, peer: _Peer, connection: PeerConnection, shelf: RecordShelf) -> None:
+    def _answer(self, peer: _ConnectedPeer, connection: PeerConnection, shelf: RecordShelf) -> None:
         peer.turn(asks=True)
         (count,) = QUESTION.unpack(connection.receive(QUESTION.size))
         if count > MOST_NAMES:

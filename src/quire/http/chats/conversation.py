@@ -28,7 +28,7 @@ from quire.text.dialect import (
     CallCut,
     ContentPiece,
     Event,
-    Parser,
+    EventParser,
     ReasoningPiece,
     Reply,
 )
@@ -83,7 +83,7 @@ class TurnUsage(NamedTuple):
 class Listener:
     """What one choice says, as its text comes."""
 
-    def __init__(self, parser: Parser, turn: ConversationTurn) -> None:
+    def __init__(self, parser: EventParser, turn: ConversationTurn) -> None:
         self._parser = parser
         self.is_plain = parser.is_plain  # all that is said is content
         self._reasoning = turn.include_reasoning

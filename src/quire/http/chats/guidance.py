@@ -12,7 +12,7 @@ from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
 from quire.core.protocol.structured_outputs import LONGEST_GRAMMAR
 from quire.http.chats.speech import Speech
 from quire.http.chats.tools import Tool, ToolChoice
-from quire.text.dialect import Standing, Thought, Wanted
+from quire.text.dialect import ParserState, Thought, Wanted
 
 _ANYTHING: Mapping[str, Any] = {"type": "object"}
 
@@ -24,7 +24,7 @@ def guided(
     choice: ToolChoice,
     *,
     several: bool,
-    standing: Standing,
+    standing: ParserState,
 ) -> SamplingParams:
     """A turn's parameters, with what calls and reasoning need.
 

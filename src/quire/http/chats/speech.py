@@ -15,10 +15,10 @@ from quire.text.dialect import (
     REASONING,
     Declared,
     Dialect,
+    EventParser,
     Marks,
     OutputParser,
-    Parser,
-    Standing,
+    ParserState,
     Tools,
     Writing,
     dialect_of,
@@ -109,7 +109,7 @@ class Speech:
         marks = sorted(self.special, key=len, reverse=True)
         return re.compile(f"({'|'.join(map(re.escape, marks))})")
 
-    def parser(self, tools: Tools | None, begun: Begun) -> Parser:
+    def parser(self, tools: Tools | None, begun: Begun) -> EventParser:
         """For one text. tools: None where calls are not looked for. begun: of it, by the prompt."""
         if self.declared is not None:
             return self.declared.parser(tools, begun.text)
@@ -126,9 +126,9 @@ class Speech:
         orders = self.dialect is not None and self.dialect.parser is not None
         return () if orders or self.declared is not None else None
 
-    def standing(self, begun: Begun) -> Standing:
+    def standing(self, begun: Begun) -> ParserState:
         """Where an output begins, after what the prompt holds of the answer."""
-        return Standing() if self.marks is None else self.marks.standing(*begun)
+        return ParserState() if self.marks is None else self.marks.standing(*begun)
 
     def reasons_within(self, *, opened: bool) -> bool:
         """Whether only a grammar for calls can have reasoning before them: its own.
@@ -148,7 +148,7 @@ class Speech:
             return ""
         return self.dialect.order(self.spelled, self.any_token, most, amid=amid)
 
-    def reasoning_tokens(self, token_ids: Sequence[int], standing: Standing) -> int | None:
+    def reasoning_tokens(self, token_ids: Sequence[int], standing: ParserState) -> int | None:
         """How many tokens of an output are reasoning; None where tokens do not say."""
         if self.reasoning_ids is None:
             return 0 if self.marks is None else None

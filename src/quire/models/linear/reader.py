@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quire.kernels.products import Products
 from quire.models.linear.base import Joined, Linear, PlainLinear
-from quire.models.linear.checkpoints import Checkpoint
+from quire.models.linear.checkpoints import RoundedProjections
 from quire.models.linear.packed import pack, pack_parts
 from quire.models.linear.rounding import Quantization, columns_to_round, round_outputs, round_weight
 from quire.models.parts import ALL, Rows, TensorPart, as_rows, within
@@ -62,7 +62,7 @@ class LinearReader:
         weights: Weights,
         products: Products | None,
         quantization: Quantization | None = None,
-        checkpoint: Checkpoint | None = None,
+        checkpoint: RoundedProjections | None = None,
         shard: Shard = WHOLE_MODEL,
         of_experts: Products | None = None,
     ) -> None:
@@ -111,14 +111,14 @@ class LinearReader:
         bias: bool,
         rows: Mapping[str, Tensor] | None = None,
     ) -> Joined:
-        """One product that gives ``parts``, of so many outputs each, side by side.
+        """One product that gives ``parts``, each with its number of outputs, side by side.
 
         The checkpoint has a projection for each part, or a single one that is all of them. The
-        tensors of each are called ``name.weight`` and, with ``bias``, ``name.bias``; in a rounded
+        tensors of each are called ``name.weight`` and, with ``bias``, ``name.bias``; in a quantised
         checkpoint as its format says.
 
         rows: by part, which of the checkpoint's outputs, side by side, it has, in which order;
-        None: all, as they come.
+            None: all, as they come.
         """
         outputs = list(parts.values()) if len(names) > 1 else [sum(parts.values())]
         chosen = None if rows is None else torch.cat(list(rows.values()))
@@ -265,7 +265,7 @@ class LinearReader:
         held = self.shard.run(count)
         return ALL if self.shard.is_whole else slice(held.start, held.stop)
 
-    def _rounded_table(self, name: str) -> Checkpoint | None:
+    def _rounded_table(self, name: str) -> RoundedProjections | None:
         """The checkpoint, if it has this one rounded."""
         if self._products is None or self._checkpoint is None or self._weights.has_floats(name):
             return None

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from quire.core.errors import ModelError
-from quire.models.shape.fields import Fields
+from quire.models.shape.fields import ConfigFields
 
 _COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_k")
@@ -30,7 +30,7 @@ class ExpertShape:
         return self.count * (1 - (1 - self.chosen / self.count) ** rows)
 
 
-def experts_of(fields: Fields, always_shared: int = 0) -> ExpertShape:
+def experts_of(fields: ConfigFields, always_shared: int = 0) -> ExpertShape:
     """The mixture of a family that has one. always_shared: shared experts if no field says so.
 
     Raises:
@@ -52,7 +52,7 @@ def experts_of(fields: Fields, always_shared: int = 0) -> ExpertShape:
     )
 
 
-def _layers(fields: Fields, num_layers: int) -> tuple[bool, ...]:
+def _layers(fields: ConfigFields, num_layers: int) -> tuple[bool, ...]:
     """The layers with experts: those that are listed, or all that no rule leaves out."""
     kinds = fields.get("mlp_layer_types", list, [])
     if kinds:
@@ -78,7 +78,7 @@ def _layers(fields: Fields, num_layers: int) -> tuple[bool, ...]:
     )
 
 
-def _by_frequency(fields: Fields, num_layers: int) -> Iterable[int]:
+def _by_frequency(fields: ConfigFields, num_layers: int) -> Iterable[int]:
     """DeepSeek's ``moe_layer_freq`` and Ernie's ``moe_layer_interval``, or a list of 0 and 1."""
     name = "moe_layer_freq"
     if isinstance(fields.values.get(name), list):
@@ -91,6 +91,6 @@ def _by_frequency(fields: Fields, num_layers: int) -> Iterable[int]:
     return range(-offset % every, num_layers, every)
 
 
-def _size(fields: Fields, names: tuple[str, ...]) -> int:
+def _size(fields: ConfigFields, names: tuple[str, ...]) -> int:
     name = next((name for name in names if name in fields), names[0])
     return fields.positive(name)

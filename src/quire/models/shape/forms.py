@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from quire.core.errors import ConfigError
-from quire.models.shape.fields import Fields
+from quire.models.shape.fields import ConfigFields
 from quire.models.shape.stored import read_stored
 
 _GROUP_SCALE = 2 / 32  # bytes of a weight's share in a scale, where 32 inputs have one
@@ -56,7 +56,7 @@ def rounded_form(name: str, plain: WeightForm) -> WeightForm:
     raise ConfigError(f"quantization must be one of {', '.join(ROUNDINGS)}; got {name!r}")
 
 
-def stored_form(section: Fields, plain: WeightForm) -> WeightForm:
+def stored_form(section: ConfigFields, plain: WeightForm) -> WeightForm:
     """The form of weights by ``quantization_config``. ModelError: their size is unknown."""
     method = section.values.get("quant_method")
     if method == "mxfp4":  # gpt-oss: experts alone

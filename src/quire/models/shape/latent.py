@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.models.shape.fields import Fields
+from quire.models.shape.fields import ConfigFields
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class LatentShape:
         return self.kv_rank * heads * (self.nope + self.value)
 
 
-def latent_of(fields: Fields) -> LatentShape | None:
+def latent_of(fields: ConfigFields) -> LatentShape | None:
     """The latents of a model; None: heads have keys and values of their own. ModelError: a wrong
     width.
     """

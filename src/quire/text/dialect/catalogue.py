@@ -9,10 +9,10 @@ from typing import Protocol
 from quire.text.dialect import glm, harmony, llama, marked, mistral, pythonic, qwen_xml, tagged
 from quire.text.dialect.calls import Tools
 from quire.text.dialect.grammar import Frame, Spell, Writing
-from quire.text.dialect.parser import CallForm, Marks, Parser
+from quire.text.dialect.parser import CallForm, EventParser, Marks
 
 
-class Order(Protocol):
+class OrderGrammar(Protocol):
     """A grammar for the order of an output's parts; see ``harmony.Channels.order``."""
 
     def __call__(self, spell: Spell, any_token: str, most: int | None, *, amid: bool) -> str: ...
@@ -40,8 +40,8 @@ class Dialect:
     id_length: int | None = None
     old_writing: Writing | None = None
     new_sign: str = ""
-    parser: Callable[[Tools | None, str], Parser] | None = None
-    order: Order | None = None
+    parser: Callable[[Tools | None, str], EventParser] | None = None
+    order: OrderGrammar | None = None
 
     def writing_in(self, template: str) -> Writing:
         if self.old_writing is not None and self.new_sign not in template:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from quire.text.dialect.grammar import NUMBER, SPACES, Frame, Rules, Schema
+from quire.text.dialect.grammar import NUMBER, SPACES, Frame, GrammarRules, Schema
 from quire.text.dialect.notation import Notation
 
 Field = Mapping[str, Any]
@@ -67,9 +67,9 @@ def _named_within(field: Field, name: str, arguments: str) -> Frame:
     return Frame((*opens, before), ("}", *closes), between, arguments=_arguments(field))
 
 
-def _arguments(field: Field) -> Callable[[Rules, Schema], str]:
+def _arguments(field: Field) -> Callable[[GrammarRules, Schema], str]:
     notation = _notation(field)
-    return Rules.json if notation is None else notation.arguments
+    return GrammarRules.json if notation is None else notation.arguments
 
 
 def _notation(field: Field) -> Notation | None:

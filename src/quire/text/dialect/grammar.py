@@ -58,7 +58,7 @@ def beyond(schema: Schema, known: Collection[str]) -> str | None:
 
 
 @dataclass
-class Rules:
+class GrammarRules:
     """A grammar while it is built. Methods that add to it return the name of what they have added.
 
     any_token: how one token of a text is spelled, without special ones.
@@ -159,12 +159,12 @@ class Frame:
     opening: tuple[str, ...] = ()
     closing: tuple[str, ...] = ()
     bare: bool = False
-    arguments: Callable[[Rules, Schema], str] = Rules.json
+    arguments: Callable[[GrammarRules, Schema], str] = GrammarRules.json
     names: str = ""
 
     def grammar(self, wanted: Wanted) -> str:
         """See ``Wanted``. RequestError where a schema asks for what cannot be promised."""
-        rules, spell = Rules(wanted.spell, wanted.any_token), wanted.spell
+        rules, spell = GrammarRules(wanted.spell, wanted.any_token), wanted.spell
         mark, *beyond = self.opening or self.before
         assert isinstance(mark, str)
         head = spell(mark)
@@ -191,14 +191,14 @@ class Frame:
             start = f"{self._thought(rules, wanted.thought)} {rules.rule(start)}"
         return "\n".join([f"start: {start}", *rules.lines])
 
-    def _thought(self, rules: Rules, thought: Thought) -> str:
+    def _thought(self, rules: GrammarRules, thought: Thought) -> str:
         most = rules.bound(thought.end, thought.most)
         if most == 0:
             return ""
         text = rules.up_to(thought.end, most)
         return f"({rules.spell(thought.start)} {text} {_PARTS[SPACES]})?"
 
-    def _call(self, rules: Rules, wanted: Wanted, before: Sequence[Part]) -> str:
+    def _call(self, rules: GrammarRules, wanted: Wanted, before: Sequence[Part]) -> str:
         after = _line(wanted.spell, self.after)
         each = []
         for name, schema in wanted.tools.items():
@@ -219,7 +219,7 @@ def _line(spell: Spell, parts: Sequence[Part], name: str = "NAME") -> str:
     )
 
 
-def _amid_text(rules: Rules, mark: str, unit: str, *, several: bool) -> str:
+def _amid_text(rules: GrammarRules, mark: str, unit: str, *, several: bool) -> str:
     text = rules.terminal(TEXT)
     head = f"{text} {mark}"
     if mark.startswith('"'):  # no token of its own: the first one that comes is it

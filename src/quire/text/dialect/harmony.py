@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from quire.text.dialect.calls import Calls, Tools
-from quire.text.dialect.grammar import TEXT, Rules, Spell, Wanted
+from quire.text.dialect.grammar import TEXT, GrammarRules, Spell, Wanted
 from quire.text.dialect.json_calls import read_arguments
 from quire.text.dialect.parser import Marks, TextParser
 from quire.text.dialect.reader import Reading, TextReader
@@ -34,7 +34,7 @@ class Channels:
 
     def grammar(self, wanted: Wanted) -> str:
         """See ``quire.text.dialect.grammar.Wanted``. What is said on other channels comes first."""
-        rules, spell = Rules(wanted.spell, wanted.any_token), wanted.spell
+        rules, spell = GrammarRules(wanted.spell, wanted.any_token), wanted.spell
         channel, message = spell(CHANNEL), spell(MESSAGE)
         most = rules.bound(END, wanted.thought.most if wanted.thought else None)
         before = [] if most == 0 else [f'{channel} "analysis"']
@@ -57,7 +57,7 @@ class Channels:
 
         most: tokens of reasoning; None: any number. amid: the prompt has begun it.
         """
-        rules = Rules(spell, any_token)
+        rules = GrammarRules(spell, any_token)
         most = rules.bound(END, most)
         thought = f'{rules.up_to(END, most)} {spell(START)} "assistant"'
         another = f'{spell(CHANNEL)} "analysis" {spell(MESSAGE)} {thought}'
@@ -66,7 +66,7 @@ class Channels:
             start += f" ({another})*"
         return "\n".join([f"start: {start} {_final(spell)} @text", *rules.lines])
 
-    def _call(self, rules: Rules, wanted: Wanted) -> str:
+    def _call(self, rules: GrammarRules, wanted: Wanted) -> str:
         """The recipient stands after the channel, as the model mostly has it, or before."""
         spell = wanted.spell
         channel, constrain = spell(CHANNEL), spell(CONSTRAIN)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import RequestError, shown
-from quire.text.dialect.grammar import Rules, Schema, Spell, beyond, literal, members
+from quire.text.dialect.grammar import GrammarRules, Schema, Spell, beyond, literal, members
 from quire.text.dialect.plain_text import text_terminal, values
 
 _SCALARS = ("integer", "number", "boolean", "null")
@@ -39,7 +39,7 @@ class Notation:
     quoted: bool
     stops: tuple[str, ...]
 
-    def arguments(self, rules: Rules, schema: Schema) -> str:
+    def arguments(self, rules: GrammarRules, schema: Schema) -> str:
         """See ``Frame.arguments``."""
         definitions = {key: schema.get(key, {}) for key in ("$defs", "definitions")}
         return _Writer(self, rules, definitions).object(schema, 0)
@@ -78,7 +78,9 @@ class Notation:
 class _Writer:
     """Writes the rules of one tool's schema."""
 
-    def __init__(self, notation: Notation, rules: Rules, definitions: Mapping[str, Any]) -> None:
+    def __init__(
+        self, notation: Notation, rules: GrammarRules, definitions: Mapping[str, Any]
+    ) -> None:
         self._notation, self._rules, self._definitions = notation, rules, definitions
         self._named: dict[str, str] = {}  # rules by what refers to them
         self._anything = ""

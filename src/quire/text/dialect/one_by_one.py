@@ -14,7 +14,7 @@ from typing import Any
 from quire.core.errors import RequestError, shown
 from quire.text.dialect import literals
 from quire.text.dialect.calls import Calls
-from quire.text.dialect.grammar import Rules, Schema, beyond, literal, members
+from quire.text.dialect.grammar import GrammarRules, Schema, beyond, literal, members
 from quire.text.dialect.mending import mended
 from quire.text.dialect.plain_text import text_terminal, values
 from quire.text.dialect.reader import Reading, TextReader
@@ -53,7 +53,7 @@ class Spelling:
 
     # -- for grammars --------------------------------------------------------------------------
 
-    def arguments(self, rules: Rules, schema: Schema) -> str:
+    def arguments(self, rules: GrammarRules, schema: Schema) -> str:
         """See ``Frame.arguments``."""
         parameters = []
         line = "\n" if self.margin else ""
@@ -70,7 +70,7 @@ class Spelling:
             parameters.append(spelled if required else f"({spelled})?")
         return " ".join(parameters)
 
-    def _values(self, rules: Rules, schema: Schema, end: str) -> list[str]:
+    def _values(self, rules: GrammarRules, schema: Schema, end: str) -> list[str]:
         """A grammar for a value and its end: a text as it is, anything else as JSON."""
         texts, others = parted(schema)
         spelled = [self._text(rules, one, others, end) for one in texts]
@@ -96,7 +96,7 @@ class Spelling:
             return [json.dumps(one) if isinstance(one, (list, dict)) else str(one) for one in named]
         return python_words(schema)
 
-    def _text(self, rules: Rules, schema: Schema, others: list[Schema], end: str) -> str:
+    def _text(self, rules: GrammarRules, schema: Schema, others: list[Schema], end: str) -> str:
         """A text is read as what it looks like, where a value may be that.
 
         So it looks like nothing else where the schema says more of that than its type.

@@ -13,7 +13,7 @@ from quire.text.dialect.reader import Reading, TextReader
 ReadCall = Callable[[TextReader, Calls], Reading[bool]]
 
 
-class Standing(NamedTuple):
+class ParserState(NamedTuple):
     """The state of a text that is still growing.
 
     reasons: reasoning has been opened.
@@ -40,7 +40,7 @@ class Marks:
     end: str
     implied: bool = False
 
-    def standing(self, opening: str, said: str = "") -> Standing:
+    def standing(self, opening: str, said: str = "") -> ParserState:
         """The state of an answer that a prompt has begun.
 
         opening: the chat template's part of it.
@@ -49,12 +49,12 @@ class Marks:
         start, end = opening.rfind(self.start), opening.rfind(self.end)
         opened, text = start > end, said.strip()
         if not text:
-            return Standing(opened or (self.implied and end < 0))
+            return ParserState(opened or (self.implied and end < 0))
         if text.startswith(self.start):
             opened, text = True, text[len(self.start) :]
         if self.end in text:
             opened = False
-        return Standing(opened, amid=not opened or bool(text))
+        return ParserState(opened, amid=not opened or bool(text))
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class CallForm:
     bare: bool = False
 
 
-class Parser(Protocol):
+class EventParser(Protocol):
     """Turns one text into events, as it comes."""
 
     @property
@@ -89,7 +89,7 @@ class Parser(Protocol):
 
 
 class TextParser:
-    """A ``Parser`` that is a reading of the text: however that is cut, it reads the same."""
+    """A ``EventParser`` that is a reading of the text: however that is cut, it reads the same."""
 
     is_plain = False
 
@@ -101,13 +101,13 @@ class TextParser:
         next(self._reading)
 
     def push(self, text: str) -> list[Event]:
-        """See ``Parser.push``."""
+        """See ``EventParser.push``."""
         self._reader.add(text)
         next(self._reading)
         return self._taken()
 
     def finish(self, *, cut: bool = False) -> list[Event]:
-        """See ``Parser.finish``."""
+        """See ``EventParser.finish``."""
         self._reader.ended, self._reader.cut = True, cut
         next(self._reading, None)
         return self._taken()
@@ -139,7 +139,7 @@ class OutputParser(TextParser):
         form: CallForm | None = None,
         tools: Tools | None = None,
         marks: Marks | None = None,
-        standing: Standing = Standing(),  # noqa: B008  # frozen
+        standing: ParserState = ParserState(),  # noqa: B008  # frozen
     ) -> None:
         self.is_plain = form is None and (marks is None or not standing.may_reason)
         super().__init__(tools, _Text(form, marks, standing).read)
@@ -151,7 +151,7 @@ class _Text:
 
     form: CallForm | None
     marks: Marks | None
-    standing: Standing
+    standing: ParserState
 
     def read(self, reader: TextReader, calls: Calls) -> Reading[None]:
         while not reader.text and not reader.ended:

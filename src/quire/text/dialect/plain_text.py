@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.core.errors import RequestError
-from quire.text.dialect.grammar import Rules, Schema, beyond, literal
+from quire.text.dialect.grammar import GrammarRules, Schema, beyond, literal
 from quire.text.dialect.patterns import whole
 
 _TEXTS = {"type", "enum", "const", "pattern", "minLength", "maxLength"}  # what is said of texts
 
 
-def text_terminal(rules: Rules, schema: Schema, stops: Sequence[str], chars: str = ".") -> str:
+def text_terminal(
+    rules: GrammarRules, schema: Schema, stops: Sequence[str], chars: str = "."
+) -> str:
     """A terminal for a text that follows a schema and contains none of ``stops``, which end it.
 
     chars: an expression for one character. RequestError if the schema asks for more.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from quire.core.errors import RequestError, shown
 from quire.text.dialect import literals
 from quire.text.dialect.calls import Calls
-from quire.text.dialect.grammar import Frame, Rules, Schema, literal, members
+from quire.text.dialect.grammar import Frame, GrammarRules, Schema, literal, members
 from quire.text.dialect.mending import mended
 from quire.text.dialect.reader import Reading, TextReader
 from quire.text.dialect.value_types import python_words
@@ -17,7 +17,7 @@ from quire.text.dialect.value_types import python_words
 OPENS, CLOSES = "<|python_start|>", "<|python_end|>"
 
 
-def _arguments(rules: Rules, schema: Schema) -> str:
+def _arguments(rules: GrammarRules, schema: Schema) -> str:
     """Rules for arguments by name, required ones first. Values are JSON, which ``read`` accepts
     too.
 

@@ -42,7 +42,7 @@ class ServerRecording:
     def run(
         self, path: Path, seconds: float, stop: threading.Event, say: Callable[[str], None]
     ) -> Writer:
-        """Record until it is full, or somebody says stop."""
+        """Record until the file is full, or ``stop`` is set."""
         first = self._ask("/v1/quire/state")
         header = RecordingHeader(
             "server", first["model"], first["time"], first["version"], self._text

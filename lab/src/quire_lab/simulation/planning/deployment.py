@@ -25,12 +25,12 @@ _SHOWN = 6  # ways in which a model would fit
 class Deployment:
     """A model on ``tensor_parallel`` machines.
 
-    config: the engine's settings; its pool is what weights and activations leave of the memory
-        that may be taken, unless kv_cache_memory_bytes says otherwise.
-    costs: calibrated seconds of steps; None: the roofline's.
-    drafting: who drafts, and how well; None: nobody. A model that does is on one of the machines;
-        the others keep as much free, for all have as many blocks.
-    kv_allocator: how KV memory is given out, one of KV_ALLOCATORS.
+    config: the engine's settings; its pool is what weights and activations leave of the memory that
+        may be used, unless kv_cache_memory_bytes says otherwise.
+    costs: calibrated step times; None: the roofline's.
+    drafting: how it drafts, and how well; None: not at all. A draft model is on one of the
+        machines; the others keep as much free, for all have equally many blocks.
+    kv_allocator: how KV memory is allocated, one of KV_ALLOCATORS.
     """
 
     model: ModelShape

@@ -24,12 +24,12 @@ LASTS = 30.0
 
 @dataclass(frozen=True)
 class Option:
-    """One machine, as many of them as it takes.
+    """One machine, as many of them as are needed.
 
     replicas: of ``deployment`` each; 0: not possible, for the reason in ``refused``.
-    result: what comes of the load then.
-    afforded: replicas that the budget pays for; afforded_rate: requests per second that these take
-        within the goals. None: it was not asked, or there is no price.
+    result: the results of the load then.
+    afforded: replicas that the budget pays for; afforded_rate: requests per second that these serve
+        within the goals. None: without a budget, or without a price.
     """
 
     deployment: Deployment

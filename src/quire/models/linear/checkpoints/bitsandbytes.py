@@ -19,7 +19,7 @@ from torch import Tensor
 
 from quire.models.linear.checkpoints.base import RoundedCheckpoint
 from quire.models.parts import Rows, TensorPart, bounds
-from quire.models.shape import Fields
+from quire.models.shape import ConfigFields
 from quire.models.stored import ByOutputs, Stored
 
 _STORAGE = (torch.uint8, torch.int8, torch.bfloat16, torch.float16, torch.float32)
@@ -76,7 +76,7 @@ class BitsAndBytes(RoundedCheckpoint):
         values = _values(padded, table, largest, block)[:count].view(outputs, inputs)
         return values[rows].to(weights.dtype)
 
-    def _largest(self, name: str, count: int, state: Fields) -> Tensor:
+    def _largest(self, name: str, count: int, state: ConfigFields) -> Tensor:
         """[blocks] float32."""
         weights, prefix = self.weights, f"{name}.weight."
         if f"{prefix}nested_absmax" not in weights:
@@ -96,7 +96,7 @@ class BitsAndBytes(RoundedCheckpoint):
             raise self.fault(name, f"has {tensor.numel()} bytes, but the config asks for {count}")
         return tensor.flatten()
 
-    def _state(self, name: str) -> Fields:
+    def _state(self, name: str) -> ConfigFields:
         full = self._state_name(name)
         found = self.weights.shape(full) or (1,)
         raw = bytes(self.weights.read_typed(full, (torch.uint8,), *found).tolist())
@@ -106,7 +106,7 @@ class BitsAndBytes(RoundedCheckpoint):
             raise self.fault(full, "holds no JSON object") from error
         if not isinstance(values, dict):
             raise self.fault(full, "holds no JSON object")
-        return Fields(values, f"{self.weights.directory}: {full}")
+        return ConfigFields(values, f"{self.weights.directory}: {full}")
 
 
 def _values(packed: Tensor, table: Tensor, largest: Tensor, block: int) -> Tensor:
