@@ -35,18 +35,14 @@ def check() -> None:
     from quire.core.errors import ConfigError
     from quire.core.memory import PagedAllocator
     from quire.core.protocol import Request, SamplingParams, SchedulingPolicy
-    from quire.core.scheduling import Scheduler
     from quire.engine.config import EngineConfig
+    from support.schedulers import make_scheduler
 
     assert EngineConfig.create({"scheduling_policy": "short"}).scheduling_policy == "short"
     with pytest.raises(ConfigError, match="short"):
         EngineConfig.create({"scheduling_policy": "longest"})
-    scheduler = Scheduler(
-        PagedAllocator(64, 4),
-        max_num_seqs=1,
-        max_num_batched_tokens=64,
-        policy=SchedulingPolicy("short"),
-    )
+    policy = SchedulingPolicy("short")
+    scheduler = make_scheduler(PagedAllocator(64, 4), max_num_seqs=1, policy=policy)
     for name, length, arrival in (("long", 40, 0.0), ("short", 4, 0.1), ("late", 4, 9.0)):
         params = SamplingParams(max_tokens=1)
         scheduler.add(Request(name, tuple(range(length)), params, 1, seed=1, arrival=arrival))
