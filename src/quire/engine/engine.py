@@ -260,7 +260,7 @@ class Engine:
 
         With ``run_ahead``, the next one is begun before, where it can be planned already.
         """
-        with self.parts("step"):
+        with self.parts["step"]:
             pending = self._pending or self._begin_now()
             self._pending = self._begin_next(pending)
             deltas = self._early_ends.take() + self._take_in(pending)
@@ -272,7 +272,7 @@ class Engine:
         for prepare in self._hooks.prepare:
             if (unready := prepare(self.scheduler)) is not None:
                 self._early_ends.unready(*unready, self._requests)
-        with self.parts("plan"):
+        with self.parts["plan"]:
             for propose in self._hooks.propose:
                 propose(self.scheduler)
             step = self.scheduler.schedule(self.clock())
@@ -292,7 +292,7 @@ class Engine:
             return None
         if any(waits(self.scheduler) for waits in self._hooks.waits):
             return None
-        with self.parts("plan"):
+        with self.parts["plan"]:
             step = self.scheduler.schedule_ahead(pending.step, self.clock())
         return None if step is None else self._begin(step)
 
@@ -319,7 +319,7 @@ class Engine:
         except BaseException:  # it is no less a failed step; who hears of it, hears of this first
             self._early_ends.add(self._give_up(pending))
             raise
-        with self.parts("update"):
+        with self.parts["update"]:
             return self._update(pending.step, result)
 
     def _update(self, step: Step, result: StepResult) -> list[Delta]:

@@ -39,12 +39,9 @@ class Worker:
     ) -> None:
         self.model = model
         self.kernels = kernels
+        self.block_size = kv_cache.block_size
         self._kv_cache = kv_cache
         self._forward = forward
-
-    @property
-    def block_size(self) -> int:
-        return self._kv_cache.block_size
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
         """Carry out block moves as if in their order; those that failed."""

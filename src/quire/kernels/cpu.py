@@ -69,7 +69,8 @@ class CPUPlan:
             batch.query_starts, batch.context_lens.data_ptr(), batch.block_size, self.threads
         )
         for kv_group in batch.kv_groups:
-            slots, tables, dropped = (t.contiguous() for t in kv_group[:3])
+            slots, tables = kv_group.slots.contiguous(), kv_group.block_tables.contiguous()
+            dropped = kv_group.num_dropped.contiguous()
             self._tensors += (slots, tables, dropped)
             self.native.add_kv_group(
                 slots.data_ptr(),

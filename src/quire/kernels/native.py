@@ -131,8 +131,11 @@ def native_norm(norm: Norm) -> _native.Norm:
 
 
 def native_rotation(rotation: Rotation) -> _native.Rotation:
-    cos, sin, sink_cos, sink_sin = map(_address, rotation)
-    return _native.Rotation(cos, sin, sink_cos, sink_sin, rotation.cos.shape[1])
+    cos, sin, sink_cos, sink_sin = rotation
+    sinks = (0, 0)
+    if sink_cos is not None and sink_sin is not None:
+        sinks = sink_cos.data_ptr(), sink_sin.data_ptr()
+    return _native.Rotation(cos.data_ptr(), sin.data_ptr(), *sinks, cos.shape[1])
 
 
 def _address(tensor: Tensor | None) -> int:

@@ -36,7 +36,7 @@ def pooled(cuts: list[int]) -> bytes:
             one.vector for _, one in pools.outcomes([chunk], known, STATES[start:end], worker)
         ]
     (vector,) = vectors
-    assert vector is not None and not pools._kept
+    assert vector is not None and not pools.kept
     return torch.tensor(vector).numpy().tobytes()
 
 

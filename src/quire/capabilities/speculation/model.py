@@ -103,15 +103,15 @@ class DraftModel:
             self._fail()
 
     def fill(
-        self, chunks: Sequence[Chunk], known: Sequence[Opened], pasts: Sequence[Past | None]
+        self, chunks: Sequence[Chunk], known: Sequence[Opened], pasts: Mapping[int, Past]
     ) -> Sequence[Chunk]:
         """Compute a step's chunks, and put drafts in the places of those that are TO_DRAFT.
 
         Those that could not be made are left out: the rows before them are verified all the same.
         """
         texts = {
-            chunk.seq_id: _Text(chunk, whose, past)
-            for chunk, whose, past in zip(chunks, known, pasts, strict=True)
+            chunk.seq_id: _Text(chunk, whose, pasts.get(chunk.seq_id))
+            for chunk, whose in zip(chunks, known, strict=True)
             if chunk.token_ids[-1] == TO_DRAFT
         }
         if not self._failed:

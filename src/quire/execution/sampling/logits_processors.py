@@ -95,7 +95,10 @@ def process_logits(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     Bad words and min_tokens yield where they would forbid every token. Does not wait for the
     logits.
     """
-    if not any(row.request.params.edits_logits for row in rows):
+    for row in rows:
+        if row.request.params.edits_logits:
+            break
+    else:
         return logits
     edits, guided = _gather(rows), _guided(rows)
     if not any(edits) and not guided:
