@@ -95,7 +95,7 @@ def calls_to_the_first_kernel() -> tuple[int, int]:
     from quire.engine.assembly import build_engine
     from quire.engine.async_engine import AsyncEngine
     from quire.engine.config import EngineConfig
-    from quire.engine.output_collector import OutputCollector
+    from quire.engine.delivery import OutputCollector
     from quire.engine.thread import EngineThread
     from quire.http.app import create_app
     from quire.http.config.server import ServerConfig
@@ -208,6 +208,8 @@ async def _ask_for_a_stream(app: Any, max_tokens: int) -> None:
     """Call the app for a streamed chat as an HTTP server does, and take its answer."""
     import json
 
+    from quire.http.answers.streaming import DIRECT
+
     body = {
         "model": "demo",
         "messages": [{"role": "user", "content": "Once upon a time"}],
@@ -242,7 +244,7 @@ async def _ask_for_a_stream(app: Any, max_tokens: int) -> None:
         "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80),
-        "state": {},
+        "state": {DIRECT: send},
     }
     await app(scope, receive, send)
     assert answer.endswith(b"data: [DONE]\n\n"), answer[-200:]

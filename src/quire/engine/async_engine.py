@@ -22,10 +22,9 @@ from typing import Any, TypeVar
 from quire.blocks.transfer import BlockFetcher
 from quire.core.errors import EngineError, QuireError, RequestError
 from quire.core.protocol import Origin, PoolingParams, SamplingParams
-from quire.engine.delivery import Delivery
+from quire.engine.delivery import Delivery, OutputCollector
 from quire.engine.engine import Engine
 from quire.engine.handover import Handover
-from quire.engine.output_collector import OutputCollector
 from quire.engine.outputs import Delta
 from quire.engine.preparation import LONG, PreparationThreads
 from quire.engine.prepared import PreparedRequest

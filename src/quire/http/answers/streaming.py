@@ -127,8 +127,10 @@ class EventStream(Response):
                 await signs
 
     def _framed(self, values: Sequence[Json | bytes]) -> bytes:
-        frame = self._framing.frame
-        return b"".join([value if isinstance(value, bytes) else frame(value) for value in values])
+        framed = []
+        for value in values:
+            framed.append(value if isinstance(value, bytes) else self._framing.frame(value))
+        return b"".join(framed)
 
 
 class _Wire:
