@@ -27,8 +27,7 @@ from quire.engine.engine import Engine
 from quire.engine.handover import Handover
 from quire.engine.outputs import Delta
 from quire.engine.preparation import LONG, PreparationThreads
-from quire.engine.prepared import PreparedRequest
-from quire.engine.prompts import Prompt
+from quire.engine.prompts import PreparedRequest, Prompt
 from quire.engine.thread import EngineThread
 from quire.engine.waiting_room import Places
 from quire.text.begun import ChatPrompt

@@ -31,9 +31,8 @@ from quire.engine.early_ends import EarlyEnds
 from quire.engine.input_processor import InputProcessor
 from quire.engine.outputs import Delta, together
 from quire.engine.part_times import PartTimes
-from quire.engine.prepared import PreparedParams, PreparedRequest
 from quire.engine.progress import RequestProgress, take_outcomes
-from quire.engine.prompts import Prompt
+from quire.engine.prompts import PreparedParams, PreparedRequest, Prompt
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager, SessionRules
 from quire.engine.stats import EngineStats, Recent

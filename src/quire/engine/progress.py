@@ -10,7 +10,7 @@ from quire.core.metrics import RequestMetrics
 from quire.core.protocol import FinishReason, Outcome, Progress, Step
 from quire.core.scheduling import SequenceGroup
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput, TokenLogprobTable
-from quire.engine.prepared import PreparedRequest
+from quire.engine.prompts import PreparedRequest
 from quire.engine.stats import EngineStats
 from quire.engine.tracing import Standing
 from quire.text.detokenizer import Detokenizer

@@ -11,7 +11,7 @@ from quire.core.protocol import Adapter, Origin
 from quire.core.scheduling import Scheduler, Session
 from quire.engine.capabilities import Hooks
 from quire.engine.input_processor import InputProcessor
-from quire.engine.prepared import PreparedParams, PreparedRequest
+from quire.engine.prompts import PreparedParams, PreparedRequest
 
 _MOST_INPUT = 2**20  # tokens that wait for a turn, where no sequence is too long
 

@@ -20,11 +20,10 @@ from quire.core.protocol import (
 )
 from quire.execution.adapters import StepAdapters
 from quire.execution.batch import pack
-from quire.execution.forward import nothing_sampled
+from quire.execution.forward import Worker, nothing_sampled
 from quire.execution.pooling import Pools
 from quire.execution.sampling.choosing import Choosing
 from quire.execution.sampling.past import Past, Pasts
-from quire.execution.worker import Worker
 
 
 class StepDrafts(Protocol):
@@ -86,7 +85,7 @@ class ModelExecutor:
     def submit(self, step: Step) -> PendingStep:
         """See ``Executor``."""
         known, pasts = self._roster.follow(step), self.pasts.known
-        if step.opened or step.forked or step.closed:
+        if pasts or (step.opened and _looks_back(step)):
             self.pasts.follow(step)
         last, self._last = self._last, None
         draft_model = self._draft_model
@@ -135,3 +134,8 @@ class ModelExecutor:
             return StepResult(outcomes, failed_moves)
 
         return PendingStep(step, result)
+
+
+def _looks_back(step: Step) -> bool:
+    """Whether a sequence is opened whose params look at what came before."""
+    return any(opened.request.params.needs_history for opened in step.opened)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quire.core.protocol import Chunk, Opened, Outcome, Pooling, PoolingParams
-from quire.execution.worker import Worker
+from quire.execution.forward import Worker
 from quire.models.dense import Dense
 
 _NOT_NUMBERS = "the model's states are not numbers (NaN)"

@@ -22,7 +22,6 @@ from quire.kernels.native import (
     native_mlp,
     native_norm,
     native_norms,
-    native_rotation,
 )
 from quire.kernels.ops import (
     AttentionBatch,
@@ -93,8 +92,16 @@ class CPUPlan:
         """What layers share, so made once."""
         known = self._rotations.get(id(rotation))
         if known is None:
-            known = self._rotations[id(rotation)] = rotation, native_rotation(rotation)
+            known = self._rotations[id(rotation)] = rotation, _rotation(rotation)
         return known[1]
+
+
+def _rotation(rotation: Rotation) -> _native.Rotation:
+    cos, sin, sink_cos, sink_sin = rotation
+    sinks = (0, 0)
+    if sink_cos is not None and sink_sin is not None:
+        sinks = sink_cos.data_ptr(), sink_sin.data_ptr()
+    return _native.Rotation(cos.data_ptr(), sin.data_ptr(), *sinks, cos.shape[1])
 
 
 class _Decoder(NamedTuple):
@@ -286,7 +293,7 @@ class CPUKernels(Kernels):
             texts.numbers.data_ptr(),
             texts.block_size,
             texts.kv_groups,
-            [native_rotation(rotation) for rotation in rotations],
+            [_rotation(rotation) for rotation in rotations],
             torch.get_num_threads(),
             out.data_ptr(),
         )

@@ -18,7 +18,6 @@ from quire.kernels.ops import (
     LayerKV,
     Norm,
     Norms,
-    Rotation,
     SelfAttention,
 )
 from quire.kernels.products import PackedWeight
@@ -128,14 +127,6 @@ def native_norm(norm: Norm) -> _native.Norm:
         norm.eps,
         norm.centred,
     )
-
-
-def native_rotation(rotation: Rotation) -> _native.Rotation:
-    cos, sin, sink_cos, sink_sin = rotation
-    sinks = (0, 0)
-    if sink_cos is not None and sink_sin is not None:
-        sinks = sink_cos.data_ptr(), sink_sin.data_ptr()
-    return _native.Rotation(cos.data_ptr(), sin.data_ptr(), *sinks, cos.shape[1])
 
 
 def _address(tensor: Tensor | None) -> int:

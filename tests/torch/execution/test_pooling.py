@@ -16,8 +16,8 @@ from quire.core.protocol import (
     Request,
     SamplingParams,
 )
+from quire.execution.forward import Worker
 from quire.execution.pooling import Pools
-from quire.execution.worker import Worker
 
 # Added from left to right the one is lost; by pieces it need not be.
 STATES = torch.tensor([[1.0, 3.0], [1e17, -1e17], [-1e17, 1e17], [5.0, 7.0]])

@@ -20,10 +20,9 @@ from quire.core.protocol import (
     last_of,
 )
 from quire.execution.batch import pack, pack_texts
-from quire.execution.forward import Hidden, nothing_sampled
+from quire.execution.forward import Hidden, Worker, nothing_sampled
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.sampler import SampleRow, draw
-from quire.execution.worker import Worker
 
 logger = logging.getLogger(__name__)
 

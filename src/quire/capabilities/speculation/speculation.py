@@ -8,9 +8,9 @@ from collections.abc import Sequence as Seq
 from itertools import islice
 
 from quire.capabilities.speculation.acceptance import Acceptance
+from quire.capabilities.speculation.costs import Measured
 from quire.capabilities.speculation.decisions import Decisions
 from quire.capabilities.speculation.forced import Forced
-from quire.capabilities.speculation.measured import Measured
 from quire.capabilities.speculation.plan import Choice, Guess, plan
 from quire.capabilities.speculation.proposal import Drafter
 from quire.capabilities.speculation.trials import Trials

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from quire.core.protocol import IN_FLIGHT, Chunk, Opened, Outcome, Readout, Sample, confirmed
-from quire.execution.forward import Hidden
+from quire.execution.forward import Hidden, Worker
 from quire.execution.pooling import Pools
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.prompt_logprobs import prompt_logprobs
+from quire.execution.sampling.rows import to_device
 from quire.execution.sampling.sampler import Draws, SampleRow, beam_candidates, draw
-from quire.execution.transfer import to_device
-from quire.execution.worker import Worker
 
 _NOT_NUMBERS = "the model's logits are not numbers (NaN)"
 

@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire.execution.sampling.guidance import GuidedPlace
-from quire.execution.sampling.rows import FLOAT32, SampleRow, clamp_positive
-from quire.execution.transfer import to_device
+from quire.execution.sampling.rows import FLOAT32, SampleRow, clamp_positive, to_device
 
 _OCTETS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 # What the logits of eight tokens are cut to, by the bits that say which may be chosen. The least of
@@ -95,10 +94,7 @@ def process_logits(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     Bad words and min_tokens yield where they would forbid every token. Does not wait for the
     logits.
     """
-    for row in rows:
-        if row.request.params.edits_logits:
-            break
-    else:
+    if not any(row.request.params.edits_logits for row in rows):
         return logits
     edits, guided = _gather(rows), _guided(rows)
     if not any(edits) and not guided:

@@ -26,8 +26,7 @@ from torch import Tensor
 from quire.core.protocol.step import Sample, TokenLogprobs
 from quire.execution.sampling.likeliest import Likeliest
 from quire.execution.sampling.logits_processors import process_logits
-from quire.execution.sampling.rows import Filters, SampleRow
-from quire.execution.transfer import Readback, to_device
+from quire.execution.sampling.rows import Filters, Readback, SampleRow, to_device
 
 __all__ = ["Draws", "SampleRow", "beam_candidates", "draw", "sample", "token_logprobs"]
 
@@ -125,10 +124,15 @@ def _choose(
     logits: Tensor, rows: Sequence[SampleRow], argmax: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A token for each row [R], and the largest of its logits, as given and as edited [R, 1]."""
-    edited = process_logits(logits, rows)
+    drawn, edits = list[int](), False
+    for i, row in enumerate(rows):
+        params = row.request.params
+        edits = edits or params.edits_logits
+        if params.temperature:
+            drawn.append(i)
+    edited = process_logits(logits, rows) if edits else logits
     tokens = argmax(edited)
     peaks = edited.gather(1, tokens[:, None])  # [R, 1]; argmax takes NaN for the largest
-    drawn = [i for i, row in enumerate(rows) if row.request.params.temperature]
     if len(drawn) == len(rows):
         tokens = _draw(edited, peaks, rows)
     elif drawn:
