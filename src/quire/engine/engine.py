@@ -355,7 +355,7 @@ class Engine:
             return True
 
         self.scheduler.update(step, result, now, told)
-        deltas = failed + together(news)
+        deltas = failed + (together(news) if len(news) > 1 else news)
         if ended:
             self._tell_ends(deltas, ended, now)
         self.recent.observe(deltas, len(step.chunks))

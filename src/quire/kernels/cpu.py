@@ -371,7 +371,7 @@ def _fuse(
     def fused(x: Tensor, plan: CPUPlan, rotations: Sequence[Rotation]) -> Tensor:
         x = x.contiguous()
         out = torch.empty_like(x)
-        turns = [plan.rotation(rotation) for rotation in rotations]
+        turns = list(map(plan.rotation, rotations))
         kernels.run(native, plan.native, x.data_ptr(), out.data_ptr(), turns)
         return x if decoder.final_norm is None else out
 

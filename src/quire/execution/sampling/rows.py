@@ -1,4 +1,4 @@
-"""What each row of a batch of logits asks of the sampler, and how that gets to a device and back."""
+"""What each row of a batch of logits asks of the sampler, and its way to a device and back."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Filters(NamedTuple):
                 )
             )
         columns = to_device(torch.tensor(table, dtype=torch.float64), device)
-        return cls(*columns.split(1, dim=1))
+        return cls(*columns.split_with_sizes([1] * len(cls._fields), 1))
 
     def take(self, rows: Tensor) -> Filters:
         return Filters(*[column[rows] for column in self])

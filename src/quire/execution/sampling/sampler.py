@@ -81,11 +81,11 @@ class Draws:
     def read(self) -> list[Sample | None]:
         """Wait for the device. None: the row has no distribution to sample."""
         tokens, raw_peaks, peaks = self._drawn.tensors()
+        samples: list[Sample | None] = []
         both = tokens.tolist(), raw_peaks.tolist(), peaks.tolist()
-        samples = [
-            Sample(token) if math.isfinite(raw_peak) and math.isfinite(peak) else None
-            for token, (raw_peak,), (peak,) in zip(*both, strict=True)
-        ]
+        for token, (raw_peak,), (peak,) in zip(*both, strict=True):
+            is_sound = math.isfinite(raw_peak) and math.isfinite(peak)
+            samples.append(Sample(token) if is_sound else None)
         if self._logprobs is not None:
             for i, logprobs in zip(self._wanted, self._logprobs.read(), strict=True):
                 sample = samples[i]
