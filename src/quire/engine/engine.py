@@ -386,7 +386,8 @@ class Engine:
         return deltas
 
     def _note_end(self, progress: RequestProgress, error: QuireError | None = None) -> None:
-        self.sessions.end_turn(progress.request.request_id)
+        if self.sessions.turns:
+            self.sessions.end_turn(progress.request.request_id)
         for ends in self._hooks.request_ends:
             ends(progress.request)
         self._tell_end(progress, error)
