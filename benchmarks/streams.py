@@ -39,7 +39,7 @@ from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
-from quire.http.guards.connections import Connection, Connections
+from quire.http.guards.connections import ClientConnection, Connections
 from quire.http.serving import Server
 from quire.text.tokenizer import load_tokenizer
 from quire.tools.bench.machine import machine_facts
@@ -120,7 +120,7 @@ def floor(arguments: argparse.Namespace) -> uvicorn.Server:
             loop = asyncio.get_running_loop()
             threading.Thread(target=model, args=(loop,), daemon=True, name="quire-engine").start()
 
-    protocol = cast(type[asyncio.Protocol], partial(Connection, Connections(4096, 30.0)))
+    protocol = cast(type[asyncio.Protocol], partial(ClientConnection, Connections(4096, 30.0)))
     return Floor(
         uvicorn.Config(
             app, port=0, lifespan="off", log_config=None, http=protocol, ws="none", backlog=2048

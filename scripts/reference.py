@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from fastapi import FastAPI
+from msgspec import to_builtins
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.blocks.events.config import KVEventsConfig
@@ -34,13 +35,11 @@ from quire.http.error_shapes import shape_for
 from quire.http.errors import UnknownModelError, explain
 from quire.http.metrics import ServerMetrics
 from quire.tools.cli import _parser
-from quire.tools.commands.flags import _SHORT
+from quire.tools.commands.flags import ALSO, value_of
 from quire_cluster.config import DeployConfig
 
 PAGES = Path(__file__).parents[1] / "docs/reference"
 Json = Mapping[str, Any]
-
-_SHORTEST_LIST = 40  # characters of choices that stand beside a flag
 
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
@@ -95,7 +94,7 @@ def _flag(one: Field[Any]) -> str:
     if one.name == "model":
         return _code("MODEL")
     name = one.name.replace("_", "-")
-    names = [f"--[no-]{name}" if _is_switch(one) else f"--{name}", *_SHORT.get(one.name, ())]
+    names = [f"--[no-]{name}" if _is_switch(one) else f"--{name}", *ALSO.get(one.name, ())]
     return ", ".join(_code(f"{spelled} {_takes(one)}".strip()) for spelled in names)
 
 
@@ -108,30 +107,17 @@ def _is_switch(one: Field[Any]) -> bool:
 
 
 def _takes(one: Field[Any]) -> str:
-    """The values that it may have, or what kind they are of."""
-    choices, kind = _choices(one), str(one.type)
-    if choices and len(choices) <= _SHORTEST_LIST:
-        return f"{{{choices}}}"
+    """The values that it may have, or their unit or kind."""
     if _is_switch(one):
         return ""
-    words = {"int": "N", "float": "X", "Mapping": "JSON"}
-    word = next((word for name, word in words.items() if kind.startswith(name)), "TEXT")
-    if one.name.endswith("_bytes") or one.metadata.get("unit") == "bytes":
-        word = "BYTES"
-    word = one.metadata.get("value") or word
-    return f"{word} ..." if kind.startswith("Sequence") else word
-
-
-def _choices(one: Field[Any]) -> str:
-    return ",".join(map(str, one.metadata.get("choices", ())))
+    return f"{value_of(one)} ..." if str(one.type).startswith("Sequence") else value_of(one)
 
 
 def _help(one: Field[Any]) -> str:
-    """With what it may be, where that is not in the first column."""
-    text, low, high = (one.metadata.get(name) for name in ("help", "low", "high"))
-    if len(_choices(one)) > _SHORTEST_LIST:
-        names = ", ".join(_code(choice) for choice in one.metadata["choices"])
-        return f"{text}; one of {names}"
+    """The help, with the choices or the range that are not in the first column."""
+    text, low, high = (one.metadata[name] for name in ("help", "low", "high"))
+    if one.metadata["choices"] and not value_of(one).startswith("{"):
+        return f"{text}; one of {', '.join(map(_code, one.metadata['choices']))}"
     if low is not None and high is not None:
         return f"{text} ({low:,} to {high:,})"
     return str(text)
@@ -331,7 +317,8 @@ def _exposition(transfer: type) -> str:
     engine.scheduler.allocator.usage.return_value = Usage(*(1 for _ in Usage._fields))
     engine.stats.slot_seconds = dict.fromkeys(Usage._fields, 0.0)
     engine.stats.accepted_by_position = [0]
-    engine.store.__class__, engine.transfer.__class__ = Tiers, transfer
+    engine.capabilities.store.__class__ = Tiers
+    engine.capabilities.transfer.__class__ = transfer
     metrics = ServerMetrics(engine, "demo", "both", MagicMock())
     metrics.observe_aborted(0)
     request.lora_name = request.adapter = None
@@ -353,11 +340,16 @@ def _exceptions() -> Iterator[str]:
     """Each with what it is, and what HTTP makes of it."""
 
     def rows(kind: type[QuireError]) -> Iterator[tuple[str, ...]]:
-        status, body = explain(_example(kind))
+        problem = explain(_example(kind))
         told = (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ")
-        code = body["error"]["code"]
         above = "" if kind is QuireError else _code(kind.__bases__[0].__name__)
-        yield _code(kind.__name__), above, told, str(status), _code(code) if code else ""
+        yield (
+            _code(kind.__name__),
+            above,
+            told,
+            str(problem.status),
+            _code(problem.code) if problem.code else "",
+        )
         here = [one for one in kind.__subclasses__() if one.__module__ in _MODULES]
         for below in sorted(here, key=lambda one: one.__name__):
             yield from rows(below)
@@ -380,10 +372,10 @@ def _shapes() -> Iterator[str]:
         "Ollama": "/api",
         "llama.cpp": "/completion",
     }
-    body = explain(_example(UnknownModelError))[1]
+    problem = explain(_example(UnknownModelError))
 
     def row(of: str, path: str) -> tuple[str, str]:
-        return of, _code(json.dumps(shape_for({"path": path})(404, body)))
+        return of, _code(json.dumps(to_builtins(shape_for({"path": path}).of(problem))))
 
     return _table(
         ("API", "an unknown model, with status 404"), (row(*one) for one in paths.items())

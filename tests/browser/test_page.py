@@ -12,9 +12,9 @@ import pytest
 
 from quire.core.scheduling import Scheduler
 from quire.engine.dashboard import BlockState, Cell, number_of
-from quire.http.guards.logins import COOKIE
+from quire.http.guards.keys import COOKIE
 from quire.http.live import watching
-from quire.http.live.state import Reader
+from quire.http.live.state import StateReader
 from quire.http.live.types import BlockStory
 from quire.http.live.watching import BlockLook, Frames
 from support.block_truth import true_cells, true_holders
@@ -99,13 +99,13 @@ def test_the_page_shows_what_the_engine_says(
         return frames
 
     asked_of: dict[int, list[list[str]]] = defaultdict(list)
-    read = Reader.block
+    read = StateReader.block
 
-    def spied_block(reader: Reader, block: int) -> BlockStory:
+    def spied_block(reader: StateReader, block: int) -> BlockStory:
         asked_of[block] += lines(reader._engine.scheduler, block)
         return read(reader, block)
 
-    monkeypatch.setattr(Reader, "block", spied_block)
+    monkeypatch.setattr(StateReader, "block", spied_block)
     monkeypatch.setattr(BlockLook, "_look", spied)
     monkeypatch.setattr(watching, "_EVERY", 0.01)
     with live_server(SMALL) as server, ThreadPoolExecutor(8) as threads:

@@ -10,7 +10,7 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.http.config.server import ServerConfig
-from quire.tools.commands.flags import add_server_flags, server_config
+from quire.tools.commands.flags import add_settings, server_config
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> str:
 
 def from_command_line(*flags: str) -> ServerConfig:
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    add_server_flags(parser)
+    add_settings(parser, [ServerConfig])
     return server_config(parser.parse_args(flags))
 
 

@@ -22,7 +22,7 @@ OPTIONAL = {
     "quire_lab": {"matplotlib": "reports"},
 }  # by the extra that brings them
 IMPORTED_AS = {"pyyaml": "yaml", "pyzmq": "zmq"}
-NOT_IMPORTED = {"httptools", "uvloop"}  # uvicorn looks for them
+NOT_IMPORTED = {"uvloop"}  # uvicorn looks for it
 
 
 def imported_packages(file: Path) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import quire
+from quire.http import errors
 
 ROOT = Path(quire.__file__).parents[2]
 PAGES = sorted((ROOT / "docs/reference").glob("*.md"))
@@ -38,5 +39,6 @@ def test_every_code_of_an_error_is_told() -> None:
     told = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
     sources = [*(ROOT / "src/quire/http").rglob("*.py"), *(ROOT / "cluster/src").rglob("*.py")]
     codes = {code for file in sources for code in _CODE.findall(file.read_text(encoding="utf-8"))}
+    codes |= {code for *_, code in errors._KINDS if code is not None}
     assert len(codes) > 10
     assert {code for code in codes if code not in told} == set()

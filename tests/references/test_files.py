@@ -14,7 +14,7 @@ from quire import LLM
 from quire.models.gguf import config_of, open_gguf
 from quire.models.linear.checkpoints import read_checkpoint
 from quire.models.loader import load_model
-from quire.models.shape import Fields
+from quire.models.shape import ConfigFields
 from quire.models.weights import Weights
 from references.packages import Unreachable, package
 from support.hf_reference import hf_model, random_prompts
@@ -142,7 +142,9 @@ def test_auto_rounds_own_packing(
     tensors = {f"a.{name}": tensor.contiguous() for name, tensor in layer.state_dict().items()}
     save_file(tensors, tmp_path / "model.safetensors")
     told = {"quant_method": "auto-round", "packing_format": form, "bits": bits, "group_size": group}
-    checkpoint = read_checkpoint(Fields(told, "config.json"), Weights(tmp_path, torch.float32))
+    checkpoint = read_checkpoint(
+        ConfigFields(told, "config.json"), Weights(tmp_path, torch.float32)
+    )
     found = checkpoint.read("a", 128, 64)
     codes = (parts / scales[..., None] + zeros[..., None]).round().clamp(0, most)
     expected = ((codes - zeros[..., None]) * scales[..., None]).view(64, 128)

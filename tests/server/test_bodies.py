@@ -21,8 +21,8 @@ from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.http.config.server import ServerConfig
 from quire.http.guards import bodies
 from quire.http.guards.bodies import Bodies, default_max_body_bytes
-from quire.http.openai.requests import ChatRequest, CompletionRequest
-from quire.http.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
+from quire.http.openai.requests import ChatRequest, CompletionRequest, TurnRequest
+from quire.http.sessions import AppendRequest, OpenRequest, RecomputeRequest
 from support.hostile_values import HOSTILE, HUGE
 from support.live_server import (
     MAX_MODEL_LEN,

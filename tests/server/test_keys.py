@@ -153,6 +153,10 @@ def test_without_keys_nothing_is_guarded(shared: LiveServer) -> None:
         ([("Authorization", f"Bearer {ANNA}"), ("Authorization", "Bearer wrong")], False),
         ([("Authorization", "Bearer wrong"), ("authorization", f"Bearer {ANNA}")], False),
         ([("Authorization", f"Bearer {ANNA}"), ("authorization", f"Bearer {BERT}")], False),
+        ([("Authorization", f"Bearer {ANNA}"), ("authorization", f"Bearer {ANNA}")], False),
+        ([("X-Api-Key", ANNA), ("x-api-key", ANNA)], False),
+        ([("X-Api-Key", ANNA), ("Authorization", f"Bearer {ANNA}")], True),
+        ([("X-Api-Key", BERT), ("Authorization", f"Bearer {ANNA}")], False),
         ([("X-Authorization", f"Bearer {ANNA}")], False),
     ],
 )

@@ -262,4 +262,4 @@ def test_offsets_stay_in_a_prompt_that_its_tokens_spell_otherwise() -> None:
     told = completion_logprobs(
         [], 0, echo=echo_of(tokenizer, ids, text), scores=[None] * len(ids)
     )  # fmt: skip
-    assert "".join(told["tokens"]) == "ffi a" and told["text_offset"] == [0, 1, 2, 3, 3]
+    assert "".join(told.tokens) == "ffi a" and told.text_offset == [0, 1, 2, 3, 3]

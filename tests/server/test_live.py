@@ -15,18 +15,19 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import TypeAdapter
 
 from quire.core.errors import EngineError
 from quire.core.memory import PagedAllocator
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.dashboard import Cell
 from quire.http.errors import TooManyWatchersError, UnknownRequestError
-from quire.http.live import asking, past, routes, watching
-from quire.http.live.state import Reader
+from quire.http.live import routes, watching
+from quire.http.live import state as live_state
+from quire.http.live.state import StateReader
 from quire.http.live.types import DecisionList, EngineState, MomentList, RequestStory
-from quire.http.live.watching import BlockLook, BlockWatch, Frames, Watcher
+from quire.http.live.watching import BlockLook, BlockWatch, BlockWatcher, Frames
 from support.block_truth import Frame, true_cells
+from support.described import as_described
 from support.live_server import MODEL, PATIENCE, LiveServer, eventually, live_server
 
 SECRET = "zebra"
@@ -47,7 +48,7 @@ def get(server: LiveServer, path: str, kind: type[Any], **params: Any) -> Any:
     answer = ask(server, path, **params)
     assert answer.status_code == 200, answer.text
     assert SECRET not in answer.text and "/quire/demo" not in answer.text
-    return TypeAdapter(kind).validate_json(answer.text)
+    return as_described(kind, answer.content)
 
 
 @contextmanager
@@ -67,9 +68,9 @@ def busy(server: LiveServer, count: int, **body: Any) -> Iterator[None]:
 
 def test_a_busy_servers_state_is_what_its_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
     truths: dict[int, dict[str, Any]] = {}
-    read = Reader.state
+    read = StateReader.state
 
-    def spied(reader: Reader, limit: int) -> EngineState:
+    def spied(reader: StateReader, limit: int) -> EngineState:
         scheduler = reader._engine.scheduler
         truths[reader._engine.stats.num_steps] = {
             "slots": scheduler.allocator.usage()._asdict(),
@@ -82,7 +83,7 @@ def test_a_busy_servers_state_is_what_its_engine_says(monkeypatch: pytest.Monkey
         }
         return read(reader, limit)
 
-    monkeypatch.setattr(Reader, "state", spied)
+    monkeypatch.setattr(StateReader, "state", spied)
     with live_server(SMALL) as server, busy(server, 6, max_tokens=30, ignore_eos=True):
         while not (state := get(server, "state", EngineState)).requests.preempted:
             assert server.engine.has_work
@@ -171,7 +172,7 @@ def test_a_watcher_sees_each_block_as_it_is(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_watcher_that_does_not_read_goes_on_from_a_snapshot() -> None:
     async def run() -> None:
-        watcher = Watcher()
+        watcher = BlockWatcher()
         watcher.put(Frames(b"whole", b"d0"))
         assert not watcher._frames, "it has not asked yet"
         first = asyncio.create_task(watcher.frame())
@@ -243,7 +244,7 @@ def test_nothing_is_told_without_a_key() -> None:
 
 
 def test_the_past_is_kept_for_whoever_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past, "_APART", 1e-6)
+    monkeypatch.setattr(live_state, "_APART", 1e-6)
     with live_server() as server:
         done = server.complete(prompt=SECRET, max_tokens=9, ignore_eos=True)
         assert done.json()["usage"]["completion_tokens"] == 9
@@ -256,7 +257,7 @@ def test_the_past_is_kept_for_whoever_comes_later(monkeypatch: pytest.MonkeyPatc
 
 def test_who_looks_does_not_end_who_serves(caplog: pytest.LogCaptureFixture) -> None:
     reader: Any = SimpleNamespace(moment=lambda _: [][0])
-    looks = past.Past(reader, iter(range(100, 200, 10)).__next__)
+    looks = live_state.History(reader, iter(range(100, 200, 10)).__next__)
     for _ in range(3):
         looks.observe()
     assert caplog.text.count("the last ten minutes are noted no more") == 1
@@ -294,7 +295,7 @@ def test_a_thousand_who_ask_at_once_cost_one_answer(monkeypatch: pytest.MonkeyPa
 
     async def run() -> None:
         engine: Any = SimpleNamespace(call=call)
-        ask = asking.Asker(engine).ask
+        ask = watching.Queries(engine).ask
         many = [asyncio.create_task(ask("state", reads("state"))) for _ in range(1000)]
         wrong = asyncio.create_task(ask("wrong", reads("wrong")))
         await sleep(0)
@@ -307,10 +308,10 @@ def test_a_thousand_who_ask_at_once_cost_one_answer(monkeypatch: pytest.MonkeyPa
 
     clock = [0.0]
     monkeypatch.setattr(
-        asking, "time", SimpleNamespace(perf_counter=lambda: clock[0], monotonic=lambda: clock[0])
+        watching, "time", SimpleNamespace(perf_counter=lambda: clock[0], monotonic=lambda: clock[0])
     )
     patient = SimpleNamespace(**{**vars(asyncio), "sleep": noted})
-    monkeypatch.setattr(asking, "asyncio", patient)
+    monkeypatch.setattr(watching, "asyncio", patient)
     asyncio.run(run())
     assert read == ["state", "wrong", "state"]
     assert slept == pytest.approx([0, 0.25 * 49, 0.25 * 49]), "a fiftieth of the engine's time"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,21 +14,17 @@ from openapi_spec_validator import validate
 
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
-from quire.http.description.answer_types import (
+from quire.http.error_shapes import ErrorAnswer
+from quire.http.openai.answers import (
     ChatCompletion,
     ChatCompletionChunk,
-    ClosedSession,
     Completion,
     CompletionChunk,
-    ErrorAnswer,
-    ModelCard,
-    ModelList,
-    SessionCard,
-    SessionList,
-    SessionWithEvents,
-    Version,
 )
-from support.described import Described
+from quire.http.openai.models import ModelCard, ModelList
+from quire.http.operation import Version
+from quire.http.sessions import ClosedSession, SessionCard, SessionList, SessionWithEvents
+from support.described import Described, as_described
 from support.live_server import MODEL, LiveServer, events, scripted_engine
 
 OWN = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics")
@@ -128,7 +125,7 @@ def test_an_answer_that_is_not_told_of_is_found(shared: LiveServer) -> None:
         return httpx.Response(status, json=body, request=httpx.Request("POST", shared.url + path))
 
     check(answer(200, [{"index": 0, "embedding": [[0.5]]}]))
-    check(answer(400, {"error": {"code": 400}}))
+    check(answer(400, {"error": {"code": 400, "message": "x", "type": "y"}}))
     for wrong in (
         answer(200, {"index": 0, "embedding": [[0.5]]}),
         answer(200, [{"index": 0, "embedding": [["x"]]}]),
@@ -175,25 +172,25 @@ def test_answers_are_as_they_are_described(shared: LiveServer) -> None:
         (ModelCard, shared.http.get(f"/v1/models/{MODEL}")),
         (Version, shared.http.get("/version")),
     ]:
-        kind.model_validate_json(answer.content)
+        as_described(kind, answer.content)
     for chunk in events(shared.complete(**completion, **options)):
-        CompletionChunk.model_validate(chunk)
+        as_described(CompletionChunk, json.dumps(chunk))
     for chunk in events(shared.chat(**chat, **options)):
-        ChatCompletionChunk.model_validate(chunk)
+        as_described(ChatCompletionChunk, json.dumps(chunk))
 
 
 def test_sessions_are_as_they_are_described(shared: LiveServer) -> None:
-    session = SessionCard.model_validate(shared.http.post("/v1/sessions", json={}).json())
+    session = as_described(SessionCard, shared.http.post("/v1/sessions", json={}).content)
     path = f"/v1/sessions/{session.id}"
 
     def post(verb: str, **body: Any) -> httpx.Response:
         return shared.http.post(f"{path}/{verb}", json=body)
 
-    SessionCard.model_validate(post("append", input="x").json())
-    Completion.model_validate(post("generate", max_tokens=2).json())
-    SessionList.model_validate(shared.http.get("/v1/sessions").json())
-    SessionWithEvents.model_validate(shared.http.get(path).json())
-    ClosedSession.model_validate(shared.http.delete(path).json())
+    as_described(SessionCard, post("append", input="x").content)
+    as_described(Completion, post("generate", max_tokens=2).content)
+    as_described(SessionList, shared.http.get("/v1/sessions").content)
+    as_described(SessionWithEvents, shared.http.get(path).content)
+    as_described(ClosedSession, shared.http.delete(path).content)
 
 
 def test_a_page_tells_it_without_anything_from_elsewhere(shared: LiveServer) -> None:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from quire.http import garbage
+from quire.http import serving
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
 from quire.http.histograms import StepHistogram
@@ -234,15 +234,15 @@ def test_all_that_lives_is_looked_through_while_that_is_little(
         get_threshold=lambda: (700, 10, most),
         collect=lambda: looks.append(threading.get_ident()),  # other tests' servers look as well
     )
-    monkeypatch.setattr(garbage, "gc", own)
-    garbage.collect(living=1_000)
+    monkeypatch.setattr(serving, "gc", own)
+    serving.collect(living=1_000)
     assert looks.count(threading.get_ident()) == 0
-    garbage.collect(living=3)
+    serving.collect(living=3)
     assert looks.count(threading.get_ident()) == 1
     counts[2] = 9  # it is not due
-    garbage.collect(living=3)
+    serving.collect(living=3)
     counts[2], most = 10, 10  # Python does it
-    garbage.collect(living=3)
+    serving.collect(living=3)
     assert looks.count(threading.get_ident()) == 1
 
 

@@ -12,7 +12,7 @@ import pytest
 from fastapi import Request
 
 from quire.http import page
-from quire.http.guards.logins import COOKIE, LASTS, PAGE_HEADER, Logins
+from quire.http.guards.keys import COOKIE, LASTS, PAGE_HEADER, Logins
 from quire.http.live.bundle import bundle
 from quire.http.live.files import INDEX, Files
 from support.live_server import LiveServer, live_server
@@ -129,6 +129,13 @@ def test_a_login_takes_the_place_of_a_key_for_the_page_alone() -> None:
 )
 def test_no_other_token_is_a_login(token: str) -> None:
     assert Logins([KEY]).key(token, time.time()) == b""
+
+
+def test_a_login_ends_with_its_time() -> None:
+    now = time.time()
+    token = Logins.token(KEY.encode(), now)
+    assert Logins([KEY]).key(token, now + LASTS - 2) == KEY.encode()
+    assert Logins([KEY]).key(token, now + LASTS + 1) == b""
 
 
 def test_a_login_ends_with_its_key_and_not_with_the_process() -> None:

@@ -9,8 +9,12 @@ import pytest
 
 from quire.core.protocol import SamplingParams
 from quire.core.protocol.parameters import description
-from quire.http.openai.requests import ChatRequest, CompletionRequest, GenerationRequest
-from quire.http.session_types import TurnRequest
+from quire.http.openai.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    TurnRequest,
+)
 
 BODIES = [CompletionRequest, ChatRequest, TurnRequest]
 

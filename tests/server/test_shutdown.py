@@ -220,7 +220,7 @@ def test_the_process_is_gone_whatever_hangs(place: str, how: str, tmp_path: Path
 def test_a_reader_of_the_log_who_has_stopped_stops_nobody(form: str, tmp_path: Path) -> None:
     setup = f"""
 import os, warnings
-from quire.http.logs import set_format
+from quire.http.serving import set_format
 os.dup2(2, 1)
 warnings.simplefilter("always")
 def says(step):

@@ -13,7 +13,7 @@ from starlette.types import Message
 
 from quire.core.errors import EngineError
 from quire.engine.delivery import OutputCollector
-from quire.http.answers.streaming import EventStream, Json
+from quire.http.answers.streaming import EventStream
 from support.live_server import LiveServer, events, live_server
 
 FOX = "🦊 and 漢字"  # whose first character takes several tokens
@@ -59,11 +59,11 @@ def test_the_first_chunk_comes_with_the_first_token(server: LiveServer, chat: bo
         assert list(lines)[-2] == "data: [DONE]"
 
 
-def sent(*batches: list[Json] | Exception) -> list[Message]:
+def sent(*batches: list[Any] | Exception) -> list[Message]:
     """What a stream of these values sends."""
     messages: list[Message] = []
 
-    async def values() -> AsyncGenerator[list[Json], None]:
+    async def values() -> AsyncGenerator[list[Any], None]:
         for batch in batches:
             if isinstance(batch, Exception):
                 raise batch

@@ -21,7 +21,7 @@ from quire.core.errors import ConfigError
 from quire.engine.capabilities import Capabilities
 from quire.engine.tracing import spans as spans_module
 from quire.http.config.server import ServerConfig
-from quire.http.logs import JSONLines
+from quire.http.serving import JSONLines
 from support.live_server import LiveServer, eventually, live_server
 from support.trace_collector import Collector, attributes, collector
 
@@ -285,6 +285,6 @@ def test_the_packages_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ServerConfig(otlp_traces_endpoint="http://a").otlp_traces_endpoint == (
         "http://a/v1/traces"
     )
-    monkeypatch.setattr("quire.http.config.traces._PACKAGES", ("no_such_package.trace",))
+    monkeypatch.setattr("quire.http.config.server._TRACES_PACKAGES", ("no_such_package.trace",))
     with pytest.raises(ConfigError, match=r"pip install 'quire\[otel\]'"):
         ServerConfig(otlp_traces_endpoint="http://a")

@@ -16,7 +16,7 @@ import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from quire.http.guards.connections import Connection, Connections
+from quire.http.guards.connections import ClientConnection, Connections
 from quire.http.guards.hang_up import CancelOnDisconnect
 from quire.http.guards.turns import Haste, Turnstile
 
@@ -117,7 +117,7 @@ class Wire(asyncio.Transport):
         self.paused = False
 
 
-Connect = Callable[..., Connection]
+Connect = Callable[..., ClientConnection]
 
 
 @contextmanager
@@ -126,8 +126,8 @@ def connecting(app: Any, most: int = 100) -> Iterator[Connect]:
     config = uvicorn.Config(app, log_config=None, lifespan="off", proxy_headers=False)
     others, state = Connections(most, 60.0), ServerState()
 
-    def connect(received: bytes, host: str = "a") -> Connection:
-        connection = Connection(others, config=config, server_state=state, app_state={})
+    def connect(received: bytes, host: str = "a") -> ClientConnection:
+        connection = ClientConnection(others, config=config, server_state=state, app_state={})
         connection.connection_made(Wire(host))
         connection.data_received(received)
         return connection
@@ -270,7 +270,7 @@ def test_who_leaves_leaves_no_garbage(received: bytes, gone: Exception | None) -
             for _ in range(20):
                 await asyncio.sleep(0)
 
-    left: list[weakref.ref[Connection]] = []
+    left: list[weakref.ref[ClientConnection]] = []
     gc.disable()
     try:
         asyncio.run(main())
@@ -304,5 +304,38 @@ def test_those_who_hang_up_together_are_let_go_one_after_the_other() -> None:
         await asyncio.gather(*asked)
         await turns.end()
         assert turns.order == "....."
+
+    asyncio.run(main())
+
+
+def test_who_hangs_up_once_the_answer_is_done_cancels_nothing() -> None:
+    """One of those who leave together is let go in a later turn: by then his answer may be done."""
+
+    async def main() -> None:
+        gone, ended = asyncio.Event(), []
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await gone.wait()
+            await asyncio.sleep(0)
+
+        async def receive() -> Message:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            raise AssertionError("nobody is there")
+
+        guarded = CancelOnDisconnect(app)
+
+        async def serve(number: int) -> None:
+            await guarded({"type": "http", "method": "POST"}, receive, send)
+            await asyncio.sleep(0.01)  # what a server does after an answer
+            ended.append(number)
+
+        asked = [asyncio.create_task(serve(number)) for number in range(3)]
+        await asyncio.sleep(0.01)
+        gone.set()
+        await asyncio.gather(*asked)
+        assert ended == [0, 1, 2]
 
     asyncio.run(main())

@@ -19,10 +19,11 @@ from quire.http.vectors.answers import (
     LlamaCppEmbedding,
     OllamaEmbedding,
     OllamaEmbeddings,
-    Ranking,
+    Reranked,
     ScoreList,
 )
 from quire.http.vectors.bodies import EmbeddingRequest
+from support.described import as_described
 from support.fake_model import WIDTH
 from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer, eventually, live_server
 
@@ -123,9 +124,9 @@ def test_vectors_are_as_long_and_as_special_as_any_door_asks(shared: LiveServer)
 def test_pairs_are_scored_and_documents_ranked(shared: LiveServer) -> None:
     query, others = TEXTS[0], [TEXTS[1], TEXTS[0], "a penguin"]
     scored = shared.http.post("/score", json={"text_1": query, "text_2": others})
-    scores = [one.score for one in ScoreList.model_validate_json(scored.content).data]
+    scores = [one.score for one in as_described(ScoreList, scored.content).data]
     ranked = shared.http.post("/v1/rerank", json={"query": query, "documents": others, "top_n": 2})
-    results = Ranking.model_validate_json(ranked.content).results
+    results = as_described(Reranked, ranked.content).results
     best = sorted(range(3), key=lambda i: -scores[i])[:2]
     assert [one.index for one in results] == best
     assert [one.relevance_score for one in results] == [scores[i] for i in best]
@@ -140,15 +141,15 @@ def test_other_doors(shared: LiveServer) -> None:
     expected = vectors(shared, input=TEXTS)
     post = shared.http.post
     ollama = post("/api/embed", json={"model": f"{MODEL}:latest", "input": TEXTS})
-    assert OllamaEmbeddings.model_validate_json(ollama.content).embeddings == expected
+    assert as_described(OllamaEmbeddings, ollama.content).embeddings == expected
     older = post("/api/embeddings", json={"model": MODEL, "prompt": TEXTS[0]})
-    assert OllamaEmbedding.model_validate_json(older.content).embedding == expected[0]
+    assert as_described(OllamaEmbedding, older.content).embedding == expected[0]
     assert post("/api/embed", json={"model": MODEL}).json()["embeddings"] == []
-    theirs = post("/embedding", json={"content": TEXTS}).json()
-    assert [LlamaCppEmbedding.model_validate(one).embedding for one in theirs] == [
-        [one] for one in expected
-    ]
-    EmbeddingList.model_validate_json(embed(shared, input=TEXTS).content)
+    theirs = as_described(
+        list[LlamaCppEmbedding], post("/embedding", json={"content": TEXTS}).content
+    )
+    assert [one.embedding for one in theirs] == [[one] for one in expected]
+    as_described(EmbeddingList, embed(shared, input=TEXTS).content)
 
 
 @pytest.mark.parametrize(

@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 _LEFT = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.so")
-_COMPILED = ("quire.kernels._native", "quire.capabilities.speculation._native")
+_FIND_COMPILED = """import importlib.util
+for module in ("quire.kernels._native", "quire.capabilities.speculation._native"):
+    if (found := importlib.util.find_spec(module)) is not None:
+        print(module, found.origin)
+"""
 # An installation that points at the sources (pip install --editable) goes before PYTHONPATH.
-_POINTS_ELSEWHERE = """import sys
+POINTS_NOWHERE = """import sys
 sys.meta_path[:] = [one for one in sys.meta_path if "Redirecting" not in type(one).__name__]
 """
 
 
+@cache
+def _compiled() -> dict[str, str]:
+    """Files of what is written in C++, by module; without importing anything here."""
+    run = subprocess.run([sys.executable, "-c", _FIND_COMPILED], capture_output=True, text=True)
+    return dict(line.split(" ", 1) for line in run.stdout.splitlines())
+
+
 class CopiedTree:
-    """The copy. Each change has a time of its own, so that Python compiles it anew."""
+    """The copy. Each change has a time of its own, so that Python compiles it anew.
+
+    environment: of processes that are to import it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "tree"
         shutil.copytree(ROOT, self.root, ignore=_LEFT)
-        for module in _COMPILED:
-            found = importlib.util.find_spec(module)
-            if found is not None and found.origin is not None:
-                room = self.root.joinpath("src", *module.split(".")[:-1])
-                shutil.copy(found.origin, room)
-        self.root.joinpath("sitecustomize.py").write_text(_POINTS_ELSEWHERE)
+        for module, file in _compiled().items():
+            shutil.copy(file, self.root.joinpath("src", *module.split(".")[:-1]))
+        self.root.joinpath("sitecustomize.py").write_text(POINTS_NOWHERE)
         self._changes = 0
+        sources = ("", "tests", "src", "lab/src", "cluster/src")
+        self.paths = [str(self.root / source) for source in sources]
+        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(self.paths)}
+        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)  # the copy is run often
 
     def write(self, file: str, text: str) -> None:
         """Also a new file."""
@@ -49,14 +64,10 @@ class CopiedTree:
 
     def run(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         """A Python in the copy, whose ``quire`` is the copy's."""
-        sources = ("", "tests", "src", "lab/src", "cluster/src")
-        paths = os.pathsep.join(str(self.root / source) for source in sources)
-        environment = {**os.environ, "PYTHONPATH": paths}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # the copy is run often
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=self.root,
-            env=environment,
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=timeout,

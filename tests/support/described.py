@@ -10,6 +10,10 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 from jsonschema import Draft202012Validator
+from msgspec import convert
+from msgspec.json import schema_components
+
+from quire.http.description.openapi import schemas_of
 
 _MOST = 2**20  # bytes of an answer that is looked at
 
@@ -36,7 +40,16 @@ class Described:
             _compare(_described(self._app), f"{where} {status}", told[status], response.content)
 
 
-def _compare(document: Any, where: str, told: Any, content: bytes) -> None:
+def as_described(kind: Any, content: str | bytes) -> Any:
+    """JSON as an answer of that type; AssertionError if it is not as such are described."""
+    (schema,), _ = schema_components([kind], ref_template="#/components/schemas/{name}")
+    document = {"components": {"schemas": schemas_of([kind])}}
+    told = {"content": {"application/json": {"schema": schema}}}
+    _compare(document, str(kind), told, content)
+    return convert(json.loads(content), kind)
+
+
+def _compare(document: Any, where: str, told: Any, content: str | bytes) -> None:
     schema = told.get("content", {}).get("application/json", {}).get("schema")
     assert schema is not None, f"of the JSON of {where} nothing is told"
     whole = json.dumps({**schema, "components": document["components"]}, sort_keys=True)

@@ -1,1 +1,1 @@
-"""Several engines that serve together, as an application of Ray Serve's."""
+"""Several engines behind one address, as an application of Ray Serve."""

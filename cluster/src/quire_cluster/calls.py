@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 
 class ReplicaCall(NamedTuple):
-    """A request for the app, received whole. scope: of ASGI, as far as it can be sent."""
+    """A request for the app, with its whole body. scope: ASGI's, without what cannot be sent."""
 
     scope: dict[str, Any]
     body: bytes
 
 
 class Whole(NamedTuple):
-    """A whole answer. role: of the replica, as an engine's setting of that name has it."""
+    """A complete answer. role: the replica's, as in the engine's setting of that name."""
 
     replica: str
     status: int
@@ -23,7 +23,7 @@ class Whole(NamedTuple):
 
 
 def merge_metrics(answers: Iterable[Whole]) -> str:
-    """Prometheus's text of all replicas, each of its samples labelled with its replica."""
+    """Prometheus's text of all replicas, with a label for the replica in each sample."""
     headers: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for one in answers:
@@ -43,7 +43,7 @@ def merge_metrics(answers: Iterable[Whole]) -> str:
 
 
 def _labelled(sample: str, labels: str) -> str:
-    """name{a="b"} 1 with more labels; replicas' names need no escapes."""
+    """A sample such as name{a="b"} 1 with one label more; names of replicas need no escapes."""
     name, brace, rest = sample.partition("{")
     if brace:
         return f"{name}{{{labels},{rest}"

@@ -15,7 +15,7 @@ from quire.engine.streams import last_words
 from quire.http.config.server import ServerConfig
 from quire.kernels.threads import usable_cpus
 from quire.tools.commands.command import ELSEWHERE, Command
-from quire.tools.commands.flags import add_engine_flags, add_flag, add_server_flags, help_of
+from quire.tools.commands.flags import add_settings, help_of
 from quire.tools.commands.parser import Parser
 from quire_cluster.config import DeployConfig, DeploySettings
 
@@ -23,16 +23,7 @@ from quire_cluster.config import DeployConfig, DeploySettings
 def add_deploy(parser: Parser) -> None:
     parser.add_config_file()
     parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
-    group = parser.add_argument_group("replicas")
-    for field in fields(DeployConfig):
-        add_flag(group, field.name, str(field.type), field.default, field.metadata["help"])
-    for same in ("--num-replicas", "--decode-replicas"):
-        group.add_argument(
-            same, dest="replicas", type=int, default=argparse.SUPPRESS, metavar="N",
-            help="the same as --replicas",
-        )  # fmt: skip
-    add_engine_flags(parser)
-    add_server_flags(parser)
+    add_settings(parser, [DeployConfig, EngineConfig, ServerConfig])
 
 
 def deploy(arguments: argparse.Namespace) -> int:
@@ -45,7 +36,7 @@ def deploy(arguments: argparse.Namespace) -> int:
     from quire.http.guards.listening import bound
     from quire_cluster.running import run
 
-    if settings.deploy.address is None:  # of another machine's port nobody knows
+    if settings.deploy.address is None:  # ports of other machines are unknown
         with bound(settings.server.host, settings.server.port) as sockets:
             port = sockets[0].getsockname()[1]
         settings = settings._replace(server=replace(settings.server, port=port))
@@ -53,12 +44,12 @@ def deploy(arguments: argparse.Namespace) -> int:
     if left is not None:
         print(f"quire deploy: {left}", file=sys.stderr, flush=True)
         last_words()
-        os._exit(1)  # what is left is waited for by nobody, at this process's exit neither
+        os._exit(1)  # without waiting for what is left
     return 0
 
 
 def check_room(settings: DeploySettings) -> None:
-    """ConfigError if a Ray of our own could not start all replicas on this machine."""
+    """ConfigError if this machine has too few CPUs for all replicas of a Ray of its own."""
     threads, most, cpus = settings.engine.threads or 1, settings.deploy.most, usable_cpus()
     if settings.deploy.address is None and threads * most > cpus:
         each = "1 thread" if threads == 1 else f"{threads} threads"

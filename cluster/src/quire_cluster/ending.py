@@ -1,4 +1,4 @@
-"""What is done at the end, all of it within a time: who should answer may not be reachable."""
+"""Shutdown in a bounded time: whatever should answer may be unreachable."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 
-_LOOK = 0.1  # seconds between two looks whether it is to go on
+_LOOK = 0.1  # seconds between two checks of ``enough``
 
 
 class TimedEnding:
-    """Does one thing after the other, until one fails or the time is over; then nothing more.
+    """Runs acts one after the other until one fails or time is up; then no more.
 
-    left: what was not done then, and why, in words.
+    left: the acts that were not done, and why, in words; None: all were.
     """
 
     def __init__(self) -> None:
@@ -21,15 +21,15 @@ class TimedEnding:
         self._deadline = math.inf
 
     def within(self, seconds: float) -> None:
-        """From now on there is no more time than that."""
+        """Set a deadline, this many seconds from now."""
         self._deadline = min(self._deadline, time.monotonic() + seconds)
 
     def do(
         self, what: str, act: Callable[[], object], enough: threading.Event | None = None
     ) -> None:
-        """In a thread of its own, which is left behind if it does not come back.
+        """Run an act in a thread of its own, which is abandoned if it does not return in time.
 
-        enough: once it is set, nobody waits for the act.
+        enough: an event that ends the wait for the act.
         """
         if self.left is not None:
             return

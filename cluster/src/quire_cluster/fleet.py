@@ -1,4 +1,4 @@
-"""The replicas as the gateway asks them: over Ray Serve."""
+"""The replicas as the gateway calls them, over Ray Serve."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from quire.http.errors import EngineUnavailableError
 from quire_cluster.calls import ReplicaCall, Whole
 from quire_cluster.routing import Hint
 
-_ACCEPTED = 30.0  # seconds until a replica has taken a request: none may be there for a while
-_AGAIN = 2.0  # seconds after which one may be
-_TOLD = 10.0  # seconds for all replicas to tell something
+_ACCEPTED = 30.0  # seconds to find a replica for a request; there may be none for a while
+_AGAIN = 2.0  # seconds between two tries
+_TOLD = 10.0  # seconds for all replicas to answer
 
 
 class Fleet:
-    """All replicas: of the deployment that answers, and of the others beside it."""
+    """All replicas: those of the deployment that answers, and the prefill replicas."""
 
     def __init__(self, answering: DeploymentHandle[Any], *others: DeploymentHandle[Any]) -> None:
         self._all = [answering, *others]
@@ -45,25 +45,25 @@ class Fleet:
             answer.cancel()
 
     async def ask_all(self, call: ReplicaCall) -> list[Whole]:
-        """What each says; those that do not answer are left out."""
+        """The answers of all replicas; those that do not answer are left out."""
         told = [one for one in await self._tell("whole_answer", call) if isinstance(one, Whole)]
         if not told:
             raise EngineUnavailableError("no replica answers")
         return sorted(told)
 
     async def stop(self) -> None:
-        """End all engines; what they run ends with an error."""
+        """End all engines; requests that run end with an error."""
         await self._tell("stop")
 
     async def _tell(self, method: str, *arguments: Any) -> list[Any]:
-        """What all say to that, or what became of them."""
+        """The answers of all replicas to a call, or the errors in their place."""
         asked = (self._ask_of(handle, method, arguments) for handle in self._all)
         return [one for told in await asyncio.gather(*asked) for one in told]
 
     async def _ask_of(
         self, handle: DeploymentHandle[Any], method: str, arguments: tuple[Any, ...]
     ) -> list[Any]:
-        """None, where none is there."""
+        """The answers of one deployment's replicas; None: it has none."""
         with contextlib.suppress(TimeoutError, RayError, RayServeException):
             said = handle.broadcast(method, *arguments)
             return list(await said.results_async(timeout_s=_TOLD, return_exceptions=True))

@@ -1,4 +1,4 @@
-"""The gateway: it takes requests as a server does, and has replicas answer them."""
+"""The gateway: receives requests as a server does, and forwards them to replicas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from quire.core.errors import QuireError
 from quire.http.answers.streaming import last_words
 from quire.http.config.server import ServerConfig
-from quire.http.error_shapes import shape_for
+from quire.http.error_shapes import route_path
 from quire.http.errors import REQUEST_ID, explain, refusal
 from quire.http.guards.bodies import LARGEST_BODY, Bodies
 from quire.http.guards.draining import Drain, RefuseWhileDraining
@@ -31,28 +31,30 @@ from quire_cluster.routing import Hint, hint_of
 
 _SENT = ("type", "http_version", "method", "scheme", "path", "raw_path", "query_string",
          "root_path", "client", "server")  # fmt: skip
-_ENVELOPE_S = {b"x-request-id", b"vary"}  # headers that ours puts around everything
+_ENVELOPE_S = {b"x-request-id", b"vary"}  # headers that the gateway itself sets
 _ORIGINS_S = b"access-control-"
-_SMALL = 2**16  # bytes: read at once, since a thread costs more
+_SMALL = 2**16  # bytes: parsed in the event loop, since a thread costs more
 
 
 class Replicas(Protocol):
-    """Those that answer."""
+    """The replicas that answer."""
 
     def ask(self, call: ReplicaCall, hint: Hint) -> AsyncGenerator[list[Message], None]:
-        """What one of them says, as it comes. QuireError if none can, or it is gone."""
+        """Messages of one replica's answer as they arrive. QuireError: none can answer, or it is
+        gone.
+        """
         ...
 
     async def ask_all(self, call: ReplicaCall) -> list[Whole]: ...
 
 
 def make_gateway(replicas: Replicas, config: ServerConfig, adapters: frozenset[str]) -> Gateway:
-    """adapters: their names, which keep what is computed with them apart."""
+    """adapters: their names, which salt the prefix cache."""
     return Gateway(_Relay(replicas, config, adapters), config)
 
 
 class Gateway:
-    """What stands between the network and a server's routes, around what stands for them."""
+    """The checks between the network and a server's routes, around a relay to the replicas."""
 
     def __init__(self, relay: _Relay, config: ServerConfig) -> None:
         self.drain = Drain()
@@ -70,7 +72,7 @@ class Gateway:
 
 
 async def _unnamed(send: Send, message: Message) -> None:
-    """Ray's proxy tells the request's id itself."""
+    """Without the request id, which Ray's proxy sets itself."""
     if message["type"] == "http.response.start":
         headers = [one for one in message["headers"] if one[0] != b"x-request-id"]
         message = {**message, "headers": headers}
@@ -85,7 +87,7 @@ class _Health:
         self._drain = drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = scope["path"].removeprefix(scope.get("root_path", ""))
+        asked = route_path(scope)
         refused = self._drain.begun and asked in ("/health", "/ping")
         await (self._drain.refusal() if refused else self._app)(scope, receive, send)
 
@@ -109,7 +111,7 @@ class _Relay:
         try:
             async with self._bodies.whole(Request(scope, receive)) as body:
                 call = ReplicaCall(_sendable(scope), bytes(body))
-            join = self._by_all.get((scope["method"], _path(scope)))
+            join = self._by_all.get((scope["method"], route_path(scope)))
             if join is not None:
                 answers = await self._replicas.ask_all(call)
                 response = await asyncio.to_thread(_joined, answers, join)
@@ -121,11 +123,13 @@ class _Relay:
             await answer.fail(error)
 
     async def _hint(self, scope: Scope, call: ReplicaCall) -> Hint:
-        look = partial(self._look, _path(scope), call.body, scope["state"].get(KEY_NAME, ""))
+        look = partial(self._look, route_path(scope), call.body, scope["state"].get(KEY_NAME, ""))
         return look() if len(call.body) <= _SMALL else await self._bodies.apart(look)
 
     def _look(self, path: str, content: bytes, key: str) -> Hint:
-        """What is no JSON says nothing; the replica that gets it refuses it."""
+        """The facts in a body by which it is routed; a body that is not JSON has none, and the
+        replica refuses it.
+        """
         try:
             body = from_json(content) if content else {}
         except ValueError:
@@ -138,12 +142,12 @@ class _Relay:
 
 
 class _PassedAnswer:
-    """An answer that is passed on, and what becomes of it if its replica is gone."""
+    """An answer that is passed on, also when its replica is gone."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope = scope
         self._send = send
-        self._media_type: str | None = None  # once it has begun
+        self._media_type: str | None = None  # after its beginning
 
     async def pass_on(self, messages: list[Message]) -> None:
         for message in messages:
@@ -156,15 +160,14 @@ class _PassedAnswer:
     async def fail(self, error: Exception) -> None:
         if self._media_type is None:
             return await refusal(self._scope, error)(self._scope, _nothing, self._send)
-        path, (status, body) = _path(self._scope), explain(error)
-        words = last_words(path, self._media_type, shape_for(self._scope)(status, body))
+        words = last_words(self._scope, self._media_type, explain(error))
         if words is None:
-            raise error  # so that the connection is broken off
+            raise error  # so that the connection breaks
         await self._send({"type": "http.response.body", "body": words})
 
 
 def _sendable(scope: Scope) -> dict[str, Any]:
-    """As another process can have it; with the name that the request goes by here."""
+    """The scope as another process can receive it, with the request's id here."""
     own_id = scope["state"][REQUEST_ID].encode()
     headers = [one for one in scope["headers"] if one[0] != b"x-request-id"]
     told = {name: scope[name] for name in _SENT if name in scope}
@@ -175,17 +178,12 @@ def _is_envelope_s(name: bytes) -> bool:
     return name in _ENVELOPE_S or name.startswith(_ORIGINS_S)
 
 
-def _path(scope: Scope) -> str:
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
-
-
 async def _nothing() -> Message:
     return {"type": "http.disconnect"}
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """The gateway has nothing to start or to end."""
+    """The app's lifespan: the gateway has nothing to start or end."""
     while True:
         kind = (await receive())["type"]
         await send({"type": f"{kind}.complete"})
@@ -193,7 +191,7 @@ async def _live(receive: Receive, send: Send) -> None:
             return
 
 
-# -- what all replicas are asked for -------------------------------------------------------------
+# -- answers of all replicas ---------------------------------------------------------------------
 
 
 def _joined(answers: list[Whole], join: Callable[[list[Whole]], Response]) -> Response:

@@ -1,8 +1,8 @@
-"""Ends what a Ray of our own has left, if this process is ended by force.
+"""Ends the processes of our own Ray if this process is killed.
 
-Of what ``ray.init`` starts, most ends with who has called it. The agents that its raylet has
-started go on for minutes, trying to tell a server that is gone as well. So a process that does
-nothing but wait, and needs neither Ray nor Quire, holds the other end of a pipe.
+Most of what ``ray.init`` starts ends with its caller. But the agents that its raylet started go on
+for minutes, and try to reach a server that is gone. So a process that only waits, and needs neither
+Ray nor Quire, holds the other end of a pipe.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _GRACE = 5.0  # seconds for processes to end by themselves
-_DYING = 1.0  # seconds that one who is killed may take
+_DYING = 1.0  # seconds that a killed process may take
 _LOOK = 0.1
 
 
 class Keeper:
-    """To be told of processes while it lives, and closed when these have been ended.
+    """Takes note of processes while it lives, and is closed when they have ended.
 
-    Only what it was told of is ever ended, and only if it is that process still.
+    Only processes that it has noted are ever ended, and only if they are still the same ones.
     """
 
     def __init__(self, grace: float = _GRACE) -> None:
@@ -34,22 +34,22 @@ class Keeper:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # what is sent to a group or a terminal is not for it
+            start_new_session=True,  # signals to a process group or a terminal must not reach it
             text=True,
         )
 
     def watch(self) -> None:
-        """All processes below this one, which are to end with it."""
+        """Note all processes below this one, to be ended with it."""
         told = self._process.stdin
         assert told is not None
-        with contextlib.suppress(OSError):  # nobody is worth a server's end
+        with contextlib.suppress(OSError):  # the server matters more than what is left
             for pid, began in _below(os.getpid()):
                 if pid != self._process.pid:
                     told.write(f"{pid} {began}\n")
             told.flush()
 
     def close(self) -> None:
-        """Wait until all of them are gone, for at most the time that they may take."""
+        """Wait until all of them are gone, for a bounded time."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -57,7 +57,7 @@ class Keeper:
 
 
 def _below(root: int) -> Iterator[tuple[int, str]]:
-    """The processes that descend from one, each with the time at which it began."""
+    """The descendants of a process, each with the time at which it began."""
     found = {}
     for entry in _PROC.iterdir():
         facts = _facts(int(entry.name)) if entry.name.isdecimal() else None
@@ -85,7 +85,7 @@ def _alive(pid: int, began: str) -> bool:
 
 
 def _keep(grace: float) -> None:
-    """Until the pipe is closed, however; then end what has not ended in time."""
+    """Wait until the pipe closes, for whatever reason; then end what is still running."""
     kept = {tuple(line.split()) for line in sys.stdin}
     left = _wait({(int(pid), began) for pid, began in kept}, grace)
     for pid, _ in left:
@@ -95,7 +95,7 @@ def _keep(grace: float) -> None:
 
 
 def _wait(left: set[tuple[int, str]], seconds: float) -> set[tuple[int, str]]:
-    """Who is there still after at most so many seconds."""
+    """The processes that are still running after this many seconds."""
     deadline = time.monotonic() + seconds
     while left := {one for one in left if _alive(*one)}:
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The prefill replicas as one that answers asks them: over Ray Serve."""
+"""The prefill replicas as a decode replica calls them, over Ray Serve."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 
 
 class Prefillers:
-    """See ``Prefiller``. Whatever becomes of them costs time, and nothing else.
+    """See ``Prefiller``. Their failures cost time, and nothing else.
 
-    seconds: for which one that has a prompt may give no sign of life.
+    seconds: how long one may be silent.
     """
 
     def __init__(self, handle: DeploymentHandle[Any], pairing: Pairing, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Where a replica publishes what its prefix cache holds."""
+"""The ports at which a replica publishes its prefix cache's events."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from quire.engine.config import EngineConfig
 
 
 def with_place(engine: EngineConfig, rank: int, most: int) -> EngineConfig:
-    """The same, that publishes at ports of its own: those of its rank, if they are free.
+    """The config with ports that are free: those of the replica's rank, if possible.
 
-    They may be another replica's, whose rank has changed since, or that has not left yet. Then it
-    is the first of ``most`` ranks whose ports are free, or its own for who finds none, to be told.
+    Another replica may use them, whose rank has changed since, or which has not left yet. Then the
+    ports are those of the first of ``most`` ranks whose ports are free. If none are, they stay the
+    rank's own, and listening fails with its reason.
     """
     events = engine.kv_events
     if events is None:
@@ -31,7 +32,7 @@ def _is_free(events: KVEventsConfig) -> bool:
 
 
 def _can_be_had(addresses: Iterable[str]) -> bool:
-    """Whether they can be listened on; what is connected to, or no port, always can."""
+    """Whether an address can be listened on; one to connect to, or without a port, always can."""
     with ExitStack() as closing:
         for address in filter(is_listened_on, addresses):
             host, _, port = address.removeprefix("tcp://").rpartition(":")

@@ -1,4 +1,4 @@
-"""A replica: an engine, and the app that serves it, in an actor of Ray Serve's."""
+"""A replica: an engine and the app that serves it, in an actor of Ray Serve."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quire.core.protocol import SamplingParams
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
-from quire.http.application import Served, build
+from quire.http.application import ServedApp, build
 from quire.http.config.server import ServerConfig
 from quire_cluster.calls import ReplicaCall, Whole
 from quire_cluster.routing import Hint
@@ -27,7 +27,7 @@ from quire_cluster.rules import ReplicaReport
 
 logger = logging.getLogger(__name__)
 
-_SIGN = 1.0  # seconds between two signs of life
+_SIGN = 1.0  # seconds between two keep-alive messages
 
 
 async def load_replica(
@@ -37,7 +37,9 @@ async def load_replica(
     engines: int,
     prefiller: Prefiller | None = None,
 ) -> Replica:
-    """engines: how many may share this machine's memory. prefiller: for one that decodes."""
+    """Load a replica. engines: how many may share this machine's memory. prefiller: of a decode
+    replica.
+    """
     served = await asyncio.to_thread(build, engine_config, config, name, engines)
     logger.info("replica %s: %s", name, served.capacity.describe())
     transfer = served.engine.capabilities.transfer
@@ -49,9 +51,9 @@ async def load_replica(
 
 
 class Replica:
-    """An engine and its app, as Ray Serve, a gateway and other replicas use them."""
+    """An engine and its app, as Ray Serve, a gateway and other replicas call them."""
 
-    def __init__(self, name: str, served: Served, role: str = "both") -> None:
+    def __init__(self, name: str, served: ServedApp, role: str = "both") -> None:
         self._name, self._role = name, role
         self._app: FastAPI = served.app
         self._engine: AsyncEngine = served.app.state.service.engine
@@ -60,16 +62,17 @@ class Replica:
         self._life.callback(served.engine.close)
 
     async def start(self) -> None:
-        """Run the engine, from the event loop that will use it."""
+        """Run the engine. Called in the event loop that will use it."""
         await self._life.enter_async_context(self._app.router.lifespan_context(self._app))
 
     async def stop(self) -> None:
         await self._life.aclose()
 
     async def answer(self, call: ReplicaCall, hint: Hint) -> AsyncGenerator[list[Message], None]:
-        """What the app says, as it comes; first nothing, to tell that the request is here.
+        """The app's messages as they come; an empty one first, which says that the request has
+        arrived.
 
-        hint: for who chose this replica.
+        hint: for the router that chose this replica.
         """
         yield []
         answer = _AppAnswer(self._app, call)
@@ -90,7 +93,7 @@ class Replica:
     async def prefill(
         self, prompt: Mapping[str, Any], hint: Hint
     ) -> AsyncGenerator[tuple[str, int] | None, None]:
-        """Where the blocks of a prompt can be fetched; before, signs that it is being computed."""
+        """Where the blocks of a prompt can be fetched; until then, keep-alive messages."""
         work = asyncio.create_task(self._prefill(prompt))
         try:
             while not work.done():
@@ -118,13 +121,13 @@ class Replica:
             raise EngineError("the engine is not running")
 
     async def report(self) -> ReplicaReport:
-        """What the engine says of itself, between two steps."""
+        """The engine's report, made between two steps."""
         self._num_reports += 1
         return await self._engine.call(partial(report_of, self._engine.engine, self._num_reports))
 
 
 def report_of(engine: Engine, number: int) -> ReplicaReport:
-    """What an engine has to do, and room for."""
+    """The work and the room that an engine has."""
     usage, queue, stats = engine.scheduler.allocator.usage(), engine.scheduler.queue, engine.stats
     branches = (
         branch for group in (*queue.running, *queue.waiting) for branch in group.branches[:1]
@@ -132,13 +135,13 @@ def report_of(engine: Engine, number: int) -> ReplicaReport:
     backlog = sum(max(0, each.num_prompt_tokens - each.num_computed) for each in branches)
     rate = stats.num_tokens / stats.busy_seconds if stats.busy_seconds else 0.0
     wait, transfer = engine.waiting_room.predicted_wait, engine.capabilities.transfer
-    if isinstance(transfer, BlockServer) and rate:  # nothing but prompts is waited for
+    if isinstance(transfer, BlockServer) and rate:  # only prompts have to wait
         wait = max(wait, backlog / rate)
     return ReplicaReport(number, usage.capacity, usage.free + usage.cached, backlog, wait, rate)
 
 
 class _AppAnswer:
-    """An app at work on one request, and what it has said since it was last asked."""
+    """An app at work on one request, and its messages since the last ``take``."""
 
     def __init__(self, app: FastAPI, call: ReplicaCall) -> None:
         self._body: bytes | None = call.body
@@ -148,24 +151,24 @@ class _AppAnswer:
         self._work.add_done_callback(lambda work: self._news.set())
 
     async def take(self) -> list[Message]:
-        """At least one message, or none at the end. Raises what the app raises."""
+        """One message at least, or none at the end. Raises what the app raises."""
         await self._news.wait()
         self._news.clear()
         said, self._said = self._said, []
         if self._work.done():
-            self._news.set()  # for who asks again
+            self._news.set()  # for the next call
             if not said:
                 await self._work
         return said
 
     async def cancel(self) -> None:
-        """If it has not ended, as when its client has left."""
+        """End the app's work if it has not ended, as when its client has left."""
         self._work.cancel()
         await asyncio.wait([self._work])
 
     async def _receive(self) -> Message:
         if self._body is None:
-            await asyncio.Event().wait()  # who leaves is told otherwise: by ``cancel``
+            await asyncio.Event().wait()  # a client that leaves is reported by ``cancel``
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
 

@@ -1,4 +1,4 @@
-"""Ray Serve's request router, which asks ours."""
+"""Ray Serve's request router, which uses Quire's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quire_cluster.rules import Affinity, Prefix, ReplicaLoad, ReplicaReport, Ro
 
 
 class QuireRouter(RequestRouter):  # type: ignore[misc]  # of which nothing is known here
-    """Every request is looked at by itself: no line, so that none waits for another's replica."""
+    """Routes each request by itself, without a queue, so that none waits for another's replica."""
 
     def initialize_state(self, routing: str = "prefix") -> None:
         self._affinity = Affinity()
@@ -31,7 +31,9 @@ class QuireRouter(RequestRouter):  # type: ignore[misc]  # of which nothing is k
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
-        """Each by itself, the best first: the others are for when it takes no more."""
+        """The replicas for each request, the best first; the others are for when it accepts no
+        more.
+        """
         by_name = {each.replica_id.unique_id: each for each in candidate_replicas}
         return [[by_name[name]] for name in self._ranked(by_name, pending_request)]
 

@@ -24,16 +24,16 @@ _PROMPTS = ("messages", "prompt", "input", "content", "query", "text_1")
 
 
 class Hint(NamedTuple):
-    """replica: the one that keeps what the request is about, if any does."""
+    """replica: the one that keeps what the request refers to, if any does."""
 
     prefix: Prefix = Prefix()
     replica: str | None = None
 
 
 def hint_of(path: str, body: Mapping[str, Any], cache: str) -> Hint:
-    """Of a request for ``path``.
+    """The hint of a request for ``path``.
 
-    cache: what keeps its blocks from being shared with others', its own salt aside.
+    cache: what else than its own salt keeps its blocks apart from others'.
     """
     kept = keeper_of(path) or _keeper_of_input(body)
     salt = body.get("cache_salt")
@@ -41,7 +41,9 @@ def hint_of(path: str, body: Mapping[str, Any], cache: str) -> Hint:
 
 
 def _keeper_of_input(body: Mapping[str, Any]) -> str | None:
-    """Who keeps the response, or an item of one, that a request of /v1/responses goes on from."""
+    """The replica that keeps the response, or the item of one, that a request of /v1/responses
+    continues.
+    """
     items = body.get("input")
     named = [body.get("previous_response_id")]
     if isinstance(items, list):
@@ -56,10 +58,10 @@ def _keeper_of_input(body: Mapping[str, Any]) -> str | None:
 
 
 def prefix_of(body: Mapping[str, Any], cache: str) -> Prefix:
-    """Of a request's body.
+    """The prefix of a request's body.
 
-    Two that begin alike have the same digests as far as they do, and only if they name the same
-    ``cache``: what keeps their blocks apart, such as a salt or an adapter.
+    Two prompts have equal digests as far as they begin alike, if they also have the same ``cache``:
+    whatever keeps their blocks apart, such as a salt or an adapter.
     """
     content = b"".join(_content(body))
     digest, pieces = blake2b(cache.encode("utf-8", "surrogatepass"), digest_size=16).digest(), []
@@ -77,7 +79,9 @@ def _content(body: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def _spelled(value: object) -> Iterator[bytes]:
-    """So that what is longer begins with what is shorter: without a list's end."""
+    """The text of a value without the end of a list, so that a longer list begins with a shorter
+    one.
+    """
     match value:
         case str():
             yield value.encode("utf-8", "surrogatepass")

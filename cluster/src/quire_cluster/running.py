@@ -1,4 +1,4 @@
-"""Replicas from their deployment to their end, in a Ray of their own or one that is there."""
+"""Runs replicas from deployment to shutdown, on a Ray of their own or on an existing cluster."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from quire_cluster.ending import TimedEnding
 from quire_cluster.keeper import Keeper
 from quire_cluster.serve import application, shared_out
 
-_LEAVING = 30.0  # seconds that the end takes at most, beside the requests'
-_OBJECT_STORE = 2**28  # bytes: only large requests lie in it
+_LEAVING = 30.0  # seconds that shutdown may take, on top of the requests'
+_OBJECT_STORE = 2**28  # bytes: only large requests are kept there
 _OWN = re.compile(r"^quire\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 def run(settings: DeploySettings, tell: Callable[[str], None]) -> str | None:
-    """Serve until a signal asks for the end, then let running requests end.
+    """Serve until a signal asks for the end, then let running requests finish.
 
-    What has not ended with it, in words: then Ray, too, would wait at this process's exit.
+    Returns what has not ended, in words: Ray would wait for that, too, at this process's exit.
     """
     settings = shared_out(settings)
     if settings.deploy.address is None:
@@ -47,14 +47,14 @@ def run(settings: DeploySettings, tell: Callable[[str], None]) -> str | None:
         asked.clear()
         ending.within(settings.server.shutdown_timeout + _LEAVING)
         drain(settings, ending, asked)
-    if ending.left is None or place is None:  # of a Ray of our own nothing is left
+    if ending.left is None or place is None:  # a Ray of our own leaves nothing
         return ending.left
     name = settings.deploy.app_name
     return f"{ending.left}: the application {name!r} may be left in the Ray at {place}"
 
 
 def _on_this_machine(settings: DeploySettings) -> DeploySettings:
-    """Blocks are handed over where no other machine reaches them."""
+    """Settings with which blocks are handed over on an address of this machine only."""
     engine = settings.engine
     if engine.role == "both":
         return settings
@@ -64,7 +64,7 @@ def _on_this_machine(settings: DeploySettings) -> DeploySettings:
 
 @contextlib.contextmanager
 def joined(address: str | None, ending: TimedEnding) -> Iterator[None]:
-    """A Ray: the one at ``address``, or one of our own that ends with us."""
+    """A Ray: the cluster at ``address``, or one of our own that ends with us."""
     if address is None:
         with _own_ray(ending):
             yield
@@ -100,7 +100,7 @@ def _own_ray(ending: TimedEnding) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deployed(settings: DeploySettings, ending: TimedEnding) -> Iterator[None]:
-    """The application, from when all its replicas are there."""
+    """The application, once all its replicas run."""
     server, name = settings.server, settings.deploy.app_name
     options = HTTPOptions(
         host=server.host,
@@ -121,7 +121,7 @@ def deployed(settings: DeploySettings, ending: TimedEnding) -> Iterator[None]:
 
 
 def drain(settings: DeploySettings, ending: TimedEnding, asked: Event) -> None:
-    """Refuse what is new, and wait for the rest; a second signal ends it at once."""
+    """Refuse new requests and wait for running ones; a second signal ends the wait."""
 
     def end(seconds: float) -> None:
         serve.get_app_handle(settings.deploy.app_name).end.remote(seconds).result()
@@ -133,7 +133,7 @@ def drain(settings: DeploySettings, ending: TimedEnding, asked: Event) -> None:
 
 
 def describe(settings: DeploySettings) -> str:
-    """Where the replicas are served, and what they are."""
+    """The address and the replicas, in words."""
     engine, server, deploy = settings
     scheme = "http" if server.ssl_certfile is None else "https"
     host = f"[{server.host}]" if ":" in server.host else server.host
@@ -150,7 +150,7 @@ def describe(settings: DeploySettings) -> str:
 
 
 def _events(settings: DeploySettings) -> str:
-    """Where they are published, of the first replica to the last."""
+    """Where events are published, from the first replica to the last."""
     events, most = settings.engine.kv_events, settings.deploy.most
     if events is None:
         return ""
@@ -169,7 +169,7 @@ def _logs() -> str:
 
 
 def _why(name: str) -> str | None:
-    """What the engine that could not be started has said."""
+    """The error of the engine that could not be started."""
     told = serve.status().applications.get(name)
     messages = [] if told is None else [each.message for each in told.deployments.values()]
     found = _OWN.findall("\n".join(messages))
@@ -178,10 +178,10 @@ def _why(name: str) -> str | None:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[Event]:
-    """Set by each signal that asks for the end. Ray has set handlers of its own before."""
+    """An event that each signal to end sets. Ray sets handlers of its own before."""
     asked = Event()
     kinds = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup has asked for
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup wants it
         kinds.append(signal.SIGHUP)
     before = [signal.signal(kind, lambda number, frame: asked.set()) for kind in kinds]
     try:

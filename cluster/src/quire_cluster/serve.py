@@ -1,4 +1,4 @@
-"""The application that Ray Serve runs: a gateway, and behind it replicas."""
+"""The application that Ray Serve runs: a gateway, and replicas behind it."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from quire_cluster.rules.scaling import recorded
 
 ENGINES, PREFILLERS = "Engine", "Prefill"
 
-_ANY = 100_000  # requests at once: how many there may be is the engines' to say
-_REPORTS = 1.0  # seconds between two of a replica's
-_LOOK_BACK = 15.0  # seconds over which what it says for scaling is averaged
-_CLOSING = 15.0  # seconds that an end takes beside the requests'
-_SLOWEST = 5.0  # seconds until who is told of an error has it
-_TICK = 0.1  # seconds between two looks whether a replica that leaves has answered all
+_ANY = 100_000  # requests at once; the engines set the limit
+_REPORTS = 1.0  # seconds between two reports of a replica
+_LOOK_BACK = 15.0  # seconds over which its figures for scaling are averaged
+_CLOSING = 15.0  # seconds that shutdown takes on top of the requests'
+_SLOWEST = 5.0  # seconds in which an error reaches its client
+_TICK = 0.1  # seconds between two checks that a leaving replica has answered all
 _TRIES = 2  # to load the model
-_HEALTH = 5.0  # seconds between two of its checks
+_HEALTH = 5.0  # seconds between two health checks
 
 
 @serve.ingress()
 class GatewayDeployment:
-    """Takes the requests, and has the replicas answer them: those of the first handle."""
+    """Receives requests, and forwards them to the replicas of the first handle."""
 
     def __init__(
         self, replicas: list[DeploymentHandle[Any]], config: ServerConfig, adapters: frozenset[str]
@@ -55,14 +55,14 @@ class GatewayDeployment:
         return self._gateway
 
     async def end(self, seconds: float) -> None:
-        """Refuse what is new; what has not ended after so long ends with an error."""
+        """Refuse new requests; those that run longer than this end with an error."""
         await self._gateway.drain.ended(seconds)
         await self._fleet.stop()
         await self._gateway.drain.ended(_SLOWEST)
 
 
 class EngineDeployment:
-    """A replica, put together where it runs."""
+    """A replica, assembled where it runs."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self,
@@ -71,7 +71,7 @@ class EngineDeployment:
         deploy: DeployConfig,
         prefill: DeploymentHandle[Any] | None = None,
     ) -> None:
-        """prefill: who computes prompts for this one."""
+        """prefill: the replicas that compute prompts for this one."""
         wait_briefly()  # before torch is loaded
         from quire_cluster.replica import load_replica
 
@@ -80,7 +80,7 @@ class EngineDeployment:
         name, rank = context.replica_tag, context.rank.rank
         if engine.role == "prefill":
             engine, rank = _with_address(engine), deploy.answering.most + rank
-        engine = with_place(engine, rank, 2 * deploy.most)  # as others take their places
+        engine = with_place(engine, rank, 2 * deploy.most)  # when others have replaced it
         prefillers = None if prefill is None else _prefillers(prefill, engine, deploy)
         self._replica = replica = await load_replica(name, engine, server, deploy.most, prefillers)
         self.answer, self.whole_answer, self.prefill, self.stop = (
@@ -96,12 +96,12 @@ class EngineDeployment:
     async def record_autoscaling_stats(self) -> dict[str, float]:
         return recorded(await self._replica.report())
 
-    async def __del__(self) -> None:  # as Ray Serve calls it
+    async def __del__(self) -> None:  # the replica's name in Ray Serve
         await self.stop()
 
 
 def _log(config: ServerConfig) -> None:
-    """What Quire tells, where Ray Serve writes down what it tells of this actor."""
+    """Send Quire's log to the log that Ray Serve keeps for this actor."""
     from quire.http.serving import set_level
 
     set_level(config.uvicorn_log_level)
@@ -111,7 +111,7 @@ def _log(config: ServerConfig) -> None:
 
 
 def build_app(args: Mapping[str, Any]) -> Application:
-    """For ``serve run`` and Ray's config files: the flags of ``quire deploy`` by their names."""
+    """The application for ``serve run`` and Ray's config files, by ``quire deploy``'s flags."""
     given = {name.replace("-", "_"): value for name, value in args.items()}
     for name in ("host", "port", "ssl_keyfile", "ssl_certfile", "address", "app_name"):
         if name in given:
@@ -127,7 +127,7 @@ def build_app(args: Mapping[str, Any]) -> Application:
 
 
 def _read(value: object, kind: str | None) -> object:
-    """A setting that ``serve run`` has as a text, and that is none."""
+    """A setting that ``serve run`` gives as a text though it is not one."""
     if isinstance(value, str) and kind is not None and not {"str", "Mapping"} & _words(kind):
         return yaml.safe_load(value)
     return value
@@ -159,7 +159,7 @@ def application(settings: DeploySettings) -> Application:
 
 
 def _engines(name: str, settings: DeploySettings, span: Span) -> Deployment:
-    """So many replicas, of one role."""
+    """The replicas of one role."""
     server, deploy = settings.server, settings.deploy
     return serve.deployment(
         EngineDeployment,
@@ -180,7 +180,7 @@ def _engines(name: str, settings: DeploySettings, span: Span) -> Deployment:
 
 
 def shared_out(settings: DeploySettings) -> DeploySettings:
-    """The same, on CPUs, with as many threads for each engine as there are cores for it.
+    """The settings with device cpu, and each engine's share of the cores as its threads.
 
     Without the page, which would show one engine's blocks as if they were all.
     """
@@ -193,7 +193,7 @@ def shared_out(settings: DeploySettings) -> DeploySettings:
 
 
 def _number(span: Span, deploy: DeployConfig) -> dict[str, Any]:
-    """Of replicas, and how it changes."""
+    """How many replicas there are, and how that changes, in Ray's terms."""
     if not span.changes:
         return {"num_replicas": span.first}
     targets = {"target_usage": deploy.target_kv_usage, "target_wait": deploy.target_wait}
@@ -213,7 +213,7 @@ def _number(span: Span, deploy: DeployConfig) -> dict[str, Any]:
 
 
 def _with_address(engine: EngineConfig) -> EngineConfig:
-    """With a port of its own to hand blocks over at, on the machine where it is."""
+    """The settings with a port of its own for handing over blocks, on the replica's machine."""
     given = {"kv_ip": ray.util.get_node_ip_address(), **(engine.kv_transfer_config or {})}
     return replace(engine, kv_transfer_config={**given, "kv_port": 0})
 

@@ -10,8 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import to_json
-
 from quire.core.protocol import Decision, Outcome, Parts, Progress, Step
 from quire.engine.capabilities import Capabilities
 from quire.engine.dashboard import BlockTracker, delta, snapshot
@@ -21,7 +19,8 @@ from quire.engine.part_times import PartTimes
 from quire.engine.progress import RequestProgress
 from quire.engine.stats import EngineStats, Recent
 from quire.engine.waiting_room import WaitingRoom
-from quire.http.live.state import Reader
+from quire.http.answers.rendering import encode
+from quire.http.live.state import StateReader
 from quire.http.live.types import RequestStory
 from quire.tools.recording.form import STORIES, RecordingHeader, Writer
 from quire_lab.simulation.engine import SimulatedEngine
@@ -29,11 +28,11 @@ from quire_lab.simulation.result import Instant, RequestHolding
 
 _STATES, _FRAMES = 1.0, 0.1  # seconds from one to the next
 _LIMIT = 100  # requests of each kind that are described
-_ALL = 1 << 30  # blocks to look at: nobody waits
+_ALL = 1 << 30  # blocks per frame; no client waits
 
 
 class Notes:
-    """What an engine that did the same would know of itself."""
+    """The facts that an engine in the simulation's place would know of itself."""
 
     def __init__(self, engine: SimulatedEngine) -> None:
         self.scheduler = engine.scheduler
@@ -48,7 +47,7 @@ class Notes:
         self._last: dict[str, dict[int, float]] = {}  # when outputs had their latest tokens
 
     def progress(self, request_id: str) -> RequestProgress | None:
-        """There are no texts."""
+        """Nothing, as there are no texts."""
 
     def plan(self, step: Step) -> None:
         self.log.take(step.decisions, step.now)
@@ -89,7 +88,7 @@ class Look:
         self.notes = Notes(engine)
         limits = engine.limits
         layers = [(len(kv_group.layers), 0) for kv_group in limits.kv_groups]
-        self.reader = Reader(
+        self.reader = StateReader(
             self.notes, model_name, limits.max_model_len, kv_layers=layers, wall=self.notes.clock
         )
         self.model_name = model_name
@@ -166,7 +165,7 @@ class SimulationRecording:
         self._next_frame = -math.inf
         engine.observer = self
 
-    # -- what the simulator tells --------------------------------------------------------------
+    # -- calls of the simulator ----------------------------------------------------------------
 
     def planned(self, step: Step) -> None:
         if not self._notes.stats.num_steps:
@@ -188,7 +187,7 @@ class SimulationRecording:
 
     def refused(self, now: float, decision: Decision) -> None:
         self._notes.log.note(decision, now)
-        if not self._notes.scheduler.has_work:  # no step may come that would tell of it
+        if not self._notes.scheduler.has_work:  # there may be no further step to record it
             self._notes.now = now
             self._tell_state(now)
 
@@ -217,6 +216,6 @@ class SimulationRecording:
 
 
 def _plain(value: object) -> dict[str, Any]:
-    """As the server would say it."""
-    plain: dict[str, Any] = json.loads(to_json(value, inf_nan_mode="null"))
+    """A value in the form in which the server writes it."""
+    plain: dict[str, Any] = json.loads(encode(value))
     return plain

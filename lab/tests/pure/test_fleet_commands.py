@@ -77,10 +77,10 @@ def test_a_price_may_stand_in_the_machines_file(tmp_path: Path) -> None:
     ("command", "complaint"),
     [
         ([*SIMULATE, *LOAD, "--routing", "round-robin"], "give --replicas too"),
-        ([*SIMULATE, *LOAD, "--fail-at", "1:0"], "fail_at is of several engines"),
-        ([*SIMULATE, *LOAD, "--replicas", "2", "--series-out", "x"], "series_out is of one engine"),
+        ([*SIMULATE, *LOAD, "--fail-at", "1:0"], "fail_at is for several engines"),
+        ([*SIMULATE, *LOAD, "--replicas", "2", "--series-out", "x"], "series_out is for one"),
         ([*SIMULATE, *LOAD, "--replicas", "2", "--price", "t4=1"], "among the machines, h100"),
-        ([*SIMULATE, *LOAD, "--price", "h100=1"], "price is of several engines"),
+        ([*SIMULATE, *LOAD, "--price", "h100=1"], "price is for several engines"),
         ([*SIMULATE, *LOAD, "--replicas", "2xh100:prefil"], "such as 8 or 2xh100:2:prefill"),
         ([*SIMULATE, *LOAD, "--replicas", "2", "--min-replicas", "1"], "without max_replicas"),
         ([*SIMULATE, *LOAD, "--replicas", "2", "--pairing", "proxy"], "give replicas roles"),

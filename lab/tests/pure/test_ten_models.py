@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from quire.engine.traces.request import TraceRequest
-from quire.models.shape import Fields, ModelShape, shape_of
+from quire.models.shape import ConfigFields, ModelShape, shape_of
 from quire_lab.simulation import MACHINES, Deployment, Simulator
 
 KIB, TIB = 2**10, 2**40
@@ -162,7 +162,7 @@ MODELS = {
 
 
 def shape(config: dict[str, Any], **changes: Any) -> ModelShape:
-    return shape_of("it", Fields({**config, **changes}, "config.json"))
+    return shape_of("it", ConfigFields({**config, **changes}, "config.json"))
 
 
 @pytest.mark.parametrize("name", MODELS)

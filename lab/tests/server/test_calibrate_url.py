@@ -148,7 +148,7 @@ def test_what_is_not_there_or_not_told_is_refused(
     for flags, message in (
         (["--url", "http://127.0.0.1:9"], "does not list its models"),
         ([*url, "--served-model-name", "x"], f"served_model_name: {shared.url} has {MODEL}, not x"),
-        ([*url, "--unit", "cpu"], "unit: a client of a server sees the clock alone"),
+        ([*url, "--unit", "cpu"], "unit must be wall with a url"),
         ([*url, "--threads", "2"], "threads does nothing with a url"),
         ([*url, "--time-limit", "0"], "time_limit must be from 1 to 86,400 seconds, got 0"),
         (["--time-limit", "9"], "time_limit does nothing without a url"),
@@ -158,7 +158,7 @@ def test_what_is_not_there_or_not_told_is_refused(
         assert message in capsys.readouterr().err
     with answering(MODELS, NO_METRICS) as other:
         assert main(["calibrate", DEMO, "--url", other]) == 1
-        assert "does not tell how large its KV pool is" in capsys.readouterr().err
+        assert "does not show the size of its KV pool" in capsys.readouterr().err
     assert look_at(Target(shared.url)).max_model_len == MAX_MODEL_LEN
     with pytest.raises(ConfigError, match=r"http://127.0.0.1:9 does not list"):
         look_at(Target("http://user:secret@127.0.0.1:9"))

@@ -1,1 +1,3 @@
-"""Blocks beyond the pool: in main memory, on disk, with other engines; and who is told of them."""
+"""Blocks outside the pool: in main memory, on disk, in other engines; and the events about cached
+ones.
+"""

@@ -12,12 +12,65 @@ from typing import Any
 from quire.core.errors import ConfigError
 
 
-def setting(default: Any, text: str, *, secret: bool = False) -> Any:
-    """A field of a config; flags, ``--help`` and docs are made of its metadata.
+def setting(
+    default: Any,
+    text: str,
+    *,
+    section: str = "",
+    choices: Sequence[object] = (),
+    low: float | None = None,
+    high: float | None = None,
+    unit: str | None = None,
+    value: str | None = None,
+    common: bool = False,
+    secret: bool = False,
+) -> Any:
+    """A field of a config. Checks, flags, ``--help`` and docs are made of its metadata.
 
+    section: what it is about; flags are grouped by it.
+    choices: all values that it may have, beside None where its type allows that.
+    low, high: the range of a number, both ends in.
+    unit: of a number: ``seconds``, ``tokens``, ``GiB``; ``bytes`` may be written as 512MiB.
+    value: what any other value names: ``FILE``, ``URL``.
+    common: one of the few that ``--help`` shows first.
     secret: ``repr`` leaves it out.
     """
-    return field(default=default, metadata={"help": text}, repr=not secret)
+    metadata = {
+        "help": text,
+        "section": section,
+        "choices": tuple(choices),
+        "low": low,
+        "high": high,
+        "unit": unit,
+        "value": value,
+        "common": common,
+    }
+    return field(default=default, metadata=metadata, repr=not secret)
+
+
+def check_settings(config: Any, prefix: str = "") -> None:
+    """Check each field of a config by its metadata; read sizes and JSON objects from their text.
+
+    ConfigError names the field, after ``prefix``.
+    """
+    for own in fields(config):
+        name, kind, declared = prefix + own.name, str(own.type), own.metadata
+        value, low, high = getattr(config, own.name), declared["low"], declared["high"]
+        if value is None and "None" in kind:
+            continue
+        if declared["choices"]:
+            check_one_of(name, value, declared["choices"])
+        elif kind.startswith("Mapping"):
+            object.__setattr__(config, own.name, parse_object(name, value) or None)
+        elif declared["unit"] == "bytes":
+            object.__setattr__(config, own.name, size := parse_bytes(value, name))
+            check_count(name, size, low, high)
+        elif value is None and kind.startswith(("int", "float", "str")):
+            raise ConfigError(f"{name} must not be None: leave it out for {own.default!r}")
+        elif kind.startswith("int"):
+            check_count(name, value, low, high)
+        elif kind.startswith("float") and low is not None and high is not None:
+            check_number(name, value, low, high, declared["unit"] or "")
 
 
 def check_known(kind: type, options: Iterable[object], prefix: str = "") -> None:
@@ -30,28 +83,33 @@ def check_known(kind: type, options: Iterable[object], prefix: str = "") -> None
             raise ConfigError(f"{prefix}unknown option {name}{hint}")
 
 
-def check_count(name: str, value: object, low: int = 1, high: int | None = None) -> None:
+def check_count(name: str, value: object, low: float | None = 1, high: float | None = None) -> None:
     """ConfigError unless the value is absent or a whole number in the range."""
     if value is None:
         return
-    in_range = isinstance(value, int) and low <= value and (high is None or value <= high)
-    if isinstance(value, bool) or not in_range:
-        limit = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise ConfigError(f"{name} must be an integer {limit}, got {value!r}")
-
-
-def check_one_of(name: str, value: object, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ConfigError(f"{name} must be one of {', '.join(known)}; got {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not _within(value, low, high):
+        limit = "" if low is None else f" of at least {low}"
+        limit = limit if high is None else f" from {low} to {high}"
+        raise ConfigError(f"{name} must be an integer{limit}, got {value!r}")
 
 
 def check_number(name: str, value: object, low: float, high: float, unit: str) -> None:
-    """ConfigError unless the value is absent or a number in the range, ``low`` and ``high`` in."""
+    """ConfigError unless the value is absent or a number in the range, both ends in."""
     if value is None:
         return
-    in_range = isinstance(value, (int, float)) and low <= value <= high
-    if isinstance(value, bool) or not in_range:
-        raise ConfigError(f"{name} must be from {low:g} to {high:g} {unit}, got {value!r}")
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not _within(value, low, high):
+        limit = f"from {low:g} to {high:g} {unit}".rstrip()
+        raise ConfigError(f"{name} must be {limit}, got {value!r}")
+
+
+def _within(value: Any, low: float | None, high: float | None) -> bool:
+    return (low is None or low <= value) and (high is None or value <= high)
+
+
+def check_one_of(name: str, value: object, known: Sequence[object]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name} must be one of {', '.join(map(str, known))}; got {value!r}")
 
 
 QUANTIZATIONS = ("int8", "int4", "w8a8", "w4a8")
@@ -95,9 +153,10 @@ def parse_texts(name: str, values: Sequence[str]) -> tuple[str, ...]:
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
-def parse_bytes(value: int | str) -> int:
-    """A number of bytes: 1048576, "512MiB", "4G" (units of 1024)."""
+def parse_bytes(value: int | str, name: str = "") -> int:
+    """A number of bytes: 1048576, "512MiB", "4G" (units of 1024). ``name``: of the setting."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
     if match is None or isinstance(value, (bool, float)):
-        raise ConfigError(f"not a size in bytes: {value!r} (examples: 536870912, 512MiB, 4G)")
+        what = f"{name}: " if name else ""
+        raise ConfigError(f"{what}not a size in bytes: {value!r} (examples: 536870912, 512MiB, 4G)")
     return int(float(match[1]) * _UNITS[match[2]])

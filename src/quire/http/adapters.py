@@ -1,4 +1,4 @@
-"""Adapters that are loaded and let go while the server runs; off unless it is asked for."""
+"""Adapters that are loaded and let go while the server runs; off unless a setting turns it on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.capabilities.adapters.config import problem_with_name
 from quire.capabilities.adapters.served import Adapters
 from quire.core.errors import ModelError, RequestError, shown
 from quire.http.description.openapi import takes
-from quire.http.fields.strict import Name, Strict, told
+from quire.http.fields.strict import Name, Strict, doc
 from quire.http.service import Service
 
 _LONGEST_PATH = 4096
@@ -22,21 +22,21 @@ _LONGEST_PATH = 4096
 class LoadRequest(Strict):
     """The body of POST /v1/load_lora_adapter."""
 
-    lora_name: Name = told(..., "what requests name as their model")
-    lora_path: str = told(..., "a directory below the server's lora_directory")
-    base_model_name: Name | None = told(None, "what /v1/models tells as its parent")
-    load_inplace: bool = told(False, "exchange one that is called so already")
+    lora_name: Name = doc(..., "what requests name as their model")
+    lora_path: str = doc(..., "a directory below the server's lora_directory")
+    base_model_name: Name | None = doc(None, "what /v1/models tells as its parent")
+    load_inplace: bool = doc(False, "exchange one that is called so already")
 
 
 class UnloadRequest(Strict):
     """The body of POST /v1/unload_lora_adapter."""
 
-    lora_name: Name = told(..., "of an adapter that is loaded")
-    lora_int_id: int | None = told(None, "counts for nothing: a name is enough")
+    lora_name: Name = doc(..., "of an adapter that is loaded")
+    lora_int_id: int | None = doc(None, "counts for nothing: a name is enough")
 
 
 def add_adapters(app: FastAPI, service: Service) -> None:
-    """The routes, if the server is told to have them."""
+    """The routes, if the settings have them."""
     config, adapters = service.config, service.adapters
     if not config.allow_runtime_lora_updating or adapters is None:
         return

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import Response
 from fastapi.routing import APIRoute
-from prometheus_client import CONTENT_TYPE_LATEST
 
 from quire import __version__
 from quire.engine.async_engine import AsyncEngine, MakeThread
@@ -23,46 +20,33 @@ from quire.engine.tracing import SpanSender
 from quire.http.adapters import add_adapters
 from quire.http.chats.speech import Speech
 from quire.http.config.server import ServerConfig
-from quire.http.description.answer_types import (
+from quire.http.description.openapi import describe, gives, takes
+from quire.http.doors.all import add_doors
+from quire.http.errors import install_error_handlers
+from quire.http.guards.bodies import Bodies, default_max_body_bytes
+from quire.http.guards.draining import Drain, RefuseWhileDraining
+from quire.http.guards.envelope import AnswerHead, Envelope
+from quire.http.guards.hang_up import CancelOnDisconnect, CloseUnread
+from quire.http.guards.keys import RequireApiKey
+from quire.http.live.page import add_page
+from quire.http.live.routes import add_live
+from quire.http.live.state import EngineReader, History
+from quire.http.live.watching import BlockWatch
+from quire.http.metrics import ServerMetrics
+from quire.http.openai.answers import (
     ChatCompletion,
     ChatCompletionChunk,
     Completion,
     CompletionChunk,
-    ErrorAnswer,
-    Load,
-    ModelCard,
-    ModelList,
-    Version,
 )
-from quire.http.description.openapi import describe, gives, takes
-from quire.http.doors.all import add_doors
-from quire.http.doors.answers import STREAMED
-from quire.http.errors import EngineUnavailableError, install_error_handlers
-from quire.http.guards.bodies import Bodies, default_max_body_bytes
-from quire.http.guards.draining import Drain, RefuseWhileDraining
-from quire.http.guards.envelope import Envelope
-from quire.http.guards.hang_up import CancelOnDisconnect, CloseUnread
-from quire.http.guards.head import AnswerHead
-from quire.http.guards.keys import RequireApiKey
-from quire.http.live.page import add_page
-from quire.http.live.past import Past
-from quire.http.live.routes import add_live
-from quire.http.live.state import EngineReader
-from quire.http.live.watching import BlockWatch
-from quire.http.metrics import ServerMetrics
 from quire.http.openai.chat import create_chat_completion
 from quire.http.openai.completions import create_completion
+from quire.http.openai.models import add_models
 from quire.http.openai.requests import ChatRequest, CompletionRequest
-from quire.http.profiles import add_profiles
+from quire.http.operation import add_operation
 from quire.http.service import ModelFacts, Service
 from quire.http.sessions import add_sessions
 from quire.http.vectors.routes import add_vectors
-
-_HEALTH: dict[int | str, dict[str, Any]] = {
-    200: {"description": "They can."},
-    503: {"description": "The server ends, or the engine is gone.", "model": ErrorAnswer},
-}
-_METRICS: dict[int | str, dict[str, Any]] = {200: {"description": "The metrics."}}
 
 logger = logging.getLogger(__name__)
 
@@ -79,13 +63,13 @@ def create_app(
 
     model_names: the names by which requests may call the model; the first one labels metrics.
     make_thread: makes the thread in which the engine runs.
-    facts: what clients may be told of the model.
+    facts: what clients may learn of the model.
     replica: what the engine is called among others that serve together.
     """
     spans = _span_sender(engine, model_names[0], config)
     metrics = ServerMetrics(engine, model_names[0], config.metrics_names, spans)
     names, facts = tuple(model_names), facts or ModelFacts()
-    past = Past(EngineReader(engine, names[0], facts.kv_layers), engine.clock)
+    past = History(EngineReader(engine, names[0], facts.kv_layers), engine.clock)
 
     def took_step(deltas: Sequence[Delta]) -> None:
         metrics.observe_step(deltas)
@@ -121,11 +105,11 @@ def create_app(
     install_error_handlers(app)
     if config.dashboard:
         add_page(app)
-    for add in (_add_generation, add_sessions, add_vectors, add_doors, _add_models, add_adapters):
+    for add in (_add_generation, add_sessions, add_vectors, add_doors, add_models, add_adapters):
         add(app, service)
-    add_profiles(app, service)
-    _add_operation(app, service, drain, watch, past)
-    describe(app, config, (CompletionChunk, ChatCompletionChunk, *STREAMED))
+    add_operation(app, service, drain)
+    add_live(app, service, watch, past)
+    describe(app, config)
     return app
 
 
@@ -170,81 +154,6 @@ def _add_generation(app: FastAPI, service: Service) -> None:
         """Answer a conversation."""
         request = await service.bodies.parse(http, ChatRequest)
         return await create_chat_completion(service, service.caller(http), request)
-
-
-def _add_models(app: FastAPI, service: Service) -> None:
-    created = int(time.time())
-
-    def card(name: str, root: str | None = None, parent: str | None = None) -> dict[str, Any]:
-        return {
-            "id": name,
-            "object": "model",
-            "created": created,
-            "owned_by": "quire",
-            "root": root or service.model_names[0],  # of which the others are names
-            "parent": parent,
-            "max_model_len": service.input_processor.max_model_len,
-            "permission": [],
-        }
-
-    def adapters() -> list[dict[str, Any]]:
-        known = [] if service.adapters is None else service.adapters.cards
-        base = service.model_names[0]
-        return [card(one.name, one.path, one.parent or base) for one in known]
-
-    @app.get("/v1/models", responses=gives(ModelList))
-    async def models() -> dict[str, Any]:
-        """The model that is served, by each of its names, and its adapters."""
-        return {"object": "list", "data": [*map(card, service.model_names), *adapters()]}
-
-    # Names of the Hugging Face hub hold a slash.
-    @app.get("/v1/models/{name:path}", responses=gives(ModelCard, None, 404))
-    async def model(name: str) -> dict[str, Any]:
-        """The model by one of its names, or an adapter."""
-        asked = service.check_model(name)
-        if asked.adapter is None:
-            return card(name)
-        return next(one for one in adapters() if one["id"] == name)
-
-
-def _add_operation(
-    app: FastAPI, service: Service, drain: Drain, watch: BlockWatch, past: Past
-) -> None:
-    add_live(app, service, watch, past)
-
-    @app.get("/health", response_class=Response, responses=_HEALTH)
-    async def health() -> Response:
-        """Whether requests can be served; nothing is in the body if they can."""
-        if not service.engine.healthy:
-            raise EngineUnavailableError("the engine is not running")
-        return drain.refusal() if drain.begun else Response()
-
-    @app.get("/ping", response_class=Response, responses=_HEALTH)
-    @app.post("/ping", response_class=Response, responses=_HEALTH)
-    async def ping() -> Response:
-        """What /health tells, where SageMaker asks."""
-        return await health()
-
-    @app.get("/load", responses=gives(Load))
-    async def load() -> dict[str, int]:
-        """How many requests are being answered."""
-        return {"server_load": drain.running}
-
-    @app.get("/version", responses=gives(Version))
-    async def quire_version() -> dict[str, str]:
-        """Quire's version."""
-        return {"version": app.version}
-
-    @app.get("/metrics", response_class=PlainTextResponse, responses=_METRICS)
-    async def prometheus() -> Response:
-        """Counters and gauges in Prometheus's format."""
-        return Response(await service.metrics.rendered(), media_type=CONTENT_TYPE_LATEST)
-
-    @app.post("/reset_prefix_cache", response_class=Response)
-    async def reset_prefix_cache() -> Response:
-        """Let nobody find what has been computed until now; what runs goes on."""
-        await service.in_engine(service.engine.engine.reset_prefix_cache)
-        return Response()
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -16,7 +16,7 @@ from quire.http.config.server import ServerConfig
 from quire.http.service import ModelFacts
 
 
-class Served(NamedTuple):
+class ServedApp(NamedTuple):
     app: FastAPI
     engine: Engine
     capacity: Capacity
@@ -24,7 +24,7 @@ class Served(NamedTuple):
 
 def build(
     engine_config: EngineConfig, config: ServerConfig, replica: str = "", engines: int = 1
-) -> Served:
+) -> ServedApp:
     """Load the model, and make its app.
 
     replica: what the engine is called among others that serve together.
@@ -35,14 +35,14 @@ def build(
     engine, capacity = build_engine(engine_config, engines)
     if engine_config.warm_up:
         engine.input_processor.grammars.warm_up()
-    asked = engine_config.speculation
+    speculation = engine_config.speculation
     facts = ModelFacts(
         capacity.weight_bytes,
         capacity.dtype,
         capacity.quantization,
-        0 if asked is None else asked.num_speculative_tokens,
+        0 if speculation is None else speculation.num_speculative_tokens,
         capacity.kv_layers,
     )
     names = config.served_model_name or [capacity.model_name]
     app = create_app(engine, names, config, facts=facts, replica=replica)
-    return Served(app, engine, capacity)
+    return ServedApp(app, engine, capacity)

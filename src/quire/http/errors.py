@@ -1,21 +1,17 @@
-"""Every error in OpenAI's shape: {"error": {"message", "type", "param", "code"}}.
-
-:mod:`quire.http.error_shapes` has those of other APIs, which are made from it.
-"""
+"""From exceptions to the errors that clients get, in a shape of ``error_shapes``."""
 
 from __future__ import annotations
 
 import difflib
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
@@ -37,7 +33,8 @@ from quire.core.errors import (
     UnknownSessionError,
     shown,
 )
-from quire.http.error_shapes import CONTEXT_LENGTH, shape_for
+from quire.http.answers.rendering import respond
+from quire.http.error_shapes import CLIENT, SERVER, Problem, shape_for
 from quire.http.fields.others import why_not
 
 REQUEST_ID = "request_id"
@@ -45,11 +42,10 @@ REQUEST_ID = "request_id"
 
 
 def new_id() -> str:
-    """A name for a request. Nobody gains by guessing it, so the system is not asked for entropy."""
+    """A name for a request. Nobody gains by guessing it, so it takes no entropy from the system."""
     return f"{random.getrandbits(128):032x}"
 
 
-_CLIENT, _SERVER = "invalid_request_error", "server_error"
 _LONGEST = 200  # characters of a field's name
 
 
@@ -80,57 +76,42 @@ class BrokenCallError(EngineError):
     """The model has begun a call of a tool that goes on as no call can."""
 
 
-def error_body(
-    message: str, kind: str = _CLIENT, param: str | None = None, code: str | None = None
-) -> dict[str, Any]:
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+# Status, type and code of an error, by the first kind that it is of.
+_KINDS: Sequence[tuple[type[Exception], int, str, str | None]] = (
+    (UnknownModelError, 404, CLIENT, "model_not_found"),
+    (UnknownAdapterError, 404, CLIENT, "model_not_found"),
+    (UnknownResponseError, 404, CLIENT, "response_not_found"),
+    (UnknownRequestError, 404, CLIENT, "request_not_found"),
+    (UnknownSessionError, 404, CLIENT, "session_not_found"),
+    (RequestAbortedError, 410, SERVER, "request_aborted"),  # clients do not ask again by themselves
+    (BusyError, 409, CLIENT, "busy"),
+    (SessionBusyError, 409, CLIENT, "session_busy"),
+    (TooManySessionsError, 429, CLIENT, "too_many_sessions"),
+    (QueueFullError, 429, "rate_limit_error", "queue_full"),
+    (TooManyWatchersError, 429, "rate_limit_error", "too_many_watchers"),
+    (QueueTimeoutError, 503, SERVER, "queue_timeout"),
+    (ContextLengthError, 400, CLIENT, "context_length_exceeded"),
+    (RequestError, 400, CLIENT, None),
+    (EngineUnavailableError, 503, SERVER, "engine_unavailable"),
+    (BrokenCallError, 500, SERVER, "broken_call"),
+    (EngineError, 500, SERVER, None),
+)
 
 
-def explain(error: Exception, request_id: str = "") -> tuple[int, dict[str, Any]]:
-    """The HTTP status and the body that tell a client of this error.
-
-    Beside the error there may be what other APIs than OpenAI's tell too: see ``ErrorShape``.
-    """
-    match error:
-        case UnknownModelError() | UnknownAdapterError():
-            return 404, error_body(str(error), param=error.field, code="model_not_found")
-        case UnknownResponseError():
-            return 404, error_body(str(error), param=error.field, code="response_not_found")
-        case UnknownRequestError():
-            return 404, error_body(str(error), param=error.field, code="request_not_found")
-        case UnknownSessionError():
-            return 404, error_body(str(error), param=error.field, code="session_not_found")
-        case RequestAbortedError():  # a status after which no client asks again by itself
-            return 410, error_body(str(error), _SERVER, code="request_aborted")
-        case BusyError():
-            return 409, error_body(str(error), code="busy")
-        case SessionBusyError():
-            return 409, error_body(str(error), param=error.field, code="session_busy")
-        case TooManySessionsError():
-            return 429, error_body(str(error), param=error.field, code="too_many_sessions")
-        case QueueFullError():
-            return 429, error_body(str(error), "rate_limit_error", code="queue_full")
-        case TooManyWatchersError():
-            return 429, error_body(str(error), "rate_limit_error", code="too_many_watchers")
-        case QueueTimeoutError():
-            return 503, error_body(str(error), _SERVER, code="queue_timeout")
-        case ContextLengthError():
-            body = error_body(str(error), param=error.field, code=CONTEXT_LENGTH)
-            return 400, {**body, "context": (error.tokens, error.most, error.length)}
-        case RequestError():
-            return 400, error_body(str(error), param=error.field)
-        case EngineUnavailableError():
-            return 503, error_body(str(error), _SERVER, code="engine_unavailable")
-        case BrokenCallError():
-            return 500, error_body(str(error), _SERVER, code="broken_call")
-        case EngineError():
-            return 500, error_body(str(error), _SERVER)
-        case HTTPException():
-            kind = _CLIENT if error.status_code < 500 else _SERVER
-            return error.status_code, error_body(str(error.detail), kind)
-        case _:
-            where = f" of request {request_id}" if request_id else ""
-            return 500, error_body(f"internal error; the server's log tells more{where}", _SERVER)
+def explain(error: Exception, request_id: str = "") -> Problem:
+    """What a client learns of an error."""
+    for of, status, kind, code in _KINDS:
+        if isinstance(error, of):
+            field = error.field if isinstance(error, RequestError) else None
+            context = None
+            if isinstance(error, ContextLengthError):
+                context = error.tokens, error.most, error.length
+            return Problem(status, str(error), kind, field, code, context)
+    if isinstance(error, HTTPException):
+        kind = CLIENT if error.status_code < 500 else SERVER
+        return Problem(error.status_code, str(error.detail), kind)
+    where = f" of request {request_id}" if request_id else ""
+    return Problem(500, f"internal error; the server's log tells more{where}", SERVER)
 
 
 @contextmanager
@@ -144,18 +125,18 @@ def in_callers_words(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer every exception that a route raises in the shape of the API that was asked."""
+    """Answer every exception that a route raises in the shape of the API of its path."""
 
-    async def handle(request: Request, error: Exception) -> JSONResponse:
+    async def handle(request: Request, error: Exception) -> Response:
         return refusal(request.scope, error)
 
-    async def no_route(request: Request, error: Exception) -> JSONResponse:
+    async def no_route(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.detail == HTTPStatus(error.status_code).phrase:  # the router's own
             error = what_there_is(request)
         return await handle(request, error)
 
-    async def unfit(request: Request, error: Exception) -> JSONResponse:
+    async def unfit(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         told = error.errors()[0]
         name = str(told["loc"][-1])
@@ -168,10 +149,10 @@ def install_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(status, no_route)
 
 
-def refusal(scope: Scope, error: Exception) -> JSONResponse:
+def refusal(scope: Scope, error: Exception) -> Response:
     """The answer to a request that has none but this error."""
-    status, body = explain(error)
-    return JSONResponse(shape_for(scope)(status, body), status, _headers(error))
+    problem = explain(error)
+    return respond(shape_for(scope).of(problem), problem.status, _headers(error))
 
 
 def what_there_is(request: Request) -> HTTPException:

@@ -71,7 +71,7 @@ async def handed_over(service: Service, given: Mapping[str, Any] | None) -> dict
 
 
 def _check(given: Mapping[str, Any]) -> None:
-    """RequestError for what is not understood: whoever sends it counts on it."""
+    """RequestError for what is not understood: the proxy counts on it."""
     for name, value in given.items():
         if name not in _KNOWN:
             path = f"{_FIELD}.{brief(name)}"

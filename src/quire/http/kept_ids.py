@@ -1,4 +1,4 @@
-"""Names of what an engine keeps for its clients: they tell which of several replicas has it."""
+"""Names of what an engine keeps for its clients: they say which of several replicas has it."""
 
 from __future__ import annotations
 

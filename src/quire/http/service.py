@@ -33,7 +33,7 @@ Progress = AsyncGenerator[list[tuple[int, Delta]], None]
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What clients who ask are told of the model, where it is known."""
+    """What clients may learn of the model, where it is known."""
 
     weight_bytes: int = 0
     dtype: str = ""
@@ -42,7 +42,7 @@ class ModelFacts:
     kv_layers: Sequence[tuple[int, int]] = ()  # of each KV group: the model's, a draft model's
 
 
-class Asked(NamedTuple):
+class ModelChoice(NamedTuple):
     """What a request names as its model.
 
     adapter: the one that changes the model's weights, if it is one.
@@ -96,14 +96,14 @@ class Service:
         cards = [] if self.adapters is None else self.adapters.cards
         return [*self.model_names, *(card.name for card in cards)]
 
-    def check_model(self, name: str | None) -> Asked:
-        """What is asked for by this name; without one it is the model that is served."""
+    def check_model(self, name: str | None) -> ModelChoice:
+        """The model of this name; without one it is the model that is served."""
         if name is None:
-            return Asked(self.model_names[0])
+            return ModelChoice(self.model_names[0])
         if name in self.model_names:
-            return Asked(name)
+            return ModelChoice(name)
         if self.adapters is not None and name in self.adapters:
-            return Asked(name, name)
+            return ModelChoice(name, name)
         known = ", ".join(self.model_names)
         raise UnknownModelError(f"model {shown(name)} is not served here; {known} is", "model")
 
@@ -117,10 +117,10 @@ class Service:
             return own.name
         if name is None:
             return self.model_names[0]
-        asked = self.check_model(name)
-        if self.input_processor.adapter(asked.adapter) != own:
+        model = self.check_model(name)
+        if self.input_processor.adapter(model.adapter) != own:
             raise RequestError("model is a session's, given when it is opened", "model")
-        return asked.name
+        return model.name
 
     def check_chat_template(self, given: str | None) -> None:
         """RequestError for a request's own, unless requests are trusted with that."""
@@ -151,7 +151,7 @@ class Service:
     ) -> Progress:
         """Run all the prompts together; one that fails ends the others.
 
-        whole: what an output gains is told when it has ended.
+        whole: what an output gains comes when it has ended.
 
         Nothing comes before every prompt has its first token, so that if any of them is refused
         the caller has not begun to answer yet. Closing the generator frees everything.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
+import json
 import logging
 import math
 import signal
@@ -13,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from functools import partial
 from types import FrameType
 from typing import cast
@@ -23,11 +26,9 @@ from fastapi import FastAPI
 from quire.engine.streams import nobody_waits
 from quire.http.config.open_files import make_room
 from quire.http.config.server import ServerConfig
-from quire.http.garbage import collect, keep_what_is_loaded
-from quire.http.guards.connections import Connection, Connections
+from quire.http.guards.connections import ClientConnection, Connections
 from quire.http.guards.last_resort import LastResort
 from quire.http.guards.listening import listen
-from quire.http.logs import TEXT, set_format
 
 _BACKLOG = 2048  # connections that the system holds until they are accepted
 _SLOWEST_STEP = 5.0  # seconds for the step under way at shutdown
@@ -40,14 +41,19 @@ _SWITCH = 0.0005  # seconds that the loop's thread waits, each time it wakes, fo
 _ACCEPTED = 16  # connections in a turn of the event loop, which takes one from each listener
 
 logger = logging.getLogger(__name__)
+_SELDOM = 1_000  # looks at what is not so young, until all is looked through in any case
+_DUE = 10  # such looks: Python's own measure
+_FEW = 64  # requests that wait, sequences that run, connections, and tasks that answer
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_FACTS = ("request_id", "engine_request_id", "method", "path", "status", "duration_ms")
 
 
 class Server(uvicorn.Server):
     """uvicorn for one Quire app.
 
-    Asked to end, it drains: it answers what it has begun to answer, refuses all else, and listens
-    until that is done, so that health and metrics can be asked for. What has not ended after
-    ``shutdown_timeout`` is told so. If the engine dies, the server ends by itself.
+    To end, it drains: it answers what it has begun to answer, refuses all else, and listens
+    until that is done, so that health and metrics can be read. What has not ended after
+    ``shutdown_timeout`` ends with an error. If the engine dies, the server ends by itself.
 
     last_resort: ends the process if all this takes longer than ``longest_end``.
 
@@ -60,7 +66,7 @@ class Server(uvicorn.Server):
         assert config.max_connections is not None
         connections = Connections(config.max_connections, config.request_read_timeout)
         # uvicorn calls it as it calls the class.
-        protocol = cast(type[asyncio.Protocol], partial(Connection, connections))
+        protocol = cast(type[asyncio.Protocol], partial(ClientConnection, connections))
         super().__init__(
             uvicorn.Config(
                 app,
@@ -100,12 +106,12 @@ class Server(uvicorn.Server):
         """From now on signals are the server's, after its end too, until the process has ended.
 
         None of them may cut short what is being closed then. One that ends the server is not
-        raised again, as uvicorn does: the process has done as it was asked.
+        raised again, as uvicorn does: the process has done what the signal wanted.
         """
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self.handle_exit)
             signal.signal(signal.SIGTERM, self.handle_exit)
-            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup has asked for
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup has set
                 signal.signal(signal.SIGHUP, self.handle_exit)
         yield
 
@@ -118,8 +124,8 @@ class Server(uvicorn.Server):
     # -- the end ---------------------------------------------------------------------------
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to go on to ``shutdown``; asked ten times a second."""
-        asked = await super().on_tick(counter)
+        """Whether to go on to ``shutdown``; called ten times a second."""
+        must_end = await super().on_tick(counter)
         queue = self._engine.engine.scheduler.queue
         held = queue.num_waiting + queue.num_running_seqs
         # Of who has hung up there is still what works for him, until that is cancelled.
@@ -129,7 +135,7 @@ class Server(uvicorn.Server):
             self.exit_status = 1
             self._deadline = time.monotonic() + _DEAD
             self._begin_last_resort()
-        elif asked and not self._drain.begun:
+        elif must_end and not self._drain.begun:
             self._drain.begun = True
             self._deadline = time.monotonic() + self._config.shutdown_timeout
             text = "%d requests have %g seconds to end; a second signal ends them at once"
@@ -139,7 +145,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._last_resort is not None:
-            self._last_resort.hear()  # the event loop has had itself told instead
+            self._last_resort.hear()  # the event loop has set its own
         listeners = sockets and [one.dup() for one in sockets for _ in range(_ACCEPTED)]
         await super().startup(listeners)
         if sockets is not None and self.started:  # uvicorn tells only of those that it makes
@@ -152,7 +158,7 @@ class Server(uvicorn.Server):
         stopping.cancel()
         await self._wait(self._delivered, _SLOWEST_CLIENT)
         for connection in list(self.server_state.connections):  # idle, or of those who do not read
-            cast(Connection, connection).cut()
+            cast(ClientConnection, connection).cut()
         await super().shutdown(sockets)
         if self.force_exit:  # uvicorn leaves this out then
             await self.lifespan.shutdown()
@@ -191,7 +197,7 @@ def _welcome(host: str, port: int, config: ServerConfig) -> None:
     here = ipaddress.ip_address(host.partition("%")[0]).is_loopback
     if not here and not config.api_key:
         logger.warning(
-            "whoever reaches %s:%d may use this server, which asks for no key: give it keys with "
+            "anyone who reaches %s:%d may use this server, which needs no key: give it keys with "
             "--api-key-file, or let it listen on --host 127.0.0.1",
             place,
             port,
@@ -223,3 +229,45 @@ def run_server(
     with nobody_waits():
         server.run(sockets)
     return server.exit_status
+
+
+def keep_what_is_loaded() -> None:
+    """It stays: to look through it, all would pause for 200 ms."""
+    gc.freeze()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _SELDOM)
+
+
+def collect(living: int) -> None:
+    """Collect garbage, if that is due and few requests, sequences and connections live.
+
+    A thousand requests that wait are some 200,000 objects: to look through them takes 100 ms, in
+    which nobody else is heard. Where what is loaded has not been kept apart, Python collects.
+    """
+    kept_apart = gc.get_threshold()[2] >= _SELDOM
+    if kept_apart and living <= _FEW and gc.get_count()[2] >= _DUE:
+        gc.collect()
+
+
+class JSONLines(logging.Formatter):
+    """An object a line: what a text line has, what failed, and facts that its message holds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        told |= {name: vars(record)[name] for name in _FACTS if name in vars(record)}
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(told, default=str)
+
+
+def set_format(name: str) -> None:
+    """Of all that this process logs, warnings of Python's included: text or json."""
+    logging.captureWarnings(True)
+    formatter = JSONLines() if name == "json" else logging.Formatter(TEXT)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(formatter)

@@ -3,34 +3,102 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
 
 from quire.core.protocol import SoftCut
 from quire.core.scheduling import Session
+from quire.http.answers.rendering import Answer, respond
 from quire.http.answers.reply import answer
-from quire.http.answers.streaming import Json
-from quire.http.description.answer_types import (
-    ClosedSession,
-    Completion,
-    CompletionChunk,
-    SessionCard,
-    SessionList,
-    SessionWithEvents,
-)
 from quire.http.description.openapi import gives, takes
+from quire.http.fields.strict import Ids, Name, Strict, between, expecting
 from quire.http.guards.clients import Caller
 from quire.http.guards.limits import check_answer
+from quire.http.openai.answers import Completion, CompletionChunk
 from quire.http.openai.completions import CompletionWording
+from quire.http.openai.requests import TurnRequest
 from quire.http.service import Service
-from quire.http.session_types import (
-    AppendRequest,
-    OpenRequest,
-    RecomputeRequest,
-    SoftCutRequest,
-    TurnRequest,
-)
+
+
+class OpenRequest(Strict):
+    """The body of POST /v1/sessions."""
+
+    model: str | None = None
+    cache_salt: Name | None = None
+    user: Name | None = None  # whose share it counts against, where there are not several keys
+    # Tokens that it goes on with, beside sinks and input, when a turn finds its ring full.
+    recompute_last_n: Annotated[int, between(1, 2**31 - 1)] | None = None
+
+
+class AppendRequest(Strict):
+    """The body of POST /v1/sessions/{id}/append."""
+
+    input: Annotated[str | Ids, expecting("a string or a list of token ids")]
+
+
+class SoftCutRequest(Strict):
+    """The body of POST /v1/sessions/{id}/soft_cut."""
+
+    # JSON has no infinity.
+    bias: Annotated[float | Literal["-inf"], expecting('a number that is at most 0, or "-inf"')]
+    fade: int = 0  # tokens
+
+
+class RecomputeRequest(Strict):
+    """The body of POST /v1/sessions/{id}/recompute."""
+
+    last_n: Annotated[int, between(1, 2**31 - 1)]
+
+
+class SoftCutCard(Answer):
+    position: int
+    bias: float | Literal["-inf"]
+    fade: int
+
+    @classmethod
+    def of(cls, cut: SoftCut) -> SoftCutCard:
+        return cls(cut.position, "-inf" if cut.bias == -math.inf else cut.bias, cut.fade)
+
+
+class SessionCard(Answer, kw_only=True):
+    """A session as it is now."""
+
+    id: str
+    object: Literal["session"] = "session"
+    cache_epoch: int
+    num_tokens: int
+    num_input_tokens: int
+    busy: bool
+    soft_cuts: list[SoftCutCard]
+
+    @classmethod
+    def of(cls, session: Session, **more: Any) -> SessionCard:
+        return cls(
+            id=session.session_id,
+            cache_epoch=session.cache_epoch,
+            num_tokens=len(session.history),
+            num_input_tokens=session.num_input,
+            busy=session.turn is not None,
+            soft_cuts=[*map(SoftCutCard.of, session.soft_cuts)],
+            **more,
+        )
+
+
+class SessionWithEvents(SessionCard, kw_only=True):
+    events: list[dict[str, Any]]
+
+
+class SessionList(Answer, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[SessionCard]
+
+
+class ClosedSession(Answer):
+    id: str
+    object: Literal["session"] = "session"
+    deleted: Literal[True] = True
 
 
 class TurnWording(CompletionWording):
@@ -43,7 +111,7 @@ def add_sessions(app: FastAPI, service: Service) -> None:
     """The routes under /v1/sessions."""
 
     @app.post("/v1/sessions", openapi_extra=takes(OpenRequest), responses=gives(SessionCard))
-    async def open_session(http: Request) -> Json:
+    async def open_session(http: Request) -> Response:
         """Open a streaming session, a text that lives across requests."""
         request = await service.bodies.parse(http, OpenRequest)
         adapter = service.input_processor.adapter(service.check_model(request.model).adapter)
@@ -51,13 +119,13 @@ def add_sessions(app: FastAPI, service: Service) -> None:
         salt, client = caller.cache_salt(request.cache_salt), caller.client(request.user)
         last_n = request.recompute_last_n
         await service.in_engine(service.sessions.open, session_id, salt, client, adapter, last_n)
-        return _card(service.sessions.get(session_id))
+        return _card(service, session_id)
 
     @app.get("/v1/sessions", responses=gives(SessionList))
-    async def list_sessions(http: Request, user: str | None = None) -> Json:
+    async def list_sessions(http: Request, user: str | None = None) -> Response:
         """The client's open sessions."""
         own = service.sessions.all_of(service.caller(http).client(user))
-        return {"object": "list", "data": [_card(session) for session in own]}
+        return respond(SessionList(data=[*map(SessionCard.of, own)]))
 
     app.include_router(_one_session(service))
 
@@ -73,26 +141,26 @@ def _one_session(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/sessions/{session_id}", dependencies=[Depends(check_caller)])
 
     @router.get("", responses=gives(SessionWithEvents, None, 404))
-    async def session(session_id: str) -> Json:
+    async def session(session_id: str) -> Response:
         """A session as it is now, with its latest events."""
         session = service.sessions.get(session_id)
-        events = [{**event._asdict(), "what": event.what.value} for event in session.events]
-        return {**_card(session), "events": events}
+        events = [event._asdict() for event in session.events]
+        return respond(SessionWithEvents.of(session, events=events))
 
     @router.delete("", responses=gives(ClosedSession, None, 404, 409))
-    async def close_session(session_id: str) -> Json:
+    async def close_session(session_id: str) -> Response:
         """Close a session; its blocks are free."""
         await service.in_engine(service.sessions.close, session_id)
-        return {"id": session_id, "object": "session", "deleted": True}
+        return respond(ClosedSession(session_id))
 
     card = gives(SessionCard, None, 404, 409)
 
     @router.post("/append", openapi_extra=takes(AppendRequest), responses=card)
-    async def append(session_id: str, http: Request) -> Json:
+    async def append(session_id: str, http: Request) -> Response:
         """Add what the next turn computes and goes on from."""
         request = await service.bodies.parse(http, AppendRequest)
         await service.engine.append_to_session(session_id, request.input)
-        return _card(service.sessions.get(session_id))
+        return _card(service, session_id)
 
     turn = gives(Completion, CompletionChunk, 404, 409)
 
@@ -111,25 +179,25 @@ def _add_cuts(router: APIRouter, service: Service) -> None:
     card = gives(SessionCard, None, 404, 409)
 
     @router.post("/hard_cut", responses=card)
-    async def hard_cut(session_id: str) -> Json:
+    async def hard_cut(session_id: str) -> Response:
         """Empty cache and history."""
         await service.in_engine(service.sessions.hard_cut, session_id)
-        return _card(service.sessions.get(session_id))
+        return _card(service, session_id)
 
     @router.post("/soft_cut", openapi_extra=takes(SoftCutRequest), responses=card)
-    async def soft_cut(session_id: str, http: Request) -> Json:
+    async def soft_cut(session_id: str, http: Request) -> Response:
         """Let what came so far count for less and less in what comes."""
         request = await service.bodies.parse(http, SoftCutRequest)
         bias, fade = float(request.bias), request.fade
         await service.in_engine(service.sessions.soft_cut, session_id, bias, fade)
-        return _card(service.sessions.get(session_id))
+        return _card(service, session_id)
 
     @router.post("/recompute", openapi_extra=takes(RecomputeRequest), responses=card)
-    async def recompute(session_id: str, http: Request) -> Json:
+    async def recompute(session_id: str, http: Request) -> Response:
         """Let the sinks and the last tokens be the history, from position 0."""
         request = await service.bodies.parse(http, RecomputeRequest)
         await service.in_engine(service.sessions.recompute, session_id, request.last_n)
-        return _card(service.sessions.get(session_id))
+        return _card(service, session_id)
 
 
 async def _generate(
@@ -157,19 +225,5 @@ async def _generate(
     )
 
 
-def _card(session: Session) -> Json:
-    """A session as it is now."""
-    return {
-        "id": session.session_id,
-        "object": "session",
-        "cache_epoch": session.cache_epoch,
-        "num_tokens": len(session.history),
-        "num_input_tokens": session.num_input,
-        "busy": session.turn is not None,
-        "soft_cuts": [_soft_cut(cut) for cut in session.soft_cuts],
-    }
-
-
-def _soft_cut(cut: SoftCut) -> Json:
-    bias = "-inf" if cut.bias == -math.inf else cut.bias
-    return {"position": cut.position, "bias": bias, "fade": cut.fade}
+def _card(service: Service, session_id: str) -> Response:
+    return respond(SessionCard.of(service.sessions.get(session_id)))

@@ -1,1 +1,1 @@
-"""Attention over block tables: ``ops`` says what it is, ``reference`` does it in plain torch."""
+"""Attention over block tables: ``ops`` defines it, ``reference`` computes it in plain torch."""

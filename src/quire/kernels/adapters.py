@@ -87,7 +87,7 @@ class PackedUpdates:
         self.native.set(product, *sizes, address, self._put(torch.cat(scales)), parts)
 
     def _put(self, tensor: Tensor) -> int:
-        """Where it is from now on."""
+        """Note where an update is from now on."""
         place, self._left = self._left[: tensor.nbytes], self._left[tensor.nbytes :]
         place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
         return int(place.data_ptr())

@@ -10,8 +10,9 @@ PROCESS = Path("/proc/self")
 
 
 def directories(controller: str, system: Path, process: Path) -> Iterator[Path]:
-    """Of this process's own group and those above it, in version 2 or in ``controller``'s own
-    hierarchy of version 1."""
+    """The directories of this process's own group and those above it, in version 2 or in
+    ``controller``'s hierarchy of version 1.
+    """
     root = system / "fs/cgroup"
     try:
         entries = (process / "cgroup").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What is written in C++, and is not here where there was no compiler."""
+"""The parts in C++, which are missing if there was no compiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DRAFTERS = "quire.capabilities.speculation._native"
 
 
 def why_missing(part: str) -> str | None:
-    """Why a part is not here, ``KERNELS`` or ``DRAFTERS``; None: it is."""
+    """Why a part, ``KERNELS`` or ``DRAFTERS``, is missing; None: it is there."""
     try:
         import_module(part)
     except ImportError as error:
@@ -20,9 +20,9 @@ def why_missing(part: str) -> str | None:
 
 
 def need(part: str, what: str, instead: str) -> None:
-    """ConfigError if a part is missing without which a setting cannot be had.
+    """ConfigError if a part that a setting needs is missing.
 
-    what: the setting and what it needs, as the message begins; instead: what else can be done.
+    what: how the message begins: the setting and what it needs. instead: what else can be done.
     """
     missing = why_missing(part)
     if missing is not None:

@@ -44,7 +44,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def instruction_sets() -> list[str]:
-    """Those that this machine has and the kernels were built for, best first."""
+    """The instruction sets that this machine can run and the kernels were built for, best first."""
     return _native.usable()
 
 
@@ -54,7 +54,7 @@ def all_builds() -> list[str]:
 
 
 def refusals() -> dict[str, str]:
-    """Of these, the ones that cannot run here, and why."""
+    """The instruction sets that cannot run here, with the reason."""
     return _native.refusals()
 
 
@@ -89,7 +89,7 @@ class CPUPlan:
         self._rotations: dict[int, tuple[Rotation, _native.Rotation]] = {}
 
     def rotation(self, rotation: Rotation) -> _native.Rotation:
-        """What layers share, so made once."""
+        """The rotation as C++ sees it, made once for all layers."""
         known = self._rotations.get(id(rotation))
         if known is None:
             known = self._rotations[id(rotation)] = rotation, _rotation(rotation)
@@ -105,7 +105,7 @@ def _rotation(rotation: Rotation) -> _native.Rotation:
 
 
 class _Decoder(NamedTuple):
-    """What a decoder was shown to be, and how it runs as one; None where it cannot."""
+    """A decoder whose layers C++ runs as one, or None if it cannot."""
 
     decoder: DecoderStack
     kv: Sequence[LayerKV]
@@ -114,7 +114,7 @@ class _Decoder(NamedTuple):
 
 
 class _Layer(NamedTuple):
-    """What a layer was shown to be, and how C++ sees it."""
+    """A layer as C++ sees it."""
 
     kv: LayerKV
     spec: AttentionSpec
@@ -344,8 +344,9 @@ def _rows(x: Tensor) -> Tensor:
 def _fuse(
     kernels: _native.Kernels, native: _native.Decoder, decoder: DecoderStack, kv: Sequence[LayerKV]
 ) -> Fused | None:
-    """``native`` becomes the decoder. None where a weight is not packed, or what goes over ranks is
-    not done in C++."""
+    """Fill ``native`` with the decoder. None: a weight is not packed, or ranks are not reached from
+    C++.
+    """
     if decoder.ranks is not None:
         over_all_heads = any(layer.attention.query_norm for layer in decoder.layers)
         if over_all_heads or not isinstance(decoder.ranks, SharedMemoryRanks):

@@ -1,4 +1,4 @@
-"""Which kernels compute."""
+"""Chooses the kernels that compute."""
 
 from __future__ import annotations
 

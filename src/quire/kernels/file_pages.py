@@ -1,4 +1,4 @@
-"""Memory that is a file: the system drops what is not used, and reads it again when it is."""
+"""Memory backed by a file: the system drops unused pages, and reads them again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PAGE = mmap.PAGESIZE
 
 
 class FilePages:
-    """Pieces of memory in files of a directory, without names, so they are gone with the process.
+    """Pieces of memory in nameless files of a directory, which are gone when the process ends.
 
-    Their space is taken when they are made, so it cannot be missing later.
+    Their disk space is taken when they are made, so it cannot be missing later.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -27,7 +27,7 @@ class FilePages:
         self._next = 0
 
     def piece(self, nbytes: int) -> Tensor:
-        """At least so many bytes, zeros; larger each time, since each takes an open file.
+        """At least this many zero bytes; pieces grow, since each takes an open file.
 
         ModelError: the directory cannot hold them.
         """

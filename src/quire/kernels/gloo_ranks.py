@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
 from quire.core.errors import RankError
-from quire.kernels.lines import Line, call, late, wait_for_calls
+from quire.kernels.lines import RankConnection, call, late, wait_for_calls
 
 _LOOK_EVERY = timedelta(seconds=0.1)
 _PYTHON_LOOKS_EVERY = 1.0  # seconds, for signals such as Ctrl-C
@@ -24,8 +24,8 @@ _Result = TypeVar("_Result")
 class GlooRanks:
     """``RankGroup`` of several machines.
 
-    Rank 0 listens at a port, the others call it there. What is added up goes between all of them,
-    from the network interface over which they reach rank 0, or that ``GLOO_SOCKET_IFNAME`` names.
+    Rank 0 listens at a port, and the others connect to it. Sums go between all of them, over the
+    network interface by which they reach rank 0, or the one that ``GLOO_SOCKET_IFNAME`` names.
     """
 
     def __init__(
@@ -37,15 +37,16 @@ class GlooRanks:
         timeout: float,
         start_timeout: float = 600.0,
     ) -> None:
-        """Returns when all are there.
+        """Wait until all ranks are connected.
 
-        timeout: seconds that a rank may let the others wait; start_timeout: until all have come.
-        ConfigError: the port is taken, or rank 0 is not there, or has no place for this one.
+        timeout: seconds that a rank may keep the others waiting.
+        start_timeout: seconds until all are connected.
+        ConfigError: the port is taken, or rank 0 cannot be reached, or has no rank of this number.
         """
         self.rank = rank
         self.size = size
         self._timeout = timeout
-        self._reason = ""  # why it has all ended
+        self._reason = ""  # why the group has ended
         if rank == 0:
             self._lines = wait_for_calls(address, port, size, timeout, start_timeout)
         else:
@@ -87,7 +88,7 @@ class GlooRanks:
         """See ``RankGroup.answers``."""
         until = time.monotonic() + timeout
 
-        def next_of(line: Line) -> bytes:
+        def next_of(line: RankConnection) -> bytes:
             message = line.receive(max(until - time.monotonic(), 0.0))
             if message is None:
                 raise late(line.rank, timeout)
@@ -125,7 +126,7 @@ class GlooRanks:
         return ProcessGroupGloo(store, self.rank, self.size, options)
 
     def _all(self, x: Tensor) -> list[Tensor]:
-        """What each rank has, in their order."""
+        """What each rank gives, in their order."""
         x = x.contiguous()
         parts = [torch.empty_like(x) for _ in range(self.size)]
         self._guarded(lambda: self._wait(self._group.allgather([parts], [x])))
@@ -147,7 +148,7 @@ class GlooRanks:
                 raise RankError(f"a rank did not answer within {self._timeout:.1f} seconds")
 
     def _guarded(self, body: Callable[[], _Result]) -> _Result:
-        """What it gives; if it fails, all the others are told."""
+        """The result of a function; if it fails, all other ranks get the error."""
         if self._reason:
             raise RankError(self._reason)
         try:

@@ -11,13 +11,13 @@ _MOST_KEPT = 128 << 20
 
 
 def keep_what_steps_take() -> None:
-    """Keep what each step takes and frees again, such as logits.
+    """Keep memory that each step takes and frees again, such as for logits.
 
-    glibc by itself gives large pieces back at once, and the system clears them for the next step,
-    which has taken up to two fifths of the time that choosing tokens does.
+    glibc alone returns large pieces at once, and the system clears them for the next step, which
+    took up to two fifths of the time of sampling.
 
-    All threads from now on share one arena: ``give_memory_back`` reaches only what is free in the
-    midst of the others', and each would keep so much at its end.
+    All threads share one arena from now on: ``give_memory_back`` cannot return free memory in the
+    middle of other arenas, and each arena would keep as much at its end.
     """
     setting = _function("mallopt")
     if setting is not None:

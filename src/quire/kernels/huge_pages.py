@@ -16,21 +16,20 @@ _TOUCHED = 512  # bytes, for one that is touched; at every page torch would leav
 
 
 class HugePages:
-    """Deals tensors out of large pieces of memory, one after the other.
+    """Takes tensors from large pieces of memory, one after the other.
 
-    NumPy asks the system for huge pages for arrays of 4 MiB and more, and takes memory that the
-    system maps on first use: what is never written costs nothing. A piece lives as long as any
-    tensor in it.
+    NumPy requests huge pages for arrays of 4 MiB and more, in memory that the system maps on first
+    use: what is never written costs nothing. A piece lives as long as any tensor in it.
     """
 
     def __init__(self, piece: Callable[[int], Tensor] | None = None) -> None:
-        """piece: makes one of at least so many bytes, zeros, somewhere else."""
+        """piece: makes a piece of at least this many zero bytes, in other memory."""
         self._piece = piece or self.of
         self._left = torch.empty(0, dtype=torch.uint8)
 
     @staticmethod
     def of(nbytes: int) -> Tensor:
-        """At least so many bytes, zeros, as a piece of their own."""
+        """Zero bytes, at least this many, in a piece of their own."""
         memory = torch.from_numpy(np.zeros(nbytes + _PAGE, dtype=np.uint8))
         return memory[-memory.data_ptr() % _PAGE :]
 
@@ -49,9 +48,9 @@ class HugePages:
 
 
 def touch(tensor: Tensor) -> None:
-    """Have the system map a contiguous tensor's memory now; what it holds stays.
+    """Have the system map a contiguous tensor's memory now, without changing its content.
 
-    The threads that compute do it together, so it lies on the nodes (NUMA) that they run on.
+    All threads that compute do it together, so the memory is on the NUMA nodes that they run on.
     """
     held = tensor.view(-1).view(torch.uint8)
     held[::_TOUCHED].bitwise_or_(0)

@@ -22,7 +22,7 @@ class Instructions(NamedTuple):
     asked_for: bool = False  # else it is the best that runs
 
     def describe(self) -> str:
-        """For the person who starts the engine."""
+        """The instructions in words, for the user who starts the engine."""
         if not self.name:
             return "none, so that plain PyTorch computes"
         if self.asked_for:
@@ -49,7 +49,7 @@ def choose_instructions(wanted: str = "auto") -> Instructions:
 
 
 def choose(wanted: str, builds: Sequence[str], refusals: Mapping[str, str]) -> Instructions:
-    """Of ``builds``, the best first, those in ``refusals`` cannot run, for the reasons there."""
+    """The best of ``builds`` that is not in ``refusals``, or the wanted one."""
     usable = [name for name in builds if name not in refusals]
     if wanted != "auto" and wanted not in builds:
         raise ConfigError(f"cpu_isa must be one of auto, {', '.join(builds)}; got {wanted!r}")

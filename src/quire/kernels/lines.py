@@ -16,11 +16,11 @@ _HELLO = struct.Struct("<12sII")  # what it is, rank, size
 _KNOWN_BY = b"quire ranks1"
 _HEADER = struct.Struct("<BQ")  # kind, bytes
 _MESSAGE, _REFUSAL, _END = range(3)
-_STRANGER = 2.0  # seconds for whoever connects to say that it is a rank
+_STRANGER = 2.0  # seconds for a new connection to say that it is a rank
 
 
-class Line:
-    """To one other rank. All but ``end`` raise RankError if that is gone or takes too long."""
+class RankConnection:
+    """A connection to one other rank. All but ``end`` raise RankError if it is gone or too slow."""
 
     def __init__(self, connection: socket.socket, rank: int, timeout: float) -> None:
         """timeout: seconds that the other may take to read, or to go on with, a message."""
@@ -38,7 +38,7 @@ class Line:
         return str(self._socket.getsockname()[0])
 
     def send(self, message: bytes, kind: int = _MESSAGE) -> None:
-        """It may not have been read when this returns."""
+        """Send a message, which may be read after this returns."""
         try:
             self._socket.sendall(_HEADER.pack(kind, len(message)) + message)
         except TimeoutError:
@@ -48,7 +48,7 @@ class Line:
             raise gone(self.rank) from None
 
     def receive(self, timeout: float) -> bytes | None:
-        """None if no message has begun within so many seconds."""
+        """A message; None if none has begun within this many seconds."""
         if not self._readable(timeout):
             return None
         kind, size = _HEADER.unpack(self._read(_HEADER.size))
@@ -60,18 +60,18 @@ class Line:
         return bytes(message)
 
     def check(self) -> None:
-        """RankError if the other has ended, as it told or not."""
+        """RankError if the other rank has ended, announced or not."""
         while self._readable(0.0):
             try:
                 seen = self._socket.recv(_HEADER.size, socket.MSG_PEEK)
             except OSError:
                 raise gone(self.rank) from None
             if seen and seen[0] == _MESSAGE:
-                return  # which somebody is going to read
+                return  # which will be read
             self.receive(0.0)
 
     def end(self, reason: str) -> None:
-        """Tell the other, unless it reads nothing any more; what waits for it here ends."""
+        """Tell the other rank that this one ends, unless it is gone; waiting calls here end."""
         words = reason.encode()
         with suppress(OSError):
             self._socket.setblocking(False)
@@ -80,7 +80,7 @@ class Line:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def refuse(self, reason: str) -> None:
-        """Tell one that asks to be a rank why it is none."""
+        """Tell a process that wants to be a rank why it cannot."""
         with suppress(RankError):
             self.send(reason.encode(), _REFUSAL)
         self._socket.close()
@@ -95,7 +95,7 @@ class Line:
 
 
 def read(connection: socket.socket, size: int, rank: int, timeout: float) -> bytearray:
-    """So many bytes from a rank, which has so many seconds for all of them."""
+    """Exactly this many bytes from a rank, within this many seconds."""
     until = time.monotonic() + timeout
     data = bytearray(size)
     view = memoryview(data)
@@ -123,8 +123,8 @@ def gone(rank: int) -> RankError:
 
 def call(
     address: str, port: int, rank: int, size: int, timeout: float, start_timeout: float
-) -> Line:
-    """To rank 0, as soon as it listens. ConfigError: it does not."""
+) -> RankConnection:
+    """Connect to rank 0, once it listens. ConfigError: it does not."""
     until = time.monotonic() + start_timeout
     while True:
         try:
@@ -135,17 +135,17 @@ def call(
                 reason = f"rank 0 does not listen at {address}:{port}: {error}"
                 raise ConfigError(reason) from None
             time.sleep(0.1)
-    line = Line(connection, 0, timeout)
+    line = RankConnection(connection, 0, timeout)
     connection.sendall(_HELLO.pack(_KNOWN_BY, rank, size))
     return line
 
 
 def wait_for_calls(
     address: str, port: int, size: int, timeout: float, start_timeout: float
-) -> dict[int, Line]:
-    """Of all the other ranks, for rank 0. Whoever has no place among them is told so."""
+) -> dict[int, RankConnection]:
+    """Connections of all other ranks, for rank 0. A process that is none of them is told so."""
     family, *_, own = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    lines: dict[int, Line] = {}
+    lines: dict[int, RankConnection] = {}
     until = time.monotonic() + start_timeout
     try:
         listener = socket.create_server(own, family=family, backlog=size)
@@ -166,7 +166,9 @@ def wait_for_calls(
     return lines
 
 
-def _admit(connection: socket.socket, lines: dict[int, Line], size: int, timeout: float) -> None:
+def _admit(
+    connection: socket.socket, lines: dict[int, RankConnection], size: int, timeout: float
+) -> None:
     try:
         known_by, rank, its_size = _HELLO.unpack(read(connection, _HELLO.size, -1, _STRANGER))
     except RankError:
@@ -174,7 +176,7 @@ def _admit(connection: socket.socket, lines: dict[int, Line], size: int, timeout
     if known_by != _KNOWN_BY:
         connection.close()
         return
-    line = Line(connection, rank, timeout)
+    line = RankConnection(connection, rank, timeout)
     if its_size != size:
         line.refuse(f"rank {rank} is one of {its_size}, rank 0 of {size}")
     elif not 0 < rank < size or rank in lines:

@@ -1,6 +1,6 @@
-"""A decoder's parts as C++ has them (csrc/python/module.cpp): addresses and numbers.
+"""A decoder's parts as C++ takes them (csrc/python/module.cpp): addresses and numbers.
 
-Whoever makes one keeps the tensors alive that it was made of.
+The caller keeps the tensors alive whose addresses are in them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ACTIVATION_CODES: Mapping[str, int] = {
     "relu": 3,
     "clamped_swiglu": 4,
 }
-_NO_LIMIT = 2**30  # a window or a number of sinks beyond every context
+_NO_LIMIT = 2**30  # a window or a number of sinks larger than any context
 
 
 def native_attention(
@@ -60,7 +60,7 @@ def native_mlp(mlp: DenseMLP) -> _native.Mlp | None:
 
 
 def native_experts(experts: Experts) -> _native.Experts | None:
-    """None where a weight is not packed, or experts are not of one form."""
+    """A mixture as C++ sees it; None: a weight is not packed, or experts differ in form."""
     shared = () if experts.shared is None else (experts.shared.up, experts.shared.down)
     weights = (experts.router, *experts.up, *experts.down, *shared)
     packed = [weight for weight in weights if isinstance(weight, PackedWeight)]

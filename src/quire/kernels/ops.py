@@ -19,7 +19,7 @@ from quire.kernels.ranks import Ranks
 
 
 class KVShape(NamedTuple):
-    """What one layer keeps for one token."""
+    """The shape of what one layer keeps for one token."""
 
     num_kv_heads: int
     key_dim: int
@@ -29,7 +29,7 @@ class KVShape(NamedTuple):
 class LayerKV(NamedTuple):
     """One layer's share of the pool: contiguous, so that a (block, head) pair is a tile N x D.
 
-    In which order a tile has its numbers is the kernels' own business: nobody else looks inside.
+    The order of a tile's numbers is private to the kernels.
     """
 
     keys: Tensor  # [B, Hkv, N, key_dim]
@@ -40,7 +40,7 @@ class LayerKV(NamedTuple):
 
     @property
     def parts(self) -> list[Tensor]:
-        """Its tensors, whose first dimension is the blocks."""
+        """The tensors, whose first dimension is the blocks."""
         every = (self.keys, self.values, self.key_scales, self.value_scales)
         return [part for part in every if part is not None]
 
@@ -56,9 +56,8 @@ def counterparts(
 class KVGroupTables(NamedTuple):
     """Where the tokens of a step are kept in the layers of one KV group, which share a window.
 
-    A sequence whose window has left blocks behind has none of them in its row: the first
-    ``num_sink_blocks`` columns are its first blocks, and column c beyond them is its block
-    ``c + num_dropped``.
+    Blocks that the window has left are not in a sequence's row: the first ``num_sink_blocks``
+    columns are its first blocks, and a later column c is its block ``c + num_dropped``.
     """
 
     slots: Tensor  # [T] int64, where each new key and value goes: block id x N + offset
@@ -68,17 +67,17 @@ class KVGroupTables(NamedTuple):
 
 
 class ColumnBias(NamedTuple):
-    """What is added to scores, scaled and capped, by where the key stands.
+    """Numbers added to scores, scaled and capped, by the position of the key.
 
-    To those of token t for positions from ``before[t, k - 1]`` on, or from 0, up to, and without,
-    ``before[t, k]``: ``bias[t, k]``. Nothing is added to those after the last.
+    ``bias[t, k]`` is added to the scores of token t for positions from ``before[t, k - 1]`` on, or
+    from 0, up to, and without, ``before[t, k]``. Nothing is added after the last.
     """
 
     before: Tensor  # [T, K] int64, ascending
     bias: Tensor  # [T, K] float32, at most 0, perhaps -inf
 
     def of(self, rows: Tensor, positions: Tensor) -> Tensor:
-        """What these R tokens have for keys at ``positions``, [R, C] or [1, C] -> [R, C]."""
+        """The numbers of these R tokens for keys at ``positions``, [R, C] or [1, C] -> [R, C]."""
         before = self.before[rows]
         positions = positions.expand(len(before), -1).contiguous()
         places = torch.searchsorted(before.contiguous(), positions, right=True)
@@ -131,8 +130,8 @@ class Rotation(NamedTuple):
     """The cosines and sines by which a step's queries and keys are turned, in layers of a kind.
 
     Dimensions i and i + R of a head, for i < R, are a pair; those from 2 R on are left as they are.
-    ``sink_cos`` and ``sink_sin`` turn queries for the sight of attention sinks, whose distance
-    does not grow beyond sinks + window (StreamingLLM; Xiao et al., 2024, section 3.2).
+    ``sink_cos`` and ``sink_sin`` turn queries that see attention sinks, whose distance never
+    exceeds sinks + window (StreamingLLM; Xiao et al., 2024, section 3.2).
     """
 
     cos: Tensor  # [T, R] float32, as are the others
@@ -154,11 +153,11 @@ class Norms(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """What distinguishes one attention layer from another, beyond its shapes."""
+    """What distinguishes one attention layer from another, except its shapes."""
 
     scale: float  # positive
     window: int | None = None  # a token sees itself and the window - 1 tokens before it
-    sinks: int = 0  # and the first so many tokens of its sequence
+    sinks: int = 0  # first tokens of the sequence that are seen as well
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap)
     query_norm: Norm | None = None  # of each head, before it is turned
     key_norm: Norm | None = None
@@ -173,7 +172,7 @@ class Projection(Protocol):
 
 @dataclass(frozen=True)
 class SelfAttention:
-    """output(attend(qkv(x))), whose kernels' part is told by ``spec``."""
+    """output(attend(qkv(x))); ``spec`` is the kernels' part of it."""
 
     qkv: Projection  # [T, d] -> [T, H D + Hkv D + Hkv Dv]: queries, keys, values of all heads
     output: Projection  # [T, H Dv] -> [T, d]
@@ -291,7 +290,7 @@ class Continuing(NamedTuple):
 
 
 class Kernels(Protocol):
-    """What a decoder computes beside its matrix products, and perhaps all of it at once."""
+    """The operations of a decoder beside its matrix products, and perhaps all of it at once."""
 
     def plan(self, batch: AttentionBatch) -> Any:
         """Work that all layers of a step share (index arrays, masks), done once."""
@@ -335,29 +334,29 @@ class Kernels(Protocol):
         ...
 
     def argmax(self, x: Tensor) -> Tensor:
-        """The place of the largest in each row, the first of equals or of NaN: [R, V] -> [R]."""
+        """The index of the largest in each row, the first of equals or of NaN: [R, V] -> [R]."""
         ...
 
     def keep_adapter(self, updates: Updates, num_layers: int, dtype: torch.dtype) -> Any:
         """An adapter of a decoder of that many layers, for ``AdaptedRows``.
 
-        What is given need not outlast the call. These kernels know of none, unless they say so.
+        The arguments need not outlast the call. Kernels without adapters, as here, raise.
         """
         raise NotImplementedError
 
     def adapt(
         self, adapted: Sequence[AdaptedRows], layer: int, site: Site, x: Tensor, out: Tensor
     ) -> None:
-        """Add to ``out`` [T, outputs], the product of x [T, inputs], what adapters do.
+        """Add to ``out`` [T, outputs], the product of x [T, inputs], what adapters add.
 
-        Sums are float32, and are rounded together with what was there.
+        Sums are float32, and are rounded together with ``out``.
         """
         raise NotImplementedError
 
     def fuse(self, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
-        """All layers in one call, if these kernels can; asked each step, and remembered.
+        """All layers in one call, if these kernels can; called each step, and cached.
 
-        None, as here, where they have nothing better than their single operations.
+        None, as here: they have nothing better than their single operations.
         """
         return None
 
@@ -371,8 +370,8 @@ class Kernels(Protocol):
     ) -> Tensor | None:
         """Several passes in one call, each with the likeliest tokens of the one before: [P, S].
 
-        rotations: of ``texts.positions``. What comes of a pass; -1 where logits are no numbers, and
-        anything where a text has none. None, as here, where kernels cannot.
+        rotations: of ``texts.positions``. The tokens of each pass; -1 if logits are not numbers,
+            and anything for a text that has ended. None, as here: these kernels cannot.
         """
         return None
 

@@ -2,8 +2,8 @@
 
 Outputs come in panels of 16; a panel is lines of 16 lanes of four bytes, one lane an output. A lane
 holds one input in float32, two in 16 bits, four in int8 or eight in int4; int5 and int6 have their
-high bits in lines of their own. Panels are even in number, and what they have beyond the weights
-stands for zeros.
+high bits in lines of their own. The number of panels is even, and what is left of the last one is
+zeros.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Format(Enum):
 
     @property
     def bits(self) -> int:
-        """Of a weight."""
+        """Bits of a weight."""
         return (32, 16, 8, 4, 16, 8, 5, 6, 4)[int(self.value)]
 
     @property
@@ -72,7 +72,7 @@ class Groups(NamedTuple):
 
     @property
     def num_groups(self) -> int:
-        """Groups of an output."""
+        """Groups of one output."""
         return (self.scales if self.factors is None else self.factors).shape[1]
 
 
@@ -101,7 +101,7 @@ FLOAT_FORMATS = {
 
 
 def num_panels(outputs: int) -> int:
-    """Panels of so many outputs."""
+    """Panels of this many outputs."""
     return -(-outputs // (2 * PANEL)) * 2
 
 
@@ -151,7 +151,7 @@ def _high_bits(codes: Tensor, form: Format) -> Tensor:
 
 
 def pack_groups(groups: Groups) -> PackedGroups:
-    """By panels."""
+    """Groups by panels."""
     scales, zeros, offsets, factors, offset_factors = groups
     kind, packed = 0, None
     if factors is not None:

@@ -26,7 +26,7 @@ DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 class Products:
     """The C++ products of one instruction set, by default the best that the machine has.
 
-    Results do not depend on how many rows are multiplied at once, beyond the rounding of sums.
+    Except for the rounding of sums, results do not depend on how many rows are multiplied at once.
     For one thread at a time.
     """
 
@@ -89,7 +89,7 @@ class PackedWeight:
 
     @classmethod
     def from_floats(cls, products: Products, weight: Tensor, bias: Tensor | None) -> PackedWeight:
-        """Of a type in ``FLOAT_FORMATS``."""
+        """A weight of a type in ``FLOAT_FORMATS``."""
         outputs, inputs = weight.shape
         form = FLOAT_FORMATS[weight.dtype]
         return cls(

@@ -1,7 +1,7 @@
-"""Paged attention and what goes with it in plain torch: the judge of faster kernels.
+"""Paged attention and what goes with it in plain torch: the reference for faster kernels.
 
-Everything is gathered through the block table, multiplied in float32 (float64 for float64 inputs)
-and never looked at beyond a sequence's context, so stale slots may hold anything, even NaN.
+Everything is gathered through the block table and multiplied in float32 (float64 for float64
+inputs). Slots after a sequence's context are never read, and may hold anything, even NaN.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ReferenceKernels(Kernels):
     """``Kernels`` for any device that torch has."""
 
     def plan(self, batch: AttentionBatch) -> list[ReferencePlan]:
-        """By KV group, index arrays that its layers share; reads ``context_lens`` on the host."""
+        """Index arrays that layers share, by KV group; reads ``context_lens`` on the host."""
         contexts: list[int] = batch.context_lens.tolist()
         return [plan_kv_group(batch, kv_group, contexts) for kv_group in batch.kv_groups]
 
@@ -229,7 +229,7 @@ def _sinks_visible(q: Tensor, sinks: int, spec: AttentionSpec) -> Tensor:
 
 
 def _added(bias: ColumnBias | None, rows: Tensor, sinks: int, near: Tensor) -> Tensor | None:
-    """To the scores of these rows, for the sinks and for keys at positions ``near`` -> [R, C]."""
+    """Numbers to add to the scores of these rows, for sinks and keys at ``near`` -> [R, C]."""
     if bias is None:
         return None
     far = torch.arange(sinks, device=near.device).expand(len(near), -1)

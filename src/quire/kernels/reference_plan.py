@@ -16,7 +16,7 @@ class Prefill:
 
     rows: slice  # of the batch
     start: int  # position of the first new token
-    first: int  # position of the first token that is kept, sinks aside
+    first: int  # position of the first token that is kept, sinks excepted
     slots: Tensor  # [context - first] where the tokens from there on are kept
     sink_slots: Tensor  # [sinks kept], and those of the first ones
     bias: ColumnBias | None
@@ -43,7 +43,7 @@ class Decodes:
 
 @dataclass(frozen=True)
 class ReferencePlan:
-    """Where a step's tokens are written in one KV group, and what each of them reads."""
+    """The slots that a step's tokens are written to in one KV group, and those that they read."""
 
     slots: Tensor  # [T]
     prefills: list[Prefill]

@@ -20,9 +20,9 @@ _PYTHON_LOOKS_EVERY = 1.0  # seconds, for signals such as Ctrl-C
 class SharedMemoryRanks:
     """``RankGroup`` of one machine.
 
-    Rank 0 ``create``s the memory, whose ``name`` it tells to the processes that ``join``. It is
-    nothing but an open file of theirs, so it is gone when they are, however they ended; and the
-    limit of /dev/shm, which containers often have, is none for it.
+    Rank 0 ``create``s the memory, and sends its ``name`` to the processes that ``join``. The memory
+    is an open file of these processes, so it is gone when they are, however they ended, and the
+    limit of /dev/shm, which containers often have, does not apply.
     """
 
     def __init__(self, native: _native.Ranks, rank: int, size: int, name: str) -> None:

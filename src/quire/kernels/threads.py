@@ -26,16 +26,16 @@ def wait_briefly() -> None:
 
 
 def usable_cores(system: Path = SYSTEM, process: Path = PROCESS) -> int:
-    """Cores that this process may use: of its affinity, and no more than its cgroups' quota.
+    """Cores that this process may use: of its affinity, and at most its cgroups' quota.
 
-    Two hardware threads of one core count once, since they share what computes products.
+    Two hardware threads of one core count once, since they share the units for products.
     """
     cores = {_siblings(system, cpu) for cpu in _affinity()}
     return max(1, math.floor(min(len(cores), cpu_quota(system, process) or math.inf)))
 
 
 def usable_cpus(system: Path = SYSTEM, process: Path = PROCESS) -> int:
-    """The same, each hardware thread counted."""
+    """Like ``usable_cores``, with each hardware thread counted."""
     return max(1, math.floor(min(len(_affinity()), cpu_quota(system, process) or math.inf)))
 
 
@@ -63,29 +63,29 @@ def cpu_quota(system: Path = SYSTEM, process: Path = PROCESS) -> float | None:
 
 
 def _affinity() -> set[int]:
-    """The CPUs that this process may use; all, where it is not told."""
+    """The CPUs that this process may use; all CPUs if the system does not say."""
     if hasattr(os, "sched_getaffinity") and not _bound_by_openmp():
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
 def _bound_by_openmp() -> bool:
-    """Whether OpenMP, as it was loaded, has left the calling thread one place of all.
+    """Whether OpenMP, when it was loaded, has bound the calling thread to one place.
 
-    It makes as many threads as the process had CPUs before, by which its callers go as well.
+    It makes as many threads as the process had CPUs before, and callers rely on that number.
     """
     asked = os.environ.get("OMP_PROC_BIND", "false").split(",")[0].strip().lower()
     return asked != "false"
 
 
 def _node(system: Path, cpu: int) -> int:
-    """The NUMA node of a CPU; 0 where the system does not tell."""
+    """The NUMA node of a CPU; 0 if the system does not say."""
     nodes = (system / f"devices/system/cpu/cpu{cpu}").glob("node[0-9]*")
     return min((int(node.name.removeprefix("node")) for node in nodes), default=0)
 
 
 def _siblings(system: Path, cpu: int) -> str:
-    """What names the core of a CPU; the CPU itself where the system does not tell."""
+    """The name of a CPU's core; the CPU itself if the system does not say."""
     path = system / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
     try:
         return path.read_text()
@@ -94,7 +94,7 @@ def _siblings(system: Path, cpu: int) -> str:
 
 
 def _granted(directory: Path) -> float:
-    """Of one cgroup, version 2 or 1; infinite where it sets no limit."""
+    """The CPUs that one cgroup grants, version 2 or 1; infinite without a limit."""
     try:
         if (directory / "cpu.max").exists():
             quota, period = (directory / "cpu.max").read_text().split()

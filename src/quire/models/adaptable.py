@@ -9,7 +9,7 @@ from quire.kernels.adapters import Site
 from quire.models.decoder import DecoderModel
 from quire.models.layers import MLP, Layer
 from quire.models.linear import Linear
-from quire.models.parts import WHOLE, Part, count_of
+from quire.models.parts import WHOLE, TensorPart, count_of
 
 
 class Adaptable(NamedTuple):
@@ -20,7 +20,7 @@ class Adaptable(NamedTuple):
     first: int  # of its outputs among the product's
     inputs: int
     outputs: int
-    part: Part = WHOLE  # of outputs and inputs, those that the product has, in its order
+    part: TensorPart = WHOLE  # of outputs and inputs, those that the product has, in its order
 
     @property
     def held(self) -> tuple[int, int]:
@@ -30,7 +30,7 @@ class Adaptable(NamedTuple):
 
 
 def adaptable(model: DecoderModel) -> dict[str, Adaptable]:
-    """By module."""
+    """The products that adapters can change, by module."""
     found = {}
     for number, layer in enumerate(model.decoder.layers):
         for site, product in _products(layer):
@@ -39,7 +39,7 @@ def adaptable(model: DecoderModel) -> dict[str, Adaptable]:
                 continue
             first = 0
             for name, outputs, rows in named.parts:
-                part = Part(rows, named.columns)
+                part = TensorPart(rows, named.columns)
                 found[name] = Adaptable(number, site, first, named.inputs, outputs, part)
                 first += count_of(rows, outputs)
     return found

@@ -1,4 +1,4 @@
-"""Whether weights fit, told before any is read; and in which form they would."""
+"""Whether weights fit in memory, and in which form they would, before any is read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Admit = Callable[[int], None]
 """Told the bytes of memory that are needed; ModelError where they are not to be had."""
 
 
-class Admission:
-    """What a checkpoint's weights take, whole or a rank's part of them."""
+class WeightAdmission:
+    """The memory that a checkpoint's weights take, all of them or a rank's part."""
 
     def __init__(self, weights: Weights, linears: LinearReader, shard: Shard) -> None:
         self._weights, self._shard = weights, shard
@@ -32,15 +32,15 @@ class Admission:
         *,
         may_round: bool,
     ) -> None:
-        """Have ``admit`` told the bytes, and ``experts_path`` the room that it must have.
+        """Call ``admit`` with the bytes, and check the room in ``experts_path``.
 
-        Its refusal names the first rounded form that it would take, and what it would take with
-        experts in a file.
+        A refusal names the first rounded form that would fit, and what would fit with experts in a
+        file.
 
         may_round: whether the weights could be rounded, and are not.
 
         Raises:
-            ConfigError: there is no room for experts in ``experts_path``, or there are none.
+            ConfigError: there is no room for experts in ``experts_path``, or there are no experts.
         """
         in_file = experts_path is not None
         if experts_path is not None:
@@ -56,8 +56,8 @@ class Admission:
     def in_memory(self, quantization: str | None, *, in_file: bool) -> int:
         """Bytes that loading takes: all weights, or all but experts', and in main memory one more.
 
-        That is the largest as it is read. Of a rank its part: what each has in whole (norms,
-        routers) is too little to count.
+        The one more is the largest, as it is read. For a rank it is its part; weights that each
+        rank has in whole (norms, routers) are too small to count.
         """
         weights = self._weights
         total, largest = (

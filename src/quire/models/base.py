@@ -1,4 +1,4 @@
-"""What the executor asks of a model, whichever code computes it."""
+"""The interface of a model for the executor, whichever code computes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.kernels.ops import AttentionBatch, Kernels, KVShape, LayerKV, Texts
 
 
 class ExpertFacts(NamedTuple):
-    """Of the mixtures of a model, all layers together."""
+    """Facts about a model's mixtures, all layers together."""
 
     num: int  # of a layer
     chosen: int  # by a token
@@ -55,8 +55,9 @@ class Model(Protocol):
     def go_on(
         self, texts: Texts, kv: Sequence[LayerKV], kernels: Kernels, vocab_size: int
     ) -> Tensor | None:
-        """Several passes in one call, each with the likeliest of the first ``vocab_size`` tokens
-        that came of the one before; see ``Kernels.go_on``. None: that is not to be had."""
+        """Several passes in one call, each with the likeliest of the first ``vocab_size`` tokens of
+        the one before; see ``Kernels.go_on``. None: not possible here.
+        """
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quire.core.errors import ModelError
-from quire.models.config import Fields
+from quire.models.config import ConfigFields
 from quire.models.rope import RopeConfig
 from quire.models.shape import ExpertShape, Positions
 from quire.models.shard import Divided
@@ -17,10 +17,10 @@ from quire.models.shard import Divided
 
 @dataclass(frozen=True)
 class TensorNames:
-    """What a family calls its tensors, without ``.weight``. None: it has no such norm.
+    """A family's names of tensors, without ``.weight``. None: it has no such norm.
 
-    The first ones stand below one of ``roots``, or at the top if that is empty; those of a layer
-    below the layer. ``heads`` are at the top, whichever there is.
+    The first ones are below one of ``roots``, or at the top if that is empty; those of a layer are
+    below the layer. ``heads`` are at the top, whichever exists.
     """
 
     roots: tuple[str, ...] = ("model",)
@@ -44,11 +44,11 @@ class TensorNames:
 
 @dataclass(frozen=True)
 class ExpertNames:
-    """What a family calls the tensors of a mixture, below a layer, without ``.weight``.
+    """The names of a mixture's tensors in a family, below a layer, without ``.weight``.
 
-    Gate, up and down of expert n have projections of their own (with n for ``{}``), or those of all
-    experts are one tensor, gate and up in one as well; its name is whole. The first that the
-    checkpoint has counts.
+    Either gate, up and down of expert n have projections of their own (with n for ``{}``), or those
+    of all experts are one tensor, gate and up in one as well, whose name is whole. The first that
+    the checkpoint has counts.
     """
 
     routers: tuple[str, ...]
@@ -65,7 +65,7 @@ class ExpertNames:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Of the layers that have experts."""
+    """The mixture of the layers that have experts."""
 
     shape: ExpertShape
     names: ExpertNames
@@ -74,7 +74,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class NormKind:
-    """What all norms of a decoder have in common."""
+    """The facts that all norms of a decoder share."""
 
     eps: float = 0.0
     centred: bool = False
@@ -85,14 +85,14 @@ class NormKind:
 
 @dataclass(frozen=True)
 class Heads:
-    """Of queries, and of keys and values."""
+    """The numbers of heads of queries, and of keys and values."""
 
     num: int
     num_kv: int
     dim: int
 
     @classmethod
-    def read(cls, fields: Fields, num: int, num_kv: int, dim: int) -> Heads:
+    def read(cls, fields: ConfigFields, num: int, num_kv: int, dim: int) -> Heads:
         """ModelError if queries cannot share the others evenly."""
         if num % num_kv:
             raise ModelError(
@@ -104,7 +104,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Biases:
-    """Which projections have one."""
+    """Which projections have a bias."""
 
     qkv: bool = False
     output: bool = False

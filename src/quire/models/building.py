@@ -14,7 +14,7 @@ from quire.models.dividing import columns_of, rows_of_heads, rows_of_parts
 from quire.models.experts import read_experts
 from quire.models.layers import MLP, Attention, Layer
 from quire.models.linear import Joined, LinearReader
-from quire.models.parts import WHOLE, Part, count_of
+from quire.models.parts import WHOLE, TensorPart, count_of
 from quire.models.shard import Shard
 from quire.models.weights import Weights
 
@@ -67,7 +67,7 @@ class _NormReader:
     weights: Weights
     shard: Shard
 
-    def take(self, name: str, width: int, part: Part = WHOLE) -> Norm:
+    def take(self, name: str, width: int, part: TensorPart = WHOLE) -> Norm:
         """The one called ``name``, or a part of it."""
         kind, weight, bias = self.plan.norm, None, None
         if kind.around_one:
@@ -80,7 +80,7 @@ class _NormReader:
         return Norm(count_of(part.rows, width), weight, kind.eps, bias, kind.centred)
 
     def around(self, prefix: str, before: str | None, output: str | None) -> Norms:
-        """Of a part of the layer ``prefix``."""
+        """The norm of a part of the layer ``prefix``."""
         width = self.plan.hidden_size
         first, second = (
             None if name is None else self.take(f"{prefix}.{name}", width)
@@ -89,7 +89,7 @@ class _NormReader:
         return Norms(before=first, output=second)
 
     def of_heads(self, prefix: str, together: bool) -> tuple[Norm | None, Norm | None]:
-        """Of queries and of keys: of all heads ``together``, or of each alone."""
+        """The norms of queries and of keys: of all heads ``together``, or of each alone."""
         if self.plan.head_norms != ("all" if together else "each"):
             return None, None
         heads, names = self.plan.heads, self.plan.names
@@ -102,19 +102,19 @@ class _NormReader:
         )
 
     def sink_logits(self, prefix: str) -> Tensor | None:
-        """Of the heads of queries."""
+        """The sink logits of query heads."""
         name, heads = self.plan.names.sink_logits, self.plan.heads
         if name is None:
             return None
         held = self.shard.run(heads.num)
-        part, name = Part(slice(held.start, held.stop)), f"{prefix}.{name}"
+        part, name = TensorPart(slice(held.start, held.stop)), f"{prefix}.{name}"
         if name not in self.weights:  # as in GGUF files
             name = f"{name}.weight"
         return self.weights.take_floats(name, heads.num, part=part)
 
     def _of_heads_held(self, name: str, count: int, held: range) -> Norm:
         width = self.plan.heads.dim
-        part = Part(slice(held.start * width, held.stop * width))
+        part = TensorPart(slice(held.start * width, held.stop * width))
         return self.take(name, count * width, part)
 
 
@@ -180,7 +180,7 @@ def _read_mlp(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -
 
 
 def _stored_order(plan: Blueprint) -> Tensor | None:
-    """Of q, k and v: which stored row is where ours are; None: they are stored in our order."""
+    """The stored row of each row of q, k and v; None: they are stored in our order."""
     heads = plan.heads
     rows = torch.arange((heads.num + 2 * heads.num_kv) * heads.dim)
     if plan.row_order == "groups":

@@ -1,8 +1,8 @@
-"""The files that a checkpoint is in, by the names that savers give them.
+"""Finds the files of a checkpoint by the names that savers give them.
 
-One file, or several that an index names, or several that are numbered: as transformers,
-safetensors, AutoGPTQ and their like call them. Never a guess: where two sets could be meant, or one
-is not whole, that is said.
+One file, or several that an index names, or several that are numbered, as transformers,
+safetensors, AutoGPTQ and their like name them. Nothing is guessed: two possible sets, or an
+incomplete one, are an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 class CheckpointFiles(NamedTuple):
-    """The files, and which of them has a tensor that is in several, where an index tells."""
+    """The files, and which of them has a tensor that is in several, if an index says."""
 
     paths: Sequence[Path]
     places: Mapping[str, Path]
@@ -54,7 +54,7 @@ def find_files(directory: Path) -> CheckpointFiles:
 
 
 def _without_index(directory: Path, names: Sequence[str]) -> Sequence[str]:
-    """Which of these names are the checkpoint's."""
+    """The files that are the checkpoint's."""
     own = [name for name in names if not _OTHERS.fullmatch(name)]
     if not own:
         raise ModelError(_no_weights(directory, names))
@@ -83,10 +83,10 @@ def _without_index(directory: Path, names: Sequence[str]) -> Sequence[str]:
 
 
 def _indexed(directory: Path, index: str) -> CheckpointFiles:
-    """What an index names, all of it below its directory.
+    """The files that an index names, all of them below its directory.
 
-    The files may be links to anywhere, as in Hugging Face's cache: those are of whoever made the
-    directory, while the index may come from anybody.
+    The files may be links to anywhere, as in Hugging Face's cache: the directory's owner made
+    those, while the index may come from anyone.
     """
     path = directory / index
     places = read_object(path, _MOST_INDEX).get("weight_map")

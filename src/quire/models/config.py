@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from quire.models.shape import Fields, read_checkpoint, sampling_defaults
+from quire.models.shape import ConfigFields, read_checkpoint, sampling_defaults
 
-__all__ = ["DTYPES", "Fields", "ModelConfig", "read_config", "sampling_defaults"]
+__all__ = ["DTYPES", "ConfigFields", "ModelConfig", "read_config", "sampling_defaults"]
 
 DTYPES: Mapping[str, torch.dtype] = {
     "float32": torch.float32,
@@ -24,12 +24,12 @@ DTYPES: Mapping[str, torch.dtype] = {
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What every architecture shares; the families read the rest from ``fields``."""
+    """The facts that all architectures share; families read the rest from ``fields``."""
 
     architecture: str  # the class name in transformers, "LlamaForCausalLM"
     dtype: torch.dtype | None  # of the checkpoint, where it says so
     eos_token_ids: tuple[int, ...]
-    fields: Fields  # config.json, with the overrides
+    fields: ConfigFields  # config.json, with the overrides
     overrides: Mapping[str, Any]
     has_head: bool = True  # false: what is stored makes states of tokens, and no tokens of states
 

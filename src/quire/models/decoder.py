@@ -46,7 +46,7 @@ class Decoder:
 
     vocab_size: int
     dtype: torch.dtype  # of what goes from layer to layer
-    embed: Linear  # whose rows are the tokens' vectors
+    embed: Linear  # its rows are the tokens' vectors
     layers: tuple[Layer, ...]
     final_norm: Norm | None
     head: Linear
@@ -57,7 +57,7 @@ class Decoder:
     logits_softcap: float | None = None  # logits become softcap * tanh(logits / softcap)
     project_in: Linear | None = None  # where the embedding is not as wide as the layers
     project_out: Linear | None = None
-    ranks: Ranks | None = None  # each of whom has a part of all; None: there is but one
+    ranks: Ranks | None = None  # each has a part of all tensors; None: there is one rank
 
     def fusable(self) -> DecoderStack:
         """The layers for kernels that run them whole."""

@@ -40,7 +40,7 @@ class Dense(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of its weights."""
+        """Bytes of its weights."""
         return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
     def __call__(self, state: Tensor) -> Tensor:
@@ -52,10 +52,10 @@ class Dense(NamedTuple):
 def read_dense(directory: Path, width: int, admit: Callable[[int], None]) -> Dense:
     """The module in ``directory``, for states of ``width`` numbers.
 
-    admit: told the bytes that will be taken, to refuse them.
+    admit: called with the bytes that will be taken, to refuse them.
 
     Raises:
-        ModelError: it is for others, asks for what is not known, or its weights are not there.
+        ModelError: it is for other states, has an unknown activation, or its weights are missing.
     """
     fields = read_fields(directory / "config.json")
     if fields.positive("in_features") != width:

@@ -15,9 +15,9 @@ from quire.models.shard import Shard
 def rows_of_heads(
     shard: Shard, heads: Heads, order: Tensor | None = None
 ) -> Mapping[str, Tensor] | None:
-    """Of the outputs of q, k and v, side by side, those of the rank's heads; None: all of them.
+    """The outputs of q, k and v, side by side, of the rank's heads; None: all of them.
 
-    order: which stored row is where ours are.
+    order: the stored row of each row.
     """
     if shard.is_whole and order is None:
         return None
@@ -43,6 +43,6 @@ def rows_of_parts(shard: Shard, parts: Mapping[str, int]) -> Mapping[str, Tensor
 
 
 def columns_of(shard: Shard, count: int, width: int = 1) -> slice:
-    """The inputs of a projection whose other part others have: of ``count`` that are so wide."""
+    """This rank's inputs of a projection, of ``count`` inputs of that width that ranks divide."""
     held = shard.run(count)
     return ALL if shard.is_whole else slice(held.start * width, held.stop * width)

@@ -1,7 +1,7 @@
-"""Encoders (BERT and its like), which ``transformers`` computes: states of whole texts, or labels.
+"""Encoders (BERT and its like), computed by ``transformers``: states of whole texts, or labels.
 
-Every token sees all others of its text, those behind it too. So a text is computed at once, and
-there are no keys and values to be kept for what follows it.
+Every token sees all others of its text, later ones too. So a text is computed at once, and no keys
+and values are kept.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class TextBatch(NamedTuple):
 
 
 class EncoderModel:
-    """An encoder, or one with a head that classifies what it has read.
+    """An encoder, or one with a head that classifies texts.
 
     width: numbers of a state, or labels. labels: of the head; 0: there is none.
-    has_types: whether it tells the tokens of a pair's second text from those of the first.
+    has_types: whether it distinguishes the tokens of a pair's second text.
     """
 
     eos_token_ids: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ class EncoderModel:
     def __init__(
         self, config: ModelConfig, module: Any, max_model_len: int | None, usual: int | None = None
     ) -> None:
-        """Take over ``module``. ModelError: it is no encoder as those that are known.
+        """Take over ``module``. ModelError: it is not one of the known kinds of encoders.
 
         max_model_len: the longest text; None: ``usual``, or as long as there are positions.
         """
@@ -85,7 +85,8 @@ class EncoderModel:
     ) -> EncoderModel:
         """Load the checkpoint of ``weights``, in its dtype.
 
-        admit: told the bytes that will be taken, to refuse them. ModelError: see ``__init__``.
+        admit: called with the bytes that will be taken, to refuse them. ModelError: see
+            ``__init__``.
         """
         module = load_encoder_module(
             config, weights, admit, classifies=config.architecture.endswith(_JUDGE)
@@ -99,7 +100,7 @@ class EncoderModel:
         return self
 
     def forward(self, batch: TextBatch) -> Tensor:
-        """States [B, T, width], of which those that pad mean nothing; or logits [B, labels]."""
+        """States [B, T, width], undefined for padding; or logits [B, labels]."""
         given = {"input_ids": batch.token_ids}
         if batch.present is not None:
             given["attention_mask"] = batch.present.long()

@@ -13,7 +13,9 @@ from quire.models.parts import ALL
 
 
 def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefix: str) -> Experts:
-    """Those of the layer ``prefix``. One expert is held twice while it is packed, not all."""
+    """The experts of the layer ``prefix``. Only one expert at a time is held twice, as it is
+    packed.
+    """
     shape, names, hidden = mixture.shape, mixture.names, plan.hidden_size
     routers = [f"{prefix}.{name}" for name in names.routers]
     router = {next((r for r in routers if linears.has(f"{r}.weight")), routers[0]): shape.count}
@@ -38,7 +40,7 @@ def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefi
 def _read_expert(
     plan: Blueprint, mixture: Mixture, linears: LinearReader, prefix: str, number: int
 ) -> tuple[Linear, Linear]:
-    """What gives gate and up, and what takes their product."""
+    """The projection for gate and up, and the one for their product."""
     shape, names, hidden = mixture.shape, mixture.names, plan.hidden_size
     parts = {"gate": shape.inner, "up": shape.inner}
     rows, columns = rows_of_parts(linears.shard, parts), columns_of(linears.shard, shape.inner)

@@ -1,4 +1,4 @@
-"""What an architecture with code of its own tells the loader."""
+"""An architecture with code of its own, as the loader sees it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quire.models.weights import Weights
 
 
 class FamilyConfig(Protocol):
-    """What is asked of every family's config before weights are read."""
+    """The facts that every family's config has, known before weights are read."""
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -25,7 +25,7 @@ class FamilyConfig(Protocol):
 
     @property
     def ropes(self) -> tuple[RopeConfig, ...]:
-        """None where positions are no rotations."""
+        """The rotations of positions; None: positions are not rotations."""
         ...
 
     @property
@@ -35,7 +35,7 @@ class FamilyConfig(Protocol):
 
     @property
     def divided(self) -> Divided:
-        """What ranks have parts of."""
+        """What ranks divide among them."""
         ...
 
 
@@ -44,7 +44,7 @@ _Config = TypeVar("_Config", bound=FamilyConfig)
 
 @dataclass(frozen=True)
 class Family(Generic[_Config]):
-    """Architectures whose configs and tensors are read alike."""
+    """Architectures whose configs and tensors are read in the same way."""
 
     architectures: tuple[str, ...]
     # Raises ModelError where a field is missing, of the wrong type, or contradicts another.

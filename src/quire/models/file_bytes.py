@@ -10,10 +10,10 @@ import numpy as np
 
 
 class FileBytes:
-    """Of one file, which is opened anew for each reading: any thread may read.
+    """The bytes of one file, which is opened anew for each reading: any thread may read.
 
-    What its header says holds for the file that it was, so a file that is replaced, cut or written
-    to while it is loaded is not read on.
+    A header is valid for the file as it was, so a file that is replaced, cut or written to while it
+    is loaded is not read any further.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files that others have written, read without trust: plain, of bounded size, one line if not."""
+"""Reads files that others have written, without trust: regular files of bounded size."""
 
 from __future__ import annotations
 
@@ -68,6 +68,6 @@ def check_plain(path: Path, most_bytes: int | None = None) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong in another's code, short enough for one line."""
+    """The message of another library's error, shortened to one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:300]}..."

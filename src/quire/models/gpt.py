@@ -12,7 +12,7 @@ from dataclasses import replace
 from quire.kernels.ops import ACTIVATIONS
 from quire.models.blueprint import Biases, Blueprint, Heads, NormKind, TensorNames
 from quire.models.building import build
-from quire.models.config import Fields, ModelConfig
+from quire.models.config import ConfigFields, ModelConfig
 from quire.models.family import Family
 from quire.models.rope import RopeConfig
 from quire.models.shape import find_family, positions_of
@@ -60,7 +60,7 @@ _PHI = TensorNames(
 )
 
 
-def _neox(fields: Fields) -> Blueprint:
+def _neox(fields: ConfigFields) -> Blueprint:
     heads = _heads(fields, "num_attention_heads")
     theta = fields.get("rotary_emb_base", float, 10_000.0)
     share = fields.get("rotary_pct", float, 0.25)
@@ -73,7 +73,7 @@ def _neox(fields: Fields) -> Blueprint:
     )
 
 
-def _gptj(fields: Fields) -> Blueprint:
+def _gptj(fields: ConfigFields) -> Blueprint:
     names = {
         "hidden_size": "n_embd",
         "num_hidden_layers": "n_layer",
@@ -84,7 +84,7 @@ def _gptj(fields: Fields) -> Blueprint:
         "hidden_act": "activation_function",
     }
     values = {**fields.values, **{new: fields.values.get(old) for new, old in names.items()}}
-    fields = Fields(values, fields.source)
+    fields = ConfigFields(values, fields.source)
     heads = _heads(fields, "num_attention_heads")
     rotated = fields.positive("rotary_dim", 64)
     if rotated > heads.dim:
@@ -103,7 +103,7 @@ def _gptj(fields: Fields) -> Blueprint:
     )
 
 
-def _falcon(fields: Fields) -> Blueprint:
+def _falcon(fields: ConfigFields) -> Blueprint:
     """The first ones had one key for all queries or one for each; the later share in groups."""
     grouped = fields.get("new_decoder_architecture", bool, False)
     single = not grouped and fields.get("multi_query", bool, True)
@@ -124,7 +124,7 @@ def _falcon(fields: Fields) -> Blueprint:
         "layer_norm_eps": fields.values.get("layer_norm_epsilon"),
         "max_position_embeddings": fields.positive("max_position_embeddings", 2048),
     }
-    fields = Fields(values, fields.source)
+    fields = ConfigFields(values, fields.source)
     inner = 4 * fields.positive("hidden_size")
     rope = RopeConfig.read(fields, heads.dim)
     return replace(
@@ -135,7 +135,7 @@ def _falcon(fields: Fields) -> Blueprint:
     )
 
 
-def _phi(fields: Fields) -> Blueprint:
+def _phi(fields: ConfigFields) -> Blueprint:
     heads = _heads(fields, "num_attention_heads", "num_key_value_heads")
     return replace(
         _plan(fields, _PHI, heads, RopeConfig.read(fields, heads.dim, share=0.5)),
@@ -145,7 +145,7 @@ def _phi(fields: Fields) -> Blueprint:
     )
 
 
-def _heads(fields: Fields, queries: str, keys: str | None = None) -> Heads:
+def _heads(fields: ConfigFields, queries: str, keys: str | None = None) -> Heads:
     num = fields.positive(queries)
     return Heads.read(
         fields,
@@ -156,14 +156,14 @@ def _heads(fields: Fields, queries: str, keys: str | None = None) -> Heads:
 
 
 def _plan(
-    fields: Fields,
+    fields: ConfigFields,
     names: TensorNames,
     heads: Heads,
     rope: RopeConfig,
     inner: int | None = None,
     activation: str = "gelu",
 ) -> Blueprint:
-    """What all have in common; inner, activation: where the config does not say."""
+    """The plan that all have in common. inner, activation: if the config does not say."""
     layers = fields.positive("num_hidden_layers")
     shape = find_family(None, fields.get("model_type", str, ""))
     assert shape is not None
@@ -187,7 +187,7 @@ def _plan(
     )
 
 
-_READERS: Mapping[str, Callable[[Fields], Blueprint]] = {
+_READERS: Mapping[str, Callable[[ConfigFields], Blueprint]] = {
     "GPTNeoXForCausalLM": _neox,
     "GPTJForCausalLM": _gptj,
     "FalconForCausalLM": _falcon,

@@ -36,12 +36,12 @@ class CachedModel(NamedTuple):
 
 
 def snapshot(name: str, revision: str | None = None, download_dir: str | None = None) -> Path:
-    """The directory of a model's files, downloaded where they are not in the cache yet.
+    """The directory of a model's files, downloaded if they are not cached yet.
 
     download_dir: where snapshots are kept; None: in Hugging Face's own cache.
 
     Raises:
-        ModelError: they can be had neither there nor from the hub.
+        ModelError: neither the cache nor the hub has them.
     """
     from huggingface_hub import snapshot_download
 
@@ -99,7 +99,7 @@ def gguf_files(
     """A repository's GGUF file, or its parts in their order.
 
     Raises:
-        ModelError: as ``choose_gguf``, or neither the hub nor the cache tells what there is.
+        ModelError: as ``choose_gguf``, or neither the hub nor the cache lists the files.
     """
     with _failures_of(name, revision):
         files = _listed(name, revision, download_dir, ["*.gguf"])
@@ -114,10 +114,10 @@ def gguf_files(
 def gguf_file(
     name: str, wanted: str, revision: str | None = None, download_dir: str | None = None
 ) -> Path:
-    """A repository's GGUF file, downloaded if it is not in the cache yet, with its other parts.
+    """A repository's GGUF file, downloaded with its other parts if it is not cached yet.
 
     Raises:
-        ModelError: as ``choose_gguf``, or it can be had neither there nor from the hub.
+        ModelError: as ``choose_gguf``, or neither the cache nor the hub has it.
     """
     from huggingface_hub import snapshot_download
 
@@ -137,7 +137,7 @@ def gguf_file(
 def files_of(
     name: str, revision: str | None = None, download_dir: str | None = None
 ) -> list[RemoteFile]:
-    """What ``snapshot`` would have, by size, the largest first. ModelError: see there."""
+    """The files that ``snapshot`` would download, the largest first. ModelError: see there."""
     with _failures_of(name, revision):
         files = _listed(name, revision, download_dir, MODEL_FILES, _OTHER_FILES)
         if files is None:
@@ -152,7 +152,7 @@ def _listed(
     wanted: list[str],
     unwanted: list[str] | None = None,
 ) -> list[RemoteFile] | None:
-    """What the hub has; None: it cannot be reached, and what is here is all that there will be."""
+    """The files on the hub; None: it cannot be reached, and there are only the cached ones."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import DryRunError
 
@@ -171,7 +171,7 @@ def _listed(
 
 
 def _cached(name: str, revision: str | None, download_dir: str | None) -> Path:
-    """A snapshot as it is here, be it whole or not: for nothing of it is asked by name."""
+    """A cached snapshot, complete or not, since none of its files is known by name."""
     from huggingface_hub import snapshot_download
 
     return Path(
@@ -188,7 +188,7 @@ def _files_in(here: Path) -> list[RemoteFile]:
 
 
 def cache_directory(download_dir: str | None = None) -> Path:
-    """Where snapshots are kept."""
+    """The directory of snapshots."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     return Path(download_dir or HF_HUB_CACHE).expanduser()

@@ -44,7 +44,7 @@ class Attention:
 
     @property
     def num_heads(self) -> int:
-        """Of queries."""
+        """Number of query heads."""
         return self.qkv.parts["q"] // self.kv.key_dim
 
     def fusable(self) -> SelfAttention:
@@ -172,7 +172,7 @@ def _given(x: Tensor, before: Norm | None, kernels: Kernels) -> Tensor:
 def _add(
     x: Tensor, delta: Tensor, scale: float, norms: Norms, before: Norm | None, kernels: Kernels
 ) -> tuple[Tensor, Tensor]:
-    """What x [T, d], which is used up, goes on as, and what the next part is given of it."""
+    """The new x [T, d], in place of the old, and the next part's input, made from it."""
     if norms.output is not None:
         delta = kernels.norm(delta, norms.output)
     if scale != 1.0:

@@ -12,7 +12,7 @@ from quire.core.errors import ModelError
 from quire.kernels.ops import ACTIVATIONS
 from quire.models.blueprint import Biases, Blueprint, Heads
 from quire.models.building import build
-from quire.models.config import Fields, ModelConfig
+from quire.models.config import ConfigFields, ModelConfig
 from quire.models.family import Family
 from quire.models.rope import RopeConfig
 from quire.models.shape import find_family, positions_of, windows_of
@@ -61,12 +61,14 @@ def read(config: ModelConfig) -> Blueprint:
     return traits.varied(fields, plan)
 
 
-def _text_fields(fields: Fields) -> Fields:
-    """Those of the decoder, where other parts are beside it."""
+def _text_fields(fields: ConfigFields) -> ConfigFields:
+    """The decoder's fields, if the model has other parts beside it."""
     return fields.holding({**fields.values, **fields.section("text_config").values})
 
 
-def _read_rope(fields: Fields, traits: Traits, head_dim: int, architecture: str) -> RopeConfig:
+def _read_rope(
+    fields: ConfigFields, traits: Traits, head_dim: int, architecture: str
+) -> RopeConfig:
     share = traits.rotary_share
     rope = RopeConfig.read(fields, head_dim, traits.theta, 1.0 if share is None else share)
     if rope.rotated != head_dim and share is None:
@@ -76,11 +78,11 @@ def _read_rope(fields: Fields, traits: Traits, head_dim: int, architecture: str)
     return rope
 
 
-def _says(fields: Fields, truth: bool | str, default: bool = False) -> bool:
+def _says(fields: ConfigFields, truth: bool | str, default: bool = False) -> bool:
     return truth if isinstance(truth, bool) else fields.get(truth, bool, default)
 
 
-def _eps(fields: Fields, traits: Traits) -> float:
+def _eps(fields: ConfigFields, traits: Traits) -> float:
     return traits.eps if isinstance(traits.eps, float) else fields.get(traits.eps, float)
 
 

@@ -17,7 +17,7 @@ from quire.kernels.heap import give_memory_back
 from quire.kernels.products import Products
 from quire.kernels.ranks import Ranks
 from quire.models import gpt, llama, opt
-from quire.models.admission import Admission
+from quire.models.admission import WeightAdmission
 from quire.models.base import Model, checked_max_positions
 from quire.models.checkpoint_files import find_files
 from quire.models.config import DTYPES, ModelConfig, read_config
@@ -28,7 +28,7 @@ from quire.models.files import check_plain
 from quire.models.gguf import is_gguf
 from quire.models.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, split_file
 from quire.models.linear import LinearReader, Quantization
-from quire.models.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
+from quire.models.linear.checkpoints import GGUF, RoundedProjections, read_checkpoint
 from quire.models.shape import read_stored
 from quire.models.shard import Shard
 from quire.models.streaming import Streaming
@@ -80,10 +80,11 @@ def resolve_model(
 
 
 def check_servable(directory: Path) -> str:
-    """What would run the model in ``directory``, "Quire" or "transformers"; no tensor is read.
+    """The code that would run the model in ``directory``, "Quire" or "transformers"; reads no
+    tensor.
 
     Raises:
-        ModelError: nothing would.
+        ModelError: neither would.
     """
     config = _with_head(read_config(directory))
     find_files(directory)
@@ -97,7 +98,7 @@ def check_servable(directory: Path) -> str:
 
 
 def is_encoder(config: ModelConfig) -> bool:
-    """Whether the model reads whole texts, and is loaded by ``load_encoder``."""
+    """Whether the model reads whole texts, and ``load_encoder`` loads it."""
     if config.architecture.endswith(_ALONE) and sees_both_ways(config.fields.values):
         return True
     name = _with_head(config).architecture
@@ -148,10 +149,10 @@ def load_model(
         streaming: attend to attention sinks and a window only; None is as the config says.
         quantization: how to round the weights, a value of ``Quantization``; None leaves them.
         device: where its weights are to be.
-        admit: told the bytes of the weights before they are taken there, to refuse them.
+        admit: called with the bytes of the weights before they are taken, to refuse them.
         instruction_set: of the kernels that compute in main memory; by default the best.
         hf_overrides: over the fields of config.json.
-        ranks: of whom each loads a part, and computes with the others; None: there is but one.
+        ranks: each loads a part, and computes with the others; None: there is one.
         experts_path: where a mixture's experts are kept, in a file; None: in memory.
 
     Raises:
@@ -179,7 +180,7 @@ def load_model(
     of_experts = _products_of_experts(experts_path, products, instruction_set)
     linears = _read_linears(config, weights, products, quantization, shard, of_experts)
     exact = products is not None and not rounded
-    Admission(weights, linears, shard).ask(admit, quantization, experts_path, may_round=exact)
+    WeightAdmission(weights, linears, shard).ask(admit, quantization, experts_path, may_round=exact)
     others = None if shard.is_whole else ranks
     model = _build(family, config, weights, linears, max_model_len, streaming, others)
     give_memory_back()  # what rounding and packing took in between, before the pool is measured
@@ -189,7 +190,7 @@ def load_model(
 def _products_of_experts(
     path: Path | None, products: Products | None, instruction_set: str
 ) -> Products | None:
-    """What packs experts into a file; None: they are as all else."""
+    """The products that pack experts into a file; None: experts are kept like all else."""
     if path is None:
         return None
     if products is None:
@@ -204,7 +205,7 @@ def _check_dtype(name: str) -> None:
 
 
 def check_divides(config: ModelConfig, size: int, device: str = "cpu") -> None:
-    """That so many ranks can have a model; its tensors are not looked at.
+    """Check that this many ranks can divide a model, without its tensors.
 
     Raises:
         ConfigError: they cannot; the message names the field that they do not divide.
@@ -224,7 +225,7 @@ def check_divides(config: ModelConfig, size: int, device: str = "cpu") -> None:
 
 
 def _family_of(config: ModelConfig) -> Family[Any] | None:
-    """None where transformers' code has to compute it."""
+    """The model's family; None: transformers' code has to compute it."""
     family = _NATIVE.get(config.architecture)
     return family if family is not None and family.lacks(config) is None else None
 
@@ -249,7 +250,7 @@ def _with_head(config: ModelConfig) -> ModelConfig:
 def _check_foreign(
     config: ModelConfig, streaming: Streaming | None, *, rounded: bool, in_file: bool
 ) -> None:
-    """That nothing is asked of a model in another's code which only our own can do."""
+    """ConfigError if a setting needs our own code and the model has only transformers'."""
     name, own = config.architecture, ", ".join(_NATIVE)
     family = _NATIVE.get(name)
     if family is not None:
@@ -277,7 +278,7 @@ def _load_foreign(
     instruction_set: str,
     device: torch.device,
 ) -> Model:
-    """Its checks run here, in the architecture's own code."""
+    """Load a model of transformers'; its checks run here, in the architecture's own code."""
     from quire.models.transformers_model import TransformersModel
 
     load = TransformersModel.load
@@ -293,7 +294,7 @@ def _build(
     streaming: Streaming | None,
     ranks: Ranks | None,
 ) -> DecoderModel:
-    """What can be refused by the config is, before tensors are taken."""
+    """Build a decoder. Whatever the config rules out is refused before tensors are read."""
     described: FamilyConfig = family.read(config)
     longest, limit, _ = described.positions
     if streaming is not None:
@@ -344,7 +345,7 @@ def _read_linears(
             f"quantization is {quantization!r}, but the weights in {weights.directory} are "
             "quantised already; leave the option out"
         )
-    checkpoint: Checkpoint | None = None
+    checkpoint: RoundedProjections | None = None
     if rounded and is_gguf(weights.directory):
         checkpoint = GGUF(weights)
     elif rounded:

@@ -1,4 +1,4 @@
-"""Families whose MLPs are mixtures of experts: each takes the common plan to its own."""
+"""Families whose MLPs are mixtures of experts: each turns the common plan into its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from quire.kernels.ops import CLAMPED_SWIGLU
 from quire.models import variants
 from quire.models.blueprint import Blueprint, ExpertNames, Mixture
-from quire.models.config import Fields
+from quire.models.config import ConfigFields
 from quire.models.shape import experts_of
 
 _EACH = ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj")
@@ -50,25 +50,25 @@ _GPT_OSS = ExpertNames(
 )
 
 
-def mixtral(fields: Fields, plan: Blueprint) -> Blueprint:
+def mixtral(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """The weights of the chosen experts add up to 1."""
     return replace(plan, mixture=Mixture(experts_of(fields), _MIXTRAL, renormalise=True))
 
 
-def qwen(fields: Fields, plan: Blueprint) -> Blueprint:
-    """They do if ``norm_topk_prob`` says so."""
+def qwen(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Weights are renormalised if ``norm_topk_prob`` says so."""
     renormalise = fields.get("norm_topk_prob", bool, False)
     return replace(plan, mixture=Mixture(experts_of(fields), _QWEN, renormalise))
 
 
-def granite(fields: Fields, plan: Blueprint) -> Blueprint:
-    """As Mixtral's, and multipliers as other Granites'."""
+def granite(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Like Mixtral's, with multipliers like other Granites'."""
     plan = variants.granite(fields, plan)
     return replace(plan, mixture=Mixture(experts_of(fields), _GRANITE, renormalise=True))
 
 
-def gpt_oss(fields: Fields, plan: Blueprint) -> Blueprint:
-    """As Mixtral's, with biases, and an activation of their own."""
+def gpt_oss(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Like Mixtral's, with biases, and an activation of their own."""
     for name, only in (("hidden_act", "silu"), ("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)):
         if fields.values.get(name, only) != only:
             raise fields.wrong(name, str(only))

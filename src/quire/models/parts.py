@@ -11,8 +11,8 @@ ALL = slice(None)
 Rows = slice | Tensor
 
 
-class Part(NamedTuple):
-    """Of a tensor's first dimension, and of its second if it has one.
+class TensorPart(NamedTuple):
+    """A part of a tensor's first dimension, and of its second if it has one.
 
     A weight's rows are its outputs, its columns its inputs. A tensor of numbers chooses in its
     order.
@@ -35,7 +35,7 @@ class Part(NamedTuple):
         return tensor if self.columns is ALL else tensor[:, self.columns]
 
 
-WHOLE = Part()
+WHOLE = TensorPart()
 
 
 def as_rows(numbers: Tensor) -> Rows:
@@ -57,20 +57,20 @@ def count_of(chosen: Rows, count: int) -> int:
 
 
 def bounds(columns: slice, count: int) -> tuple[int, int]:
-    """The first of ``count``, and one beyond the last."""
+    """The first index of ``count``, and the one after the last."""
     chosen = range(count)[columns]
     return chosen.start, chosen.stop
 
 
 def outward(columns: slice, unit: int, count: int) -> slice:
-    """At least ``columns`` of ``count``, in whole units."""
+    """The smallest part of whole units with ``columns`` of ``count`` in it."""
     if columns is ALL:
         return ALL
     return slice(columns.start // unit * unit, min(-(-columns.stop // unit) * unit, count))
 
 
 def within(outer: slice, columns: slice) -> slice:
-    """Where ``columns`` are in ``outer``, which has them."""
+    """The position of ``columns`` in ``outer``, which contains them."""
     if outer is ALL or columns is ALL:
         return columns
     return slice(columns.start - outer.start, columns.stop - outer.start)

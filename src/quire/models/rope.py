@@ -26,7 +26,7 @@ from torch import Tensor
 
 from quire.core.errors import ModelError
 from quire.kernels.ops import AttentionBatch, Rotation
-from quire.models.config import Fields
+from quire.models.config import ConfigFields
 
 _LOG = logging.getLogger(__name__)
 _CPU = torch.device("cpu")
@@ -53,7 +53,9 @@ class Rope:
     reach: int | None = None  # attention sinks seem less far away than this; None: no sinks
 
     def serving(self, longest: int) -> Rope:
-        """The same where no sequence is longer, or none in which more positions are told apart."""
+        """The rotation if no sequence is longer, and no more positions are told apart than
+        ``longest``.
+        """
         if self.longer is None:
             return self
         original, frequencies = self.longer
@@ -102,12 +104,12 @@ class RopeConfig:
     rotated: int  # dimensions of a head that are turned, the first ones
     max_position_embeddings: int
     original_positions: int  # length of the sequences before stretching
-    fields: Fields  # the parameters of ``kind``
+    fields: ConfigFields  # the parameters of ``kind``
 
     @classmethod
     def read(
         cls,
-        fields: Fields,
+        fields: ConfigFields,
         head_dim: int,
         theta: float = 10_000.0,
         share: float = 1.0,
@@ -166,7 +168,7 @@ def _exponents(rotated: int) -> Tensor:
     return torch.arange(0, rotated, 2, dtype=torch.float32) / rotated
 
 
-def _factor(fields: Fields) -> float:
+def _factor(fields: ConfigFields) -> float:
     factor = fields.get("factor", float)
     if factor <= 0:
         raise ModelError(f"{fields.source}: factor must be above 0, but is {factor}")
@@ -214,7 +216,7 @@ def _yarn(config: RopeConfig, device: torch.device) -> Rope:
     factor = _factor(fields)
 
     def dimension(turns: float) -> float:
-        """Of a dimension that turns so many times within the original length."""
+        """The dimension that turns this many times within the original length."""
         ratio = config.original_positions / (turns * 2 * math.pi)
         return rotated * math.log(ratio) / (2 * math.log(config.theta))
 
@@ -230,7 +232,7 @@ def _yarn(config: RopeConfig, device: torch.device) -> Rope:
     return Rope(frequencies.to(device), _yarn_attention_factor(fields, factor), None)
 
 
-def _yarn_attention_factor(fields: Fields, factor: float) -> float:
+def _yarn_attention_factor(fields: ConfigFields, factor: float) -> float:
     if "attention_factor" in fields:
         return fields.get("attention_factor", float)
 
@@ -267,7 +269,7 @@ def _divided(config: RopeConfig, device: torch.device) -> Rope:
     return Rope(frequencies.to(device), 1.0, None)
 
 
-def _divisors(fields: Fields, name: str, count: int) -> Tensor:
+def _divisors(fields: ConfigFields, name: str, count: int) -> Tensor:
     divisors = fields.get(name, list)
     if len(divisors) != count or not all(_is_divisor(x) for x in divisors):
         raise ModelError(

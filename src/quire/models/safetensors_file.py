@@ -19,7 +19,7 @@ from torch import Tensor
 from quire.core.errors import ModelError
 from quire.models.file_bytes import FileBytes
 from quire.models.files import check_plain
-from quire.models.parts import WHOLE, Part
+from quire.models.parts import WHOLE, TensorPart
 
 _MOST_HEADER = 100_000_000  # bytes, as safetensors itself has it
 _MOST_ELEMENTS, _MOST_DIMENSIONS = 2**48, 16
@@ -47,7 +47,7 @@ _BITS = {**{name: 8 * dtype.itemsize for name, dtype in _READ.items()}, **_OTHER
 
 
 class StoredTensor(NamedTuple):
-    """Where a tensor lies in its file, and what it is."""
+    """A tensor's offset in its file, its type and its shape."""
 
     type: str  # as safetensors calls it
     shape: tuple[int, ...]
@@ -88,7 +88,7 @@ class SafetensorsFile:
     def get_slice(self, name: str) -> StoredTensor:
         return self._stored[name]
 
-    def get_tensor(self, name: str, part: Part = WHOLE) -> Tensor:
+    def get_tensor(self, name: str, part: TensorPart = WHOLE) -> Tensor:
         """OSError: the file has changed, or the tensor is of a type that is not read."""
         stored = self._stored[name]
         dtype, size = stored.dtype, stored.end - stored.begin
@@ -105,12 +105,12 @@ class SafetensorsFile:
 def read_header(
     path: Path, file: BinaryIO, size: int, most: int = _MOST_HEADER
 ) -> Mapping[str, StoredTensor]:
-    """The tensors of an open file of so many bytes, which fill it without holes.
+    """The tensors of an open file of this size, which fill it without holes.
 
     most: bytes of its header.
 
     Raises:
-        ModelError: it is none, or not whole.
+        ModelError: it is not a safetensors file, or not whole.
     """
     not_whole = f"{path} is not a whole safetensors file: "
     length = int.from_bytes(file.read(8), "little")

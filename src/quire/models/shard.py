@@ -13,7 +13,7 @@ from quire.core.errors import ConfigError
 
 
 class Divided(NamedTuple):
-    """What of a model is divided among ranks, by the fields of its config."""
+    """The counts of a model that ranks divide, by the fields of its config."""
 
     num_heads: int
     num_kv_heads: int
@@ -21,7 +21,7 @@ class Divided(NamedTuple):
     inner: Mapping[str, int]  # of MLPs
 
     def why_not(self, size: int) -> str | None:
-        """What so many ranks cannot divide; None: they can have it all."""
+        """The reason why this many ranks cannot divide the model; None: they can."""
         evenly = {"num_attention_heads": self.num_heads, **self.inner}
         for name, count in evenly.items():
             if count % size:
@@ -35,7 +35,7 @@ class Divided(NamedTuple):
         return None
 
     def check(self, size: int, source: str) -> None:
-        """ConfigError if so many ranks cannot have it all."""
+        """ConfigError if this many ranks cannot divide the model."""
         fault = self.why_not(size)
         if fault is not None:
             fits = [str(n) for n in range(1, self.num_heads + 1) if self.why_not(n) is None]
@@ -47,7 +47,7 @@ class Divided(NamedTuple):
 
 @dataclass(frozen=True)
 class Shard:
-    """What rank ``rank`` of ``size`` holds."""
+    """The part of a model that rank ``rank`` of ``size`` holds."""
 
     rank: int = 0
     size: int = 1
@@ -57,7 +57,7 @@ class Shard:
         return self.size == 1
 
     def run(self, count: int) -> range:
-        """Of ``count`` that can be divided evenly, or else the first ranks have one more."""
+        """The rank's run of ``count``; if it is not even, the first ranks have one more."""
         each, more = divmod(count, self.size)
         first = self.rank * each + min(self.rank, more)
         return range(first, first + each + (self.rank < more))

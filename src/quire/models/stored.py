@@ -28,7 +28,7 @@ class ByOutputs:
 
 @dataclass(frozen=True)
 class ByGroups:
-    """What codes stand for by groups of inputs, as ``Groups`` has it."""
+    """The values of codes by groups of inputs, in the form of ``Groups``."""
 
     form: Format
     codes: Tensor  # [out, in] uint8, from 0 on
@@ -48,7 +48,7 @@ class ByGroups:
 
     @property
     def kind(self) -> tuple[Format, bool, int, tuple[bool, ...]]:
-        """What weights that become one have in common, beside the order of their inputs."""
+        """The facts that weights must share to become one, except the order of their inputs."""
         parts = tuple(part is None for part in self.groups)
         return self.form, self.rounds_rows, self.group, parts
 
@@ -117,9 +117,9 @@ def side_by_side(a: Stored, b: Stored) -> Stored | None:
 
 
 def in_columns(weight: Stored, columns: slice, dtype: torch.dtype) -> Stored:
-    """Of these inputs alone, the same numbers.
+    """The same numbers for these inputs only.
 
-    Where they do not divide groups as kernels have them, they are floats of ``dtype``.
+    If they do not divide groups as kernels need them, they become floats of ``dtype``.
     """
     if columns is ALL:
         return weight
@@ -136,9 +136,9 @@ def in_columns(weight: Stored, columns: slice, dtype: torch.dtype) -> Stored:
 
 
 def _finer(groups: Groups, size: int, columns: slice, unit: int) -> Groups | None:
-    """Of groups of ``size`` inputs those of ``columns``, as large as these allow.
+    """Groups of ``columns``, as large as these allow within groups of ``size`` inputs.
 
-    None if they would be no multiple of ``unit``.
+    None if they would not be a multiple of ``unit``.
     """
     several = groups.num_groups // groups.scales.shape[1]  # groups to a scale
     run = math.gcd(several * size, columns.start, columns.stop)  # inputs to one of ours

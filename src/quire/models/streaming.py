@@ -25,7 +25,7 @@ class Streaming(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """Positions that are told apart."""
+        """The number of positions that are told apart."""
         return self.window + self.sinks
 
     def check(

@@ -8,7 +8,7 @@ from typing import Literal
 
 from quire.models import mixtures, variants
 from quire.models.blueprint import Blueprint, NormKind, RowOrder, TensorNames
-from quire.models.config import Fields
+from quire.models.config import ConfigFields
 
 _PLAIN = TensorNames()
 _SANDWICHED = TensorNames(
@@ -41,7 +41,7 @@ _BIDIRECTIONAL = ("use_bidirectional_attention",)
 
 @dataclass(frozen=True)
 class Traits:
-    """Of one architecture. Where a name may stand for a truth, it is the field that tells it."""
+    """The traits of one architecture. A name in place of a truth is the field that has it."""
 
     names: TensorNames = _PLAIN
     qkv_bias: bool | str = "attention_bias"
@@ -57,7 +57,7 @@ class Traits:
     row_order: RowOrder = "heads"
     theta: float = 10_000.0  # where the config has none
     rotary_share: float | None = None  # likewise; None: all of a head is rotated
-    varied: Callable[[Fields, Blueprint], Blueprint] = lambda _, plan: plan
+    varied: Callable[[ConfigFields, Blueprint], Blueprint] = lambda _, plan: plan
     foreign: tuple[str, ...] = ()  # fields that transformers alone computes
 
 

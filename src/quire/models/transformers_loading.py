@@ -46,7 +46,7 @@ def check_decoder(architecture: str) -> None:
 
 
 def _instead(architecture: str) -> str:
-    """What to do with a model that is something else."""
+    """What to do with a model of another kind."""
     if architecture.endswith("ForSequenceClassification"):
         return (
             "; of decoders, heads that classify are not computed. A reranker that says yes or no "
@@ -58,7 +58,7 @@ def _instead(architecture: str) -> str:
 
 
 def encoder_base(architecture: str) -> str | None:
-    """What an encoder is called without its head, "Bert"; None: it is none.
+    """An encoder's name without its head, such as "Bert"; None: it is not an encoder.
 
     Encoders are what ``transformers`` has for masked language modelling.
     """
@@ -106,7 +106,7 @@ def load_encoder_module(
     auto = AutoModelForSequenceClassification if classifies else AutoModel
 
     def may_differ(name: str) -> bool:
-        """What is made of the first state, and heads for words, are not asked for anything."""
+        """Tensors that make something of the first state, and heads for words, are not needed."""
         return not classifies and name.startswith(_ASIDE)
 
     return _load(auto, {}, config, weights, admit, may_differ)
@@ -129,7 +129,7 @@ class _Unread(NamedTuple):
 
 
 def _adds_nothing(weights: Weights, own: str) -> bool:
-    """Of a tensor by the name that its file has."""
+    """Whether a tensor, by its name in the file, adds nothing."""
     names = (own, weights.prefix + own)
     return any(name in weights and adds_nothing(weights, name) for name in names)
 
@@ -148,12 +148,12 @@ def _load(
 ) -> Any:
     """A checkpoint in the module that ``auto`` has for it.
 
-    admit: told the bytes that will be taken, to refuse them. may_differ: of tensors by their names,
-    whether they may be there or not.
+    admit: called with the bytes that will be taken, to refuse them.
+    may_differ: whether a tensor of this name may be missing or superfluous.
 
     Raises:
-        ModelError: ``transformers`` cannot load it, or the checkpoint has not the tensors that the
-            config asks for.
+        ModelError: ``transformers`` cannot load it, or the checkpoint lacks tensors that the config
+    asks for.
     """
     from transformers import AutoConfig
 
@@ -199,7 +199,7 @@ def _load(
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """``transformers`` tells errors only."""
+    """Silence ``transformers``, except for errors."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -211,9 +211,9 @@ def _quietly() -> Iterator[None]:
 
 
 def _check_sizes(outline: nn.Module, config: ModelConfig, weights: Weights) -> None:
-    """ModelError where a config asks for much more than there is, before memory is taken for it.
+    """ModelError if a config asks for far larger tensors than there are, before memory is taken.
 
-    What differs by less is found when tensors are loaded.
+    Smaller differences are found when tensors are loaded.
     """
     asked = sum(parameter.numel() for parameter in outline.parameters())
     if asked > 2 * weights.num_elements:  # by up to twice where a tied head counts as its own

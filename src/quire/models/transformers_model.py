@@ -3,9 +3,9 @@
 ``transformers`` calls attention through an interface: a function that gets queries, keys, values,
 and the keyword arguments that were given to the decoder. A step travels as one of them.
 
-That an architecture does nothing with attention that we do not know of is not taken on trust. As
-it is loaded, a probe takes down what each layer asks for and refuses what is unknown; then a few
-tokens must come out of paged attention as they do out of the architecture's own.
+An architecture may use attention in ways that paged attention does not know. So a probe records at
+loading what each layer asks for and refuses what is unknown; then a few tokens must come out of
+paged attention as they come out of the architecture's own.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ class TransformersModel:
     ) -> TransformersModel:
         """Load the checkpoint of ``weights``, in its dtype.
 
-        admit: told the bytes that will be taken, to refuse them.
+        admit: called with the bytes that will be taken, to refuse them.
         instruction_set: of the kernels that check it.
 
         Raises:
             ModelError: ``transformers`` cannot load it as a decoder, tensors are missing or left
-                over, or the architecture needs more than paged attention gives it.
+        over, or the architecture needs more than paged attention gives it.
         """
         _register()
         causal_lm = load_causal_lm(config, weights, admit)
@@ -179,7 +179,7 @@ def _paged_attention(
 
 
 class _Given(nn.Module):
-    """Stands in for a decoder whose hidden states are at hand, so that only the head computes."""
+    """In place of a decoder whose hidden states are known, so that only the head computes."""
 
     def __init__(self, output_type: type) -> None:
         super().__init__()

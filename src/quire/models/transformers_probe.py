@@ -1,8 +1,8 @@
-"""What an architecture in ``transformers`` asks of attention, found out by running it once.
+"""Finds out what an architecture in ``transformers`` asks of attention, by running it once.
 
-The probe stands where attention would. Its mask function hands on, in place of a mask, the
-predicate that the mask would have been made from, so that a layer's window can be read off at any
-length without running that many tokens.
+The probe takes the place of attention. In place of a mask, its mask function returns the predicate
+from which the mask would be made, so that a layer's window can be read off at any length without
+running that many tokens.
 """
 
 from __future__ import annotations

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from quire.core.errors import ModelError
 from quire.models.blueprint import Blueprint
-from quire.models.config import Fields
+from quire.models.config import ConfigFields
 from quire.models.rope import RopeConfig
 
 _STEADY = ("default", "linear", "llama3", "yarn")  # rotations that do not hang on a text's length
 
 
-def gemma(fields: Fields, plan: Blueprint) -> Blueprint:
+def gemma(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Embeddings times sqrt(d); "gelu" meant its approximation."""
     tanh = "gelu_pytorch_tanh" if plan.activation == "gelu" else plan.activation
     return replace(
@@ -23,7 +23,7 @@ def gemma(fields: Fields, plan: Blueprint) -> Blueprint:
     )
 
 
-def gemma2(fields: Fields, plan: Blueprint) -> Blueprint:
+def gemma2(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Scores and logits are capped, and queries scaled by a number of their own."""
     return replace(
         _gemma_scaled(fields, plan),
@@ -32,34 +32,34 @@ def gemma2(fields: Fields, plan: Blueprint) -> Blueprint:
     )
 
 
-def gemma3(fields: Fields, plan: Blueprint) -> Blueprint:
+def gemma3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Layers with a window have a rotation of their own."""
     local = fields.get("rope_local_base_freq", float, 10_000.0)
     plan = replace(plan, logits_softcap=_cap(fields, "final_logit_softcapping", None))
     return _two_rotations(fields, _gemma_scaled(fields, plan), 1_000_000.0, local)
 
 
-def cohere(fields: Fields, plan: Blueprint) -> Blueprint:
+def cohere(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Logits are scaled."""
     return replace(plan, logits_scale=fields.get("logit_scale", float, 0.0625))
 
 
-def cohere2(fields: Fields, plan: Blueprint) -> Blueprint:
-    """Only layers with a window are told positions."""
+def cohere2(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Only layers with a window have positions."""
     _check_window(fields)
     rope_of = tuple(None if window is None else 0 for window in plan.windows)
     return replace(cohere(fields, plan), rope_of=rope_of)
 
 
-def olmo3(fields: Fields, plan: Blueprint) -> Blueprint:
+def olmo3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Only layers without a window may be stretched."""
     return _two_rotations(fields, plan, 500_000.0, 500_000.0)
 
 
-def smollm3(fields: Fields, plan: Blueprint) -> Blueprint:
-    """Some layers are told no positions: every fourth, or those for which ``no_rope_layers`` has 0.
+def smollm3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Some layers have no positions: every fourth, or those for which ``no_rope_layers`` has 0.
 
-    (Its name notwithstanding.)
+    (In spite of its name.)
     """
     told = fields.get("no_rope_layers", list, [])
     layers = range(len(plan.windows))
@@ -71,7 +71,7 @@ def smollm3(fields: Fields, plan: Blueprint) -> Blueprint:
     return replace(plan, rope_of=tuple(0 if each else None for each in told))
 
 
-def granite(fields: Fields, plan: Blueprint) -> Blueprint:
+def granite(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Four multipliers."""
     scaling = fields.get("logits_scaling", float, 1.0)
     scale = fields.get("attention_multiplier", float, 1.0)
@@ -88,7 +88,7 @@ def granite(fields: Fields, plan: Blueprint) -> Blueprint:
     )
 
 
-def _gemma_scaled(fields: Fields, plan: Blueprint) -> Blueprint:
+def _gemma_scaled(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     _check_window(fields)
     scalar = fields.get("query_pre_attn_scalar", float, 256.0)
     if scalar <= 0:
@@ -96,7 +96,7 @@ def _gemma_scaled(fields: Fields, plan: Blueprint) -> Blueprint:
     return replace(gemma(fields, plan), attention_scale=scalar**-0.5)
 
 
-def _two_rotations(fields: Fields, plan: Blueprint, theta: float, local: float) -> Blueprint:
+def _two_rotations(fields: ConfigFields, plan: Blueprint, theta: float, local: float) -> Blueprint:
     """The first for layers that see everything, the second for those with a window."""
     _check_window(fields)
     # What stands beside ``rope_parameters``, in the older spelling, is the first one's.
@@ -114,13 +114,13 @@ def _two_rotations(fields: Fields, plan: Blueprint, theta: float, local: float) 
     return replace(plan, ropes=ropes, rope_of=rope_of)
 
 
-def _check_window(fields: Fields) -> None:
-    """What such layers do hangs on which of them have a window, so there must be one."""
+def _check_window(fields: ConfigFields) -> None:
+    """ModelError without a window, on which it depends what such layers do."""
     fields.positive("sliding_window")
 
 
-def _cap(fields: Fields, name: str, default: float | None) -> float | None:
-    """None where the field is null."""
+def _cap(fields: ConfigFields, name: str, default: float | None) -> float | None:
+    """The cap of scores; None: the field is null."""
     if name in fields.values and fields.values[name] is None:
         return None
     if default is None and name not in fields:

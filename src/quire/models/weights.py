@@ -19,7 +19,7 @@ from quire.models.checkpoint_files import find_files
 from quire.models.files import one_line
 from quire.models.gguf import BLOCKS, ROUNDED_BYTES, is_gguf
 from quire.models.gguf_tensors.tensors import GGUFTensors
-from quire.models.parts import WHOLE, Part
+from quire.models.parts import WHOLE, TensorPart
 from quire.models.safetensors_file import SafetensorsFile
 from quire.models.stored import ByGroups
 
@@ -91,7 +91,7 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
-    def take(self, name: str, *shape: int, part: Part = WHOLE) -> Tensor:
+    def take(self, name: str, *shape: int, part: TensorPart = WHOLE) -> Tensor:
         """The tensor called ``name``, or a part of it, for the model to keep.
 
         shape: of all of it.
@@ -103,8 +103,8 @@ class Weights:
         self.bytes_taken += tensor.nbytes
         return tensor
 
-    def take_floats(self, name: str, *shape: int, part: Part = WHOLE) -> Tensor:
-        """As ``take``, of the model's dtype but widened to float32."""
+    def take_floats(self, name: str, *shape: int, part: TensorPart = WHOLE) -> Tensor:
+        """Like ``take``, for the model's dtype, but widened to float32."""
         tensor = self.read(name, *shape, part=part).float()
         self.bytes_taken += tensor.nbytes
         return tensor
@@ -123,13 +123,13 @@ class Weights:
         return self._read(name, tuple(self._slice(name).get_shape()), WHOLE)
 
     def leave(self, beginnings: tuple[str, ...]) -> None:
-        """Say that tensors whose names begin so are rightly not taken."""
+        """Note that tensors whose names begin like this are not needed."""
         self._taken.update(name for name in self._files if name.startswith(beginnings))
 
     def read(
-        self, name: str, *shape: int, dtype: torch.dtype | None = None, part: Part = WHOLE
+        self, name: str, *shape: int, dtype: torch.dtype | None = None, part: TensorPart = WHOLE
     ) -> Tensor:
-        """As ``take``, but to make something else of; ``dtype`` None is the model's."""
+        """Like ``take``, for tensors to compute others from; ``dtype`` None is the model's."""
         return self._floats(name, self._read(name, shape, part), dtype)
 
     def stored(self, name: str) -> str:
@@ -144,8 +144,8 @@ class Weights:
         """Whether ``read_rounded`` has it: one of a GGUF file's rounded types."""
         return name in self._files and self.stored(name) in ROUNDED_BYTES
 
-    def read_rounded(self, name: str, *shape: int, part: Part = WHOLE) -> ByGroups:
-        """As ``read``, as it is stored; columns are whole blocks of it."""
+    def read_rounded(self, name: str, *shape: int, part: TensorPart = WHOLE) -> ByGroups:
+        """Like ``read``, as it is stored; columns are whole blocks."""
         rounded: ByGroups = self._load(name, shape, "get_rounded", part)
         return rounded
 
@@ -153,14 +153,14 @@ class Weights:
         """Inputs in a block of a tensor that ``is_rounded``."""
         return BLOCKS[self.stored(name)]
 
-    def read_codes(self, name: str, *shape: int, part: Part = WHOLE) -> Tensor:
-        """As ``read``, of int32."""
+    def read_codes(self, name: str, *shape: int, part: TensorPart = WHOLE) -> Tensor:
+        """Like ``read``, for int32."""
         return self.read_typed(name, (torch.int32,), *shape, part=part)
 
     def read_typed(
-        self, name: str, dtypes: Collection[torch.dtype], *shape: int, part: Part = WHOLE
+        self, name: str, dtypes: Collection[torch.dtype], *shape: int, part: TensorPart = WHOLE
     ) -> Tensor:
-        """As ``read``, of one of ``dtypes`` as it is stored."""
+        """Like ``read``, for one of ``dtypes`` as it is stored."""
         tensor = self._read(name, shape, part)
         if tensor.dtype not in dtypes:
             wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
@@ -171,12 +171,12 @@ class Weights:
     def read_shaped(
         self, name: str, dtypes: Collection[torch.dtype], *shapes: tuple[int, ...]
     ) -> Tensor:
-        """As ``read_typed``, in one of several shapes."""
+        """Like ``read_typed``, for one of several shapes."""
         found = self.shape(name)
         return self.read_typed(name, dtypes, *(found if found in shapes else shapes[0]))
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """As it is stored; None where there is no such tensor."""
+        """A tensor's stored shape; None: there is no such tensor."""
         if name not in self._files:
             return None
         return tuple(self._slice(name).get_shape())
@@ -187,12 +187,12 @@ class Weights:
             raise ModelError(f"{path}: {name} holds {tensor.dtype} where floats are expected")
         return tensor.to(self.device, dtype or self.dtype)
 
-    def _read(self, name: str, shape: tuple[int, ...], part: Part) -> Tensor:
+    def _read(self, name: str, shape: tuple[int, ...], part: TensorPart) -> Tensor:
         tensor: Tensor = self._load(name, shape, "get_tensor", part)
         return tensor
 
-    def _load(self, name: str, shape: tuple[int, ...], how: str, part: Part) -> Any:
-        """By a method of the file that holds it; the shape is checked first."""
+    def _load(self, name: str, shape: tuple[int, ...], how: str, part: TensorPart) -> Any:
+        """Load by a method of the file that has the tensor; the shape is checked first."""
         self.check(name, *shape)
         path = self._files[name]
         self._taken.add(name)
@@ -203,26 +203,26 @@ class Weights:
 
     @property
     def bytes_read(self) -> int:
-        """Of the files so far, but for their headers."""
+        """Bytes of the files that have been read, without headers."""
         return sum(file.bytes_read for file in self._open.values())
 
     @property
     def num_elements(self) -> int:
-        """Of all tensors together."""
+        """Elements of all tensors together."""
         return sum(map(self._elements, self._files))
 
     @property
     def num_tensors(self) -> int:
-        """Of all files together."""
+        """Tensors of all files together."""
         return len(self._files)
 
     def bytes_needed(
         self, code_bytes: Mapping[str, float], *, experts: bool = True
     ) -> tuple[int, int]:
-        """What tensors take where they are taken to, before any is read, and the largest of all.
+        """Memory for all tensors, before any is read, and for the largest.
 
-        Of a tensor of three dimensions or more, which is many, the largest is a part.
-        code_bytes: of an element that is no float, by its type as safetensors calls it.
+        Of a tensor of three dimensions or more, which is several in one, the largest is a part.
+        code_bytes: of an element that is not a float, by its type in safetensors.
         experts: whether those of mixtures count.
         """
         sizes = {name: self._bytes(name, code_bytes) for name in self._files}
@@ -245,10 +245,10 @@ class Weights:
         return math.prod(self._slice(name).get_shape())
 
     def finish(self) -> None:
-        """Say that no more tensors will be taken.
+        """Check that all needed tensors were taken.
 
         Raises:
-            ModelError: the checkpoint has tensors that the architecture has no place for.
+            ModelError: the checkpoint has tensors that the architecture does not use.
         """
         left = [name for name in self._files if name not in self._taken]
         left = sorted(name for name in left if not adds_nothing(self, name))
@@ -267,7 +267,7 @@ class Weights:
         return counts.most_common(1)[0][0] if counts else torch.float32
 
     def _slice(self, name: str) -> Any:
-        """What a file says of a tensor before it is read."""
+        """The facts in a file about a tensor, before it is read."""
         return self._open[self._files[name]].get_slice(name.removeprefix(self.prefix))
 
 

@@ -1,9 +1,9 @@
-"""Tokens as a model's other files have them, joined with those of its ``tokenizer.json``.
+"""Tokens in a model's other files, joined with those of its ``tokenizer.json``.
 
-Which texts are tokens by themselves, which of those are special, and which of them ends a text
-stands in ``tokenizer_config.json``, or in older models' ``special_tokens_map.json`` and
-``added_tokens.json``. Where they and ``tokenizer.json`` say different things of one token,
-``tokenizer_config.json`` is right, and ``tokenizer.json`` over the older ones, as in transformers.
+Which texts are tokens by themselves, which of those are special, and which of them ends a text is
+in ``tokenizer_config.json``, or in older models' ``special_tokens_map.json`` and
+``added_tokens.json``. If files contradict each other, ``tokenizer_config.json`` wins, then
+``tokenizer.json``, then the older ones, as in transformers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
-    """What ``tokenizer_config.json`` says, and of special tokens what is said beside it.
+    """The fields of ``tokenizer_config.json``, and special tokens from the files beside it.
 
     Raises:
         ModelError: a file is not a JSON object.
@@ -48,10 +48,10 @@ def read_settings(directory: Path) -> dict[str, Any]:
 def join_tokens(
     backend: tokenizers.Tokenizer, directory: Path, settings: Mapping[str, Any]
 ) -> None:
-    """Add to ``backend`` what its own file does not say.
+    """Add to ``backend`` the tokens that its own file lacks.
 
     Raises:
-        ModelError: a token is none, or is to have an id that is not the next; names both.
+        ModelError: a token is invalid, or is to have an id that is not the next one; names both.
     """
     known = backend.get_added_tokens_decoder()
     named = {token.content: token for token in _named(settings)}
@@ -75,13 +75,13 @@ def join_tokens(
 
 
 def end_names(directory: Path) -> frozenset[str]:
-    """The tokens that end a text, by what is said of the tokenizer; not all need be there."""
+    """The tokens that end a text by the tokenizer's files; some may not exist."""
     told = (_read(directory, name).get("eos_token") for name in (_CONFIG, _MAP))
     return frozenset(filter(None, map(content_of, told)))
 
 
 def content_of(token: object) -> str:
-    """The text of a token, told as a text or with what it does; "" for anything else."""
+    """The text of a token, given as a text or as an object; "" for anything else."""
     told = token.get("content") if isinstance(token, dict) else token
     return told if isinstance(told, str) else ""
 
@@ -135,7 +135,7 @@ def _id(told: object, source: str) -> int:
 
 
 def _token(told: Any, source: str, *, special: bool) -> AddedToken:
-    """special: whether it is where that is not told; true: it is, whatever is told."""
+    """special: whether it is special if its file does not say; true: it is in any case."""
     if isinstance(told, AddedToken):
         return told
     flags = {name: told[name] for name in _FLAGS if name in told} if isinstance(told, dict) else {}

@@ -1,18 +1,18 @@
-"""Words that must not be written, as the tokens that would write them."""
+"""Forbidden words, as the tokens that would write them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
 from quire.core.errors import RequestError, shown
-from quire.text.token_texts import OwnTexts
+from quire.text.token_texts import TokenTexts
 
-_BEFORE = ("a", "\n", ".")  # what a word may be put behind, so that it does not begin a text
+_BEFORE = ("a", "\n", ".")  # words are tokenized after this, so that they do not begin a text
 
 Encode = Callable[[str], Sequence[int]]
 
 
-def bad_word_ids(word: str, encode: Encode, own: OwnTexts) -> set[tuple[int, ...]]:
+def bad_word_ids(word: str, encode: Encode, own: TokenTexts) -> set[tuple[int, ...]]:
     """The tokens that spell a word: as it is given, and after a space if it begins with none.
 
     RequestError: no tokens spell it.
@@ -27,11 +27,11 @@ def bad_word_ids(word: str, encode: Encode, own: OwnTexts) -> set[tuple[int, ...
     return found
 
 
-def _spelling(form: str, encode: Encode, own: OwnTexts) -> Iterator[tuple[int, ...]]:
-    """Those, of how the tokenizer puts a text, that spell ``form`` and nothing else.
+def _spelling(form: str, encode: Encode, own: TokenTexts) -> Iterator[tuple[int, ...]]:
+    """The tokens of a text, as the tokenizer cuts it, that spell ``form`` and nothing else.
 
-    A tokenizer may put a space before a text of its own accord, so the form is tried without its
-    first space, and behind something that goes before it.
+    A tokenizer may put a space before a text by itself, so the form is tried without its first
+    space, and after something else.
     """
     expected = form.encode()
     for ids in _attempts(form, encode):

@@ -1,9 +1,9 @@
-"""What of an answer stands in its prompt already, told by what the chat template writes.
+"""The part of an answer that is already in its prompt, found by what the chat template writes.
 
-A template may open the reasoning, or a message be gone on with whose thought is not at its end. To
-know that, the template is asked again: without the beginning of an answer, or with a mark at the
-end of what was said before. It is asked for texts in which nothing reads like a mark of reasoning,
-so that what others have said decides nothing.
+A template may open the reasoning, or continue a message whose reasoning has not ended. To find
+that, the template is rendered again: without the beginning of an answer, or with a mark at the end
+of the last message. The texts for that contain nothing that reads like a mark of reasoning, so that
+nothing is inferred from what others have written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPENS = "add_generation_prompt"
 
 
 class Begun(NamedTuple):
-    """opening: what the template has written of the answer. said: the text that it goes on."""
+    """opening: what the template has written of the answer. said: the text that it continues."""
 
     opening: str = ""
     said: str = ""
@@ -35,7 +35,7 @@ class Begun(NamedTuple):
 
 
 class ChatPrompt(NamedTuple):
-    """A conversation as a prompt, and what of the answer stands in it."""
+    """A conversation as a prompt, and the part of the answer that is in it."""
 
     token_ids: list[int]
     begun: Begun
@@ -48,7 +48,7 @@ def begun_in(
     variables: Mapping[str, Any],
     marks: Sequence[str],
 ) -> Begun:
-    """What of the answer stands in ``prompt``, which was rendered of these messages.
+    """The part of the answer in ``prompt``, which was rendered from these messages.
 
     marks: what may open or close something in an answer.
     """
@@ -70,7 +70,7 @@ def begun_in(
 def _added(
     prompt: str, render: Render, messages: Sequence[_Message], variables: Mapping[str, Any]
 ) -> str:
-    """What the template adds to begin an answer; "" where that cannot be told."""
+    """What the template adds to begin an answer; "" if that cannot be found."""
     try:
         before = render(messages, {**variables, _OPENS: False})
     except RequestError:  # some take no such conversation
@@ -85,7 +85,7 @@ def _after_mark(
     last: Sequence[_Message],
     variables: Mapping[str, Any],
 ) -> str:
-    """What of the prompt comes after the texts of ``messages``."""
+    """The part of the prompt after the texts of ``messages``."""
     mark = new_mark()
     marked = [lengthened(one, mark) if last_text(one) else one for one in messages]
     try:
@@ -96,12 +96,12 @@ def _after_mark(
 
 
 def _parted(text: str, said: str, marks: Sequence[str]) -> Begun:
-    """A begun answer, parted into what the template has written of it and what was said."""
+    """A begun answer, divided into the template's part and the message's."""
     said = said if said.strip() else ""
     for kept in (said, said.rstrip(), said.strip()):
         if text.endswith(kept):
             break
-    else:  # the template has its own way with it
+    else:  # the template changes the text
         end = max((text.rfind(mark) + len(mark) for mark in marks if mark in text), default=0)
         kept = text[end:]
     opening = text.removesuffix(kept)

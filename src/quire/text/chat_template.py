@@ -166,12 +166,12 @@ def _read_template(file: Path) -> str:
 
 
 def _as_system(message: Message) -> Message:
-    """For templates that know no developers, who are systems by another name."""
+    """Messages for templates without developers, who become systems."""
     return {**message, "role": "system"} if message.get("role") == "developer" else message
 
 
 def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """Those that a tokenizer's config names, by what they are for."""
+    """The special tokens that a tokenizer's config names, by their use."""
     names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
     return {name: content_of(config[name]) for name in names if config.get(name)}
 

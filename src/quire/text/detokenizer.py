@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
-from quire.text.token_texts import OwnTexts, spaces
+from quire.text.token_texts import TokenTexts, spaces
 from quire.text.tokenizer import Tokenizer
 
 _CONTEXT = 64  # tokens before the first one that decide, e.g., whether the first word gets a space
@@ -47,7 +47,7 @@ class Detokenizer:
         return "" if token_id in self._dropped else text.push(token_id)
 
     def flush(self) -> str:
-        """What is left at the end: characters that were never completed."""
+        """The rest at the end: characters that were never completed."""
         return self._text.flush()
 
     def shows(self, token_id: int) -> bool:
@@ -56,7 +56,7 @@ class Detokenizer:
 
     @property
     def begun(self) -> bytes:
-        """Of a character that is not complete yet."""
+        """The bytes of a character that is not complete yet."""
         return b"" if self._text.at_rest else self._text.begun
 
 
@@ -87,7 +87,7 @@ class _Text(Protocol):
 class _Bytes:
     """A text that is the bytes of its tokens, joined."""
 
-    def __init__(self, own: OwnTexts, seen: _Seen) -> None:
+    def __init__(self, own: TokenTexts, seen: _Seen) -> None:
         self._bytes = own.bytes
         self._decoder = _decoder_of_bytes("replace")
         tail = b""

@@ -19,15 +19,15 @@ _SLACK = 2  # by which pieces may have more tokens than their whole
 
 
 class Encoder:
-    """Encodes what may fit, and refuses the rest before much has been spent on it.
+    """Encodes texts that may fit, and refuses others before much time is spent on them.
 
-    A text is refused by its characters where so many cannot fit: more than ``max_model_len`` times
-    the longest token, or more than ``MAX_CHARACTERS`` and 16 a token, which only a text could fit
-    that is nearly all spaces. What is left may still have many more tokens than fit, so a long
-    text is first counted in pieces, until they have twice as many as may be. Cutting it changes
-    the tokens beside the cuts only, so that no text is refused that fits.
+    A text is refused by its characters if it cannot fit: more than ``max_model_len`` times the
+    longest token, or more than ``MAX_CHARACTERS`` and 16 a token, with which only spaces could fit.
+    The rest may still have many more tokens than fit. So a long text is first counted in pieces,
+    until they have twice as many tokens as allowed. Cutting changes only the tokens beside the
+    cuts, so that no text is refused that fits.
 
-    max_model_len: None where there is no longest sequence.
+    max_model_len: None: there is no longest sequence.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_model_len: int | None) -> None:
@@ -73,7 +73,7 @@ class Encoder:
             raise self._too_long(field, f"{length} characters", self.max_characters, at_least)
 
     def check_count(self, field: str, count: int, output: int = 1) -> None:
-        """Of token ids; with a longest sequence, ``output`` must be left to generate."""
+        """RequestError for too many token ids; ``output`` of them must be left to generate."""
         most = self.max_tokens - (output if self._max_model_len is not None else 0)
         if count > most:
             raise self._too_long(field, f"{count} tokens", most, count)

@@ -15,7 +15,7 @@ FIELD = "continue_final_message"
 
 
 def new_mark() -> str:
-    """A text that nobody has written, which templates leave as it is."""
+    """A text that occurs nowhere else, and that templates leave as it is."""
     return f"MARK{secrets.token_hex(8)}"
 
 
@@ -52,7 +52,7 @@ class FinalMessage:
         self.marked = [*others, lengthened(last, self._mark + " ")]
 
     def cut(self, text: str) -> str:
-        """What the template made of them, up to the end of the last message."""
+        """The prompt, up to the end of the last message."""
         end = text.rfind(self._mark)
         if end < 0:
             raise RequestError(

@@ -59,11 +59,11 @@ class _Vocabulary(NamedTuple):
 
 
 def read_tokenizer(file: GGUFFile) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    """It, and what would be in its ``tokenizer_config.json``.
+    """The tokenizer, and what would be in its ``tokenizer_config.json``.
 
     Raises:
-        ModelError: there is none, or of a kind that is not supported; or one of its control and
-            added tokens is not found whole in a text, or is another text when it is decoded.
+        ModelError: the file has none, or an unsupported kind; or one of its control and added
+    tokens is not found whole in a text, or is another text when it is decoded.
     """
     vocabulary = _read_vocabulary(file)
     words = _read_words(file) if vocabulary.kind == "gpt2" else Words((), begins=True)
@@ -130,7 +130,7 @@ def _read_words(file: GGUFFile) -> Words:
 
 
 def _merging(vocabulary: _Vocabulary, words: Words) -> tokenizers.Tokenizer:
-    """What makes tokens of a word."""
+    """The model that makes tokens of a word."""
     ids = {token: at for at, token in enumerate(vocabulary.tokens)}
     how: dict[str, Any] = {"ignore_merges": words.whole}
     if vocabulary.kind == "gpt2":
@@ -187,7 +187,9 @@ def _cut_words(backend: tokenizers.Tokenizer, words: Words) -> None:
 
 
 def _set_spaces(backend: tokenizers.Tokenizer, *, prefixed: bool) -> None:
-    """As llama.cpp has them; ``prefixed``: one more at the beginning and after special tokens."""
+    """Treat spaces as llama.cpp does; ``prefixed``: one more at the beginning and after special
+    tokens.
+    """
     spaces = normalizers.Replace(" ", _SPACE)
     first = [normalizers.Prepend(_SPACE)] if prefixed else []
     backend.normalizer = normalizers.Sequence([*first, spaces])
@@ -198,7 +200,7 @@ def _set_spaces(backend: tokenizers.Tokenizer, *, prefixed: bool) -> None:
 
 
 def _add_whole_tokens(backend: tokenizers.Tokenizer, vocabulary: _Vocabulary) -> None:
-    """Those that are found before a text is cut."""
+    """Add the tokens that are found before a text is cut."""
     architecture = vocabulary.file.metadata.get("general.architecture")
     takes_spaces = vocabulary.kind == "llama" and architecture == _PHI_3
     whole = {
@@ -238,7 +240,7 @@ def _respell(backend: tokenizers.Tokenizer, vocabulary: _Vocabulary, whole: list
 
 
 def _check(backend: tokenizers.Tokenizer, vocabulary: _Vocabulary, whole: list[int]) -> None:
-    """That each is found whole in a text, and is that text again."""
+    """ModelError unless each of these tokens is found whole in a text, and decodes to it."""
     tokens = [vocabulary.tokens[at] for at in whole]
     found = backend.encode_batch_fast(tokens, add_special_tokens=False)
     texts = backend.decode_batch([[at] for at in whole], skip_special_tokens=False)
@@ -268,7 +270,7 @@ def _list(
 
 
 def _special_id(file: GGUFFile, name: str, kind: str, tokens: Sequence[str]) -> int | None:
-    """None: there is none."""
+    """The id of a special token; None: there is none."""
     at = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
     if at is None:
         at = _OF_SENTENCEPIECE.get(name) if kind == "llama" else None

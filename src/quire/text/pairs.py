@@ -25,9 +25,9 @@ class Pair(NamedTuple):
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of two texts are kept, so that they come to ``room`` at most.
+    """How many tokens of two texts are kept, so that they are ``room`` at most together.
 
-    The longer one is cut, to the length of the other; then both, to the same.
+    The longer one is cut to the length of the other; then both, to the same length.
     """
     short = min(first, second)
     if first + second <= room:

@@ -1,4 +1,4 @@
-"""Where tokens stand in a text, and how they read there."""
+"""Tokens in their text, and how each of them reads there."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 from quire.text.detokenizer import Detokenizer
 from quire.text.prompt_form import special_around
-from quire.text.token_texts import OwnTexts
+from quire.text.token_texts import TokenTexts
 from quire.text.tokenizer import Tokenizer
 
 
 class Place(NamedTuple):
-    """A token in its text, where others might stand.
+    """A token in its text, in whose place others might be.
 
-    added: to the text: none while a character is incomplete, and all of it with its last token.
+    added: to the text: nothing while a character is incomplete, and all of it with its last token.
     shown: whether the token is part of the text. If not, it reads by itself, as a mark does.
-    begun: bytes of a character that tokens before have begun.
+    begun: bytes of a character that earlier tokens have begun.
     """
 
-    own: OwnTexts
+    own: TokenTexts
     token_id: int
     added: str = ""
     shown: bool = False
@@ -88,7 +88,7 @@ def text_left(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
 
 
 def _within(tokenizer: Tokenizer, token_ids: Sequence[int]) -> tuple[int, int]:
-    """Where a text begins and ends between the special tokens that are put around texts."""
+    """The bounds of a text between the special tokens that are put around texts."""
     before, after = special_around(tokenizer.encode)
     count = len(token_ids)
     first = len(before) if [*token_ids[: len(before)]] == before else 0

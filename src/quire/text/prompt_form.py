@@ -1,4 +1,4 @@
-"""How a text becomes the tokens of a prompt, where its caller says so."""
+"""How a text becomes the tokens of a prompt, as far as the caller decides it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class PromptForm:
-    """What a caller may say of it.
+    """What the caller decides.
 
-    add_special_tokens: None: around a text they are added; a conversation has its template's.
-    most: tokens that are kept, the last ones, or the first where ``keep_first``; None: all.
-    suffix: what comes after the text that the model is to write between the two.
-    keep_special: what is cut is the text; the special tokens around it stay, and are counted. So
-    it is for a vector or a score.
-    keep_begin: the same of a text that is gone on with, which ends as its tokenizer ends it.
+    add_special_tokens: None: they are added around a text; a conversation has its template's.
+    most: tokens that are kept, the last ones, or the first if ``keep_first``; None: all.
+    suffix: the text after the one that the model is to write in between.
+    keep_special: the text is cut; the special tokens around it stay, and count. So for a vector or
+        a score.
+    keep_begin: the same for a text to continue, which ends as its tokenizer ends it.
     """
 
     add_special_tokens: bool | None = None
@@ -51,7 +51,7 @@ def special_around(encode: Callable[..., list[int]]) -> tuple[list[int], list[in
 
 class KnowsTokens(Protocol):
     def token_id(self, token: str) -> int | None:
-        """Of a token by its name; None: there is no such token."""
+        """The id of a token; None: there is no such token."""
         ...
 
 
@@ -66,7 +66,7 @@ _KNOWN_MARKS = (
 
 
 def infilling_marks(tokenizer: KnowsTokens, vocab_size: int) -> tuple[int, int, int] | None:
-    """The tokens by which a model is asked for what stands between two texts, if it knows any."""
+    """The tokens with which a model fills the gap between two texts, if it has any."""
     for names in _KNOWN_MARKS:
         found = [tokenizer.token_id(name) for name in names]
         known = [one for one in found if one is not None and one < vocab_size]

@@ -1,4 +1,4 @@
-"""Jinja for templates that nobody has read: what they may reach, and what they may cost."""
+"""Jinja for untrusted templates: what they may reach, and how much they may cost."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from quire.text.template_costs import ITEM, MOST_CHARACTERS, of_comparison, of_f
 
 MOST_SECONDS = 2.0  # of the processor's time, for one text
 _MOST_INTEGER = 2**12  # bits
-_STEPS = 64  # between two looks at the clock
+_STEPS = 64  # steps between two checks of the clock
 _BYTES = {"encode", "from_bytes", "to_bytes"}  # no text is made of them, and codecs take long
 
 
 class TooMuch(BaseException):
-    """A template takes more than it may. No Exception: Jinja handles some of those itself."""
+    """A template exceeds its budget. Not an Exception, since Jinja handles some of those itself."""
 
 
 class _Generator(CodeGenerator):
-    """Has the environment do what else nobody would count."""
+    """Makes compiled templates count operations that nothing else would count."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self._call("joined", node.nodes, frame)
@@ -83,11 +83,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, *, filters: Mapping[str, Callable[..., Any]], **options: Any) -> None:
-        """filters: beside Jinja's own, or in their place."""
+        """filters: in addition to Jinja's own, or in place of them."""
         # Nothing is computed before there are limits.
         super().__init__(optimized=False, finalize=self._shown, **options)
         self.globals.pop("lipsum")
-        for name in ("pprint", "urlize"):  # take long, and nobody has bounded how long
+        for name in ("pprint", "urlize"):  # take long, without a bound
             self.filters.pop(name)
         self.filters.update(filters)
         for table, cost in (
@@ -100,7 +100,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     @contextmanager
     def limits(self) -> Iterator[None]:
-        """What this thread renders meanwhile is bounded; TooMuch where it is not enough."""
+        """Bound what this thread renders meanwhile; TooMuch if it takes more."""
         self._local.budget = _Budget()
         try:
             yield
@@ -147,7 +147,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().getitem(obj, self.key((argument,)))
 
     def key(self, parts: tuple[Any]) -> Any:
-        """What is looked up in a mapping: all that lies in it is looked at."""
+        """A key to look up in a mapping, whose own size has been counted."""
         if isinstance(parts[0], tuple):
             self._spend(weigh(parts[0]))
         return parts[0]
@@ -207,7 +207,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return made
 
     def _paid(self, made: Iterator[Any]) -> Generator[Any, None, None]:
-        """What a filter gives one by one, each paid for."""
+        """The items that a filter yields, each of which is counted."""
         for one in made:
             self._spend(ITEM * (1 + (len(one) if isinstance(one, list) else 0)))
             yield one
@@ -217,7 +217,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _Budget:
-    """What one text may take. Whatever loops or calls takes a step at least."""
+    """The budget of one text. Every loop and every call takes a step at least."""
 
     def __init__(self) -> None:
         self._characters = MOST_CHARACTERS
@@ -249,7 +249,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class _Steps:
-    """What a loop goes through, a step each."""
+    """The items of a loop, a step for each."""
 
     def __init__(self, items: Any, budget: _Budget) -> None:
         self._items = items
@@ -265,14 +265,14 @@ class _Steps:
 
 
 def _size(value: object) -> int:
-    """At least one: of a text or a list what it holds, of a number what it asks for."""
+    """At least one: the length of a text or a list, or the size of a number."""
     if isinstance(value, (list, tuple, dict)):
         return max(ITEM * len(value), 1)
     return max(abs(value), 1) if isinstance(value, int) else max(weigh(value), 1)
 
 
 def _listed(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What can be gone through only once, as a list, so that it can be weighed."""
+    """An iterable that can be read only once, as a list, so that it can be weighed."""
     return tuple(
         list(arg) if isinstance(arg, Iterator) and not isinstance(arg, LoopContext) else arg
         for arg in args

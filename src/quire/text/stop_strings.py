@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 
 class StopAutomaton:
-    """The automaton of Aho and Corasick (1975) over some strings, to be shared by many texts.
+    """The automaton of Aho and Corasick (1975) over some strings, shared by many texts.
 
-    A node stands for the longest end of a text that begins one of the strings, the root for none.
-    To go on by a character costs the same, taken over a text, whatever the number of strings.
+    A node represents the longest end of a text that begins one of the strings, the root none. The
+    cost of a character, averaged over a text, does not depend on the number of strings.
     """
 
     ROOT = 0

@@ -1,7 +1,7 @@
-"""What a template's filters, tests, methods and comparisons take, known before they begin.
+"""The cost of a template's filters, tests, methods and comparisons, known before they begin.
 
-In characters: of the text that they make, and of what they read. What holds other values costs
-more than its text, and so does what is not linear in what it is given.
+In characters: of the text that they make, and of the text that they read. Values that hold others
+cost more than their text, and so do operations that are not linear.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from jinja2.utils import Namespace
 
 MOST_CHARACTERS = 2**26  # in all texts and lists that are made on the way
-ITEM = 16  # characters: of what lies in a list, or in a mapping
+ITEM = 16  # characters: of an item of a list or a mapping
 _LIST = 4 * ITEM  # an empty one
 _SCANNED = 16  # of what is searched without making anything, as much as one that is made
 _SCALARS = (str, bool, int, float, type(None))
@@ -26,7 +26,9 @@ _DIGITS = 9  # of a width: more are too many anyway
 
 
 def weigh(value: object) -> int:
-    """Of a value as a text. What lies in it more than once counts as often, but is read once."""
+    """The size of a value as a text. An item that is in it more than once counts as often, but is
+    read once.
+    """
     return len(value) if isinstance(value, str) else _weigh(value, {})
 
 
@@ -59,7 +61,7 @@ def _weigh(value: object, known: dict[int, int]) -> int:
 
 
 def of_comparison(operator: str, left: object, right: object) -> int:
-    """Of ``left == right`` and the like: what lies in both, however deep."""
+    """The cost of ``left == right`` and the like: the items of both, however deep."""
     if operator in ("in", "notin"):
         if isinstance(right, str):
             return len(right) // _SCANNED
@@ -72,7 +74,7 @@ def of_comparison(operator: str, left: object, right: object) -> int:
 
 
 def of_form(form: object, given: object) -> int:
-    """Of ``form % given``, or ``form.format(given)``: widths are in the one or in the other."""
+    """The cost of ``form % given``, or ``form.format(given)``: widths are in one of the two."""
     text = str(form) if isinstance(form, str) else ""
     widths = sum(int(width[:_DIGITS]) for width in _WIDTH.findall(text))
     asked = len(_WIDTH_GIVEN.findall(text))
@@ -82,19 +84,19 @@ def of_form(form: object, given: object) -> int:
 
 
 def of_filter(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Of a filter; args begin with what it is applied to."""
+    """The cost of a filter; args begin with what it is applied to."""
     return _of(_FILTERS, name, args, kwargs)
 
 
 def of_test(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Of a test; args begin with what is tested."""
+    """The cost of a test; args begin with what is tested."""
     if name in _COMPARING and len(args) == 2:
         return of_comparison("in" if name == "in" else "==", *args)
     return _of(_TESTS, name, args, kwargs)
 
 
 def of_method(owner: object, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Of a method of a value of Python's own; of any other function, with no owner."""
+    """The cost of a method of a Python value; of any other function, with no owner."""
     if isinstance(owner, str):
         return _of(_METHODS, name, (owner, *args), kwargs)
     if isinstance(owner, (list, tuple)) and name in ("index", "count"):
@@ -120,7 +122,7 @@ def _weights(*args: Any, **kwargs: Any) -> int:
 
 
 def _amount(value: object) -> int:
-    """What a number asks for, or a text brings."""
+    """The size of a number, or of a text."""
     if isinstance(value, str):
         return max(len(value), 1)
     return max(abs(value), 1) if isinstance(value, int) else 1
@@ -230,7 +232,9 @@ def _rsplit(value: str, sep: Any = None, maxsplit: Any = -1) -> int:
 
 
 def _searched(value: str, sought: Any = None, *_: Any) -> int:
-    """From the end, or for each of some characters: it may compare all of one with the other."""
+    """The cost of a search from the end, or for each of some characters: it may compare all of one
+    with the other.
+    """
     return len(value) + len(value) * _length(sought) // _SCANNED
 
 
@@ -244,7 +248,7 @@ def _format(value: Any, *args: Any, **kwargs: Any) -> int:
 
 
 def _nothing(*_: Any, **__: Any) -> int:
-    """Of what does not look into values, or goes through them as it is asked for them."""
+    """No cost: it does not look into values, or goes through them on demand."""
     return 0
 
 

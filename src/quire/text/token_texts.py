@@ -1,4 +1,4 @@
-"""What each token of a vocabulary stands for, and what a tokenizer keeps of words it has met."""
+"""The text of each token of a vocabulary, and a bound for the words that a tokenizer caches."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Joining(NamedTuple):
     strips: int = 0
 
 
-class OwnTexts(dict[int, str]):
-    """See ``Tokenizer.own_texts``; each is found out when it is first asked for.
+class TokenTexts(dict[int, str]):
+    """See ``Tokenizer.own_texts``; each is computed when it is first read.
 
-    bytes: of a text that a token stands for, as it stands after others; by its id.
-    strips: spaces at the beginning of a text that are left out; None: its texts are not the bytes
-        of its tokens, joined.
+    bytes: of a token's text after other tokens, by its id.
+    strips: spaces that are removed from the beginning of a text; None: a text is more than the
+        bytes of its tokens, joined.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class OwnTexts(dict[int, str]):
         return _whole(self.bytes[token_id]) is not None
 
     def named(self, token_id: int, begun: bytes = b"") -> str:
-        """A token as it is told, after the first bytes of a character that it may complete.
+        """A token in answers, after the first bytes of a character that it may complete.
 
-        Bytes that are no whole characters have the form that OpenAI's API gives them.
+        Bytes that are not whole characters have the form of OpenAI's API.
         """
         if not begun and (anywhere := self[token_id]):
             return anywhere
@@ -91,8 +91,8 @@ class _OwnBytes(dict[int, bytes]):
         return found
 
 
-def own_texts(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> OwnTexts:
-    """Of a tokenizer of the library."""
+def own_texts(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> TokenTexts:
+    """The texts of a tokenizer of the library."""
     joining = _joining(backend)
     if joining is None:
         return texts_in_place(
@@ -106,7 +106,7 @@ def own_texts(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> Own
         name = backend.id_to_token(token_id)
         return b"" if name is None else joining.bytes_of(name)
 
-    return OwnTexts(bytes_of, special_ids, joining.strips)
+    return TokenTexts(bytes_of, special_ids, joining.strips)
 
 
 def texts_in_place(
@@ -114,8 +114,8 @@ def texts_in_place(
     before: list[int],
     special_ids: frozenset[int],
     name_of: Callable[[int], str | None],
-) -> OwnTexts:
-    """Of a tokenizer whose tokens depend on others: what each adds after the tokens ``before``."""
+) -> TokenTexts:
+    """For a tokenizer whose tokens depend on others: the text that each adds after ``before``."""
     start = decode(before)
 
     def bytes_of(token_id: int) -> bytes:
@@ -125,7 +125,7 @@ def texts_in_place(
         byte = _BYTE.fullmatch(name_of(token_id) or "") if "\ufffd" in text else None
         return bytes([int(byte[1], 16)]) if byte else text.encode()
 
-    return OwnTexts(bytes_of, special_ids)
+    return TokenTexts(bytes_of, special_ids)
 
 
 def spaces(text: str, most: int) -> int:
@@ -180,7 +180,7 @@ def _joining(backend: tokenizers.Tokenizer) -> Joining | None:
 
 
 def _steps(part: object) -> list[dict[str, Any]]:
-    """What a decoder or a pre-tokenizer does, one after the other."""
+    """The steps of a decoder or a pre-tokenizer, one after the other."""
     if part is None:
         return []
     step = json.loads(part.__getstate__())  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from quire.text.chat_template import ChatTemplate, Message, render
 from quire.text.gguf_tokenizer import read_tokenizer
 from quire.text.longest_token import longest_token
 from quire.text.pairs import Pair, longest_first, room_between
-from quire.text.token_texts import OwnTexts, bound_words, own_texts, texts_in_place
+from quire.text.token_texts import TokenTexts, bound_words, own_texts, texts_in_place
 
 # What reads SentencePiece's files, and what it is imported as.
 _SENTENCEPIECE = {"sentencepiece": "sentencepiece", "protobuf": "google.protobuf"}
@@ -29,7 +29,7 @@ _MOST_BYTES = 256 << 20  # of a tokenizer.json; the largest have some tens of mi
 
 
 class Tokenizer(Protocol):
-    """What the engine asks of a tokenizer. Any thread may call it."""
+    """The interface of a tokenizer for the engine. Any thread may call it."""
 
     @property
     def longest_token(self) -> int | None:
@@ -43,22 +43,22 @@ class Tokenizer(Protocol):
 
     @property
     def end_ids(self) -> frozenset[int]:
-        """The tokens that end a text by what is said of the tokenizer, whatever the model says."""
+        """The tokens that end a text by the tokenizer's files, whatever the model's say."""
         ...
 
     @property
-    def own_texts(self) -> OwnTexts:
-        """What a token adds to a text wherever it stands, by its id; "" where that depends."""
+    def own_texts(self) -> TokenTexts:
+        """The text that a token adds anywhere, by its id; "" if that depends on others."""
         ...
 
     @property
     def chat_template(self) -> str:
-        """Its source, "" if there is none."""
+        """The chat template's source, "" if there is none."""
         ...
 
     @property
     def response_template(self) -> Mapping[str, Any] | None:
-        """What the model's files declare of its answers, in transformers' form."""
+        """The model files' declaration of answers, in transformers' form."""
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
@@ -77,7 +77,7 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
 
     def token_id(self, token: str) -> int | None:
-        """Of a token by its name; None: there is no such token."""
+        """The id of a token; None: there is no such token."""
         ...
 
     def to_json(self) -> str | None:
@@ -124,9 +124,9 @@ def load_tokenizer(directory: Path, chat_template: str | None = None) -> Tokeniz
 
 
 def tells_types(directory: Path) -> bool:
-    """Whether models with this tokenizer are told which text of a pair a token is of.
+    """Whether models with this tokenizer know which text of a pair a token is in.
 
-    Where ``tokenizer_config.json`` does not say so, its class does, which transformers knows.
+    If ``tokenizer_config.json`` does not say so, its class does, which transformers knows.
     """
     names = transformers_tokenizer(directory).model_input_names
     return "token_type_ids" in names
@@ -303,7 +303,7 @@ def _tidies(owner: Any) -> bool:
 
 
 def transformers_tokenizer(directory: Path) -> Any:
-    """What transformers makes of a directory. ModelError: nothing."""
+    """The tokenizer that transformers makes of a directory. ModelError: none."""
     from transformers import AutoTokenizer
 
     try:
@@ -316,7 +316,7 @@ def transformers_tokenizer(directory: Path) -> Any:
 
 
 def _what_is_lacking(directory: Path) -> str | None:
-    """Of the packages that read SentencePiece's files, which are all that there is."""
+    """The packages that are missing to read SentencePiece's files, if there are no others."""
     files = sorted(path.name for path in directory.glob("*.model"))
     if not files or all(map(_is_installed, _SENTENCEPIECE.values())):
         return None

@@ -50,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
     except QuireError as error:  # of a file of flags, or of a command that is not installed
         return _failed(str(error))
-    # Who serves others waits for nobody who reads what it says; whose output is all there is to
-    # it must not lose any.
+    # A server does not wait for whoever reads its output; any other command must not lose any of
+    # it, for the output is its result.
     with nobody_waits() if arguments.serves else nullcontext():
         return _run(arguments)
 
@@ -61,7 +61,7 @@ def _run(arguments: argparse.Namespace) -> int:
         wait_briefly()
         run: Callable[[argparse.Namespace], int] = arguments.run
         status = run(arguments)
-        sys.stdout.flush()  # here, where a reader that is gone can be handled
+        sys.stdout.flush()  # here, where a closed pipe can be handled
         return status
     except QuireError as error:
         return _failed(str(error))
@@ -78,15 +78,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _prepare_streams() -> None:
-    """Open those that are closed, and let none fail for a letter.
+    """Open standard streams that are closed, and let none fail on a character.
 
-    The number of one that is closed would be a file's or a socket's, and written to as if it were
-    still the stream. A path may hold what a terminal cannot show.
+    The next file or socket would get the number of a closed stream, and be written to as if it
+    were the stream. A path may hold characters that a terminal cannot show.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             nothing = Path(os.devnull).open(mode)  # noqa: SIM115  # as long as the process lives
-            setattr(sys, name, nothing)  # it has the lowest number that is free: its own
+            setattr(sys, name, nothing)  # it gets the lowest free number, which is its own
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -134,7 +134,7 @@ def _bench_latency(arguments: argparse.Namespace) -> int:
 
 
 def _system(arguments: argparse.Namespace) -> Any:
-    """What a benchmark measures. A flag that would do nothing is refused."""
+    """The system that a benchmark measures. A flag that would do nothing is refused."""
     from quire.tools.bench.systems import Offline, Online
 
     chosen = options(arguments)
@@ -161,23 +161,23 @@ _COMMANDS = (
     Command("serve", "an OpenAI-compatible HTTP server", add_serve, serve, serves=True),
     Command("generate", "complete prompts", add_generate, generate),
     Command("chat", "talk with a model in the terminal", add_chat, chat),
-    Command("top", "what running servers hold and why requests wait, as it changes", add_top, top),
-    Command("record", "what a running server's page shows, kept in a file", add_record, record),
-    Command("replay", "the page over a recording, with a time slider", add_replay, replay, True),
+    Command("top", "memory, queues and why requests wait, on running servers, live", add_top, top),
+    Command("record", "record what a running server's page shows in a file", add_record, record),
+    Command("replay", "show a recording on the page, with a time slider", add_replay, replay, True),
     Command("pull", "download a model from Hugging Face", add_pull, pull),
     Command(
-        "models", "the models that are here, whether they can be served, and for how many",
+        "models", "downloaded models: which can be served, and for how many users",
         add_models, models,
     ),
     Command(
-        "doctor", "what this machine is, which kernels run, and what would make it faster",
+        "doctor", "this machine, the kernels it runs, and what would make it faster",
         add_doctor, doctor,
     ),
 )  # fmt: skip
 
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """Of all commands. Of those of other packages, only the one that ``argv`` names is loaded."""
+    """The parser of all commands; of other packages' commands, ``argv``'s alone is loaded."""
     parser = Parser(prog="quire", description="Serve large language models from paged memory.")
     parser.add_argument("--version", action="version", version=f"quire {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -204,7 +204,10 @@ def _add_benchmarks(benchmarks: Any) -> None:
             _bench_throughput,
         ),
     )
-    _add(benchmarks, Command("latency", "one request alone", _add_latency, _bench_latency))
+    _add(
+        benchmarks,
+        Command("latency", "one request at a time", _add_latency, _bench_latency),
+    )
 
 
 def _add_throughput(throughput: Any) -> None:
@@ -212,32 +215,35 @@ def _add_throughput(throughput: Any) -> None:
     group.add_argument(
         "--workload",
         default="sharegpt",
-        help="sharegpt, alpaca, prefix, or a file with a JSON object "
-        '{"prompt": [token ids], "max_tokens": N} a line (%(default)s)',
+        metavar="{sharegpt,alpaca,prefix,FILE}",
+        help="requests to serve; of a file, each line is a JSON object "
+        '{"prompt": [token ids], "max_tokens": N} (default: %(default)s)',
     )
-    add_flag(group, "num_prompts", "int", 64, "requests")
+    add_flag(group, "num_prompts", "int", 64, "number of requests")
     _add_benchmark_flags(throughput, group)
 
 
 def _add_latency(latency: Any) -> None:
     group = latency.add_argument_group("workload")
-    add_flag(group, "input_len", "int", 128, "tokens in")
-    add_flag(group, "output_len", "int", 256, "tokens out")
-    add_flag(group, "num_iters", "int", 3, "times that a request is served")
+    add_flag(group, "input_len", "int", 128, "length of the prompt", value="TOKENS")
+    add_flag(group, "output_len", "int", 256, "length of the output", value="TOKENS")
+    add_flag(group, "num_iters", "int", 3, "number of requests, one after the other")
     _add_benchmark_flags(latency, group)
 
 
 def _add_benchmark_flags(parser: argparse.ArgumentParser, workload: Any) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
-    add_flag(workload, "workload_seed", "int", 7, "decides the prompts")
+    add_flag(workload, "workload_seed", "int", 7, "seed of the prompts")
     parser.add_argument("--json", action="store_true", help="report as JSON")
-    add_flag(workload, "profile", "str", None, "file for a trace of the steps, for Perfetto")
+    text = "write a trace of the steps, for Perfetto"
+    add_flag(workload, "profile", "str", None, text, value="FILE")
     group = parser.add_argument_group(
-        "server", "With a URL, a running server is measured instead of an engine in this process."
+        "server", "With --url, a running server is measured instead of an engine in this process."
     )
-    add_flag(group, "url", "str", None, "of a server with OpenAI's API, such as http://host:8000")
-    add_flag(group, "api_key", "str", None, "key that the server asks for")
-    add_flag(group, "max_concurrency", "int", None, "most requests at once (default: no limit)")
+    text = "server with OpenAI's API, such as http://host:8000"
+    add_flag(group, "url", "str", None, text, value="URL")
+    add_flag(group, "api_key", "str", None, "API key of the server", value="KEY")
+    add_flag(group, "max_concurrency", "int", None, "most requests at a time (default: no limit)")
     add_engine_flags(parser)
 
 

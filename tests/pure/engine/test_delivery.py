@@ -13,7 +13,7 @@ from quire.core.protocol import TokenLogprobs
 from quire.engine.delivery import GATHERED, Delivery, OutputCollector
 from quire.engine.outputs import Delta, TokenLogprobTable
 from quire.text.places import Place
-from quire.text.token_texts import OwnTexts
+from quire.text.token_texts import TokenTexts
 
 
 def delta(request_id: str, token: int = 5, *, first: bool = False, end: bool = False) -> Delta:
@@ -113,7 +113,7 @@ def test_a_turn_wakes_tasks_for_what_can_be_written_soon(scored: bool, at_once: 
     async def main() -> None:
         names = [str(number) for number in range(2 * at_once + 2)]
         tasks = Tasks(*names)
-        place = Place(OwnTexts(lambda token_id: b"5", frozenset()), 5)
+        place = Place(TokenTexts(lambda token_id: b"5", frozenset()), 5)
         tables = (TokenLogprobTable(TokenLogprobs(-1.0, 1, ()), place),) if scored else None
         await asyncio.sleep(0)
         tasks.delivery.put([delta(name)._replace(logprobs=tables) for name in names])

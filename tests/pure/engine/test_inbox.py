@@ -12,7 +12,7 @@ from quire.core.protocol import TokenLogprobs
 from quire.engine.delivery import OutputCollector
 from quire.engine.outputs import Delta, RequestOutput, TokenLogprobTable, joined
 from quire.text.places import Place
-from quire.text.token_texts import OwnTexts
+from quire.text.token_texts import TokenTexts
 
 
 def delta(token_id: int) -> Delta:
@@ -50,7 +50,7 @@ def test_what_came_before_a_failure_is_given_first() -> None:
     asyncio.run(main())
 
 
-NAMES = OwnTexts(lambda token_id: str(token_id).encode(), frozenset())
+NAMES = TokenTexts(lambda token_id: str(token_id).encode(), frozenset())
 
 
 def gained(

@@ -7,7 +7,7 @@ import pickle
 from quire.core.protocol import TokenLogprobs
 from quire.engine.outputs import Logprob, TokenLogprobTable
 from quire.text.places import Place
-from quire.text.token_texts import OwnTexts
+from quire.text.token_texts import TokenTexts
 
 FOUND = TokenLogprobs(-2.0, 3, ((7, -0.5), (4, -1.0), (9, -2.0)))
 
@@ -19,7 +19,7 @@ def test_a_table_is_made_when_it_is_looked_at() -> None:
         asked.append(token_id)
         return chr(token_id + 90).encode()
 
-    own = OwnTexts(bytes_of, frozenset())
+    own = TokenTexts(bytes_of, frozenset())
     table = TokenLogprobTable(FOUND, Place(own, 9))
     assert not asked
     assert table.chosen == Logprob(-2.0, 3, "c") and asked == [9]
@@ -31,6 +31,6 @@ def test_a_table_is_made_when_it_is_looked_at() -> None:
 
 
 def test_a_table_travels_as_a_dict() -> None:
-    own = OwnTexts(lambda token_id: str(token_id).encode(), frozenset())
+    own = TokenTexts(lambda token_id: str(token_id).encode(), frozenset())
     table = TokenLogprobTable(FOUND, Place(own, 9))
     assert pickle.loads(pickle.dumps(table)) == dict(table.items())

@@ -111,7 +111,7 @@ def test_what_is_pulled_is_what_is_needed_and_only_once(pull: Pull, tmp_path: Pa
         assert sorted(file.name for file in directory.iterdir()) == ["config.json", WEIGHTS]
         assert sorted(fetched) == ["config.json", WEIGHTS]
         status, _, messages = pull("owner/good", address)
-        assert "all of it is here" in messages and len(fetched) == 2
+        assert "all downloaded" in messages and len(fetched) == 2
     assert pull("owner/good", address)[:2] == (0, output)  # the hub is gone
     (cached,) = cached_models(str(tmp_path))
     assert cached == ("owner/good", COMMIT, directory)

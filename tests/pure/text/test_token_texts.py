@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders
 
 from quire.text.detokenizer import Detokenizer
 from quire.text.places import echo_of, places_of, text_left
-from quire.text.token_texts import OwnTexts, own_texts
+from quire.text.token_texts import TokenTexts, own_texts
 from quire.text.tokenizer import JsonTokenizer
 from support.small_tokenizers import (
     ALPHABET,
@@ -220,6 +220,6 @@ def test_an_echo_has_the_marks_that_were_given_and_no_others() -> None:
 
 def test_names_of_tokens_are_found_once() -> None:
     asked: list[int] = []
-    own = OwnTexts(lambda token_id: asked.append(token_id) or b"x", frozenset(), 0)  # type: ignore[func-returns-value]
+    own = TokenTexts(lambda token_id: asked.append(token_id) or b"x", frozenset(), 0)  # type: ignore[func-returns-value]
     assert (own[3], own[3], own.bytes[3], asked) == ("x", "x", b"x", [3])
     assert own_texts(byte_level(), frozenset()).strips == 0

@@ -93,7 +93,7 @@ def test_flags_that_ask_for_what_is_so_anyway_pass_with_a_line(
     (["-t", "8"], "-t is not here; write --threads N"),
     (["--tensor", "8"], "no flag --tensor"),
     (["--zzzz"], "no flag --zzzz"),
-    (["--max-model-len", "many"], "no whole number"),
+    (["--max-model-len", "many"], "is not an integer"),
     (["--speculative-model", "x"], "write --speculative-config.method draft --speculative-config."),
     (["--num-speculative-tokens=5"], "--speculative-config.num_speculative_tokens N"),
     (["-md", "x.gguf"], "-md is not here; write --speculative-config.method draft"),
@@ -234,3 +234,21 @@ def test_an_engine_s_settings_that_cannot_be(settings: dict[str, Any], words: st
     with pytest.raises(ConfigError, match=words):
         EngineConfig(**settings)
     assert EngineConfig(generation_config="vllm").generation_config == "none"
+
+
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_help_shows_what_matters_first_and_what_values_may_be(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("usage: quire serve [MODEL] [flags]\n")
+    assert "--scheduling-policy {fcfs,priority,fair}" in text and "--swap-space GiB" in text
+    assert "--[no-]dashboard " in text and "TEXT" not in text
+    assert max(map(len, text.splitlines())) <= min(int(columns), 100)
+    groups = [line[:-1] for line in text.splitlines() if line[-1:] == ":" and line[0] != " "]
+    assert groups[2] == "settings used most" and "security" in groups
+    first = text.split("settings used most:\n")[1].split("\n\n")[0]
+    assert sum(line.startswith("  --") for line in first.splitlines()) == 10

@@ -30,7 +30,7 @@ def test_a_dash_is_standard_input(
     [
         (b"", ["-"], "standard input is empty"),
         (b"x", ["-", "-"], "can be read once only"),
-        (b"\xff\xfe", [], "standard input is no text"),
+        (b"\xff\xfe", [], "standard input is not text"),
     ],
 )
 def test_what_is_no_prompt_is_refused(

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import httpx
 import pytest
-from pydantic import TypeAdapter
 
-from quire.http.doors.answers import (
-    AnthropicErrorAnswer,
-    CountedInput,
-    CountedTokens,
-    DeletedResponse,
-    Detokenized,
-    GeneratedAnswer,
-    InputItems,
-    LlamaCppAnswer,
-    LlamaCppErrorAnswer,
-    MessageAnswer,
-    MessageEvent,
-    OllamaChatAnswer,
-    OllamaErrorAnswer,
-    OllamaModels,
-    OllamaVersion,
-    Props,
-    ResponseAnswer,
-    ResponseEvent,
-    ShownModel,
-    Slot,
-    Tokenized,
-)
+from quire.http.doors.anthropic import CountedTokens, MessageAnswer, MessageEvent
+from quire.http.doors.llama_cpp import LlamaCppAnswer, LlamaCppPiece, Props, Slot
+from quire.http.doors.ollama_models import OllamaModels, OllamaVersion, ShownModel
+from quire.http.doors.ollama_writer import GeneratedAnswer, OllamaChatAnswer
+from quire.http.doors.responses import CountedInput, DeletedResponse, InputItems
+from quire.http.doors.responses_writer import ResponseAnswer, ResponseEvent
+from quire.http.doors.tokens import Detokenized, Tokenized
+from quire.http.error_shapes import AnthropicErrorAnswer, LlamaCppErrorAnswer, OllamaErrorAnswer
+from support.described import as_described
 from support.live_server import MODEL, LiveServer
 from support.speaking import SAID, WEATHER
 
@@ -61,7 +47,7 @@ STREAMS: list[tuple[Any, str, dict[str, Any]]] = [
     (MessageEvent, "/v1/messages", {"messages": CHAT, "max_tokens": 99, "stream": True}),
     (GeneratedAnswer, "/api/generate", {"prompt": "x"}),
     (OllamaChatAnswer, "/api/chat", {"messages": CHAT, "tools": [WEATHER]}),
-    (LlamaCppAnswer, "/completion", {"prompt": "x", "stream": True}),
+    ((LlamaCppPiece, LlamaCppAnswer), "/completion", {"prompt": "x", "stream": True}),
 ]
 GETS: list[tuple[Any, str]] = [
     (OllamaVersion, "/api/version"),
@@ -96,7 +82,7 @@ def test_a_step_that_fails_is_told_by_the_last_event(speaking: LiveServer) -> No
 
 
 def check(kind: Any, answer: httpx.Response) -> None:
-    TypeAdapter(kind).validate_json(answer.content)
+    as_described(kind, answer.content)
 
 
 def test_answers(speaking: LiveServer) -> None:
@@ -118,9 +104,12 @@ def test_streams(speaking: LiveServer, kind: Any, path: str, body: dict[str, Any
     told = speaking.http.get("/openapi.json").json()["paths"][path]["post"]["responses"]["200"]
     (media,) = told["content"].keys() - {"application/json"}
     assert answer.headers["content-type"].startswith(media)
-    assert told["content"][media]["schema"]["x-event"]["$ref"].endswith(kind.__name__)
+    kinds, event = kind if isinstance(kind, tuple) else (kind,), told["content"][media]["schema"]
+    names = [one.rpartition("/")[2] for one in re.findall("#/[^']+", str(event["x-event"]))]
+    assert names == [one.__name__ for one in kinds]
     data = [line.removeprefix("data: ") for line in answer.text.splitlines()]
-    values = [json.loads(line) for line in data if line.startswith("{")]
+    *values, last = [line for line in data if line.startswith("{")]
     assert values
     for value in values:
-        kind.model_validate(value)
+        as_described(kinds[0], value)
+    as_described(kinds[-1], last)

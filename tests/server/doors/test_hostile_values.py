@@ -18,7 +18,7 @@ from quire.http.doors.ollama_types import (
     ShowRequest,
 )
 from quire.http.doors.responses_types import ResponsesRequest
-from quire.http.doors.tokens_types import DetokenizeRequest, TokenizeRequest
+from quire.http.doors.tokens import DetokenizeRequest, TokenizeRequest
 from support.hostile_values import HOSTILE
 from support.live_server import MODEL, LiveServer
 

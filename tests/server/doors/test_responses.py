@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from quire.http.doors.responses_store import ResponseStore
+from quire.http.doors.responses_writer import ResponseAnswer
 from quire.http.errors import UnknownResponseError
 from support.live_server import MODEL, LiveServer, live_server
 from support.speaking import SAID, WEATHER
@@ -204,7 +205,10 @@ def test_a_conversation_is_no_larger_than_a_body_may_be() -> None:
 
 def response(name: str, previous: str | None = None, text: str = "") -> Any:
     output = [{"id": f"msg_{name}", "text": text}]
-    return {"id": name, "previous_response_id": previous, "output": output}
+    fields = dict.fromkeys(ResponseAnswer.__struct_fields__)
+    return ResponseAnswer(
+        **{**fields, "id": name, "previous_response_id": previous, "output": output}
+    )
 
 
 def test_the_store_keeps_so_many_and_so_much() -> None:

@@ -23,7 +23,7 @@ from quire.http.chats.tools import AUTO, Tool, ToolChoice
 from quire.http.config.server import ServerConfig
 from quire.text.begun import Begun
 from quire.text.chat_template import ChatTemplate
-from quire.text.dialect import Declared, Event, Parser, Reply, Wanted, literal
+from quire.text.dialect import Declared, Event, EventParser, Reply, Wanted, literal
 from quire.text.tokenizer import JsonTokenizer
 from support.obedient import Obedient
 from support.tool_schemas import SCHEMAS
@@ -53,7 +53,7 @@ CALL = '<|tool_call>call:f{n:5,s:<|"|>a b<|"|>}<tool_call|>'
 DECLARED = Declared(SPEC)
 
 
-def run(parser: Parser, pieces: list[str]) -> Reply:
+def run(parser: EventParser, pieces: list[str]) -> Reply:
     events: list[Event] = [event for piece in pieces for event in parser.push(piece)]
     return Reply.of(events + parser.finish())
 

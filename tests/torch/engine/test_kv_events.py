@@ -65,8 +65,8 @@ def test_what_could_tell_nothing_is_refused(tmp_path: Path) -> None:
         ({"topics": ""}, "unknown option topics; did you mean topic?"),
         ({"endpoint": "localhost:5557"}, "endpoint must begin with tcp:// or ipc://"),
         ({"hwm": 0}, "hwm must be an integer from 1"),
-        ({"publisher": "kafka"}, "publisher must be null or zmq"),
-        ({"event_encoding": "json"}, "event_encoding must be map or array"),
+        ({"publisher": "kafka"}, "publisher must be one of null, zmq"),
+        ({"event_encoding": "json"}, "event_encoding must be one of map, array"),
     ):
         with pytest.raises(ConfigError, match=f"kv_events_config: {why}".replace("?", r"\?")):
             LLM(kv_events_config=config)

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from quire.kernels.ops import AttentionBatch
-from quire.models.config import Fields
+from quire.models.config import ConfigFields
 from quire.models.rope import Rope, RopeConfig
 
-FIELDS = Fields({"max_position_embeddings": 2048}, "config.json")
+FIELDS = ConfigFields({"max_position_embeddings": 2048}, "config.json")
 POSITIONS = (0, 5, 19, 20, 2**24 + 1, 123_456_789, 2**31 + 7)
 
 

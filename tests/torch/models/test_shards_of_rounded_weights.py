@@ -14,10 +14,10 @@ from torch import Tensor
 from quire.kernels.products import Products
 from quire.models.gguf import is_gguf
 from quire.models.linear import LinearReader, Quantization
-from quire.models.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
+from quire.models.linear.checkpoints import GGUF, RoundedProjections, read_checkpoint
 from quire.models.linear.packed import pack
 from quire.models.parts import ALL, Rows
-from quire.models.shape import Fields
+from quire.models.shape import ConfigFields
 from quire.models.stored import ByGroups, ByOutputs, Stored
 from quire.models.weights import Weights
 from support import stored_weights as stored
@@ -52,7 +52,9 @@ def floats(weight: Stored) -> Tensor:
     return weight if isinstance(weight, Tensor) else weight.floats(torch.float32)
 
 
-def check_parts(checkpoint: Checkpoint, name: str, outputs: int, inputs: int, step: int) -> None:
+def check_parts(
+    checkpoint: RoundedProjections, name: str, outputs: int, inputs: int, step: int
+) -> None:
     """step: by how many times the columns are wider."""
     whole = floats(checkpoint.read(name, inputs, outputs))
     for rows in ROWS:
@@ -71,7 +73,7 @@ def test_parts_of_a_checkpoints_weight(form: str, tmp_path: Path) -> None:
     case = FORMATS[form]
     save_file({n: t.contiguous() for n, t in case.tensors.items()}, tmp_path / "model.safetensors")
     weights = Weights(tmp_path, torch.float32)
-    checkpoint = read_checkpoint(Fields(case.config, "config.json"), weights)
+    checkpoint = read_checkpoint(ConfigFields(case.config, "config.json"), weights)
     check_parts(checkpoint, "a", OUTPUTS, INPUTS, 1)
     weights.finish()  # nothing is left over
 
@@ -79,7 +81,7 @@ def test_parts_of_a_checkpoints_weight(form: str, tmp_path: Path) -> None:
 def test_parts_of_awq(tmp_path: Path) -> None:
     tensors = awq("a", torch.randn(OUTPUTS, INPUTS), 32)
     save_file({n: t.contiguous() for n, t in tensors.items()}, tmp_path / "model.safetensors")
-    config = Fields({"quant_method": "awq", "bits": 4, "group_size": 32}, "config.json")
+    config = ConfigFields({"quant_method": "awq", "bits": 4, "group_size": 32}, "config.json")
     weights = Weights(tmp_path, torch.float32)
     check_parts(read_checkpoint(config, weights), "a", OUTPUTS, INPUTS, 1)
 
@@ -87,7 +89,7 @@ def test_parts_of_awq(tmp_path: Path) -> None:
 def test_groups_are_made_finer_as_long_as_kernels_have_them(tmp_path: Path) -> None:
     case = FORMATS["gptq"]
     save_file({n: t.contiguous() for n, t in case.tensors.items()}, tmp_path / "model.safetensors")
-    fields = Fields(case.config, "config.json")
+    fields = ConfigFields(case.config, "config.json")
     checkpoint = read_checkpoint(fields, Weights(tmp_path, torch.float32))
     sizes = []
     for columns in COLUMNS:

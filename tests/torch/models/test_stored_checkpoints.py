@@ -15,7 +15,7 @@ from torch import Tensor
 from quire.core.errors import ModelError
 from quire.kernels.packing import Format
 from quire.models.linear.checkpoints import read_checkpoint
-from quire.models.shape import Fields
+from quire.models.shape import ConfigFields
 from quire.models.stored import ByGroups, ByOutputs, Stored
 from quire.models.weights import Weights
 from support import stored_weights as stored
@@ -27,7 +27,7 @@ INT4, INT8 = Format.int4, Format.grouped_int8
 def read(directory: Path, case: Case, dtype: torch.dtype = torch.float32) -> Stored:
     save_file({n: t.contiguous() for n, t in case.tensors.items()}, directory / "model.safetensors")
     weights = Weights(directory, dtype)
-    checkpoint = read_checkpoint(Fields(case.config, "config.json"), weights)
+    checkpoint = read_checkpoint(ConfigFields(case.config, "config.json"), weights)
     assert checkpoint.holds("a") and not checkpoint.holds("lm_head")
     found = checkpoint.read("a", INPUTS, OUTPUTS)
     weights.finish()  # nothing is left over
@@ -159,6 +159,8 @@ def test_names_and_patterns_choose(tmp_path: Path) -> None:
     groups["group_0"]["targets"] = ["re:.*attn.*", "b"]
     save_file({"x": torch.ones(1)}, tmp_path / "model.safetensors")
     config: dict[str, Any] = {**case.config, "ignore": ["re:.*k_proj$"]}
-    checkpoint = read_checkpoint(Fields(config, "config.json"), Weights(tmp_path, torch.float32))
+    checkpoint = read_checkpoint(
+        ConfigFields(config, "config.json"), Weights(tmp_path, torch.float32)
+    )
     held = [checkpoint.holds(name) for name in ("attn.q_proj", "attn.k_proj", "b", "mlp.up")]
     assert held == [True, False, True, False]

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from quire.core.errors import ModelError
-from quire.models.parts import ALL, WHOLE, Part
+from quire.models.parts import ALL, WHOLE, TensorPart
 from quire.models.weights import Weights
 
 
@@ -52,8 +52,10 @@ def test_dtype_is_converted_or_kept(single: Path) -> None:
     assert Weights(single, None).dtype == torch.float32
 
 
-@pytest.mark.parametrize("part", [WHOLE, Part(slice(1, 2)), Part(ALL, slice(0, 2))], ids=str)
-def test_what_is_read_outlives_its_file(part: Part, single: Path) -> None:
+@pytest.mark.parametrize(
+    "part", [WHOLE, TensorPart(slice(1, 2)), TensorPart(ALL, slice(0, 2))], ids=str
+)
+def test_what_is_read_outlives_its_file(part: TensorPart, single: Path) -> None:
     """A mapping would show what is written over it, and end the process where it is cut."""
     path, wanted = single / "model.safetensors", part.of(torch.arange(6.0).view(2, 3))
     weights = Weights(single, torch.float32)
@@ -85,10 +87,10 @@ def written_to(path: Path) -> None:
     os.utime(path, (1e9, 1e9))
 
 
-@pytest.mark.parametrize("part", [WHOLE, Part(slice(1, 2))], ids=["whole", "part"])
+@pytest.mark.parametrize("part", [WHOLE, TensorPart(slice(1, 2))], ids=["whole", "part"])
 @pytest.mark.parametrize("change", [cut, replaced, written_to])
 def test_a_file_that_changes_while_it_is_loaded(
-    change: Callable[[Path], None], part: Part, single: Path
+    change: Callable[[Path], None], part: TensorPart, single: Path
 ) -> None:
     """What its header said of tensors holds no more."""
     weights = Weights(single, torch.float32)

@@ -1,6 +1,7 @@
-"""Which replica gets a request, whether another computes its prompt, and how many there should be:
-the rules alone, on figures that replicas tell. Who deploys replicas and who simulates them has
-them from here."""
+"""Which replica gets a request, whether another computes its prompt, and how many there should be.
+
+The rules alone, on figures that replicas report: the deployment and the simulation share them.
+"""
 
 from quire_cluster.rules.affinity import (
     MOST_PIECES,

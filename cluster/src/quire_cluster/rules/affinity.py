@@ -1,4 +1,4 @@
-"""Which replica gets a request: what it need not compute there, against what it would wait for."""
+"""Which replica gets a request: the cached part of its prompt is weighed against the wait."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 TOKENS_PER_PIECE = 32
-MOST_PIECES = 1024  # of a prompt that are looked at; what is behind them still counts as work
+MOST_PIECES = 1024  # pieces of a prompt that are compared; the rest still counts as work
 
-_RUNNING = 32  # tokens: what each request that runs already costs another beside it
-_FEWEST_PIECES = 1024  # remembered of a replica that has not reported yet
-_LEAST_USE = 256  # tokens: a request uses a replica, and may stay there, however short it is
-_HALF_LIFE = 16  # choices after which a use counts half
+_RUNNING = 32  # tokens: what each running request costs a new one
+_FEWEST_PIECES = 1024  # pieces remembered of a replica that has not reported yet
+_LEAST_USE = 256  # tokens: the least that a request counts as
+_HALF_LIFE = 16  # choices after which a use counts by half
 
 
 class Prefix(NamedTuple):
-    """The digest of each piece, which says all before it too, and how long the whole is."""
+    """The digest of each piece, which covers all before it too, and the length of the whole."""
 
     pieces: tuple[bytes, ...] = ()
     num_tokens: int = 0  # estimated
 
 
 class ReplicaReport(NamedTuple):
-    """What a replica says of itself. number: of its reports so far."""
+    """The figures of a replica. number: of its reports so far."""
 
     number: int = 0
     capacity: int = 0  # tokens that its KV pool holds
-    free: int = 0  # of them, that nothing holds
-    backlog: int = 0  # tokens of prompts that are there and not computed
-    wait: float = 0.0  # seconds until who comes now is let in, by prediction
-    rate: float = 0.0  # tokens that it computes in a second
+    free: int = 0  # of them, not held
+    backlog: int = 0  # tokens of its requests' prompts that are not computed yet
+    wait: float = 0.0  # predicted seconds until a new request is admitted
+    rate: float = 0.0  # tokens that it computes per second
 
 
 class ReplicaLoad(NamedTuple):
-    """running: requests that have been sent there and are not answered."""
+    """running: requests that were sent there and are not answered."""
 
     running: int
     report: ReplicaReport
@@ -45,14 +45,13 @@ class ReplicaLoad(NamedTuple):
 
 @dataclass
 class _KnownReplica:
-    """What is remembered of a replica.
+    """What the router remembers of a replica.
 
-    pieces: of prompts that it was sent, the one that was met last at the end.
-    sent: tokens that each request gave it to compute since its last report, if it runs still;
-    num_sent: of all of them.
-    use: tokens that it was given to compute, decayed, as of the choice number ``used_at``.
-    lost: tokens that it had to give up while others had room, and that have not yet sent anything
-    there.
+    pieces: of prompts that were sent there, the most recent at the end.
+    sent: tokens to compute that each running request brought since the last report.
+    num_sent: their sum.
+    use: tokens to compute that were sent there, decayed, as of choice number ``used_at``.
+    lost: tokens, by the prompt's first piece, that it evicted while others had room.
     """
 
     pieces: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
@@ -68,13 +67,13 @@ class _KnownReplica:
 
 
 class Affinity:
-    """Remembers what was sent where, at most as much as the pools there hold.
+    """Remembers which prefixes were sent where, at most as many as the pools there hold.
 
-    Costs are counted in tokens to compute: those of the prompt that the replica has not met, what
-    it has to do before them, and what must leave its pool. A beginning that all prompts share
-    would keep them together for ever, in one pool, for it is computed nowhere else. So what a pool
-    loses while others have room is remembered until it comes to more than the beginning costs
-    elsewhere; then that is paid, once.
+    Costs are counted in tokens to compute: the part of the prompt that the replica has not cached,
+    the work before it, and what it would evict. A prefix that all prompts share would keep them
+    together in one pool for ever, since it would have to be computed anywhere else. So tokens that
+    a pool evicts while others have room are added up until they exceed that cost; then it is paid,
+    once.
     """
 
     def __init__(self) -> None:
@@ -83,11 +82,11 @@ class Affinity:
 
     @property
     def num_remembered(self) -> int:
-        """Pieces of prompts."""
+        """Number of pieces that are remembered."""
         return sum(len(known.pieces) for known in self._known.values())
 
     def choose(self, request: str, prefix: Prefix, loads: Mapping[str, ReplicaLoad]) -> list[str]:
-        """The replicas, whoever costs least first; the request counts as sent to that one."""
+        """The replicas, the cheapest first; the request counts as sent to that one."""
         for gone in self._known.keys() - loads.keys():
             del self._known[gone]
         self._choices += 1
@@ -103,7 +102,7 @@ class Affinity:
         return ranked
 
     def done(self, name: str, request: str) -> None:
-        """A replica has answered."""
+        """Note that a replica has answered."""
         known = self._known.get(name)
         if known is not None:
             known.num_sent -= known.sent.pop(request, 0)
@@ -111,10 +110,11 @@ class Affinity:
     def _cost(
         self, request: str, name: str, prefix: Prefix, load: ReplicaLoad
     ) -> tuple[float, float, bytes]:
-        """Among equals who was used least of late, and then chance: so what is new spreads.
+        """Equal costs are ordered by recent use, and then by chance, so that new prefixes spread.
 
-        How much a replica has met says nothing of that, since it does not grow beyond its pool.
-        Chance is the request's, so that several routers do not all begin with the same replica.
+        The number of remembered pieces cannot show use, since it does not grow beyond the pool.
+        Chance is derived from the request, so that several routers do not all begin with the same
+        replica.
         """
         known, report = self._known.setdefault(name, _KnownReplica()), load.report
         if known.report != report.number:
@@ -127,7 +127,7 @@ class Affinity:
         return cost, known.use_at(self._choices), chance
 
     def _new_tokens(self, known: _KnownReplica, prefix: Prefix) -> int:
-        """Of the prompt, those that the replica has not met."""
+        """Tokens of the prompt that the replica has not cached."""
         met = 0
         for piece in prefix.pieces:
             if piece not in known.pieces:
@@ -136,7 +136,7 @@ class Affinity:
         return max(0, prefix.num_tokens - met * TOKENS_PER_PIECE)
 
     def _lost(self, loads: Mapping[str, ReplicaLoad]) -> dict[str, int]:
-        """By replica. Where all pools are full, it is nobody's fault."""
+        """Evicted tokens by replica. If all pools are full, none count."""
         if not any(self._has_room(name, load.report) for name, load in loads.items()):
             for name in loads:
                 self._known[name].lost = 0
@@ -154,7 +154,7 @@ class Affinity:
         known.sent[request] = new
         known.use = known.use_at(self._choices) + max(new, _LEAST_USE)
         known.used_at = self._choices
-        for piece in reversed(prefix.pieces):  # beginnings are needed longest
+        for piece in reversed(prefix.pieces):  # beginnings are reused longest
             known.pieces[piece] = None
             known.pieces.move_to_end(piece)
         others = (other for other in loads if other != name)
@@ -169,13 +169,13 @@ def _most_pieces(report: ReplicaReport) -> int:
 
 
 class RoundRobin:
-    """Each replica in its turn."""
+    """Each replica in turn."""
 
     def __init__(self) -> None:
         self._last = ""
 
     def choose(self, names: Iterable[str]) -> list[str]:
-        """The next one first."""
+        """The replicas, the next one first."""
         ordered = sorted(names)
         later = [name for name in ordered if name > self._last]
         ranked = [*later, *ordered[: len(ordered) - len(later)]]

@@ -1,4 +1,4 @@
-"""How many replicas there should be, by what they say of their KV pools and their lines."""
+"""How many replicas there should be, by their KV pools and queues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire_cluster.rules.affinity import ReplicaReport
 
 
 class ReplicaDemand(NamedTuple):
-    """Of a replica: the share of its pool that is taken, and seconds until who comes is let in."""
+    """The share of a replica's pool that is held, and seconds until a new request is admitted."""
 
     taken: float
     wait: float
@@ -19,11 +19,12 @@ class ReplicaDemand(NamedTuple):
 def replicas_wanted(
     demands: Iterable[ReplicaDemand], now: int, target_usage: float, target_wait: float
 ) -> int:
-    """How many would keep pools and waits at their targets, by the demand of ``now`` replicas.
+    """The number that would keep pools and waits at their targets, by the demand of ``now``
+    replicas.
 
-    Pools are added up: what is taken in all of them must find room. Waits are not, since work that
-    is in line at one replica is not taken to another: one more is wanted, for those to come. One
-    less is, if the others would have room for all and nobody waits.
+    Pools are added up, since held tokens must fit somewhere. Waits are not, since queued work does
+    not move to another replica: long waits call for one replica more, for new requests. One less is
+    enough if the others have room for all and no request waits.
     """
     reports = list(demands)
     if not reports:
@@ -47,13 +48,15 @@ _TAKEN, _WAIT = "kv_usage", "predicted_wait"
 
 
 def recorded(report: ReplicaReport) -> dict[str, float]:
-    """What a replica records for this."""
+    """The figures that a replica records for it."""
     demand = demand_of(report)
     return {_TAKEN: demand.taken, _WAIT: demand.wait}
 
 
 class Scaling:
-    """What Ray Serve asks, with its ``AutoscalingContext``; bounds and delays are Ray's."""
+    """The policy that Ray Serve calls with its ``AutoscalingContext``; Ray applies bounds and
+    delays.
+    """
 
     def __init__(self, target_usage: float, target_wait: float) -> None:
         self._targets = target_usage, target_wait

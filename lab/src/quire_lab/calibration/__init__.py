@@ -1,4 +1,4 @@
-"""What steps cost: measured here, by a client of any server, or by others; and whether it is so.
+"""Step times: measured here, by a client of any server, or by others; and how well they predict.
 
 Each module is imported by itself: those that measure no engine in this process load no torch.
 """

@@ -1,8 +1,7 @@
-"""``quire calibrate``: how long this machine's steps take, measured, fitted, and checked.
+"""``quire calibrate``: measures this machine's step times, fits them, and checks the fit.
 
-A grid of scenarios is served by the real engine, in several passes; runs that other processes
-slowed down are left out. Every fourth scenario is held out of the fit, and tells how far off it
-is.
+The real engine serves a grid of scenarios, in several passes; runs that other processes slowed down
+are left out. Every fourth scenario is held out of the fit, to show its error.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ Run = list[TimedStep]
 def calibrate(
     config: EngineConfig, progress: Callable[[str], None], unit: str = "wall"
 ) -> Calibration:
-    """Measure and fit. ``progress`` is told what is being measured.
+    """Measure and fit. ``progress`` is called with what is being measured.
 
     Raises:
         ConfigError: the pool or the length is too small to see anything.
@@ -63,7 +62,7 @@ def calibrate(
 def _draft(
     config: EngineConfig, alone: EngineConfig, progress: Callable[[str], None], unit: str
 ) -> DraftCalibration:
-    """Of the model that drafts: served by itself, what its forward passes and sampling take."""
+    """Times of the draft model's forward passes and sampling, when it is served by itself."""
     speculation, directory = config.speculation, str(draft_directory(config))
     assert speculation is not None
     tokenizer = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
@@ -117,7 +116,7 @@ def _measured(
 
 
 def _kv_dtype(capacity: Capacity) -> str | None:
-    """As a ``ModelShape`` names it; None: the model's own."""
+    """The type's name in a ``ModelShape``; None: the model's own."""
     name = {"float8_e4m3fn": "fp8"}.get(capacity.kv_dtype, capacity.kv_dtype)
     return None if name == capacity.dtype else name
 
@@ -139,7 +138,7 @@ def split(scenarios: Sequence[Run]) -> tuple[Run, Run]:
 
 
 def block_seconds(executor: Executor, kind: str, capacity: Capacity) -> float:
-    """Of one block moved within the pool, or one way to the host; 0 where there is none."""
+    """Seconds to copy one block within the pool, or one way to the host; 0 without a host pool."""
     kv_group = capacity.kv_groups[0]
     if kind == "copy":
         count = min(_MOVES, kv_group.num_blocks // 2)

@@ -45,7 +45,7 @@ class Figure:
 
     @property
     def off(self) -> float | None:
-        """Of the recorded; None: there is nothing to be off from."""
+        """The error relative to the recorded value; None: there is no such value."""
         if not self.real:
             return None if self.simulated else 0.0
         return self.simulated / self.real - 1
@@ -84,11 +84,11 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was recorded, and what a simulation says of it.
+    """A recording, and its simulation.
 
-    equal: the figures if each recorded step had taken what it costs, so that what they are off by
-        is not the costs'; none where no steps are known.
-    disturbed: what the steps took, over their processor time; None: it is not known.
+    equal: the figures if each recorded step had taken what it costs, so that their errors are not
+        the costs'; empty if no steps are known.
+    disturbed: the steps' times over their processor times; None: unknown.
     """
 
     recording: Recording
@@ -122,7 +122,7 @@ class Comparison:
 
     @property
     def speed(self) -> float | None:
-        """What the recorded steps took, over what they cost."""
+        """The recorded steps' times over their costs."""
         costed = sum(kind.costed for kind in self.kinds)
         return sum(kind.real for kind in self.kinds) / costed if costed else None
 
@@ -211,7 +211,7 @@ def _queueing(pair: ServedPair) -> float:
 
 
 def _of_requests(name: str, both: Sequence[tuple[float, float]]) -> list[Figure]:
-    """Its mean, with how far single requests are off; its median and 90th percentile."""
+    """A figure's mean, with the errors of single requests; its median and 90th percentile."""
     off = sorted(abs(b / a - 1) if a else float(b > 0) for a, b in both)
     real, simulated = (sorted(values) for values in zip(*both, strict=True))
     half, most = len(both) // 2, len(both) * 9 // 10

@@ -1,4 +1,4 @@
-"""What was found of costs, in words."""
+"""Calibrated costs in words."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from quire_lab.simulation.calibrated import CONTEXT_KNOTS, KNOTS, CalibratedCost
 
 _ROUNDS = 8
 _NEAR = 1.4
-_OUTLIER = 0.5  # a relative error beyond this counts in proportion, no longer squared
+_OUTLIER = 0.5  # larger relative errors count in proportion, no longer squared
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -53,7 +53,7 @@ def fit(steps: Sequence[TimedStep]) -> CalibratedCosts:
 
 
 def _near(knot: int, seen: Sequence[int]) -> bool:
-    """Whether there is anything to tell the line's value at a knot."""
+    """Whether there is data for the line's value at a knot."""
     return any(knot / _NEAR <= count <= knot * _NEAR for count in seen)
 
 
@@ -85,8 +85,9 @@ def fit_timings(timings: Sequence[Timing], knots: tuple[int, ...]) -> Fitted:
 
 
 def _row(timing: Timing, knots: Sequence[int], context_knots: Sequence[int]) -> Vector:
-    """What the costs are multiplied with: of the line, in steps from knot to knot, none negative,
-    so that more tokens never take less."""
+    """The factors of the costs: for the line, differences from knot to knot, none negative, so that
+    more tokens never take less.
+    """
     row = np.zeros(len(knots) + 9 + len(context_knots))
     for work in timing.works:
         own = work.samples - work.draft_tokens

@@ -1,4 +1,4 @@
-"""What calibration serves: few and many users, short and long prompts, breaks, and drafts."""
+"""The scenarios of calibration: few and many users, short and long prompts, pauses, and drafts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def grid(config: EngineConfig, capacity: Capacity) -> list[Scenario]:
 def serve(watched: WatchedEngine, scenario: Scenario, random: Random) -> list[TimedStep]:
     """Serve a scenario with random tokens; its steps, or after pauses the first ones only.
 
-    The steps that follow are warmer from one to the next, which no work tells.
+    Further steps are faster from one to the next as caches warm up, which no figure of work shows.
     """
     engine = watched.engine
     vocabulary = engine.input_processor.vocab_size

@@ -1,4 +1,4 @@
-"""Costs from step times that somebody else has measured."""
+"""Costs from step times that others have measured."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FEWEST = 2 * _HELD_OUT
 def import_steps(
     path: Path, model: ModelShape, block_size: int, pool_bytes: int, unit: str = "wall"
 ) -> Calibration:
-    """Costs of the steps in a CSV (``read_steps``); every fourth tells how far off they are, but
-    not the largest, beyond which nothing is known.
+    """Costs of the steps in a CSV (``read_steps``). Every fourth shows the error, except the
+    largest, after which nothing is known.
 
     Raises:
-        ConfigError: the file is not that, or holds too few steps.
+        ConfigError: the file is not such a CSV, or holds too few steps.
     """
     recorded = read_steps(path)
     check_unit(recorded, unit, path)
@@ -56,7 +56,7 @@ def errors(costs: CalibratedCosts, held_out: Sequence[TimedStep]) -> tuple[float
 
 
 def _unknown(steps: Sequence[TimedStep]) -> tuple[str, ...]:
-    """What costs nothing because no step has it."""
+    """The work that costs nothing because no step has it."""
     has = {
         "swap": any(step.work.swapped_blocks for step in steps),
         "drafts": any(step.work.draft_tokens for step in steps),

@@ -36,7 +36,7 @@ from quire_lab.calibration.watch import WatchedEngine
 from quire_lab.simulation.calibrated import Calibration
 
 _PROBES = 6  # scenarios,
-_PASSES = 3  # so many times each
+_PASSES = 3  # times for each
 _PREPARING = 1e-3  # seconds of a request, at most, before the first one comes
 _LONGEST_REST = 0.1  # seconds on the processor's clock: as long as when calibrating
 
@@ -49,11 +49,11 @@ class PredictedRun(NamedTuple):
 def predict(
     config: EngineConfig, calibration: Calibration, requests: Sequence[TraceRequest]
 ) -> PredictedRun:
-    """Serve requests at their times, and simulate what was recorded.
+    """Serve requests at their times, and simulate the recording.
 
-    Prompts are random tokens; each request gets as many as the trace says. Where the costs are
-    processor time, so is the engine's clock: requests come by it, and nobody who wants the same
-    cores can lengthen a step.
+    Prompts are random tokens; each request gets as many as in the trace. If costs are processor
+    time, so is the engine's clock: requests arrive by it, and other processes cannot lengthen a
+    step.
 
     Raises:
         ConfigError: there are no requests.
@@ -115,7 +115,7 @@ def _record(
 
 
 class SpeedProbe:
-    """Tells how fast the machine is now, by an engine that serves nothing else."""
+    """Measures how fast the machine is now, with an engine that serves nothing else."""
 
     def __init__(self, config: EngineConfig, calibration: Calibration) -> None:
         engine, capacity = build_engine(config)
@@ -144,7 +144,7 @@ def _clipped(requests: Sequence[TraceRequest], longest: int | None) -> Sequence[
 
 
 def warm_up(engine: Engine) -> None:
-    """One request, so that none of those that count is the first."""
+    """Serve one request, so that none of those that count is the first."""
     engine.add_request("warm", [10] * 8, SamplingParams(max_tokens=8, ignore_eos=True))
     while engine.has_work:
         engine.step()

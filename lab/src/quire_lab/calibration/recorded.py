@@ -1,4 +1,4 @@
-"""What a server has recorded: its requests, what they saw, and its steps."""
+"""A server's recording: its requests, what they experienced, and its steps."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from quire_lab.workload import read_recording, recorded_engine
 
 _CLOSE = 1e-3  # seconds between what the two files call the same moment, at most
 _ROUNDED = 2e-6  # seconds
-_LATE = 1.0  # seconds that a request may be admitted before, or be told its end after, all steps
+_LATE = 1.0  # seconds by which an admission may precede all steps, or an end follow them
 
 
 @dataclass(frozen=True)
 class SeenRequest:
-    """A request, arriving when it stood in line, and what became of it."""
+    """A request, whose arrival is when it was queued, and its outcome."""
 
     request: TraceRequest
     seen: Seen
@@ -47,11 +47,11 @@ class SeenRequest:
 
 @dataclass(frozen=True)
 class Recording:
-    """A server's requests in order, and its steps; there may be none of these.
+    """A server's requests in order, and its steps, if there are any.
 
     unit: of all times: seconds of the clock, or of the processor.
-    num_left_out: requests of which it is not told what became of them.
-    preparing: mean seconds of a request before it stood in line: read, tokenized.
+    num_left_out: requests whose outcome is unknown.
+    preparing: mean seconds of a request before it was queued: read, tokenized.
     """
 
     model: str
@@ -64,12 +64,12 @@ class Recording:
 
     @property
     def seconds(self) -> float:
-        """From the first request in line to the last token."""
+        """Seconds from the first queued request to the last token."""
         first = self.requests[0].seen.in_line
         return max(one.seen.finished for one in self.requests) - first
 
     def workload(self) -> list[TraceRequest]:
-        """To be simulated."""
+        """The requests to simulate."""
         first = self.requests[0].seen.in_line
         times = accumulate((one.seen.in_line - first for one in self.requests), max)
         pairs = zip(self.requests, times, strict=True)
@@ -77,13 +77,13 @@ class Recording:
 
 
 def open_recording(path: Path, steps: Path | None = None, unit: str = "wall") -> Recording:
-    """Of ``--record-trace`` and ``--record-steps``.
+    """Read the files of ``--record-trace`` and ``--record-steps``.
 
-    unit "cpu": as if each step had taken its processor time: the recording of the same engine on a
-    machine that nobody else wanted.
+    unit "cpu": as if each step had taken its processor time: a recording of the same engine on a
+    machine that it has to itself.
 
     Raises:
-        ConfigError: the files do not tell enough, or not of one run.
+        ConfigError: the files lack something, or are of different runs.
     """
     values = recorded_engine(path)
     told = list(read_recording(path))
@@ -136,9 +136,9 @@ def _within(
 
 
 def _by_step(recording: Recording) -> list[SeenRequest]:
-    """Who was admitted, at the beginning of the step that has computed him first.
+    """The requests with their admission at the beginning of the step that computed them first.
 
-    A step was planned a moment after it began: after a rest the engine has to be woken.
+    A step is planned a moment after it begins: after a pause the engine has to wake up.
     """
     begins = [step.begin or 0.0 for step in recording.steps]
     requests = []
@@ -151,10 +151,10 @@ def _by_step(recording: Recording) -> list[SeenRequest]:
 
 
 def retimed(recording: Recording, durations: Sequence[float]) -> Recording:
-    """As if each step had taken so many seconds.
+    """The recording as if each step had taken these seconds.
 
-    Who came during a step still comes during it, and who came in a rest so long after it began: the
-    engine would have decided the same.
+    A request that came during a step still comes during it, and one that came in a pause as long
+    after its beginning: the engine would have decided the same.
     """
     moved = _clock(recording.steps, durations)
     requests = []
@@ -170,7 +170,7 @@ def retimed(recording: Recording, durations: Sequence[float]) -> Recording:
 
 
 def _clock(steps: Sequence[RecordedStep], durations: Sequence[float]) -> Callable[[float], float]:
-    """From the recording's clock to one that goes on by so much while a step lasts."""
+    """A function from the recording's clock to one on which each step lasts these seconds."""
     walls, shown = [0.0], [0.0]
     for step, seconds in zip(steps, durations, strict=True):
         begin = max(step.begin or 0.0, walls[-1])

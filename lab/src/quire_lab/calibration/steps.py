@@ -22,14 +22,14 @@ _WHOLE = frozenset(Work._fields) - {
 
 
 class TimedStep(NamedTuple):
-    """What a step had to do, and how long it took."""
+    """The work of a step, and how long it took."""
 
     work: Work
     seconds: float
 
 
 class RecordedStep(NamedTuple):
-    """A step of a server. Seconds on its recording's clock; None: the file does not tell."""
+    """A step of a server. Seconds on its recording's clock; None: not in the file."""
 
     work: Work
     seconds: float
@@ -37,7 +37,7 @@ class RecordedStep(NamedTuple):
     cpu_seconds: float | None = None  # of the thread that takes the steps
 
     def timed(self, unit: str) -> TimedStep:
-        """In seconds of the clock, or of the processor."""
+        """The step with its seconds of the clock, or of the processor."""
         seconds = self.seconds if unit == "wall" else self.cpu_seconds
         assert seconds is not None, "who asks for processor time has looked whether it is told"
         return TimedStep(self.work, seconds)
@@ -46,8 +46,8 @@ class RecordedStep(NamedTuple):
 def read_steps(path: Path) -> list[RecordedStep]:
     """The rows of a CSV, with ``seconds`` and at least one of prefill_tokens and decode_seqs.
 
-    What is not told is taken to be as it is in the simplest case: prompts that are computed whole
-    and alone, one row for the LM head of each sequence, nothing moved, nothing drafted.
+    Missing columns have the values of the simplest case: prompts computed whole and alone, one row
+    of the LM head per sequence, nothing moved, nothing drafted.
 
     Raises:
         ConfigError: the line, and what is wrong with it.
@@ -95,6 +95,6 @@ def _number(row: TraceRow, name: str) -> float:
 
 
 def check_unit(steps: Sequence[RecordedStep], unit: str, path: Path) -> None:
-    """ConfigError if the steps do not tell their processor time, and it is asked for."""
+    """ConfigError if processor times are needed and the steps lack them."""
     if unit == "cpu" and steps[0].cpu_seconds is None:
         raise ConfigError(f"unit cpu: {path} has no column cpu_seconds")

@@ -1,4 +1,4 @@
-"""What a comparison comes to, in sentences."""
+"""The result of a comparison, in sentences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MILLISECOND = 1e-3
 
 
 def verdict(found: Comparison) -> list[str]:
-    """Whether they agree, if there is enough to say so; where they part if not, and why."""
+    """Whether they agree, if there is enough data; if not, where they differ and why."""
     deciding = [one for one in found.figures if one.name in DECIDING]
     if found.agrees:
         far = max(deciding, key=lambda one: abs(one.off or 0.0))
@@ -51,8 +51,8 @@ def _where(found: Comparison) -> str:
     if not apart:
         return "No part of the time stands out in TTFT."
     first, total = apart[0], len(found.stretches)
-    when = f"{first.begin:,.1f} s after the first request came" if first.begin else "at once"
-    return f"They part {when}; TTFT is apart in {len(apart)} of {total} stretches of time."
+    when = f"{first.begin:,.1f} s after the first request on" if first.begin else "the start on"
+    return f"They differ from {when}; TTFT differs in {len(apart)} of {total} stretches of time."
 
 
 def _why(found: Comparison) -> Iterator[str]:
@@ -60,12 +60,12 @@ def _why(found: Comparison) -> Iterator[str]:
     if found.disturbed is not None and found.disturbed > _DISTURBED:
         yield (
             f"By the clock steps took {found.disturbed:.2f} times their processor time: they had "
-            "to wait for cores. With --unit cpu that is left out."
+            "to wait for cores. --unit cpu leaves that out."
         )
     if not found.agrees:
         yield from _waiting(found)
         if not found.kinds:
-            yield "With --steps, what quire serve --record-steps wrote, it can be told why."
+            yield "With --steps, what quire serve --record-steps wrote, the reason can be found."
     if found.result.num_refused:
         yield (
             f"Of {len(found.recording.requests):,} requests that were served, the simulation "
@@ -79,15 +79,15 @@ def _why(found: Comparison) -> Iterator[str]:
         )
     if found.recording.preparing > _MILLISECOND:
         yield (
-            f"Before they stood in line, requests took {found.recording.preparing * 1e3:.3g} ms in "
-            "the mean to be read and tokenized; that is in none of these figures."
+            f"Before they were queued, requests took {found.recording.preparing * 1e3:.3g} ms "
+            "on average to be read and tokenized; none of these figures includes that."
         )
     if found.recording.num_left_out:
-        yield f"{found.recording.num_left_out:,} requests tell no times, and are left out."
+        yield f"{found.recording.num_left_out:,} requests have no times, and are left out."
 
 
 def _speed(found: Comparison) -> Iterator[str]:
-    """What is the costs' fault, and what is not."""
+    """The part of the error that comes from costs, and the part that does not."""
     speed = found.speed
     if speed is None:
         return
@@ -102,13 +102,13 @@ def _speed(found: Comparison) -> Iterator[str]:
     ttft = next(one for one in found.equal if one.name == "TTFT, mean")
     text = f"If each step had taken what it costs, the mean TTFT would be {_off(ttft)}"
     if found.decides_alike:
-        yield f"{text}: who is served when is simulated right, and what it costs is not."
+        yield f"{text}: the order of requests is simulated right, and the costs are not."
     else:
-        yield f"{text}: what steps cost is not all that is simulated wrong."
+        yield f"{text}: costs are not all that is simulated wrong."
 
 
 def _waiting(found: Comparison) -> Iterator[str]:
-    """Where the mean TTFT is made of few long waits, little decides who has them."""
+    """A note if the mean TTFT consists of few long waits, whose requests little decides."""
     ttft, line = found.figure("TTFT, mean"), found.figure("in line, mean")
     apart, waiting = ttft.simulated - ttft.real, line.simulated - line.real
     if ttft.agrees or not apart or not waiting / apart >= 0.5:
@@ -116,6 +116,6 @@ def _waiting(found: Comparison) -> Iterator[str]:
     waits = sorted((one.queueing for one in found.recording.requests), reverse=True)
     most = next(i for i in range(1, len(waits) + 1) if sum(waits[:i]) >= sum(waits) / 2)
     yield (
-        f"{min(1.0, waiting / apart):.0%} of what the mean TTFT is off by are waits in line, of "
-        f"which {most} of {len(waits):,} requests have half."
+        f"{min(1.0, waiting / apart):.0%} of what the mean TTFT is off by are waits in the queue, "
+        f"of which {most} of {len(waits):,} requests have half."
     )

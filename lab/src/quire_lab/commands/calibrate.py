@@ -1,4 +1,4 @@
-"""``quire calibrate``: what steps cost, on this machine, at a URL, or as others have timed them."""
+"""``quire calibrate``: step times, measured here, on a server, or read from a file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from quire.tools.commands.flags import (
 from quire_lab.commands.setup import named_model, rounded
 from quire_lab.simulation.calibrated import Calibration
 
-_TOLD = (
+_DESCRIBING = (
     "block_size", "kv_cache_memory_bytes", "dtype", "kv_cache_dtype", "quantization",
     "max_model_len", "max_num_seqs", "max_num_batched_tokens",
 )  # fmt: skip
-"""Of the engine's flags, those that say what an engine elsewhere is like."""
+"""The settings that describe an engine in another process."""
 
 _OF_URL = ("api_key", "served_model_name", "time_limit")
 
@@ -33,27 +33,28 @@ _OF_URL = ("api_key", "served_model_name", "time_limit")
 def add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help=f"{help_of('model')}; with --url or --steps, the "
-        "model that is meant, as quire simulate names it (default: what the server calls it)",
+        "model's name for quire simulate (default: its name on the server)",
     )  # fmt: skip
-    parser.add_argument("--out", default="costs.json", metavar="FILE", help="(%(default)s)")
+    text = "file to write (default: %(default)s)"
+    parser.add_argument("--out", default="costs.json", metavar="FILE", help=text)
     parser.add_argument(
-        "--unit", choices=("wall", "cpu"), default="wall", help="wall: seconds of the clock; cpu: "
-        "of the processor, for a machine that others use as well (%(default)s)",
+        "--unit", choices=("wall", "cpu"), default="wall", help="time to measure: wall, elapsed; "
+        "cpu, of the processor, for a machine that is shared (default: %(default)s)",
     )  # fmt: skip
     group = parser.add_argument_group(
-        "elsewhere", "Costs of an engine that is not in this process. Flags of the engine that say "
-        "what it is like count as well: " + ", ".join(_TOLD),
+        "another engine", "Step times of an engine that is not in this process. Settings that "
+        "describe it may be given too: " + ", ".join(_DESCRIBING),
     )  # fmt: skip
-    text = "of a server with OpenAI's API, which is timed as a client sees it"
-    add_flag(group, "url", "str", None, text)
-    add_flag(group, "api_key", "str", None, "key that the server asks for")
+    text = "server with OpenAI's API, to be timed as a client sees it"
+    add_flag(group, "url", "str", None, text, value="URL")
+    add_flag(group, "api_key", "str", None, "API key of the server", value="KEY")
     text = "the model's name on the server (default: the first that it lists)"
-    add_flag(group, "served_model_name", "str", None, text)
-    text = "seconds that measuring a server may take (default: 300)"
-    add_flag(group, "time_limit", "float", None, text)
-    text = "CSV of step times, as --record-steps writes it and docs/simulation.md tells"
+    add_flag(group, "served_model_name", "str", None, text, value="NAME")
+    text = "longest time to measure a server (default: 300)"
+    add_flag(group, "time_limit", "float", None, text, value="SECONDS")
+    text = "CSV of step times, as --record-steps writes it (docs/simulation.md)"
     group.add_argument("--steps", metavar="FILE", help=text)
-    text = "blocks of its KV pool (default: of kv_cache_memory_bytes, or as its /metrics tells)"
+    text = "blocks in its KV pool (default: by kv_cache_memory_bytes, or its /metrics)"
     group.add_argument("--num-blocks", type=int, metavar="N", help=text)
     add_engine_flags(parser)
 
@@ -64,7 +65,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
     path = Path(arguments.out)
     if arguments.url is not None and arguments.steps is not None:
-        raise ConfigError("url and steps contradict each other: one of them tells what steps take")
+        raise ConfigError("url and steps contradict each other: step times come from one of them")
     if arguments.url is None:
         for name in _OF_URL:
             if getattr(arguments, name) is not None:
@@ -89,21 +90,23 @@ def _here(arguments: argparse.Namespace, config: EngineConfig) -> Calibration:
     from quire_lab.calibration.calibrate import calibrate as measure
 
     if arguments.num_blocks is not None:
-        raise ConfigError("num_blocks does nothing here: give kv_cache_memory_bytes")
+        raise ConfigError(
+            "num_blocks does nothing without url or steps: give kv_cache_memory_bytes"
+        )
     return measure(config, _progress, arguments.unit)
 
 
 def _of_steps(arguments: argparse.Namespace, config: EngineConfig) -> Calibration:
     from quire_lab.calibration.imported import import_steps
 
-    check_no_engine_flags(arguments, _TOLD, "steps")
+    check_no_engine_flags(arguments, _DESCRIBING, "steps")
     if config.model is None:
-        raise ConfigError("steps: name the model whose they are, as quire simulate names it")
+        raise ConfigError("steps needs the model's name for quire simulate")
     model = _shape(config, config.model)
     pool = _pool_bytes(arguments, config, model, config.block_size)
     if pool is None:
         raise ConfigError(
-            "step times do not tell how large the pool is: give num_blocks or kv_cache_memory_bytes"
+            "step times do not show the size of the pool: give num_blocks or kv_cache_memory_bytes"
         )
     path = Path(arguments.steps)
     return import_steps(path, model, config.block_size, pool, arguments.unit)
@@ -112,9 +115,9 @@ def _of_steps(arguments: argparse.Namespace, config: EngineConfig) -> Calibratio
 def _of_server(arguments: argparse.Namespace, config: EngineConfig) -> Calibration:
     from quire_lab.calibration.client.served import Target, calibrate_server, look_at
 
-    check_no_engine_flags(arguments, _TOLD)
+    check_no_engine_flags(arguments, _DESCRIBING)
     if arguments.unit != "wall":
-        raise ConfigError("unit: a client of a server sees the clock alone, got cpu")
+        raise ConfigError("unit must be wall with a url: a client cannot measure processor time")
     target = Target(arguments.url, arguments.api_key, arguments.served_model_name)
     facts = look_at(target)
     model = _shape(config, config.model or facts.model)
@@ -124,7 +127,7 @@ def _of_server(arguments: argparse.Namespace, config: EngineConfig) -> Calibrati
         pool = facts.num_blocks * block_size * model.kv_bytes_per_token
     if pool is None:
         raise ConfigError(
-            f"{arguments.url} does not tell how large its KV pool is (cache_config_info of "
+            f"{arguments.url} does not show the size of its KV pool (cache_config_info of "
             "/metrics): give num_blocks or kv_cache_memory_bytes"
         )
     limit = 300.0 if arguments.time_limit is None else arguments.time_limit
@@ -145,7 +148,7 @@ def _shape(config: EngineConfig, name: str) -> ModelShape:
 def _pool_bytes(
     arguments: argparse.Namespace, config: EngineConfig, model: ModelShape, block_size: int
 ) -> int | None:
-    """As the flags say; None: they do not."""
+    """The size of the pool by the flags; None: they do not give it."""
     if arguments.num_blocks is None:
         return config.kv_cache_memory_bytes
     if config.kv_cache_memory_bytes is not None:

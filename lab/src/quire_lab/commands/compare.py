@@ -1,4 +1,4 @@
-"""``quire compare``: a recording of a server against its simulation."""
+"""``quire compare``: compares a recording of a server with its simulation."""
 
 from __future__ import annotations
 
@@ -23,22 +23,26 @@ _CLOCKS = {"wall": "the clock", "cpu": "the processor"}
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recording", metavar="FILE", help="as quire serve --record-trace wrote it")
     parser.add_argument(
-        "--steps", metavar="FILE", help="as --record-steps of the same server wrote it: what the "
-        "steps took, and so why the two part",
+        "recording", metavar="FILE", help="trace that quire serve --record-trace wrote"
+    )
+    parser.add_argument(
+        "--steps", metavar="FILE", help="CSV that the same server wrote with --record-steps: it "
+        "shows why recording and simulation differ",
     )  # fmt: skip
     parser.add_argument(
-        "--unit", choices=UNITS, default="wall", help="wall: seconds of the clock; cpu: as if each "
-        "step had taken its processor time, for a machine that others used too (%(default)s)",
+        "--unit", choices=UNITS, default="wall", help="time of steps: wall, elapsed; cpu, of the "
+        "processor, for a machine that was shared (default: %(default)s)",
     )  # fmt: skip
     group = parser.add_argument_group(
-        "costs", "What steps cost in the simulation; by default what the recorded steps took, so "
-        "that only scheduling and memory are put to the test.",
+        "costs", "How long simulated steps take; by default as long as the recorded ones, so that "
+        "only scheduling and memory are tested.",
     )  # fmt: skip
-    group.add_argument("--cost-model", metavar="FILE", help="as quire calibrate measured them")
-    group.add_argument("--machine", metavar="NAME", help="from the machine's figures; with --model")
-    group.add_argument("--model", metavar="MODEL", help="as quire simulate names it")
+    group.add_argument(
+        "--cost-model", metavar="FILE", help="step times that quire calibrate measured"
+    )
+    group.add_argument("--machine", metavar="NAME", help="by the machine's figures; with --model")
+    group.add_argument("--model", metavar="MODEL", help="the model's name for quire simulate")
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
 
 
@@ -55,9 +59,9 @@ def compare_recording(arguments: argparse.Namespace) -> int:
 
 
 def _costs(arguments: argparse.Namespace, recording: Recording) -> tuple[CostModel, str]:
-    """What steps cost, and where that is from."""
+    """How long steps take, and the source of that."""
     if (arguments.machine is None) != (arguments.model is None):
-        raise ConfigError("machine and model go together: both tell what a step costs")
+        raise ConfigError("machine and model need each other: a step's time depends on both")
     if arguments.machine is not None:
         if arguments.cost_model is not None:
             raise ConfigError("cost_model and machine contradict each other")
@@ -72,8 +76,8 @@ def _costs(arguments: argparse.Namespace, recording: Recording) -> tuple[CostMod
         return calibration.costs, told
     if not recording.steps:
         raise ConfigError(
-            "say what steps cost: cost_model, or steps (of quire serve --record-steps), or machine "
-            "and model"
+            "step times are missing: give cost_model, or steps (of quire serve --record-steps), or "
+            "machine and model"
         )
     from quire_lab.calibration.fit import fit  # with numpy
 
@@ -81,7 +85,7 @@ def _costs(arguments: argparse.Namespace, recording: Recording) -> tuple[CostMod
 
 
 def describe(found: Comparison, costs: str) -> list[str]:
-    """For a person at a terminal."""
+    """The comparison as text."""
     recording = found.recording
     lines = [
         f"{recording.model}: {len(recording.requests):,} requests in {seconds(recording.seconds)} "
@@ -137,7 +141,7 @@ def _stretches(found: Comparison) -> list[str]:
 
 
 def comparison_values(found: Comparison) -> dict[str, Any]:
-    """For programs."""
+    """The comparison as plain JSON values."""
     recording = found.recording
     return {
         "model": recording.model,

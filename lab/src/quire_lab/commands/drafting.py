@@ -1,4 +1,4 @@
-"""Who drafts in a simulated engine, and how well: flags, understood."""
+"""Flags of simulated speculation: what drafts, and how often drafts are accepted."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Named = Callable[[str, str | None], ModelShape]
 
 def add_acceptance(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--acceptance", metavar="RATES", help="how often a draft is right if those before it are: "
-        "0.7, or by position 0.8,0.6,0.5; plan weighs drafts then (default: as the trace tells, if "
-        "it was recorded with speculation)",
+        "--acceptance", metavar="RATES", help="acceptance rate of a draft after accepted ones: "
+        "0.7, or by position 0.8,0.6,0.5; quire plan then compares numbers of drafts (default: as "
+        "in the trace, if it was recorded with speculation)",
     )  # fmt: skip
     group.add_argument(
-        "--coverage", type=float, metavar="X", help="share of the steps in which texts have "
-        "anything to draft (1.0)",
+        "--coverage", type=float, metavar="SHARE", help="share of steps in which texts have "
+        "something to draft (default: 1)",
     )  # fmt: skip
     group.add_argument(
-        "--draft-acceptance", metavar="RATES", help='the same of a draft model beside texts, with '
+        "--draft-acceptance", metavar="RATES", help='acceptance rate of a draft model with '
         'method auto; with method draft, --acceptance is the model\'s',
     )  # fmt: skip
 
 
 def acceptance_of(arguments: argparse.Namespace) -> AcceptanceProfile | None:
-    """None: nothing was said of it."""
+    """The acceptance rates that the flags give; None: none."""
     rates, coverage = arguments.acceptance, arguments.coverage
     if rates is None:
         if coverage is not None:
@@ -55,7 +55,9 @@ def drafting_of(
     named: Named,
     calibration: Calibration | None,
 ) -> SimulatedDrafting | None:
-    """None: nobody drafts. ConfigError, ModelError: who cannot draft for ``target``, by name."""
+    """The drafting that the flags give; None: none. ConfigError, ModelError: it cannot draft for
+    ``target``.
+    """
     rates, acceptance = arguments.draft_acceptance, acceptance_of(arguments)
     both = speculation is not None and speculation.method == "auto" and speculation.model
     if rates is not None and not both:
@@ -85,7 +87,7 @@ def drafting_of(
 
 
 def _shape(speculation: SpeculativeConfig, target: ModelShape, named: Named) -> ModelShape:
-    """Of the model that drafts, if it can."""
+    """The draft model's shape. An error if it cannot draft for the model."""
     name = speculation.model or f"{_DEMO}'s draft"
     if speculation.revision is not None:
         raise ConfigError("speculative_config: revision does nothing in a simulation; leave it out")

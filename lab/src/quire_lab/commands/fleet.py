@@ -1,4 +1,4 @@
-"""``quire simulate --replicas``: several engines behind a router."""
+"""``quire simulate --replicas``: simulates several engines behind a router."""
 
 from __future__ import annotations
 
@@ -46,78 +46,86 @@ _ROWS = 16  # replicas that are printed; JSON has them all
 
 def add_routing(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--routing", choices=ROUTINGS, help="who gets a request: each in its turn; who has least "
-        "to do; who is predicted to come to it first; or who has least to do beside what it has of "
-        "the prompt already (round-robin, least-loaded and prefix-aware are round_robin, load and "
-        "prefix of quire deploy) (default: prefix-aware)",
+        "--routing", choices=ROUTINGS, help="which replica gets a request: round-robin, each in "
+        "turn; least-loaded, the one with least to do; shortest-wait, the one predicted to start "
+        "it first; prefix-aware, the one with least to do, less what it has cached of the prompt. "
+        "quire deploy calls the first, second and last round_robin, load and prefix (default: "
+        "prefix-aware)",
     )  # fmt: skip
 
 
 def add_fleet(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("fleet", "several engines on one clock")
+    group = parser.add_argument_group("fleet", "several engines behind a router")
     group.add_argument(
-        "--replicas", metavar="GROUPS", help="engines that serve together: a number, or groups of "
-        "COUNT[xMACHINE][:TENSOR_PARALLEL][:ROLE] with commas between them, a role being prefill "
-        "or decode: 8, 4xh100,8xl40s or 2xh100:2:prefill,6:decode",
+        "--replicas", metavar="GROUPS", help="number of engines, or groups of them, separated by "
+        "commas: COUNT[xMACHINE][:TENSOR_PARALLEL][:ROLE], where a role is prefill or decode. "
+        "Such as 8, or 4xh100,8xl40s, or 2xh100:2:prefill,6:decode",
     )  # fmt: skip
     add_routing(group)
     add_price(group)
     group.add_argument(
-        "--fail-at", action="append", metavar="S:REPLICA[:AFTER]", help="a replica, counted from "
-        "0, fails after S seconds, and serves again AFTER seconds later, or never (repeatable)",
+        "--fail-at", action="append", metavar="SECONDS:REPLICA[:AFTER]", help="a replica, "
+        "counted from 0, fails at this time, and serves again AFTER seconds later, or never; may "
+        "be repeated",
     )  # fmt: skip
     group.add_argument(
-        "--mtbf", type=float, metavar="S", help="replicas fail by chance, each after S seconds on "
-        "average, and are started again",
+        "--mtbf", type=float, metavar="SECONDS", help="mean time between failures: replicas "
+        "fail at random, and are started again",
     )  # fmt: skip
     group.add_argument(
-        "--start-seconds", type=float, metavar="S", help="from when a replica is started until it "
-        "serves: the weights are loaded (60)",
+        "--start-seconds", type=float, metavar="SECONDS", help="time that a replica needs to "
+        "start, for it loads the weights (default: 60)",
     )  # fmt: skip
     defaults = DeployConfig()
     group.add_argument(
-        "--min-replicas", type=int, metavar="N", help="with --max-replicas, the fewest (1)"
+        "--min-replicas",
+        type=int,
+        metavar="N",
+        help="fewest replicas; with --max-replicas (default: 1)",
     )
     group.add_argument(
-        "--max-replicas", type=int, metavar="N", help="the number follows the demand, up to so "
-        "many, by the rule of quire deploy",
+        "--max-replicas", type=int, metavar="N", help="most replicas: their number follows the "
+        "load, as with quire deploy",
     )  # fmt: skip
     for name in _SCALING:
         group.add_argument(
-            f"--{name.replace('_', '-')}", type=float, metavar="X",
-            help=f"as of quire deploy ({getattr(defaults, name):g})",
+            f"--{name.replace('_', '-')}", type=float,
+            metavar="SHARE" if name == "target_kv_usage" else "SECONDS",
+            help=f"as with quire deploy (default: {getattr(defaults, name):g})",
         )  # fmt: skip
     group.add_argument(
-        "--transfer-gb", type=float, metavar="X", help="10^9 bytes a second, to and from each "
-        "replica, that prompts' blocks are sent with from prefill to decode (default: the network "
-        "of its machines)",
+        "--transfer-gb", type=float, metavar="GB/S", help="rate at which a replica sends or "
+        "receives the KV blocks of prompts, in 10^9 bytes per second (default: its machine's "
+        "network)",
     )  # fmt: skip
     group.add_argument(
-        "--transfer-ms", type=float, metavar="X", help="milliseconds before the first byte (1)"
+        "--transfer-ms",
+        type=float,
+        metavar="MILLISECONDS",
+        help="latency of such a transfer (default: 1)",
     )
     group.add_argument(
-        "--pairing", choices=PAIRINGS, help="how prefill and decode apart work together: who "
-        "answers asks for the prompts that are worth it, as quire deploy --prefill-replicas does, "
-        "or a proxy sends every prompt to prefill first, as before quire serve --role (default: "
-        "deploy)",
+        "--pairing", choices=PAIRINGS, help="which prompts prefill replicas compute: deploy, those "
+        "for which it pays, as with quire deploy --prefill-replicas; proxy, every prompt, as "
+        "behind a proxy in front of quire serve --role (default: deploy)",
     )  # fmt: skip
     group.add_argument(
-        "--max-local-prefill-length", type=int, metavar="N", help="with --pairing deploy, new "
-        "tokens of a prompt that are computed where it is answered "
-        f"({defaults.max_local_prefill_length})",
+        "--max-local-prefill-length", type=int, metavar="TOKENS", help="with --pairing deploy, "
+        "uncached tokens up to which a prompt is computed where it is answered "
+        f"(default: {defaults.max_local_prefill_length})",
     )  # fmt: skip
 
 
 def fleet_of(arguments: argparse.Namespace, setup: Setup) -> FleetSetup | None:
-    """None: one engine. ConfigError for what contradicts itself, or is not simulated."""
+    """The fleet of the flags; None: one engine. ConfigError for contradictions."""
     if arguments.replicas is None:
         for name in ("routing", *_OF_FLEETS):
             if getattr(arguments, name) is not None:
-                raise ConfigError(f"{name} is of several engines: give --replicas too")
+                raise ConfigError(f"{name} is for several engines: give --replicas too")
         return None
     for name in ("map_at", "series_out"):
         if getattr(arguments, name) is not None:
-            raise ConfigError(f"{name} is of one engine: leave out --replicas, or this")
+            raise ConfigError(f"{name} is for one engine: leave out --replicas, or this")
     given = {name: getattr(arguments, name) for name in _OF_FLEETS}
     transfer = TransferCosts(
         None if given["transfer_gb"] is None else given["transfer_gb"] * 1e9,
@@ -137,7 +145,7 @@ def fleet_of(arguments: argparse.Namespace, setup: Setup) -> FleetSetup | None:
 
 
 def _most_local(given: dict[str, Any], is_apart: bool) -> int | None:
-    """None: a proxy pairs them."""
+    """Uncached tokens up to which prompts are computed locally; None: behind a proxy."""
     pairing, most = given["pairing"], given["max_local_prefill_length"]
     for name in ("pairing", "max_local_prefill_length"):
         if given[name] is not None and not is_apart:

@@ -38,14 +38,14 @@ def report_run(
     result: FleetResult,
     values: dict[str, Any],
 ) -> Path:
-    """Of ``simulate --replicas``; the path of the page."""
+    """Write the report of ``simulate --replicas``; the path of the page."""
     together = _together(fleet)
     lines, load, own = _lines(arguments, setup, fleet)
     asked = "the load" if own is None else f"{number(own)} requests/s"
     if arguments.users is not None:
         asked = f"{arguments.users:,} users"
     dollars = result.dollars
-    cards = [(f"{number(result.request_rate)} /s", "requests served, in the mean")]
+    cards = [(f"{number(result.request_rate)} /s", "requests served, on average")]
     if setup.goals != Goals():
         told = f"of the requests within {wanted(setup.goals)}"
         cards = [(percent(result.goodput_share), told)]
@@ -81,7 +81,7 @@ def report_search(
     said: tuple[list[str], list[str]],
     values: dict[str, Any],
 ) -> Path:
-    """Of ``plan --fewest-machines``. said: the verdict, and notes, as the terminal has them."""
+    """Write the report of ``plan --fewest-machines``. said: the terminal's verdict and notes."""
     found = [one for one in options if one.result is not None]
     best = min(found, key=_expense, default=None)
     lines = [
@@ -138,7 +138,7 @@ def _together(fleet: FleetSetup) -> str:
 def _verdict(together: str, asked: str, goals: Goals, result: FleetResult) -> str:
     waited = f"90 % had their first token within {seconds(result.ttft.p90)}"
     if goals == Goals():
-        served = f"{number(result.request_rate)} requests/s in the mean"
+        served = f"{number(result.request_rate)} requests/s on average"
         return f"{together} served {asked}, {served}; {waited}."
     enough = result.goodput_share >= GOAL_SHARE
     begin = f"{together} {'are enough' if enough else 'are not enough'} for {asked}"
@@ -156,7 +156,7 @@ def _spread(result: FleetResult) -> str:
     if len(means) < 2:
         return ""
     return (
-        f"The least loaded replica ran {means[0]:.1f} sequences in the mean, the most loaded "
+        f"The least loaded replica ran {means[0]:.1f} sequences on average, the most loaded "
         f"{means[-1]:.1f}."
     )
 
@@ -168,7 +168,7 @@ def _notes(arguments: argparse.Namespace, result: FleetResult, own: float | None
     count = result.num_finished + result.num_refused
     if own is not None and arguments.users is None and count / own < LASTS:
         lasts = f"all {count:,} requests have come after {seconds(count / own)}"
-        notes.append(f"At this rate {lasts}: fewer machines may do for so long than for ever.")
+        notes.append(f"At this rate {lasts}: fewer machines may do for that long than for ever.")
     return notes
 
 
@@ -245,12 +245,12 @@ def _assumed(
                 )
                 for one in fleet.failures.at[:_MOST_FAILURES]
             )
-            or "none told"
+            or "none"
         )
         more = len(fleet.failures.at) - _MOST_FAILURES
         failures += f"; and {more:,} more" if more > 0 else ""
         if fleet.failures.mtbf is not None:
-            failures += f", and by chance after {seconds(fleet.failures.mtbf)} in the mean"
+            failures += f", and at random every {seconds(fleet.failures.mtbf)} on average"
         rows.append(("failures", failures))
         if fleet.autoscaling is not None:
             few, many = fleet.autoscaling.fewest, fleet.autoscaling.most
@@ -270,7 +270,7 @@ def _peaks(machine: Machine) -> str:
 def _lines(
     arguments: argparse.Namespace, setup: Setup, fleet: FleetSetup
 ) -> tuple[list[LoadCurveLine], str, float | None]:
-    """What other loads come to, what of them is varied, and the load itself."""
+    """The results of other loads, what varies in them, and the load itself."""
     has_times = isinstance(setup.workload, Trace) and setup.has_times
     sample = WorkloadSample.take(
         setup.workload, setup.max_model_len, shares_prefixes=setup.shares_prefixes,

@@ -1,4 +1,4 @@
-"""``quire plan --fewest-machines``: which machines, how many, and for how much."""
+"""``quire plan --fewest-machines``: which machines, how many, at what price."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from quire_lab.workload import Synthetic
 
 
 def add_machines(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("machines", "how many replicas the load takes")
+    group = parser.add_argument_group("machines", "how many replicas the load needs")
     group.add_argument(
-        "--fewest-machines", action="store_true", help="find the fewest machines on which 90 %% of "
-        "the requests meet the goals, and nothing else",
+        "--fewest-machines", action="store_true", help="only find the fewest machines with which "
+        "90 %% of the requests meet the goals",
     )  # fmt: skip
     group.add_argument(
-        "--machines", metavar="LIST", help="machines to compare, with commas between them "
-        "(default: --machine)",
+        "--machines", metavar="LIST", help="machines to compare, separated by commas (default: "
+        "--machine)",
     )  # fmt: skip
     add_price(group)
     group.add_argument(
-        "--budget", type=float, metavar="X", help="dollars an hour: what they would get"
+        "--budget", type=float, metavar="DOLLARS", help="dollars per hour: show what they would buy"
     )
     add_routing(group)
 
 
 def asks_for_machines(arguments: argparse.Namespace) -> bool:
-    """ConfigError for what does nothing without it."""
+    """Whether --fewest-machines is given. ConfigError for a flag that does nothing without it."""
     if not arguments.fewest_machines:
         for name in ("machines", "budget", "routing"):
             if getattr(arguments, name) is not None:
@@ -58,7 +58,7 @@ def plan_machines(
     told: list[str],
     progress: Callable[[str], None],
 ) -> int:
-    """told: of the sample."""
+    """Search and print. told: the description of the sample."""
     workload = setup.workload
     if isinstance(workload, Synthetic) and workload.turns == workload.burstiness == 1:
         sample = replace(sample, has_times=False)  # it can be drawn for as long as is wanted
@@ -85,7 +85,7 @@ def plan_machines(
 
 
 def _doubt(arguments: argparse.Namespace, sample: WorkloadSample) -> list[str]:
-    """Where the load is over before a line has grown."""
+    """A note if the load ends before a queue has grown."""
     rate = arguments.rate or sample.rate
     if arguments.users is not None or not sample.has_times or rate is None:
         return []
@@ -93,8 +93,8 @@ def _doubt(arguments: argparse.Namespace, sample: WorkloadSample) -> list[str]:
     if lasts >= LASTS:
         return []
     return [
-        f"At this rate the load is over in {seconds(lasts)}: fewer machines may do for so long "
-        "than for ever; take the whole trace (--part whole), or a longer one."
+        f"At this rate the load is over in {seconds(lasts)}: fewer machines may do for that "
+        "long than for ever; take the whole trace (--part whole), or a longer one."
     ]
 
 
@@ -104,7 +104,7 @@ def _search(
     sample: WorkloadSample,
     progress: Callable[[str], None],
 ) -> tuple[MachineSearch, list[Option]]:
-    """For each machine that was named."""
+    """The search, and its options for each named machine."""
     machines = _machines(arguments, setup.deployment)
     prices = prices_of(arguments, [one.name for one in machines])
     machines = [priced(one, prices) for one in machines]
@@ -144,7 +144,7 @@ def describe_machines(options: list[Option], budget: float | None) -> list[str]:
 
 
 def _notes(options: list[Option], budget: float | None) -> list[str]:
-    """What cannot be had, what is not known, and what the budget gets."""
+    """Notes: impossible machines, unknown facts, and what the budget buys."""
     found = [one for one in options if one.result is not None]
     lines = [
         f"not with {one.deployment.machine.name}: {one.refused}" for one in options if one.refused

@@ -1,4 +1,4 @@
-"""``quire plan``: how many fit, how fast, what binds and what would change that."""
+"""``quire plan``: how many users fit, how fast, what the limit is, and what would move it."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ from quire_lab.simulation.planning.planner import Planner
 from quire_lab.simulation.planning.speculation import try_drafts
 from quire_lab.simulation.sample import MOST_REQUESTS, MOST_SAMPLE_TOKENS, PARTS, WorkloadSample
 
-_MOST_SEQS = 1024  # more than fit as a rule: that is what is asked
+_MOST_SEQS = 1024  # usually more than fit, since the plan is to find how many do
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, EngineConfig(max_num_seqs=_MOST_SEQS))
     group = parser.add_argument_group("plan")
     group.add_argument(
-        "--part", choices=PARTS, default="busiest", help="of a trace that is longer than "
-        f"{MOST_REQUESTS:,} requests or {MOST_SAMPLE_TOKENS:,} tokens: as many as bring most "
-        "tokens a second, the first ones, or the whole, which takes as much longer (%(default)s)",
+        "--part", choices=PARTS, default="busiest", help="part of a trace with more than "
+        f"{MOST_REQUESTS:,} requests or {MOST_SAMPLE_TOKENS:,} tokens: the part with most tokens "
+        "per second, the first part, or the whole, which takes longer (default: %(default)s)",
     )  # fmt: skip
     add_machines(parser)
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print the plan as JSON")
-    group.add_argument("--report", metavar="DIR", help="write it as a page with pictures there")
+    group.add_argument(
+        "--report", metavar="DIRECTORY", help="write the plan there, as a page with charts"
+    )
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -84,7 +86,7 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def _progress(what: str) -> None:
-    """What is simulated now: in one line of a terminal, or as lines of a log."""
+    """Show what is being simulated: on one line of a terminal, or as lines of a log."""
     line = f"simulating: {what}" if what else ""
     if sys.stderr.isatty():
         print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""A plan as a person at a terminal reads it."""
+"""A plan as text for a terminal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def describe(setup: Setup, plan: Plan) -> list[str]:
 
 
 def describe_assumed(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
-    """What the answers rest on."""
+    """The assumptions behind the answers."""
     deployment, *memory = describe_deployment(setup, plan.limits)
     machine, goals = plan.machine, plan.goals
     rows = [("deployment", deployment), ("memory", " ".join(line.strip() for line in memory))]
@@ -76,7 +76,7 @@ def _sample(plan: Plan) -> list[str]:
 
 
 def describe_sample(sample: WorkloadSample, longest: int | None) -> list[str]:
-    """Of which requests this is a plan."""
+    """The requests that the plan is for."""
     prompt, output = sample.mean_tokens
     taken = f"{len(sample.requests):,}"
     if sample.part == "whole":
@@ -106,8 +106,8 @@ def _answers(plan: Plan) -> list[str]:
         rows.append(["most users", f"{users:,} at once meet the goals ({_story(result)})"])
     if goals == Goals():
         rows.append(["highest rate", f"{number(goodput.rate)} requests/s, "
-                     f"{number(saturation.output_rate)} output tokens/s; faster, the line grows "
-                     "without end"])  # fmt: skip
+                     f"{number(saturation.output_rate)} output tokens/s; above that the queue "
+                     "grows without end"])  # fmt: skip
     else:
         named = wanted(goals)
         text = f"{number(goodput.rate)} requests/s with {named} for 90 %"
@@ -116,7 +116,7 @@ def _answers(plan: Plan) -> list[str]:
         if goodput.poisson is not None:
             text = (
                 f"none: this workload's own bursts miss {named} for 90 % however slowly it is "
-                f"played; evenly strewn (Poisson), {number(goodput.poisson)} requests/s meet them"
+                f"played; evenly spread (Poisson), {number(goodput.poisson)} requests/s meet them"
             )
         rows.append(["goodput", text])
     rows.append(["what binds", f"{plan.binds.value}: {BINDS[plan.binds]}"])
@@ -124,7 +124,7 @@ def _answers(plan: Plan) -> list[str]:
         need = plan.memory_need
         share = need.num_bytes / plan.kv_bytes
         text = f"{need.load} need {size(need.num_bytes)} of KV cache at the worst moment"
-        rows.append(["memory", f"{text} if nobody waits for it: {percent(share)} of this pool"])
+        rows.append(["memory", f"{text} if no request waits for it: {percent(share)} of this pool"])
     best = plan.best_block_size
     same = ", as it is" if best == plan.limits.block_size else ""
     rows.append(["block size", f"{best}: the largest within 2 % of the best{same}"])
@@ -132,7 +132,7 @@ def _answers(plan: Plan) -> list[str]:
 
 
 def _fit(plan: Plan) -> str:
-    """What memory holds, and what runs; where fewer run, it is not memory that keeps them out."""
+    """What memory holds, and what runs; if fewer run, memory is not the limit."""
     saturation, room = plan.saturation, plan.room
     if saturation.all_at_once:
         text = f"all {saturation.most_running:,} requests of the workload run at once"
@@ -143,7 +143,7 @@ def _fit(plan: Plan) -> str:
         )
     text += f"; memory holds {room:,} of mean length to their ends"
     if not saturation.all_at_once and saturation.running < _FAR * room:
-        text += ", so it is not what keeps them out"
+        text += ", so memory is not the limit"
     return text
 
 
@@ -173,7 +173,7 @@ def _users(load: UserLoad) -> list[str]:
 
 
 def _changes(plan: Plan) -> list[str]:
-    """What would change the highest rate, ranked; then what would not."""
+    """The changes that raise the highest rate, ranked; then those that do not."""
     measure = "requests/s" if plan.goals == Goals() else "goodput"
     best, now = best_rate(plan), plan.deployment.dollars
     rows = [["what would change it", measure, "", "paid with", "$/h", "$/M tokens"]]
@@ -198,13 +198,13 @@ def _changes(plan: Plan) -> list[str]:
         lines.append(f"less: {worse}")
     lines += [f"as good as {one.like}: {one.change.name}" for one in alike(plan)]
     lines += [
-        f"not to be had: {one.change.name}: {one.refused}" for one in plan.changed if one.refused
+        f"not possible: {one.change.name}: {one.refused}" for one in plan.changed if one.refused
     ]
     return lines
 
 
 def _dollars(plan: Plan, dollars: float | None, rate: float) -> list[str]:
-    """An hour, and for a million tokens."""
+    """Dollars per hour, and per million tokens."""
     if dollars is None or not rate:
         return ["-", "-"]
     return [f"{dollars:,.3g}", f"{per_million(plan, dollars, rate):,.3g}"]
@@ -226,7 +226,7 @@ def _without_paging(plan: Plan) -> list[str]:
 
 
 def _other_work(plan: Plan) -> list[str]:
-    """Each request asks for more; what counts is how many requests are served."""
+    """Variants in which each request has more work; only the number of requests counts."""
     rows = [["other work, no improvement", "fit at once", "requests/s", ""]]
     for variant in plan.other_work:
         found = variant.saturation

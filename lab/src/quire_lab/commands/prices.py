@@ -1,4 +1,4 @@
-"""``--price``: what machines cost, which nobody but the user can say."""
+"""``--price``: what machines cost, which only the user can say."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from quire.core.errors import ConfigError
 
 def add_price(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--price", action="append", metavar="NAME=X", help="dollars an hour for one machine of "
-        "those that are looked at (repeatable); or price_per_hour in its JSON file. There is no "
-        "other source",
+        "--price", action="append", metavar="NAME=DOLLARS", help="dollars per hour of a "
+        "machine, such as h100=2; may be repeated. Without it, price_per_hour in the machine's "
+        "JSON file counts; Quire knows no prices",
     )  # fmt: skip
 
 
 def prices_of(arguments: argparse.Namespace, machines: Iterable[str]) -> dict[str, float]:
-    """By name in small letters. ConfigError for what is no price, or of none of these machines."""
+    """Prices by machine, in lower case. ConfigError for a wrong one, or of another machine."""
     prices: dict[str, float] = {}
     for text in arguments.price or ():
         name, _, dollars = text.rpartition("=")

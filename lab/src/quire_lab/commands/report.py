@@ -1,4 +1,4 @@
-"""``--report``: what a simulation gave as a page with pictures, and the files beside it."""
+"""``--report``: a simulation's result as a page with charts, and files beside it."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ _SPEEDS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 
 def add_report(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--report", metavar="DIR", help="write a page with pictures there, with PNG, CSV and JSON "
-        "files and a trace for Perfetto beside it",
+        "--report", metavar="DIRECTORY", help="write a page with charts there, with PNG, CSV "
+        "and JSON files and a trace for Perfetto",
     )  # fmt: skip
     group.add_argument(
-        "--map-at", type=float, metavar="S", help="the second that the report's block map shows "
-        "(default: when most of the memory was taken, which a run before finds out)",
+        "--map-at", type=float, metavar="SECONDS", help="moment that the report's block map "
+        "shows (default: when most of the memory was used, which takes a second run)",
     )  # fmt: skip
 
 
 def check_report(arguments: argparse.Namespace) -> None:
-    """Complain before anything is simulated."""
+    """ConfigError, before anything is simulated, if no report can be written."""
     if arguments.report is not None:
         from quire_lab.reports.style import require_matplotlib
 
         require_matplotlib()
     elif arguments.map_at is not None:
-        raise ConfigError("map_at is for a report: give --report DIR")
+        raise ConfigError("map_at does nothing without a report: give --report DIRECTORY")
 
 
 def fullest_moment(result: SimulationResult) -> float:
-    """Seconds: the middle of the interval in which most of the pool was taken."""
+    """The middle, in seconds, of the interval in which most of the pool was used."""
     _taken, start, seconds = max(
         (
             (p.used + p.reserved + p.internal + p.external, -p.start, p.seconds)
@@ -102,7 +102,7 @@ def _how_it_arrives(arguments: argparse.Namespace) -> str:
 
 
 def _rates(arguments: argparse.Namespace, setup: Setup) -> list[Panel]:
-    """The workload's first requests at several rates; empty where it has none to vary."""
+    """Results of the workload's first requests at several rates; empty if it has no rate."""
     from tqdm import tqdm
 
     from quire_lab.reports.curves import Curve, Panel

@@ -1,4 +1,4 @@
-"""``quire reproduce``: the figures of the PagedAttention paper beside simulated ones."""
+"""``quire reproduce``: the PagedAttention paper's figures, beside simulated ones."""
 
 from __future__ import annotations
 
@@ -12,17 +12,25 @@ from quire.tools.commands.command import ELSEWHERE, Command
 
 def add_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out", default="reproduction", metavar="DIR", help="where to write (%(default)s)"
+        "--out",
+        default="reproduction",
+        metavar="DIRECTORY",
+        help="directory to write to (default: %(default)s)",
     )
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="KEY", help="these experiments, such as figure-2"
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="KEY",
+        help="run these experiments only, such as figure-2",
     )
-    parser.add_argument("--quick", action="store_true", help="a smoke run; its figures are rough")
+    parser.add_argument("--quick", action="store_true", help="a short run with rough figures")
     parser.add_argument(
-        "--jobs", type=int, default=min(4, os.cpu_count() or 1), metavar="N", help="processes, "
-        "which change nothing but the time (%(default)s)",
+        "--jobs", type=int, default=min(4, os.cpu_count() or 1), metavar="N", help="processes "
+        "to use (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (%(default)s)")
+    text = "seed of all that is drawn (default: %(default)s)"
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help=text)
 
 
 def reproduce(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What ``simulate`` and ``plan`` are told: model, machine, workload, settings, goals."""
+"""The flags that ``simulate`` and ``plan`` share: model, machine, workload, settings, goals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quire.core.metrics import Goals
 from quire.engine.config import EngineConfig
 from quire.models.hub import config_file
 from quire.models.shape import BYTES, ROUNDINGS, ModelShape, plain_form, read_shape, rounded_form
-from quire.tools.commands.flags import add_flag
+from quire.tools.commands.flags import add_setting
 from quire_lab.commands.drafting import acceptance_of, add_acceptance, drafting_of
 from quire_lab.contiguous import KV_ALLOCATORS, PAGED, limits_under
 from quire_lab.simulation import Deployment, Machine, find_machine, find_model
@@ -29,7 +29,7 @@ _SETTINGS = (
     "preemption_mode", "swap_space", "speculative_config",
     "enable_lora", "max_loras",
 )  # fmt: skip
-"""Of the engine's, those that a simulation looks at."""
+"""The engine's settings that a simulation depends on."""
 
 SYNTHETIC_REQUESTS = 1000
 
@@ -38,100 +38,106 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
     """``defaults``: of the settings."""
     parser.add_argument(
         "model", nargs="?", metavar="MODEL",
-        help="name in the catalogue or on Hugging Face, of which config.json alone is fetched, a "
-        "GGUF file, or a config.json or its directory (default: the calibrated model)",
+        help="name in the catalogue or on Hugging Face (of which only config.json is downloaded), "
+        "a GGUF file, or a config.json or its directory (default: the calibrated model)",
     )  # fmt: skip
     _add_machine(parser.add_argument_group("machine"))
     _add_workload(parser.add_argument_group("workload"))
     engine = parser.add_argument_group("engine")
     engine.add_argument(
-        "--quantization", choices=ROUNDINGS, help="round weights: int8, int4, w8a8 or w4a8 as "
+        "--quantization", choices=ROUNDINGS, help="round weights: int8, int4, w8a8 or w4a8, as "
         "quire serve does; or fp8, which engines on GPUs keep and Quire does not (default: as the "
-        "model is stored)",
+        "checkpoint stores them)",
     )  # fmt: skip
-    for field in fields(EngineConfig):
-        if field.name in _SETTINGS:
-            default, text = getattr(defaults, field.name), field.metadata["help"]
-            add_flag(engine, field.name, str(field.type), default, text)
+    for declared in fields(EngineConfig):
+        if declared.name in _SETTINGS:
+            add_setting(engine, declared, getattr(defaults, declared.name))
     engine.add_argument(
-        "--kv-allocator", choices=KV_ALLOCATORS, default=PAGED, help="how KV memory is given out: "
+        "--kv-allocator", choices=KV_ALLOCATORS, default=PAGED, help="how KV memory is allocated: "
         "paged; or max, pow2, oracle, the contiguous baselines of the PagedAttention paper "
-        "(%(default)s)",
+        "(default: %(default)s)",
     )  # fmt: skip
     add_acceptance(parser.add_argument_group("speculation"))
-    group = parser.add_argument_group("goals", "for 90 % of the requests, in seconds")
-    group.add_argument("--ttft", type=float, metavar="S", help="time to the first token")
-    group.add_argument("--tpot", type=float, metavar="S", help="time per token after the first")
+    group = parser.add_argument_group("goals", "for 90 % of the requests")
+    text = "time to the first token"
+    group.add_argument("--ttft", type=float, metavar="SECONDS", help=text)
+    text = "time per token after the first"
+    group.add_argument("--tpot", type=float, metavar="SECONDS", help=text)
 
 
 def _add_machine(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--machine", default="a100-80", metavar="NAME", help="name in the catalogue, or a JSON "
-        "file as docs/simulation.md describes it (%(default)s)",
+        "file as described in docs/simulation.md (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
-        "--tensor-parallel-size", type=int, default=1, metavar="N", help="machines that share a "
-        "model (%(default)s)",
+        "--tensor-parallel-size", type=int, default=1, metavar="N", help="machines among which the "
+        "model is divided (default: %(default)s)",
     )  # fmt: skip
     group.add_argument("--pipeline-parallel-size", type=int, default=1, help=argparse.SUPPRESS)
     group.add_argument(
-        "--cost-model", metavar="FILE", help="seconds of steps, as quire calibrate measured them "
-        "(default: from the machine's figures)",
+        "--cost-model", metavar="FILE", help="step times that quire calibrate measured (default: "
+        "from the machine's figures)",
     )  # fmt: skip
 
 
 def _add_workload(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--trace", metavar="FILE", help="requests from a trace")
+    group.add_argument("--trace", metavar="FILE", help="take requests from a trace")
     group.add_argument(
-        "--trace-format", choices=list(FORMATS), help="(default: by how the file begins)"
-    )
-    group.add_argument(
-        "--time-unit", choices=list(UNITS), help="of a JSONL trace's times (default: what its "
-        "rows show; where they do not, it must be said)",
+        "--trace-format", choices=list(FORMATS), help="format of the trace (default: as the file's "
+        "beginning shows)",
     )  # fmt: skip
     group.add_argument(
-        "--columns", metavar="C", help="of a CSV in no known format: prompt=NAME,output=NAME, and "
-        "time=NAME (seconds or a date) or time_ms=NAME; numbers count columns without a header",
+        "--time-unit", choices=list(UNITS), help="unit of the times in a JSONL trace (default: as "
+        "its rows show; an error if they do not)",
     )  # fmt: skip
     group.add_argument(
-        "--requests", type=int, metavar="N", help="only the first N (drawn ones: "
-        f"{SYNTHETIC_REQUESTS:,})",
+        "--columns", metavar="COLUMNS", help="columns of a CSV in no known format: "
+        "prompt=NAME,output=NAME, and time=NAME (seconds or a date) or time_ms=NAME; numbers are "
+        "for a CSV without a header",
     )  # fmt: skip
     group.add_argument(
-        "--dataset",
-        choices=list(PRESETS),
-        help="draw requests like those of a known data set, "
-        "of answers from documents (rag) or of agents with tools (agents)",
-    )
+        "--requests", type=int, metavar="N", help="serve only the first N requests (default: all "
+        f"of a trace; {SYNTHETIC_REQUESTS:,} that are drawn)",
+    )  # fmt: skip
+    group.add_argument(
+        "--dataset", choices=list(PRESETS), help="draw requests like those of a data set, of "
+        "answers from documents (rag), or of agents with tools (agents)",
+    )  # fmt: skip
     lengths = "512, 100-500, normal:512:100 or lognormal:512:0.8"
-    group.add_argument("--input", metavar="L", help=f"draw lengths of prompts: {lengths}")
-    group.add_argument("--output", metavar="L", help="draw lengths of outputs, likewise")
-    group.add_argument("--users", type=int, metavar="N", help="each has one request at a time")
+    text = f"draw prompts of such lengths: {lengths}"
+    group.add_argument("--input", metavar="LENGTHS", help=text)
+    group.add_argument("--output", metavar="LENGTHS", help="draw outputs of such lengths")
+    text = "users, each with one request at a time"
+    group.add_argument("--users", type=int, metavar="N", help=text)
     group.add_argument(
-        "--rate", type=float, metavar="R", help="requests per second (a trace's are scaled to it)"
-    )
-    group.add_argument(
-        "--burstiness", type=float, default=1.0, metavar="X", help="shape of the gamma "
-        "distribution of times between requests; 1 is a Poisson process (%(default)s)",
+        "--rate", type=float, metavar="RATE", help="requests per second; the times of a trace are "
+        "scaled to it",
     )  # fmt: skip
-    group.add_argument("--n", type=int, default=1, help="outputs of a request (%(default)s)")
+    group.add_argument(
+        "--burstiness", type=float, default=1.0, metavar="SHAPE", help="shape of the gamma "
+        "distribution of times between requests; 1: a Poisson process (default: %(default)s)",
+    )  # fmt: skip
+    text = "outputs of each request (default: %(default)s)"
+    group.add_argument("--n", type=int, default=1, metavar="N", help=text)
     group.add_argument("--beam-search", action="store_true", help="the n outputs are beams")
     group.add_argument(
-        "--shared-prefix", type=int, metavar="N", help="tokens that all prompts begin with (0, or "
-        "the dataset's)",
+        "--shared-prefix", type=int, metavar="TOKENS", help="tokens that all prompts begin with "
+        "(default: 0, or the dataset's)",
     )  # fmt: skip
     group.add_argument(
-        "--turns", type=int, metavar="N", help="answers in a chat (1, or the dataset's)"
+        "--turns", type=int, metavar="N", help="answers in a chat (default: 1, or the dataset's)"
     )
     group.add_argument(
-        "--think-seconds", type=float, metavar="S", help="mean time from a chat's turn to the next "
-        "(60, or the dataset's)",
+        "--think-seconds", type=float, metavar="SECONDS", help="mean time from one turn of a chat "
+        "to the next (default: 60, or the dataset's)",
     )  # fmt: skip
-    group.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    text = "seed of all that is drawn (default: %(default)s)"
+    group.add_argument("--seed", type=int, default=0, metavar="N", help=text)
 
 
 class Setup:
-    """The flags, understood."""
+    """What the flags ask to simulate."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
@@ -157,7 +163,7 @@ class Setup:
 
     @cached_property
     def limits(self) -> EngineLimits:
-        """Of one engine. ConfigError: the model does not fit."""
+        """Limits of one engine. ConfigError: the model does not fit."""
         return self.deployment.limits()
 
     @property
@@ -169,7 +175,7 @@ class Setup:
 
     @cached_property
     def trace(self) -> TraceFacts | None:
-        """What is in the trace; None: the workload is drawn."""
+        """Facts about the trace; None: the workload is drawn."""
         return self.workload.facts() if isinstance(self.workload, Trace) else None
 
     @property
@@ -180,7 +186,7 @@ class Setup:
 
     @property
     def num_requests(self) -> int | None:
-        """None: as many as the trace holds."""
+        """Number of requests; None: all of the trace."""
         workload = self.workload
         return workload.limit if isinstance(workload, Trace) else workload.num_requests
 
@@ -290,10 +296,11 @@ def _check_known(calibration: Calibration, config: EngineConfig) -> None:
 
 
 def named_model(name: str) -> ModelShape:
-    """A model that is known, or is here, or of the hub, whose config.json is all that is fetched.
+    """A model of the catalogue, of a local file, or of the hub, from which only config.json is
+    fetched.
 
     Raises:
-        ModelError: it cannot be had, or is not understood.
+        ModelError: it cannot be found, or is not understood.
     """
     owner, slash, own_name = name.partition("/")
     of_hub = slash and owner and own_name and "/" not in own_name and not owner.startswith(".")
@@ -303,7 +310,7 @@ def named_model(name: str) -> ModelShape:
 
 
 def rounded(model: ModelShape, quantization: str) -> ModelShape:
-    """With weights rounded. ConfigError: they are already, in another way."""
+    """The model with rounded weights. ConfigError: they are rounded already, in another way."""
     plain = plain_form(model.dtype, BYTES[model.dtype])
     stored = "a GGUF file" if model.stored_bytes is not None else None
     if model.form is not None and quantization not in model.form.name:

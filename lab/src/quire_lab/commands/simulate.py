@@ -1,4 +1,4 @@
-"""``quire simulate``: a workload through the real scheduler on a virtual clock."""
+"""``quire simulate``: runs a workload through the real scheduler on a virtual clock."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     add_fleet(parser)
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print the figures as JSON")
-    group.add_argument("--requests-out", metavar="FILE", help="CSV with a row for each request")
+    group.add_argument("--requests-out", metavar="FILE", help="CSV with a row per request")
     group.add_argument("--series-out", metavar="FILE", help="CSV of memory and batch over time")
     group.add_argument(
-        "--page-out", metavar="FILE", help="what the server's page would have shown, up to an hour "
-        "of it, for quire replay",
+        "--page-out", metavar="FILE", help="recording of what the server's page would have shown, "
+        "at most an hour, for quire replay",
     )  # fmt: skip
     report.add_report(group)
 
@@ -199,7 +199,7 @@ def _writing(name: str) -> Iterator[IO[str]]:
 
 
 def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
-    """What was simulated, as plain JSON values."""
+    """The simulated setup as plain JSON values."""
     deployment = setup.deployment
     return {
         "model": asdict(deployment.model),
@@ -220,7 +220,7 @@ def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
 
 
 def cut_values(cut: Cut) -> dict[str, int]:
-    """For JSON."""
+    """The cut as JSON values."""
     return {"num_clipped": cut.requests, "tokens_cut": cut.tokens, "tokens": cut.of_tokens}
 
 
@@ -242,7 +242,7 @@ def _describe_draft(deployment: Deployment) -> list[str]:
 
 
 def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
-    """Where the memory is, and what was assumed of the model."""
+    """The division of memory, and the assumptions about the model."""
     deployment, model = setup.deployment, setup.deployment.model
     kept = ""
     if deployment.copies > 1:
@@ -275,8 +275,8 @@ def describe(setup: Setup, result: SimulationResult, cut: Cut) -> list[str]:
         cache = result.prefix_cache
         hits = cache.hits / cache.queries if cache.queries else 0.0
         lost = cache.evicted / cache.queries if cache.queries else 0.0
-        rows.append(["prefix hits", f"{percent(hits)} of prompt tokens; {percent(lost)} had been "
-                     "there, and had to make room"])  # fmt: skip
+        rows.append(["prefix hits", f"{percent(hits)} of prompt tokens; {percent(lost)} had "
+                     "been evicted"])  # fmt: skip
     if setup.deployment.drafting is not None:
         rows.append(["drafts", _drafts(result)])
     if setup.goals != Goals():
@@ -285,7 +285,7 @@ def describe(setup: Setup, result: SimulationResult, cut: Cut) -> list[str]:
     lines += ["", "latency", *latencies(
         [("TTFT", result.ttft), ("TPOT", result.tpot), ("between tokens", result.itl),
          ("per token, e2e", result.normalized_latency), ("end to end", result.e2e_latency),
-         ("in line", result.queueing)]
+         ("queue time", result.queueing)]
     )]  # fmt: skip
     usage = result.mean_usage
     capacity = usage.capacity or 1

@@ -1,4 +1,4 @@
-"""What ``plan`` says of speculation, for people and for programs."""
+"""``plan``'s answer about speculation, as text and as JSON values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _cells(trial: Trial) -> list[str]:
 
 
 def trials_values(trials: DraftTrials) -> dict[str, Any]:
-    """As plain JSON values."""
+    """The trials as plain JSON values."""
     everything = (trials.without, *trials.fixed, trials.chosen)
     return {
         "load": trials.load,

@@ -1,4 +1,4 @@
-"""What was simulated, as people read it."""
+"""Results of simulations as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def served(result: ServedLoad, cut: Cut, longest: int | None) -> str:
 
 
 def described_trace(facts: TraceFacts | None) -> list[str]:
-    """What a trace was taken for, in a line; none for a workload that is drawn."""
+    """The format of a trace and its facts, in a line; empty for a workload that is drawn."""
     if facts is None:
         return []
     times = f"times in {facts.times}" if facts.times else "without times"

@@ -71,7 +71,7 @@ class ContiguousAllocator:
         self._now = now
 
     def fit(self, demand: Demand) -> Fit:
-        """As the protocol says; ``needed`` may be free and the answer LATER: in small pieces."""
+        """See the protocol. ``needed`` blocks may be free and the answer LATER: in small pieces."""
         terms = self._terms(demand)
         free, capacity = self.device.num_free, self.device.num_blocks
         most = self._order_for(self._in_the_end(terms))
@@ -203,7 +203,7 @@ class ContiguousAllocator:
         return self.branches[seq_id].num_tokens
 
     def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
-        """Blocks of these sequences' regions and of those their families keep for forks; 0."""
+        """Blocks of these sequences' regions and of those that their families keep for forks; 0."""
         branches = [self.branches[seq_id] for seq_id in seq_ids]
         regions = [b.family.order for b in branches if b.start is not None]
         for family in {branch.family for branch in branches}:
@@ -324,7 +324,7 @@ class ContiguousAllocator:
     # -- bookkeeping ---------------------------------------------------------------------------
 
     def _fill(self, seq_id: int, count: int) -> None:
-        """So many more tokens of a sequence; fewer, if negative."""
+        """Count this many more tokens of a sequence; fewer, if negative."""
         self.branches[seq_id].num_tokens += count
         self._used += count
         self._reserved -= count
@@ -357,7 +357,7 @@ class ContiguousAllocator:
             family.spares = []
         self._count(family, 1)
         if self.device.num_free == self.device.num_blocks:
-            self._refused_order = None  # whoever was refused would fit now
+            self._refused_order = None  # a refused sequence would fit now
 
     def _count(self, family: RegionFamily, sign: int) -> None:
         """Count a family out (-1) before it changes what it holds, and in again (1) after."""
@@ -369,8 +369,8 @@ class ContiguousAllocator:
         family.charged = family.charged_at(self._now)
         family.charged_until = self._now
         used = sum(branch.num_tokens for branch in residents)
-        # A fork to come is promised as much as those that are here. A region that a branch has
-        # left is promised to nobody, until another fork takes it.
+        # A fork to come is promised as much as existing ones. A region that a branch has
+        # left is not promised, until another fork takes it.
         each = min(family.terms.longest, self.block_size << family.order)
         promised = each * (len(residents) + family.num_to_come)
         self._used += sign * used

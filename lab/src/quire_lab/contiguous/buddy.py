@@ -37,10 +37,10 @@ class BuddyRegions:
         return sum(len(free) << k for k, free in enumerate(self._free) if k < order)
 
     def take(self, order: int) -> int | None:
-        """The first block of a region of 2**order blocks; None if there is no such region.
+        """The first block of a region of 2**order blocks; None: there is no such region.
 
-        From the smallest free region that is large enough, the first in memory among equals. So
-        whether several regions can be had does not depend on the order in which they are taken.
+        Taken from the smallest free region that is large enough, the first in memory among equals.
+        So whether several regions fit does not depend on the order in which they are taken.
         """
         for free in self._free[order:]:
             if free:
@@ -71,8 +71,8 @@ class BuddyRegions:
     def exchange(self, steps: Iterable[tuple[int | None, int | None]]) -> list[int] | None:
         """For each (start, order): give back the region at ``start``, then take one of ``order``.
 
-        Either may be None: nothing to give back, nothing to take. The first blocks of the regions
-        taken; or None, and nothing has changed, if one of them was not to be had.
+        Either may be None: nothing to give back, nothing to take. The first blocks of the taken
+        regions; or None, without any change, if one of them does not fit.
         """
         released: list[tuple[int, int]] = []
         taken: list[int] = []
@@ -83,7 +83,7 @@ class BuddyRegions:
             if order is not None:
                 region = self.take(order)
                 if region is None:
-                    for region in taken:  # all of them first: they may lie where others lay
+                    for region in taken:  # all first: they may overlap old regions
                         self.release(region)
                     for old, old_order in released:
                         self.claim(old, old_order)

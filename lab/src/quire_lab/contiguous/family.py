@@ -8,7 +8,7 @@ from quire.core.memory.values import BlockTable
 
 
 class Terms(NamedTuple):
-    """What a family of branches was admitted on."""
+    """The terms on which a family of branches was admitted."""
 
     known: int  # tokens of its longest branch at admission
     longest: int  # tokens that a branch can have at most
@@ -62,7 +62,7 @@ class Branch:
         self.entry = self.family.charged
 
     def charge_at(self, now: float) -> float:
-        """What a branch on the device has been charged by ``now``."""
+        """The charge of a branch on the device by ``now``."""
         return self.charge + self.family.charged_at(now) - self.entry
 
     def leave(self, host_blocks: tuple[int, ...]) -> None:

@@ -37,7 +37,7 @@ class RegionLimits(EngineLimits):
 
 
 def limits_under(kv_allocator: str, config: EngineConfig, cache: CacheShape) -> EngineLimits:
-    """``limits_of`` under one of KV_ALLOCATORS. ConfigError if it cannot do what is asked for."""
+    """``limits_of`` under one of KV_ALLOCATORS. ConfigError: it lacks something that is needed."""
     if kv_allocator == PAGED:
         return limits_of(config, cache)
     if config.enable_prefix_caching:

@@ -1,4 +1,4 @@
-"""Regions as a PoolView, for those who look at every block."""
+"""Regions as a PoolView, which shows every block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quire_lab.contiguous.family import Branch
 
 
 class RegionView:
-    """Of regions, nothing is shared, cached or found."""
+    """A view of regions, in which nothing is shared, cached or found."""
 
     window = None
     num_cached = 0

@@ -83,7 +83,7 @@ def draw_curves(
 def line_styles(
     panels: Sequence[Panel], known: Sequence[str] = ()
 ) -> dict[str, tuple[str, str, str]]:
-    """Colour, marker and dashes of each label: those that are known first."""
+    """Colour, marker and dashes of each label, known ones first."""
     drawn = (curve.label for panel in panels for curve in panel.curves)
     labels = dict.fromkeys([*known, *drawn])
     return {label: LINE_STYLES[i % len(LINE_STYLES)] for i, label in enumerate(labels)}
@@ -114,7 +114,7 @@ def _paint_panel(axes: Axes, panel: Panel, styles: dict[str, tuple[str, str, str
 
 
 class LoadCurveLine(NamedTuple):
-    """part: of the distributions, "p50" or "p90". points: a load, and what comes of it."""
+    """part: of the distributions, "p50" or "p90". points: a load, and its result."""
 
     label: str
     part: str

@@ -30,7 +30,7 @@ _MARKS = (("v", VERMILLION, "failed"), ("^", BLACK, "began to serve"), ("s", ORA
 
 
 def load_over_time(result: FleetResult) -> Picture:
-    """Requests at each replica as colours, a row each; where nobody serves, nothing is."""
+    """Requests at each replica as colours, a row each; blank while it does not serve."""
     begin, end = 0.0, 1.0
     lives = [life for one in result.replicas for life in one.lives]
     if lives:
@@ -49,7 +49,7 @@ def load_over_time(result: FleetResult) -> Picture:
         )  # fmt: skip
         away = Rectangle((0, 0), 1, 1, transform=axes.transAxes, facecolor=PALE, edgecolor=GREY,
                          hatch="///", linewidth=0, zorder=0)  # fmt: skip
-        axes.add_patch(away)  # under all: it shows where nobody serves
+        axes.add_patch(away)  # behind the rows: visible while no replica serves
         image.set_zorder(1)
         axes.set_title("Requests at each replica")
         axes.set_xlabel("seconds since the first arrival")

@@ -1,4 +1,4 @@
-"""Writes fleets as a page: the answer, latency against the load, who was loaded when, the costs."""
+"""Writes fleets as a page: the answer, latency against load, the load over time, the costs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from quire_lab.simulation.fleet import FleetResult
 
 @dataclass(frozen=True)
 class FleetStory:
-    """What the page tells.
+    """The content of the page.
 
-    answer, advice: sentences. cards: three figures, each with what it is.
-    lines: what comes of several loads, where that was simulated; load: what of them is varied.
+    answer, advice: sentences. cards: three figures with their titles.
+    lines: the results of several loads, if they were simulated; load: what varies in them.
     own_load: the one that was asked about. shown: the fleet whose replicas are drawn, by name.
-    machines: the heads of the table and its rows. notes: below it. assumed: what it rests on.
+    machines: the heads of the table and its rows. notes: below it. assumed: the assumptions.
     """
 
     title: str

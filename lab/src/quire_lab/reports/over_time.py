@@ -75,7 +75,7 @@ def memory_over_time(result: SimulationResult, bytes_per_token: int | None) -> P
 
 
 def batch_over_time(result: SimulationResult) -> Picture:
-    """Sequences that ran together, and requests in line."""
+    """Running sequences, and waiting requests."""
     edges, gaps = _edges(result)
 
     def paint(figure: Figure) -> None:
@@ -105,7 +105,7 @@ def batch_over_time(result: SimulationResult) -> Picture:
     return draw(
         "batch",
         "Batch size over time",
-        f"{result.mean_running:.1f} sequences ran together in the mean of all steps' time, "
+        f"{result.mean_running:.1f} sequences ran together on average over all steps' time, "
         f"{result.most_running} at most. A growing line means more arrives than is served.",
         paint,
         5.0,

@@ -88,7 +88,7 @@ class Page:
         self._parts.append(f"<p{kind}>{escape(text)}</p>")
 
     def lead(self, text: str) -> None:
-        """What a reader in a hurry reads."""
+        """Add the summary for readers in a hurry."""
         self._parts.append(f'<p class="lead">{escape(text)}</p>')
 
     def pair(self, pictures: Iterable[Picture]) -> None:

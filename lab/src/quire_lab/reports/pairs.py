@@ -1,4 +1,4 @@
-"""Figures beside those that they are compared with, as bars in pairs."""
+"""Figures and those they are compared with, as bars in pairs."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _users(plan: Plan) -> list[Picture]:
     return [
         draw_pairs(
             "users", f"{load.users} users, each with one request at a time",
-            "The other users wait in line.", "requests in the mean", pairs,
+            "The other users wait.", "requests on average", pairs,
             ("all users", "requests that run"),
         )
     ]  # fmt: skip

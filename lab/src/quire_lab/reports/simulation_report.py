@@ -137,9 +137,8 @@ def _memory_table(page: Page, result: SimulationResult) -> None:
     if cache.queries:
         page.paragraph(
             f"Prefix cache: of {cache.queries:,} prompt tokens {cache.hits / cache.queries:.1%} "
-            f"were found, {cache.evicted / cache.queries:.1%} had been there until their blocks "
-            f"were needed, {cache.tails / cache.queries:.1%} stood in last blocks, which are "
-            "never kept."
+            f"were found, {cache.evicted / cache.queries:.1%} had been evicted, "
+            f"{cache.tails / cache.queries:.1%} were in last blocks, which are never kept."
         )
     if result.saved_blocks_share:
         page.paragraph(

@@ -1,4 +1,4 @@
-"""How pictures look: colours that everyone can tell apart, dark text on white, laptop width."""
+"""The style of charts: colours that everyone can tell apart, dark text on white, laptop width."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _COLOURS = {
 
 
 class Phase(NamedTuple):
-    """What a request was doing from one time to another, in seconds."""
+    """A phase of a request from one time to another, in seconds."""
 
     name: str
     start: float

@@ -26,7 +26,7 @@ UTILISATION: Mapping[int, tuple[float, float]] = {
 
 
 def worked_examples(scale: Scale) -> Experiment:
-    """What can be checked with pencil and paper."""
+    """Examples that can be checked with pencil and paper."""
     token = find_model("gpt-32x32x128").kv_bytes_per_token
     findings = [
         Finding("keys and values of a token, 32 layers × 32 heads × 128, fp16", (512,),
@@ -100,7 +100,7 @@ def _utilisation(token: int) -> list[Finding]:
 
 
 def _system_prompt(token: int) -> list[Finding]:
-    """Ten requests that share a system prompt of 200 tokens; then the third goes its own way."""
+    """Ten requests that share a system prompt of 200 tokens; then the third one diverges."""
     alone = PagedAllocator(200, BLOCK_SIZE)
     for seq_id in range(10):
         _admit(alone, seq_id, 200)

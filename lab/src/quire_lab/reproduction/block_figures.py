@@ -164,7 +164,7 @@ def _swap_and_recompute(
 def swap_or_recompute(scale: Scale) -> Experiment:
     """Figure 19."""
     where = deployment("opt-13b")
-    pieces = 2 * where.model.num_layers  # keys and values of each layer lie apart
+    pieces = 2 * where.model.num_layers  # keys and values of each layer are separate
     ways, loads = _swap_and_recompute(where, pieces, scale)
     swap, recompute = ways["swap"], ways["recompute"]
     findings = (

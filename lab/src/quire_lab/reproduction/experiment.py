@@ -1,4 +1,4 @@
-"""What an experiment gives: figures beside the published ones, curves, and what they mean."""
+"""The form of an experiment: figures beside the published ones, curves, and their meaning."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TOLERANCE = 0.1
 class Finding:
     """One figure of ours beside the published one.
 
-    published: one figure, the ends of a range, or nothing where none was published.
-    why: why ours differs, in plain words; empty where it need not be said.
+    published: one figure, the ends of a range, or nothing if none was published.
+    why: why ours differs, in plain words; may be empty.
     """
 
     what: str
@@ -51,10 +51,10 @@ class Experiment:
     """One experiment of the paper or of an article, done again.
 
     key: short name, for files and anchors.
-    asked: what its authors wanted to know and how they found out.
+    asked: its authors' question and method.
     done: what was simulated here.
     charted: units whose figures are drawn in pairs.
-    learned: what came of it, and why it differs from what was published.
+    learned: the result, and why it differs from the published one.
     """
 
     key: str
@@ -89,11 +89,11 @@ class Experiment:
 class Scale:
     """How much is simulated.
 
-    share: of the simulated time that an experiment takes in full.
+    share: of the simulated time of the full experiment.
     fewest: requests of a run, however low its rate.
     refinements: halvings of the interval in which a sustained rate is searched.
     models: how many of the models of an experiment that has several.
-    furthest: times the first rate, beyond which no sustained rate is searched.
+    furthest: multiple of the first rate up to which a sustained rate is searched.
     """
 
     share: float = 1.0

@@ -1,4 +1,4 @@
-"""Where the memory goes: table 1 and figures 2, 13 and 15 of the PagedAttention paper."""
+"""The use of memory: table 1 and figures 2, 13 and 15 of the PagedAttention paper."""
 
 from __future__ import annotations
 

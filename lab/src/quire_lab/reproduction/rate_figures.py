@@ -88,7 +88,7 @@ def _basic_sampling(
         key,
         f"Figure 12: latency against request rate, {name}",
         "As more requests arrive each second, latency grows slowly, until the server cannot keep "
-        "up and the line grows without end. How many requests a second can each system take "
+        "up and the queue grows without end. How many requests a second can each system take "
         "before that? Normalised latency is the time from arrival to last token, divided by the "
         "number of output tokens, in the mean over requests.",
         f"Poisson arrivals with {name}'s lengths for {seconds:.0f} s (the paper: one hour), for "
@@ -118,7 +118,7 @@ def _basic_sampling(
 def _ratios(
     model: str, found: dict[str, float], published: dict[str, tuple[float, ...]]
 ) -> list[Finding]:
-    """What rate paging sustains, and what that is to the others' rates."""
+    """The rate that paging sustains, and its ratios to the others' rates."""
     paged = found[PAGED.name]
     return [
         Finding(f"{model}: rate that paging sustains", (), paged, "req/s"),

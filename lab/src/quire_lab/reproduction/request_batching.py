@@ -15,15 +15,15 @@ from quire_lab.simulation.cost_model import CostModel, decoding
 
 
 class Batched(NamedTuple):
-    """What came of it: means over the requests, and of the batch over the time of all steps."""
+    """The result: means over the requests, and of the batch over the time of all steps."""
 
     normalized_latency: float  # seconds per output token
-    batch: float  # requests, those that have ended but hold their place included
+    batch: float  # requests, including ended ones that keep their place
     busy_seconds: float
 
 
 def serve_in_batches(workload: Iterable[TraceRequest], most: int, cost_model: CostModel) -> Batched:
-    """Serve in batches of at most ``most`` requests, whoever is in line when one begins.
+    """Serve in batches of at most ``most`` requests: those that wait when one begins.
 
     A batch's outputs are returned together, when the longest is complete.
     """

@@ -62,12 +62,12 @@ def reproduce(
 ) -> Path:
     """Run experiments and write their page into ``directory``; the path of the page.
 
-    only: keys of EXPERIMENTS; empty: all. quick: a smoke run in seconds, its figures rough.
-    jobs: processes to run them in. The figures do not depend on it.
-    progress: told of each that has ended. The page is written anew then, with what there is.
+    only: keys of EXPERIMENTS; empty: all. quick: a short run in seconds, with rough figures.
+    jobs: processes to use. The figures do not depend on it.
+    progress: called for each that has ended. The page is written anew then, with what there is.
 
     Raises:
-        ConfigError: an unknown key, or what the page says of its directory.
+        ConfigError: an unknown key, or the directory cannot be written.
     """
     unknown = [key for key in only if key not in EXPERIMENTS]
     if unknown:

@@ -26,11 +26,11 @@ sustained while the mean normalised latency stays below."""
 
 @dataclass(frozen=True)
 class MemorySystem:
-    """A way of giving out KV memory under iteration-level scheduling.
+    """A way to allocate KV memory under iteration-level scheduling.
 
     asks_pow2: a request's limit is the power of two above its output, as the paper's Orca (Pow2)
-        "over-reserves the space for outputs by at most 2×"; with the allocator that reserves
-        what is asked for, that much is reserved from the start.
+    "over-reserves the space for outputs by at most 2×"; the allocator that reserves the limit then
+    reserves that much from the start.
     """
 
     name: str
@@ -102,11 +102,11 @@ def sustained(
     refinements: int,
     furthest: float = math.inf,
 ) -> tuple[float, tuple[tuple[float, float], ...]]:
-    """The rate up to which ``latency(rate)`` stays below READABLE, and all that was measured.
+    """The rate up to which ``latency(rate)`` stays below READABLE, and all measurements.
 
-    Goes up or down from ``first`` by halves until the limit lies between two rates, halves that
-    interval ``refinements`` times, and then interpolates, all in logarithms. What is sustained at
-    ``furthest`` times the first rate is taken for the answer.
+    Goes up or down from ``first`` by halves until the limit is between two rates, halves that
+    interval ``refinements`` times, and then interpolates, all in logarithms. A rate of ``furthest``
+    times the first one that is still sustained is the answer.
     """
     points: dict[float, float] = {}
 

@@ -26,11 +26,12 @@ HOST_TIMES = 3
 
 
 class HostBehind:
-    """A cost model in which keys and values beyond the machine's memory come from the host.
+    """A cost model in which keys and values that do not fit in the machine's memory come from the
+    host.
 
     That is how a driver's virtual memory works (CUDA's unified memory): a step reads the keys of
-    all who run, so what does not fit crosses the link in every step. That no more than this does is
-    better than any driver, which does not know what the next step reads.
+    all running sequences, so what does not fit crosses the link in every step. Real drivers do
+    worse, since they do not know what the next step reads.
     """
 
     def __init__(self, costs: CostModel, slots: int, seconds_per_token: float) -> None:

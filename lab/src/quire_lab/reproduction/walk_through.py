@@ -1,4 +1,4 @@
-"""What tutorials show of paging: block tables after each token, and what tokens of models take."""
+"""Paging as tutorials show it: block tables after each token, and the memory of models' tokens."""
 
 from __future__ import annotations
 

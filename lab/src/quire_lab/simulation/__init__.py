@@ -1,4 +1,6 @@
-"""The engine on a virtual clock: who fits, how fast, and where the memory goes. Never torch."""
+"""The engine on a virtual clock: how many users fit, how fast, and where memory goes. Loads no
+torch.
+"""
 
 from quire.core.kv_groups import sights_of
 from quire.core.protocol import Work, work_of

@@ -1,4 +1,4 @@
-"""How often drafts are right, where there is no text to tell."""
+"""Acceptance rates of drafts, in place of texts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _HALVINGS = 40
 
 @dataclass(frozen=True)
 class AcceptanceProfile:
-    """What drafters are worth on a text.
+    """The quality of drafts on a text.
 
-    chances: of the first draft, the second and so on, that it is right if all before it are;
-        further ones are like the last.
-    coverage: share of the steps in which anything is proposed.
+    chances: of the first draft, the second and so on, to be right if all before it are; further
+        ones are like the last.
+    coverage: share of the steps in which anything is drafted.
     """
 
     chances: tuple[float, ...]
@@ -34,7 +34,7 @@ class AcceptanceProfile:
 
     @classmethod
     def parse(cls, text: str, coverage: float = 1.0) -> AcceptanceProfile:
-        """Of rates by position: "0.7" or "0.8,0.6,0.5". ConfigError where it is not that."""
+        """The profile of rates by position: "0.7" or "0.8,0.6,0.5". ConfigError: it is neither."""
         try:
             chances = tuple(float(part) for part in text.split(","))
         except ValueError:
@@ -46,9 +46,9 @@ class AcceptanceProfile:
 
     @classmethod
     def recorded(cls, drafts: DraftCounts, num_steps: int) -> AcceptanceProfile:
-        """Of a request that took so many steps after its first tokens.
+        """The profile of a request that took this many steps after its first tokens.
 
-        One rate for all positions: with which as many drafts are right as were.
+        One rate for all positions: the one with which as many drafts are right as were.
         """
         times, drafted, accepted = drafts
         if not times:
@@ -61,12 +61,15 @@ class AcceptanceProfile:
         return cls((high,), min(1.0, times / max(1, num_steps)))
 
     def chance(self, place: int) -> float:
-        """Of the draft with so many before it."""
+        """The rate of the draft with this many before it."""
         return self.chances[min(place, len(self.chances) - 1)]
 
     def num_right(self, text: str, position: int, most: int) -> int | None:
         """How many of ``most`` drafts from this position of a text on are right; None: there are
-        none. The same each time that it is asked."""
+        none.
+
+        Each call gives the same answer.
+        """
         if _uniform(f"{text},{position},covered") >= self.coverage:
             return None
         right = 0
@@ -83,10 +86,10 @@ class Profiles(NamedTuple):
 
 
 def _expected(rate: float, length: float) -> float:
-    """Of so many drafts in the mean, those that are right."""
+    """The mean number of right drafts among this many."""
     return length if rate == 1.0 else rate * (1 - rate**length) / (1 - rate)
 
 
 def _uniform(place: str) -> float:
-    """From 0 to 1, drawn by ``place``."""
+    """A number from 0 to 1, drawn by ``place``."""
     return int.from_bytes(blake2b(place.encode(), digest_size=8).digest(), "big") / 2**64

@@ -49,7 +49,7 @@ class OpenLoop:
 
 
 class ClosedLoop:
-    """``users`` who each send their next request when they have the answer to the last one.
+    """``users`` who each send their next request after the answer to the last one.
 
     The workload gives the requests in turn; its times of arrival are not used.
     """

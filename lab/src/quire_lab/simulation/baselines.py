@@ -12,9 +12,8 @@ from quire.engine.traces.request import TraceRequest
 class Baseline:
     """One region of consecutive slots for each sequence.
 
-    asks_pow2: requests ask for a power of two of output tokens, at least as many as they need, so
-        the allocator that reserves what is asked for reserves that much. Else they ask for what
-        they will need.
+    asks_pow2: requests ask for a power of two of output tokens, at least as many as they need, and
+    the allocator reserves that many. Otherwise they ask for what they will need.
     """
 
     key: str

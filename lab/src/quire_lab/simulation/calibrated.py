@@ -32,7 +32,7 @@ class CalibratedCosts:
     """
 
     knots: tuple[int, ...]
-    token_seconds: tuple[float, ...]  # of a step of so many tokens, at no context
+    token_seconds: tuple[float, ...]  # of a step by its tokens, without context
     per_seq: float  # for each sequence that gets a token
     context_knots: tuple[int, ...]
     per_context: tuple[float, ...]  # for each token that decoding sequences see beyond each knot
@@ -140,7 +140,7 @@ class Calibration:
     draft: DraftCalibration | None = None
 
     def draft_costs(self, shape: ModelShape) -> CalibratedCosts:
-        """Of passes of such a model. ConfigError: they are not known."""
+        """Costs of passes of such a model. ConfigError: unknown."""
         known = self.draft
         if known is None or replace(known.model, name=shape.name, notes=()) != replace(
             shape, notes=()
@@ -162,7 +162,7 @@ class Calibration:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """What ``quire calibrate`` wrote. ConfigError, with what is wrong, if the file is not that."""
+    """Read a file of ``quire calibrate``. ConfigError, with what is wrong: it is not one."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What a step costs in seconds: the seam between a simulation and the machine it stands for."""
+"""How many seconds a step takes: the interface between a simulation and a machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class CostModel(Protocol):
         ...
 
     def recovery_costs(self, block_size: int) -> RecoveryCosts:
-        """What the scheduler weighs when it chooses between swap and recompute."""
+        """The costs that the scheduler weighs when it chooses between swap and recompute."""
         ...
 
 
 class DraftCosts(CostModel, Protocol):
-    """Of a model that drafts for another one, in whose steps it computes."""
+    """Costs of a draft model, which computes within the steps of another one."""
 
     def moving(self, work: Work) -> float:
         """Seconds of its part of the blocks that a step moves, beside the other model's."""
@@ -30,24 +30,24 @@ class DraftCosts(CostModel, Protocol):
 
 @dataclass(frozen=True)
 class CostsWithDraft:
-    """Of a model for which another one drafts. Blocks hold keys and values of both.
+    """Costs of a model with a draft model. Blocks hold keys and values of both.
 
-    A pass of the draft model takes what a step of it would.
+    A pass of the draft model takes as long as a step of it.
     """
 
     target: CostModel
     draft: DraftCosts
 
     def seconds(self, work: Work) -> float:
-        """Of a step, without the draft model's passes."""
+        """Seconds of a step, without the draft model's passes."""
         return self.target.seconds(work) + self.draft.moving(work)
 
     def pass_seconds(self, work: Work) -> float:
-        """Of a pass of the draft model."""
+        """Seconds of a pass of the draft model."""
         return self.draft.seconds(work)
 
     def recovery_costs(self, block_size: int) -> RecoveryCosts:
-        """Of both."""
+        """Costs of both models together."""
         own, beside = (one.recovery_costs(block_size) for one in (self.target, self.draft))
         return RecoveryCosts(
             own.swap_per_block + beside.swap_per_block,
@@ -62,7 +62,7 @@ def decoding(num_seqs: int, context: int) -> Work:
 
 
 def beside(work: Work, num_seqs: int, context: int) -> Work:
-    """What others do, and as many sequences that decode beside them."""
+    """Others' work, and this many sequences that decode beside them."""
     return work._replace(
         decode_seqs=work.decode_seqs + num_seqs,
         decode_context=work.decode_context + context,

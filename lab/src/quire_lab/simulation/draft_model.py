@@ -50,7 +50,7 @@ class SimulatedDraftModel:
         self._drafted: dict[int, Chunk] = {}  # by sequence: chunks whose drafts are ours
 
     def seconds(self, step: Step) -> float:
-        """Of its passes in a step, which it is to be told of once, when the step begins."""
+        """Seconds of its passes in a step. Called once, when the step begins."""
         passes = self.passes(step)
         return sum(self._pass_seconds(work_of(Step([], one), self._sights)) for one in passes)
 
@@ -81,12 +81,12 @@ class SimulatedDraftModel:
         return passes
 
     def filled(self, step: Step) -> Step:
-        """The step with its drafts in their places."""
+        """The step with its drafts filled in."""
         drafted = self._drafted
         return replace(step, chunks=[drafted.get(one.seq_id, one) for one in step.chunks])
 
     def observe(self, outcomes: Mapping[int, Outcome]) -> None:
-        """What the step gave."""
+        """Take note of a step's results."""
         for seq_id, chunk in self._drafted.items():
             self._behind.verified(chunk, len(outcomes[seq_id].tokens))
 

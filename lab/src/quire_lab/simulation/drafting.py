@@ -41,12 +41,13 @@ class SmallerModel:
 
 @dataclass(frozen=True)
 class SimulatedDrafting:
-    """Who drafts in a simulated engine, and how well.
+    """How a simulated engine drafts, and how well.
 
     most: drafts of a sequence in one step.
-    acceptance: None: as the requests of the workload tell, each of itself.
-    model: that drafts where texts, if they are asked at all, say nothing; None: there is none.
-    chooses: as the engine does, how many drafts are worth it; else always as many as there are.
+    acceptance: None: each request of the workload has its own.
+    model: drafts if texts offer nothing; None: there is none.
+    chooses: how many drafts are worth it is decided as in the engine; else always as many as there
+        are.
     """
 
     method: str = "auto"
@@ -56,7 +57,7 @@ class SimulatedDrafting:
     model: SmallerModel | None = None
 
     def always(self, drafts: int | None) -> SimulatedDrafting:
-        """The same with so many drafts in each step; None: with as many as the engine chooses."""
+        """The same with this many drafts in each step; None: as many as the engine chooses."""
         if drafts is None:
             return replace(self, chooses=True)
         return replace(self, most=drafts, chooses=False)
@@ -80,7 +81,7 @@ class SimulatedDrafting:
         return AcceptanceProfile.recorded(trace.drafts, steps)
 
     def speculation(self, profiles_of: Callable[[str], Profiles], seed: int) -> Speculation:
-        """For one run. ``profiles_of``: a request, by its id."""
+        """The speculation of one run. ``profiles_of``: a request, by its id."""
         drafters: list[Drafter] = []
         if self.method != "draft":
             told = _UNTOLD if self.acceptance is None else self.acceptance.chances
@@ -105,9 +106,9 @@ class SimulatedDrafting:
 
 
 class SimulatedDrafter:
-    """Knows what a simulated text goes on with, and says so as often as it is told to.
+    """Knows how a simulated text continues, and drafts right as often as its profile says.
 
-    told: what it says of its chances, by position.
+    told: the chances that it claims, by position.
     """
 
     num_bytes = 0

@@ -1,7 +1,7 @@
 """An engine on a virtual clock: the real scheduler and allocator, no model.
 
 Orca's iteration-level scheduling makes a step the unit of time: arrivals during a step wait for
-its end, as they do in ``Engine.step``. The clock is somebody else's, who has one engine or many.
+its end, as they do in ``Engine.step``. The caller has the clock, for one engine or many.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class SimulatedEngine:
         # Requests that have come, and that the scheduler need not know of yet.
         self._line: deque[tuple[int, TraceRequest, float]] = deque()
         self._line_tokens = 0  # of their prompts
-        self._has_news = False  # somebody has come since the last step was planned
+        self._has_news = False  # a request has come since the last step was planned
         self._idle = True  # nothing has run just before
         self._under_way: UnderWay | None = None
         self._run: SteadyRun | None = None
@@ -140,20 +140,20 @@ class SimulatedEngine:
 
     @property
     def predicted_wait(self) -> float:
-        """Seconds until who waits now has been let in, as the engine predicts it."""
+        """The engine's prediction of the seconds until all waiting requests are admitted."""
         return self._estimate.of(self.scheduler.queue.num_new + len(self._line))
 
     # -- requests ------------------------------------------------------------------------------
 
     def due(self, pause: Pause) -> Pause:
-        """When to go on, if somebody has come since it paused."""
+        """When to continue, if a request has come since it paused."""
         run = self._run
         return pause if run is None else (run.due, ENDS if run.is_last else PLANS)
 
     def take(self, number: int, trace: TraceRequest, now: float) -> None:
-        """A request has come. number: its own among all, of one engine or of many.
+        """Receive a request. number: its own among all, of one engine or of many.
 
-        It may have to go on before the pause that it has told: see ``due``.
+        The engine may have to continue before the pause that it has announced: see ``due``.
         """
         self._line.append((number, trace, now))
         self._line_tokens += trace.prompt_tokens
@@ -162,14 +162,14 @@ class SimulatedEngine:
             self._run.cut(now)
 
     def catch_up(self, now: float) -> None:
-        """Make what can be asked of it true, if it is in the midst of steps taken together."""
+        """Bring the engine's state up to date in the midst of steps taken together."""
         if self._run is not None:
             self._run.catch_up(now)
 
     def lose(self, now: float) -> list[LiveRequest]:
-        """The engine dies, in the midst of whatever it does; the requests that the scheduler knew.
+        """Let the engine die, whatever it does; returns the requests that the scheduler knew.
 
-        Those that were in line before it are nowhere.
+        Requests that were queued before it are lost elsewhere.
         """
         if self._run is not None:
             self._run.catch_up(now)
@@ -185,14 +185,14 @@ class SimulatedEngine:
         return list(self._live.values())
 
     def _admit(self) -> None:
-        """Tell the scheduler of as many as one step could admit.
+        """Hand as many requests to the scheduler as one step could admit.
 
-        Whoever is further back in line cannot matter to it yet, and would only take memory; but
-        where a wait may end, clients share or adapters wait, everybody does.
+        Requests further back in the queue cannot matter yet, and would only take memory. But all
+        are handed over if a wait may end, clients share or adapters wait.
         """
         limits = self.limits
         all_matter = limits.max_queue_time is not None or limits.scheduling_policy != "fcfs"
-        all_matter = all_matter or limits.max_loras > 0  # who waits for a slot is passed
+        all_matter = all_matter or limits.max_loras > 0  # requests that wait for a slot are passed
         all_matter = all_matter or self.observer is not None
         self._has_news = False
         while self._line and (
@@ -235,7 +235,7 @@ class SimulatedEngine:
             now = (yield from self._step(now)) if after is None else after
 
     def _steadied(self, now: float) -> SteadyDecoding | None:
-        """Those who only decode in the next step, if others can be planned beside them."""
+        """The groups that only decode in the next step, if others can be planned beside them."""
         forward, steady = self._fast_forward, self._steady
         mixes = forward.mixes and self._visit is None
         if steady is not None:
@@ -302,7 +302,7 @@ class SimulatedEngine:
         self.busy_seconds += end - start
 
     def _update(self, step: Step, end: float, gaps: dict[float, int] | None = None) -> None:
-        """What the step has led to; ``gaps`` as for ``_progress``."""
+        """Apply a step's results; ``gaps`` as for ``_progress``."""
         draft_model = self._draft_model
         done = step if draft_model is None else draft_model.filled(step)
         results = self._model.results(done, self._live)
@@ -370,7 +370,7 @@ class SimulatedEngine:
     # -- steps that only decode ----------------------------------------------------------------
 
     def _decode(self, steady: SteadyDecoding, now: float) -> Generator[Pause, None, float | None]:
-        """Such steps until something else happens; when they end. None: there was not one."""
+        """Take such steps until something else happens; when they end. None: there was not one."""
         visit = math.inf if self._visit is None else self._visit.at
         run = self._run = SteadyRun(
             steady,
@@ -383,7 +383,7 @@ class SimulatedEngine:
         is_last = False
         while not (is_last or self._has_news) and run.foresee(self._cost_model.seconds, visit):
             yield run.due, ENDS if run.is_last else PLANS
-            is_last = run.is_last  # unless somebody has come
+            is_last = run.is_last  # unless a request has come
             run.catch_up(run.due)
         self._run = None
         if not run.num_steps:

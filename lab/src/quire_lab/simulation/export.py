@@ -41,7 +41,7 @@ def summary_values(result: SimulationResult) -> dict[str, Any]:
 
 
 def draft_values(result: SimulationResult) -> dict[str, Any]:
-    """What speculation gave."""
+    """The results of speculation as JSON values."""
     return {**result.drafts._asdict(), "tokens_per_step": result.tokens_per_step}
 
 

@@ -1,4 +1,4 @@
-"""Which steps only decode, or decode for most: see ``SteadyDecoding``."""
+"""Finds the steps that only decode, or mostly: see ``SteadyDecoding``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from quire_lab.simulation.steady_decoding import NEXT, SteadyDecoding, only_deco
 
 
 class FastForward:
-    """Tells who of the scheduler's groups only decode. It must be told of every step.
+    """Finds the scheduler's groups that only decode. It must see every step.
 
-    mixes: whether others may be prefilled and let in beside them.
+    mixes: whether others may be prefilled and admitted beside them.
     """
 
     def __init__(
@@ -26,10 +26,10 @@ class FastForward:
         self._is_paged = name_of(limits) == PAGED
         # Windows give blocks back as sequences grow.
         self._has_windows = any(kv_group.kept.forgets for kv_group in limits.kv_groups)
-        # Whether who is next may change though nobody comes or ends, or it may be passed.
+        # Whether the next one may change though no request comes or ends, or it may be passed.
         fair = limits.scheduling_policy == SchedulingPolicy.FAIR.value
         self._time_matters = fair or limits.max_queue_time is not None or limits.max_loras > 0
-        self.mixes = not fair  # else each token counts for who is next
+        self.mixes = not fair  # else each token counts for the choice of the next one
         self._blocked: str | None = None  # kept waiting by the last step, and nothing freed since
         self._may_fork = False  # the last step may have led to forks, whose moves are to come
 
@@ -41,9 +41,9 @@ class FastForward:
         self._may_fork = any(chunk.readout != NEXT for chunk in step.chunks)
 
     def begin(self, now: float, *, mixes: bool) -> SteadyDecoding | None:
-        """The groups first in line that only decode from ``now`` on; None if there are none.
+        """The first groups in the queue that only decode from ``now`` on; None: there are none.
 
-        mixes: though others may have to be prefilled and let in beside them.
+        mixes: although others may have to be prefilled and admitted beside them.
         """
         scheduler, running = self._scheduler, self._scheduler.running
         if self._has_windows or scheduler.sessions or not running:
@@ -54,14 +54,16 @@ class FastForward:
         return steady if self.goes_on(steady, now, mixes=mixes) else None
 
     def goes_on(self, steady: SteadyDecoding, now: float, *, mixes: bool) -> bool:
-        """Whether all of these get a token in the next step, with those who join them."""
+        """Whether all of these get a token in the next step, with those that join them."""
         budget = self._scheduler.batch.max_num_batched_tokens
         if not steady.join(now) or not 0 < len(steady) <= budget or not steady.can_step:
             return False
         return mixes or self.is_alone(steady)
 
     def is_alone(self, steady: SteadyDecoding) -> bool:
-        """Whether nobody else has a part in the next steps, until somebody comes or a text ends."""
+        """Whether no other group has a part in the next steps, until a request comes or a text
+        ends.
+        """
         scheduler = self._scheduler
         if self._may_fork or steady.num_groups < len(scheduler.running):
             return False

@@ -18,12 +18,12 @@ _OWN = 1024  # tokens of a request's own: no two outputs or beams of two request
 
 
 def own_token(request_id: str, index: int) -> int:
-    """What the branch of this index says, again and again; or a beam's candidate of this rank."""
+    """The token that the branch of this index repeats; or a beam's candidate of this rank."""
     return int(request_id) % (END // _OWN) * _OWN + index
 
 
 class LiveRequest:
-    """What is kept of a request while it waits or runs."""
+    """The state of a request while it waits or runs."""
 
     __slots__ = (
         "_preemptions",
@@ -51,7 +51,7 @@ class LiveRequest:
         acceptance: Profiles | None,
     ) -> None:
         self.trace = trace
-        self.acceptance = acceptance  # None: nobody drafts
+        self.acceptance = acceptance  # None: nothing is drafted
         self.output_tokens = trace.output_tokens
         self.request = request
         self.group = group
@@ -81,7 +81,7 @@ class LiveRequest:
             self._preemptions.append(Preempted(what.value, now, None))
 
     def verified(self, drafted: int, accepted: int) -> None:
-        """A step has verified so many drafts of one of its outputs."""
+        """Count the drafts of one of its outputs that a step has verified."""
         self.num_drafts += 1
         self.num_draft_tokens += drafted
         self.num_accepted_tokens += accepted
@@ -120,9 +120,9 @@ class RequestMaker:
         self._params: dict[tuple[int, bool], SamplingParams] = {}
 
     def make(self, number: int, trace: TraceRequest, arrival: float) -> Request:
-        """``arrival``: when this engine was sent it.
+        """A request of the engine. ``arrival``: when it was sent here.
 
-        RequestError where SamplingParams cannot say what the trace asks for, or it is too long.
+        RequestError: SamplingParams cannot express the trace's request, or it is too long.
         """
         self._check_length(trace)
         kind = (trace.n, trace.beam_search)

@@ -1,4 +1,4 @@
-"""Who wants to see every step of a simulation."""
+"""The interface of those that want to see every step of a simulation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quire.core.protocol import Decision, Outcome, Progress, Step
 
 
 class Observer(Protocol):
-    """Is told of every step, and of requests that are refused when they come."""
+    """Sees every step, and requests that are refused when they come."""
 
     def planned(self, step: Step) -> None: ...
 

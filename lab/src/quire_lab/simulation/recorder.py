@@ -1,4 +1,4 @@
-"""What a simulation notes while it runs, in memory that does not grow with the trace."""
+"""Notes what happens in a simulation, in memory that does not grow with the trace."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SimulationRecorder:
         self._keep_decisions = keep_decisions
         self._records: list[RequestRecord] = []
         self._decisions: list[TimedDecision] = []
-        self._latest_wait: tuple[str, str] | None = None  # who waits, and why
+        self._latest_wait: tuple[str, str] | None = None  # the request that waits, and why
         self._series = TimeSeries()
         self._num_steps = 0
         self._served = ServedCounter(goals)
@@ -60,7 +60,7 @@ class SimulationRecorder:
                 self._itl.add(gap, gaps[gap])
 
     def decide(self, now: float, decision: Decision) -> None:
-        """Keep a decision, but not that somebody still waits for the same reason."""
+        """Keep a decision, unless it repeats that a request waits for the same reason."""
         if decision.what is Verdict.WAIT:
             wait = (decision.request_id, decision.why)
             if wait == self._latest_wait:

@@ -1,4 +1,4 @@
-"""What a simulation gives: frozen values, for reports to draw from."""
+"""The results of a simulation: frozen values, for reports."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class PrefixCounts(NamedTuple):
 
 
 class ServedLoad:
-    """What requests came to, of one engine or of many."""
+    """The outcome of requests, of one engine or of many."""
 
     seconds: float
     num_finished: int
@@ -101,7 +101,7 @@ class ServedLoad:
 
 @dataclass(frozen=True)
 class SimulationResult(ServedLoad):
-    """What came of a workload. Memory in slots (tokens) or blocks, times in seconds.
+    """The result of a workload. Memory in slots (tokens) or blocks, times in seconds.
 
     records and decisions hold no more than was asked for; the counts are of all.
     """
@@ -113,7 +113,7 @@ class SimulationResult(ServedLoad):
     num_steps: int
     num_finished: int
     num_refused: int
-    num_met_goals: int  # of those that finished; all of them where there are no goals
+    num_met_goals: int  # of finished ones; all of them without goals
     num_missed_ttft: int
     num_missed_tpot: int
     tokens_in: int  # prompt tokens of the requests that finished
@@ -130,7 +130,7 @@ class SimulationResult(ServedLoad):
     queueing: Summary  # from arrival to first admission
     mean_running: float  # sequences in a step, over the time of all steps
     most_running: int
-    most_held: int  # slots in blocks that somebody held, at the worst moment
+    most_held: int  # most slots in held blocks at one time
     mean_usage: Usage  # slots over the time of all steps, rounded
     saved_blocks_share: float  # of all blocks without sharing among branches, requests at peak
     first_refusal: str | None
@@ -150,6 +150,6 @@ class SimulationResult(ServedLoad):
 
     @property
     def tokens_per_step(self) -> float:
-        """Of an output, in the steps that gave it any: 1 where no draft was right."""
+        """Output tokens per step that produced any: 1 if no draft was right."""
         steps = self.tokens_out - self.drafts.num_accepted_tokens
         return self.tokens_out / steps if steps else 1.0

@@ -69,11 +69,11 @@ class Roofline:
 
     @cached_property
     def _kv_bytes(self) -> int:
-        """Of a token, over all machines: those that share a head keep it each."""
+        """Bytes of a token, over all machines: machines that share a head keep it each."""
         return self.model.kv_bytes_per_token * self.model.kv_copies(self.tensor_parallel)
 
     def recovery_costs(self, block_size: int) -> RecoveryCosts:
-        """What a block's way and a token's recomputation cost."""
+        """Costs of a block's transfer and of a token's recomputation."""
         compute, _ = self.parts(Work(prefill_tokens=1))
         swap = block_size * self._kv_bytes / self._host_bandwidth
         return RecoveryCosts(swap, compute)
@@ -94,7 +94,8 @@ class Roofline:
         return seconds
 
     def all_reduce(self, size: float) -> float:
-        """Seconds for so many bytes of each machine: rings, in which every byte goes round twice.
+        """Seconds to add up this many bytes of each machine: rings, in which every byte goes round
+        twice.
 
         Over several nodes each sums its own first, then every machine a part of it over its own
         share of the network (NCCL's hierarchy).

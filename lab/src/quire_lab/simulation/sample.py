@@ -69,7 +69,7 @@ class WorkloadSample:
 
     @property
     def mean_tokens(self) -> tuple[float, float]:
-        """Of prompts and of outputs."""
+        """Mean tokens of prompts and of outputs."""
         count = len(self.requests)
         return (
             sum(request.prompt_tokens for request in self.requests) / count,
@@ -93,7 +93,9 @@ class WorkloadSample:
                 yield replace(request, arrival=0.0)
 
     def at_rate(self, rate: float) -> Iterator[TraceRequest]:
-        """At so many requests per second: their own times, stretched, or a Poisson process."""
+        """The sample at this many requests per second: its own times, stretched, or a Poisson
+        process.
+        """
         if self.rate is None:
             times = arrival_times(Random(self.seed), rate)
         else:
@@ -103,7 +105,7 @@ class WorkloadSample:
             yield replace(request, arrival=time)
 
     def repeated(self, count: int) -> Iterator[TraceRequest]:
-        """So many requests, the sample over and over; what is repeated shares nothing anew."""
+        """This many requests, the sample over and over; repeated ones share no new prefixes."""
         for number in range(count):
             round_, place = divmod(number, len(self.requests))
             request = self.requests[place]
@@ -113,7 +115,7 @@ class WorkloadSample:
             yield request
 
     def lengthened(self, rounds: int) -> WorkloadSample:
-        """So many times as long, over and over at its own times, as ``repeated`` does it."""
+        """The sample several times as long, over and over at its own times, like ``repeated``."""
         count = len(self.requests)
         span = 0.0 if self.rate is None else count / self.rate
         requests = (
@@ -159,7 +161,7 @@ class _Windows:
         return full and bool(recent) and not self._whole
 
     def _note(self) -> None:
-        """What has come last, if nothing as long was busier."""
+        """Keep the latest window, unless one as long was busier."""
         recent = self._recent
         seconds = recent[-1][0] - recent[0][0]
         rate = self._tokens / seconds if seconds else math.inf

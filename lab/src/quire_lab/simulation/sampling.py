@@ -1,4 +1,4 @@
-"""A model that writes nothing: tokens tell branches apart and outputs end, and that is all."""
+"""A model without texts: its tokens tell branches apart and end outputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SimulatedModel:
         self._roster = Roster()
 
     def results(self, step: Step, live: Mapping[str, LiveRequest]) -> StepResult:
-        """What every chunk gives that is to be read out."""
+        """The results of every chunk that is to be read out."""
         outcomes = {}
         beams: Counter[str] = Counter()
         for chunk, known in zip(step.chunks, self._roster.follow(step), strict=True):
@@ -68,7 +68,7 @@ def _outcome(known: Opened, length: int, live: Mapping[str, LiveRequest]) -> Out
 
 
 def _log_probs(place: str, count: int) -> list[float]:
-    """Of the likeliest tokens, drawn by the ``place`` of a beam."""
+    """Log-probabilities of the likeliest tokens, drawn by the ``place`` of a beam."""
     uniform = (zlib.crc32(place.encode()) + 1) / (2**32 + 1)
     likeliest = uniform ** (1 / 3)
     rest = math.log((1 - likeliest) or 1e-12)

@@ -11,7 +11,7 @@ MOST_POINTS = 512
 
 
 class Point(NamedTuple):
-    """What was the case in one interval. All but the last three are means over its time."""
+    """The state of one interval. All but the last three are means over its time."""
 
     start: float  # seconds
     seconds: float  # during which steps ran; the rest of the interval was idle
@@ -22,9 +22,9 @@ class Point(NamedTuple):
     cached: float
     free: float
     running: float  # sequences in the batch
-    waiting: float  # requests in line
+    waiting: float  # waiting requests
     most_running: int
-    most_held: int  # slots in blocks that somebody held
+    most_held: int  # slots in held blocks
     num_steps: int
 
 

@@ -76,14 +76,14 @@ class Simulator:
             now = max(now, arrivals.next_time)
 
     def _arrive(self, now: float) -> None:
-        """Hand over who has come."""
+        """Hand over the requests that have come."""
         arrivals = self._arrivals
         while (time := arrivals.next_time) is not None and time <= now:
             self.engine.take(self._num_arrived, arrivals.take(), time)
             self._num_arrived += 1
 
     def _arrive_until(self, pause: Pause) -> float:
-        """Hand over who comes before the engine goes on; when it does."""
+        """Hand over the requests that come before the engine continues; returns when it does."""
         arrivals, engine = self._arrivals, self.engine
         while (time := arrivals.next_time) is not None and time <= pause[0]:
             self._arrive(time)

@@ -1,7 +1,7 @@
 """Branches that only decode, in steps that need not look at each of them.
 
-A simulated token says only which branch it belongs to. So nothing has to be known of a step but
-who takes a block in it, who fills one, and whose text ends.
+A simulated token only says which branch it belongs to. So of a step only three things must be
+known: which branches take a block, which fill one, and which texts end.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class SteadyRow:
 
 
 class SteadyDecoding:
-    """The groups that stand first in line, and get a token for each branch in every step.
+    """The first groups in the queue, which get a token for each branch in every step.
 
-    What a branch is in the midst of a block is worked out when it comes to the block's end, or
-    when its text ends, or this is closed. Until then, only this may use what is theirs.
+    A branch's state within a block is computed when it comes to the block's end, when its text
+    ends, or when this is closed. Until then nothing else may use these groups.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class SteadyDecoding:
         self._allocator: KVAllocator = scheduler.allocator
         self._cache = scheduler.prefix_cache
         self._is_paged = is_paged
-        self._rows: dict[int, SteadyRow] = {}  # in line, by number
-        self._groups: Counter[SequenceGroup] = Counter()  # how many rows each has, in line
+        self._rows: dict[int, SteadyRow] = {}  # in the queue, by number
+        self._groups: Counter[SequenceGroup] = Counter()  # rows of each, in the queue's order
         self._numbers = 0  # rows that there have been
         self._group_numbers = 0
         self._ahead = 0  # tokens that the allocator does not know of
@@ -174,12 +174,13 @@ class SteadyDecoding:
         return Usage(used + ahead, reserved - promised, internal - ahead + promised, *free)
 
     def gaps(self, start: float, end: float) -> dict[float, int]:
-        """Of the step taken last, from ``start`` to ``end``: times since the last token of those
-        who go on, and how often each occurs."""
+        """For the last step, from ``start`` to ``end``: times since the last token of the branches
+        that continue, and how often each occurs.
+        """
         return {end - start: len(self._rows) - len(self._ends.get(self.num_steps, ()))}
 
     def finish(self, start: float) -> list[Chunk]:
-        """Let those go whose texts are complete by the step taken last, which began at ``start``.
+        """Release the groups whose texts are complete by the last step, which began at ``start``.
 
         Their part of that step has been planned, and their chunks are returned: ``update`` must be
         given them.
@@ -211,7 +212,7 @@ class SteadyDecoding:
                 row.live.last_times[row.branch.index] = now
 
     def _settle(self, row: SteadyRow, steps: int) -> BlockTable:
-        """Bring a row up to date with so many steps; and the allocator with all of them."""
+        """Bring a row up to date with these steps; and the allocator with all of them."""
         branch, group = row.branch, row.group
         self._append(row, self.num_steps)
         branch.num_computed = row.known + steps - row.first
@@ -242,7 +243,7 @@ class SteadyDecoding:
         self._cache.publish(row.group, row.branch, end - 1, end)
 
     def _append(self, row: SteadyRow, steps: int) -> None:
-        """Let the allocator know of the tokens of so many steps."""
+        """Append the tokens of these steps in the allocator."""
         count = steps - row.settled
         if count:
             moves = self._allocator.append({row.branch.seq_id: count})
@@ -277,7 +278,7 @@ def _rooms_in_regions(allocator: KVAllocator, group: SequenceGroup) -> list[int]
 
 
 def _reach(branch: Sequence, num_tokens: int) -> None:
-    """Give the branch tokens up to so many. It says one again and again: see ``own_token``."""
+    """Give the branch tokens up to this count. It repeats one: see ``own_token``."""
     token_ids = branch.token_ids
     missing = num_tokens - len(token_ids)
     if missing > 0:

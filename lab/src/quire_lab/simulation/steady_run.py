@@ -1,7 +1,7 @@
-"""A run of steps that only decode, foreseen a few at a time.
+"""A run of steps that only decode, computed a few at a time.
 
-When they end is known beforehand. So an engine need not be asked at each of them: it is left alone
-until somebody comes, or wants to know how it is, or the foreseen steps are over.
+Their end is known beforehand. So the engine need not run at each of them: it is left alone until a
+request comes, its state is read, or the steps are over.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class UnderWay(NamedTuple):
 
 
 class SteadyRun:
-    """Steps of those who decode, nobody else being there. start, end: of the last that is over.
+    """Steps of groups that decode alone. start, end: of the last that is over.
 
-    begin, over: told of each step as it begins, and with its tokens as it ends; gaps of the times
-    between tokens that it gives, but for those of a step that ends a text.
+    begin, over: called for each step as it begins, and with its tokens as it ends; gaps of the
+        times between its tokens, except for those of a step that ends a text.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class SteadyRun:
 
     @property
     def num_steps(self) -> int:
-        """That have begun."""
+        """Steps that have begun."""
         return self.steady.num_steps - self._first
 
     @property
     def num_waits(self) -> int:
-        """How often somebody has been kept waiting by them."""
+        """How often they have kept a request waiting."""
         return self.num_steps if self._waiting else 0
 
     def foresee(self, seconds: Callable[[Work], float], before: float) -> bool:
@@ -94,7 +94,7 @@ class SteadyRun:
         return True
 
     def cut(self, now: float) -> None:
-        """Somebody comes: what is planned from now on waits for that."""
+        """A request comes: plans from now on wait for it."""
         del self._ends[bisect_left(self._ends, now) + 1 :]
 
     def catch_up(self, now: float) -> None:

@@ -9,7 +9,7 @@ from quire.engine.traces.request import TraceRequest
 
 
 class Cut(NamedTuple):
-    """What a model's length leaves out. A lower limit alone is no cut: no token is lost."""
+    """What a model's length leaves out. A lower limit alone is not a cut: no token is lost."""
 
     requests: int = 0
     tokens: int = 0

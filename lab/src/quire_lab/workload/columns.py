@@ -1,4 +1,4 @@
-"""Any CSV whose columns are named by whoever has it: lengths, and times if it has them."""
+"""Any CSV with columns that the user names: lengths, and times if it has them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DELIMITERS = ",;\t"
 
 
 def parse_columns(text: str) -> Mapping[str, str]:
-    """Of ``prompt=NAME,output=NAME`` and ``time=NAME`` or ``time_ms=NAME``: the column of each.
+    """The columns of ``prompt=NAME,output=NAME`` and ``time=NAME`` or ``time_ms=NAME``.
 
     Raises:
         ConfigError: a key is unknown or missing, or it or a column is there twice.

@@ -27,7 +27,7 @@ def read_azure(path: Path) -> Iterator[TraceRequest | None]:
 
 
 def read_burstgpt(path: Path) -> Iterator[TraceRequest | None]:
-    """The requests of a BurstGPT trace; those that failed have no response tokens."""
+    """The requests of a BurstGPT trace; failed ones have no response tokens."""
     clock = TraceClock()
     for row in csv_rows(path, BURSTGPT_COLUMNS, _BURSTGPT_OTHERS):
         arrival = clock.arrival(row, row.seconds("Timestamp"))

@@ -28,7 +28,7 @@ def read_recording(path: Path) -> Iterator[TraceRequest]:
 
 
 def recorded_engine(path: Path) -> Mapping[str, Any]:
-    """What holds for the engine that was recorded. ConfigError: the recording does not tell."""
+    """The limits of the recorded engine. ConfigError: the recording lacks them."""
     engine = _header(json_rows(path), path).values.get("engine")
     if not isinstance(engine, dict):
         raise ConfigError(
@@ -63,7 +63,7 @@ def _request(row: TraceRow, arrival: float, block_size: int) -> TraceRequest:
 
 
 def _drafts(row: TraceRow) -> DraftCounts | None:
-    """What came of speculation; None where the trace was recorded without."""
+    """The results of speculation; None: the trace was recorded without."""
     if not any(name in row.values for name in DraftCounts._fields):
         return None
     times, drafted, accepted = counts = DraftCounts(*map(row.tokens, DraftCounts._fields))
@@ -73,7 +73,7 @@ def _drafts(row: TraceRow) -> DraftCounts | None:
 
 
 def _seen(row: TraceRow) -> Seen | None:
-    """None where the recording does not tell."""
+    """What a request experienced; None: the recording does not say."""
     values = row.values.get("seen")
     if values is None:
         return None

@@ -20,7 +20,7 @@ _EMPTY = ("", "none", "null", "nan", "na")
 
 
 class TraceRow:
-    """One row and where it stands, asked for its fields by name."""
+    """One row and its line, whose fields are read by name."""
 
     def __init__(self, values: Mapping[str, Any], path: Path, line: int) -> None:
         self.values = values
@@ -109,7 +109,7 @@ def _first_undecodable(path: Path) -> int:
 
 
 def header_of(names: Iterable[str], path: Path, wanted: Iterable[str]) -> TraceRow:
-    """Of a CSV. ConfigError: a column that is wanted is missing, or there twice."""
+    """The header of a CSV. ConfigError: a needed column is missing, or there twice."""
     found = list(names)
     header = TraceRow(dict.fromkeys(found), path, 1)
     for name in wanted:

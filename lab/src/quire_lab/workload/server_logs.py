@@ -1,6 +1,6 @@
-"""What other servers leave: SGLang's log of requests, and the details of vLLM's benchmark.
+"""Files of other servers: SGLang's log of requests, and the details of vLLM's benchmark.
 
-vLLM's own log of requests tells neither how long prompts are nor what outputs came to.
+vLLM's own log of requests has neither the lengths of prompts nor those of outputs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def read_vllm_bench(path: Path) -> Iterator[TraceRequest | None]:
 def _in_order(
     ended: list[tuple[float, int, int]], begin: float = 0.0
 ) -> Iterator[TraceRequest | None]:
-    """The first one at ``begin``; None for those that failed."""
+    """Requests in order, the first one at ``begin``; None: failed ones."""
     answered = sorted(one for one in ended if one[1] and one[2])
     for start, prompt, output in answered:
         yield TraceRequest(begin + start - answered[0][0], prompt, output)

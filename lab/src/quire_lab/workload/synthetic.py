@@ -41,7 +41,7 @@ class Lengths:
 
     @classmethod
     def parse(cls, text: str) -> Lengths:
-        """From "512", "100-500", "normal:512:100" or "lognormal:512:0.8" (mean and spread)."""
+        """Lengths by "512", "100-500", "normal:512:100", "lognormal:512:0.8" (mean and spread)."""
         number = r"(\d+(?:\.\d+)?)"
         lengths = None
         if match := re.fullmatch(r"(\d+)", text):
@@ -80,7 +80,7 @@ class Library(NamedTuple):
     quoted: int
 
     def quotes(self, seed: int) -> Iterator[tuple[Segment, ...]]:
-        """Of one conversation after the other, without end."""
+        """The quotes of one conversation after the other, without end."""
         random = Random(seed)
         sizes = [self.lengths.draw(random) for _ in range(self.num_documents)]
         numbers = range(self.num_documents)
@@ -137,7 +137,7 @@ class Synthetic:
         return self.shared_prefix > 0 or not alone
 
     def __iter__(self) -> Iterator[TraceRequest]:
-        """In order of arrival. Holds one entry for every conversation under way."""
+        """Requests in order of arrival. Keeps one entry for every conversation under way."""
         random = Random(self.seed)
         arrivals = arrival_times(Random(self.seed + 1), self.rate, self.burstiness)
         coming: list[tuple[float, int, int, tuple[Segment, ...]]] = []  # time, chat, turn, history

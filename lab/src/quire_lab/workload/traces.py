@@ -23,7 +23,7 @@ from quire_lab.workload.units import MOONCAKE_BLOCK, TIMED_TRACE_BLOCK, UNITS, f
 
 @dataclass(frozen=True)
 class TraceFormat:
-    """How a file is read. ``times``: what they are counted in, and what told that; "": none."""
+    """How a file is read. ``times``: their unit, and where it was found; "": none."""
 
     name: str
     read: Callable[[Path], Iterator[TraceRequest | None]]
@@ -36,7 +36,7 @@ class TraceFormat:
 
 
 class TraceFacts(NamedTuple):
-    """What is in a file. ``span``: seconds from its first request's arrival to its last one's."""
+    """The content of a file. ``span``: seconds from the first request's arrival to the last's."""
 
     format: str
     times: str
@@ -62,7 +62,7 @@ FORMATS: Mapping[str, TraceFormat] = {
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace file, read anew each time it is asked for its requests."""
+    """A trace file, which is read anew for each pass over its requests."""
 
     path: Path
     format: TraceFormat
@@ -76,13 +76,13 @@ class Trace:
         limit: int | None = None,
         unit: str | None = None,
     ) -> Trace:
-        """The trace in a file, its format told by ``name`` or by what is in the file.
+        """The trace in a file, whose format is given by ``name`` or found in the file.
 
         unit: of the times in JSONL, of ``UNITS``; None: the format's, or what the file shows.
 
         Raises:
-            ConfigError: there is no such format, the file is of none that is known, or what its
-                times are counted in cannot be told.
+            ConfigError: there is no such format, the file's is unknown, or the unit of its times
+        cannot be found.
         """
         named = name is not None
         if name is None:
@@ -106,7 +106,7 @@ class Trace:
         return cls(path, TraceFormat("columns", read, times if has_times(columns) else ""), limit)
 
     def facts(self) -> TraceFacts:
-        """What is in the file, which is read for it."""
+        """The content of the file, which is read for it."""
         requests, unanswered, first, last = 0, 0, None, 0.0
         for request in self.format.read(self.path):
             if request is None:
@@ -134,7 +134,7 @@ _HASHED = ("mooncake", "timed-trace")
 
 
 def _hashed_format(path: Path, name: str | None, unit: str | None) -> TraceFormat:
-    """Of a JSONL trace whose unit, or whose form, is to be seen from its rows."""
+    """The format of a JSONL trace whose unit or form must be found in its rows."""
     form = form_of(path, unit)
     if name is None:
         name = _HASHED[form.block_size != MOONCAKE_BLOCK]

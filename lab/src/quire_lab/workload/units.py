@@ -1,8 +1,8 @@
-"""What a JSONL trace's times and hashes are counted in, by what its rows show.
+"""Finds the units of a JSONL trace's times and hashes in its rows.
 
 Mooncake's traces and vLLM's timed traces have the same fields. One has milliseconds and hashes of
-512 tokens, the other seconds and hashes of 16. Whoever writes such a file may mix them, or leave
-the hashes out; a wrong guess simulates a trace 1,000 times too fast.
+512 tokens, the other seconds and hashes of 16. Other writers may mix them, or leave the hashes out;
+a wrong guess simulates a trace 1,000 times too fast.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EPOCH_SECONDS = 1e9  # of times since 1970, the least, and a hundredth of the m
 
 
 class TraceForm(NamedTuple):
-    """How a file is to be read. why: what told the unit."""
+    """How to read a file. why: what has shown the unit."""
 
     block_size: int
     unit: str
@@ -37,11 +37,11 @@ class TraceForm(NamedTuple):
 
 
 def form_of(path: Path, unit: str | None = None) -> TraceForm:
-    """What a file's rows show. ``unit``: what is known already.
+    """The form that a file's rows show. ``unit``: if it is known already.
 
     Raises:
-        ConfigError: the rows do not tell seconds from milliseconds, or contradict themselves.
-            Finer units are told by times since 1970 only.
+        ConfigError: the rows do not tell seconds from milliseconds, or contradict themselves. Finer
+    units are found by times since 1970 only.
     """
     rows = list(islice(json_rows(path), _MOST_ROWS))
     size = _block_size(rows)
@@ -80,7 +80,7 @@ def _unit(path: Path, rows: Sequence[TraceRow], block_size: int | None) -> tuple
 
 
 def _epoch_unit(time: float) -> str | None:
-    """What a time since 1970 is counted in; None: it is none."""
+    """The unit of a time since 1970; None: it is not one."""
     for unit, seconds in IN_SECONDS.items():
         if _EPOCH_SECONDS <= time * seconds < 100 * _EPOCH_SECONDS:
             return unit
@@ -130,5 +130,5 @@ def checked_epoch(row: TraceRow, name: str, unit: str) -> float:
 
 
 def _rounded(number: float) -> int:
-    """To two digits."""
+    """A figure rounded to two digits."""
     return int(round(number, 1 - math.floor(math.log10(number))))

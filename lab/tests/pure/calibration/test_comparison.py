@@ -78,7 +78,7 @@ def test_costs_that_are_wrong_are_found_to_be_what_is_wrong(tmp_path: Path) -> N
     assert found.speed is not None and found.speed > 1.4
     words = " ".join(verdict(found))
     assert "the mean TPOT is" in words and "too short" in words
-    assert "who is served when is simulated right, and what it costs is not" in words
+    assert "the order of requests is simulated right, and the costs are not" in words
 
 
 def test_a_server_that_schedules_otherwise_is_told_from_one_that_is_slow(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_server_that_schedules_otherwise_is_told_from_one_that_is_slow(tmp_pat
     files.trace.write_text("\n".join([json.dumps(values), *rows, ""]))
     found = compared(files)
     assert not found.agrees and not found.decides_alike
-    assert "what steps cost is not all that is simulated wrong" in " ".join(verdict(found))
+    assert "costs are not all that is simulated wrong" in " ".join(verdict(found))
 
 
 def test_few_requests_are_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,12 +182,12 @@ def test_what_cannot_be_compared_is_refused(
     bare.write_text("\n".join([lines[0], *map(json.dumps, rows), ""]))
     other.write_text("begin,seconds,decode_seqs\n900,0.1,1\n")
     for arguments, message in (
-        ([trace], "say what steps cost"),
+        ([trace], "step times are missing"),
         ([trace, "--unit", "cpu"], "unit cpu needs the steps"),
         ([trace, "--steps", str(other)], "holds no step of the time of the requests"),
         ([str(old), "--steps", steps], "does not tell how the engine was set up"),
         ([str(bare), "--steps", steps], "does not tell what became of any request"),
-        ([trace, "--model", "opt-125m"], "machine and model go together"),
+        ([trace, "--model", "opt-125m"], "machine and model need each other"),
     ):
         assert main(["compare", *arguments]) == 1
         assert message in capsys.readouterr().err

@@ -105,7 +105,7 @@ def test_the_command_writes_what_simulate_takes(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--num-blocks", "9"], "steps: name the model whose they are"),
+        (["--num-blocks", "9"], "steps needs the model's name"),
         (["llama-3-8b"], "give num_blocks or kv_cache_memory_bytes"),
         (["llama-3-8b", "--num-blocks", "0"], "num_blocks must be at least 1, got 0"),
         (["llama-3-8b", "--num-blocks", "9", "--threads", "2"], "threads does nothing with steps"),

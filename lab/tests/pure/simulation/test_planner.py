@@ -111,7 +111,7 @@ def test_a_plan_names_the_knob_that_binds(chat_plan: Plan) -> None:
     gains = {one.change.name: one.gain for one in plan.changed}
     assert gains["max_num_batched_tokens 1,024"] > 1.5 > gains["max_num_batched_tokens 4,096"]
     assert gains["2 replicas (a100-40), prefix-aware"] > 1.9
-    assert "40 requests are over before a line has grown" in (too_few(plan) or "")
+    assert "40 requests end before a queue has grown" in (too_few(plan) or "")
 
 
 def with_replicas(
@@ -228,8 +228,8 @@ def test_a_change_that_cannot_matter_is_not_simulated() -> None:
     limits = plan.deployment.limits()
     beyond = plan.simulator(limits).run(plan.sample.at_rate(4.0))
     same = {one.name: one.same for one in changes(plan.deployment, beyond, False, {})}
-    assert same["64 GiB of swap space"] == "nobody gives way"
-    assert same["block size 32"] == "nobody waits for a block"
+    assert same["64 GiB of swap space"] == "no request is preempted"
+    assert same["block size 32"] == "no request waits for a block"
     assert same["weights in int8"] is None
     for name, other in (("block size 32", {"block_size": 32}), ("swap", {"swap_space": 64.0})):
         turned = plan.deployment.configured(**other)

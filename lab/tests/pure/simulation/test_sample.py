@@ -75,7 +75,7 @@ def test_a_plan_says_of_how_many_and_what_memory_holds(
     assert main(["plan", "qwen2.5-0.5b", *FLAGS, "--trace", str(path)]) == 0
     out = capsys.readouterr().out
     assert "the busiest 12 of 20 requests, from 0 s to 11 s: 4,000 tokens in and 4 out" in out
-    assert "memory holds 174 of mean length to their ends, so it is not what keeps them out" in out
+    assert "memory holds 174 of mean length to their ends, so memory is not the limit" in out
     changes, work = out.split("other work, no improvement")
     assert "n = 4 outputs" in work and "n = 4 outputs" not in changes
     assert main(["plan", "qwen2.5-0.5b", *FLAGS, "--trace", str(path), "--json"]) == 0

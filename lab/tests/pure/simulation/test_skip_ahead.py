@@ -51,7 +51,7 @@ def run(
     def look(now: float) -> None:
         ids = [seq_id for group in scheduler.running for seq_id in group.tables()]
         seen = [(one, scheduler.allocator.table(one).block_ids) for one in ids]
-        steps[now] = (*steps[now], seen, scheduler.allocator.cached_blocks())
+        steps[now] = (*steps[now], seen, scheduler.allocator.views()[0].cached_blocks())
 
     if visited is not None:
         simulator.engine.visit(visited, look)

@@ -1,4 +1,4 @@
-"""What the prefix cache holds, published for routers and indexers. Never torch."""
+"""The prefix cache's contents, published for routers and indexers. Loads no torch."""
 
 from quire.blocks.events.publisher import EventPublisher
 from quire.blocks.events.wire import Wire

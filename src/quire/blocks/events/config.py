@@ -1,4 +1,4 @@
-"""Who is told what the prefix cache holds, in the names that vLLM's ``--kv-events-config`` has."""
+"""Settings of the prefix cache's events, in the names of vLLM's ``--kv-events-config``."""
 
 from __future__ import annotations
 
@@ -7,63 +7,75 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from quire.core.errors import ConfigError
-from quire.core.settings import check_count, check_known, setting
+from quire.core.settings import check_known, check_settings, setting
 
 _NAME = "kv_events_config"
 _TRANSPORTS = ("tcp://", "ipc://")
+_PUBLISHERS = ("null", "zmq")
 _MOST_RANK, _LAST_PORT = 65535, 65535
+_MOST_BATCHES = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class KVEventsConfig:
-    """Where events of the KV cache are published, and how much is kept of them."""
+    """Where events of the KV cache are published, and how many are kept."""
 
-    enable_kv_cache_events: bool = setting(False, "tell what blocks can be found, and no longer")
-    publisher: str | None = setting(None, "null or zmq (default: zmq, where events are enabled)")
+    enable_kv_cache_events: bool = setting(
+        False, "publish which blocks become cached, and which are evicted"
+    )
+    publisher: str | None = setting(
+        None, "null publishes nothing (default: zmq, if events are enabled)", choices=_PUBLISHERS
+    )
     endpoint: str = setting(
         "tcp://*:5557",
-        "ZeroMQ address: with a *, or of ipc, it is listened on; else that of a collector, to "
+        "ZeroMQ address: one with a *, or of ipc, is listened on; any other is a collector's to "
         "connect to",
+        value="ADDRESS",
     )
     replay_endpoint: str | None = setting(
-        None, "address to listen on for those who ask for what they have missed"
+        None,
+        "address to listen on for subscribers that ask for batches they have missed",
+        value="ADDRESS",
     )
-    buffer_steps: int = setting(10_000, "batches of events that are kept for those")
+    buffer_steps: int = setting(
+        10_000, "batches that are kept for such subscribers", low=1, high=_MOST_BATCHES, value="N"
+    )
     hwm: int = setting(
-        100_000, "batches that wait for a subscriber who is slow; the rest he misses"
+        100_000,
+        "batches that wait for a slow subscriber; it misses those that come after",
+        low=1,
+        high=_MOST_BATCHES,
+        value="N",
     )
-    max_queue_size: int = setting(100_000, "batches that wait to be sent at all")
-    topic: str = setting("", "what subscribers subscribe to, as kv@ADDRESS@MODEL")
+    max_queue_size: int = setting(
+        100_000, "batches that wait to be sent at all", low=1, high=_MOST_BATCHES, value="N"
+    )
+    topic: str = setting("", "topic of the messages, as kv@ADDRESS@MODEL", value="TOPIC")
     event_encoding: str = setting(
         "map",
-        "map, as vLLM has had it since 0.23; array: fields by their position, as it was before, "
-        "for consumers that know no other",
+        "map, as vLLM since 0.23; array: fields by position, as vLLM before, for consumers that "
+        "know nothing else",
+        choices=("map", "array"),
     )
     data_parallel_rank: int = setting(
         0,
-        "which this one is of several engines that serve one model: it is added to the ports, and "
-        "told with each batch",
+        "number of this engine among several that serve one model: it is added to the ports, and "
+        "sent with each batch",
+        low=0,
+        high=_MOST_RANK,
+        value="N",
     )
 
     def __post_init__(self) -> None:
         if not isinstance(self.enable_kv_cache_events, bool):
             raise ConfigError(f"{_NAME}: enable_kv_cache_events must be true or false")
-        if self.publisher not in (None, "null", "zmq"):
-            raise ConfigError(f"{_NAME}: publisher must be null or zmq; got {self.publisher!r}")
-        if self.event_encoding not in ("map", "array"):
-            raise ConfigError(
-                f"{_NAME}: event_encoding must be map or array; got {self.event_encoding!r}"
-            )
         if not isinstance(self.topic, str):
             raise ConfigError(f"{_NAME}: topic must be a text, got {self.topic!r}")
-        for name in ("buffer_steps", "hwm", "max_queue_size"):
-            value = getattr(self, name)
-            check_count(f"{_NAME}: {name}", 0 if value is None else value, 1, 2**31 - 1)
-        check_count(f"{_NAME}: data_parallel_rank", self.data_parallel_rank, 0, _MOST_RANK)
+        check_settings(self, f"{_NAME}: ")
         _check_address("endpoint", self.endpoint)
         if self.replay_endpoint is not None:
             _check_address("replay_endpoint", self.replay_endpoint)
-        _ = self.addresses  # are checked
+        _ = self.addresses  # checks both
 
     @property
     def publishes(self) -> bool:
@@ -80,13 +92,13 @@ class KVEventsConfig:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> KVEventsConfig:
-        """ConfigError where an option is unknown or out of its range."""
+        """The config of these options. ConfigError: one is unknown or out of its range."""
         check_known(cls, options, f"{_NAME}: ")
         return cls(**options)
 
 
-class _Told(Protocol):
-    """The fields of an EngineConfig that it depends on."""
+class _EventSettings(Protocol):
+    """The fields of an EngineConfig that matter here."""
 
     @property
     def kv_events(self) -> KVEventsConfig | None: ...
@@ -95,8 +107,8 @@ class _Told(Protocol):
     def enable_prefix_caching(self) -> bool | None: ...
 
 
-def check_kv_events(config: _Told) -> None:
-    """ConfigError where there would be nothing to tell."""
+def check_kv_events(config: _EventSettings) -> None:
+    """ConfigError if there would be no events to publish."""
     if config.kv_events is None:
         return
     if config.enable_prefix_caching is False:
@@ -104,12 +116,12 @@ def check_kv_events(config: _Told) -> None:
 
 
 def is_listened_on(address: str) -> bool:
-    """Whether it is an address of one's own; else it is another's, to connect to."""
+    """Whether an address is listened on; any other is another process's, to connect to."""
     return "*" in address or "::" in address or address.startswith("ipc://")
 
 
 def _of_rank(name: str, address: str, rank: int) -> str:
-    """The address of an engine, given that of the first."""
+    """The address of a rank, given that of the first."""
     if not rank:
         return address
     if address.startswith("ipc://"):

@@ -1,4 +1,4 @@
-"""Batches of events over ZeroMQ, from a thread of their own."""
+"""Publishes batches of events over ZeroMQ, from a thread of its own."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from quire.core.protocol import BlockEvent
 logger = logging.getLogger(__name__)
 
 _LAST = (-1).to_bytes(8, "big", signed=True)  # in place of a number: the replay is over
-_LINGER = 1.0  # seconds for subscribers to take what is left, at the end
+_LINGER = 1.0  # seconds for subscribers to receive what is left at the end
 
 
 class EventPublisher:
-    """Publishes what happens, numbered; who has missed something may ask for it again.
+    """Publishes numbered batches of events; subscribers may ask for missed ones again.
 
-    Made before a model is loaded, so that an address that cannot be had is told at once.
+    Made before a model is loaded, so that an address in use is an error at once.
 
-    Whoever publishes never waits: where too much waits to be sent, a batch is dropped, and
-    subscribers see that its number is missing. A subscriber who does not read misses what is more
-    than ``hwm``, for all of which ZeroMQ has the memory.
+    The publisher never waits. A batch that finds too many others waiting is dropped, and
+    subscribers see the gap in the numbers. A slow subscriber misses batches above ``hwm``, which is
+    as many as ZeroMQ keeps for each.
 
     endpoint, replay_endpoint: of its rank. num_published, num_dropped: batches.
     """
@@ -65,14 +65,14 @@ class EventPublisher:
         self._thread: threading.Thread | None = None
 
     def start(self, block_size: int, windows: Sequence[int | None]) -> None:
-        """Send what is published. Of an engine with these windows, by KV group."""
+        """Begin to publish. windows: of the engine, by KV group."""
         wire = Wire(block_size, windows, self.rank, as_arrays=self._as_arrays)
         name = "quire-events"
         self._thread = threading.Thread(target=self._run, args=[wire], name=name, daemon=True)
         self._thread.start()
 
     def publish(self, events: Sequence[BlockEvent]) -> None:
-        """Let subscribers know, soon, if anything has happened. Called by one thread."""
+        """Hand events over to the thread, if there are any. Called by one thread."""
         if not events:
             return
         number = self.num_published + self.num_dropped
@@ -92,7 +92,7 @@ class EventPublisher:
         self._ring()
         if self._thread is not None:
             self._thread.join(_LINGER)
-            if self._thread.is_alive():  # it may still use what would be closed
+            if self._thread.is_alive():  # it may still use the sockets
                 return
         self._context.destroy(linger=int(_LINGER * 1000))
         self._bell.close()
@@ -101,11 +101,11 @@ class EventPublisher:
             logger.warning("%d batches of KV events were dropped", self.num_dropped)
 
     def _ring(self) -> None:
-        with contextlib.suppress(OSError):  # it has been rung often enough, or is closed
+        with contextlib.suppress(OSError):  # its socket is full, or closed
             self._bell.send(b"\0")
 
     def _socket(self, kind: int, most: int, name: str, address: str) -> Any:
-        """A socket that keeps ``most`` messages for each who does not take them."""
+        """A socket that keeps ``most`` messages for each slow subscriber."""
         zmq = self._zmq
         made = self._context.socket(kind)
         made.setsockopt(zmq.SNDHWM, most)
@@ -135,7 +135,7 @@ class EventPublisher:
                 if self._rings.fileno() in ready:
                     self._rings.recv(4096)
                     self._send(wire)
-        except Exception:  # requests are served without
+        except Exception:  # requests are served without events
             logger.exception("KV events are no longer published")
             self._most_waiting = 0
 
@@ -147,7 +147,7 @@ class EventPublisher:
             self._subscribers.send_multipart((self._topic, counted, payload))
 
     def _replay(self) -> None:
-        """Send somebody all batches that are kept, from the number that is asked for."""
+        """Send a subscriber all batches that are kept, from the number that it asks for."""
         asker, *question = self._askers.recv_multipart()
         if len(question) != 2 or question[0] or len(question[1]) != 8:
             logger.warning("a replay of KV events is asked for by an empty frame and 8 bytes")

@@ -8,9 +8,9 @@ from typing import Any
 from quire.core.memory import BlockHash
 from quire.core.protocol import Adapter, AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
 
-_MEDIUM = "GPU"  # what readers call the memory that is computed in, a CPU's too
+_MEDIUM = "GPU"  # readers call the pool's memory so, on a CPU too
 
-# In the order in which arrays have them.
+# In the order of the fields in arrays.
 _STORED = (
     "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
     "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind",
@@ -20,10 +20,10 @@ _REMOVED = ("block_hashes", "medium", "group_idx")
 
 
 class Wire:
-    """Writes events of an engine.
+    """Writes an engine's events.
 
-    windows: of its KV groups, in tokens. rank: of data parallel.
-    as_arrays: fields by their position, as before vLLM 0.23.
+    windows: of its KV groups, in tokens. rank: data parallel.
+    as_arrays: fields by position, as in vLLM before 0.23.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Wire:
         ]
 
     def batch(self, seconds: float, events: Sequence[BlockEvent]) -> bytes:
-        """What happened in a step that ended at ``seconds`` of the wall clock."""
+        """The events of a step that ended at ``seconds`` of the wall clock."""
         return self._encode([seconds, [self._message(event) for event in events], self._rank])
 
     def _message(self, event: BlockEvent) -> Any:
@@ -77,17 +77,17 @@ class Wire:
 
 
 def short(name: BlockHash) -> int:
-    """A block's name in 64 bits: the last ones, as vLLM's readers take them."""
+    """A block's hash in 64 bits: the last ones, as vLLM's readers expect."""
     return int.from_bytes(name[-8:], "big")
 
 
 def _number(adapter: Adapter) -> int:
-    """Of 31 bits, the same in every engine that serves it."""
+    """A number of 31 bits, the same in every engine that serves the adapter."""
     return int.from_bytes(adapter.fingerprint[:4], "big") >> 1
 
 
 def _extra_keys(event: BlocksStored) -> list[list[str] | None]:
-    """What beside its tokens and the block before makes each block what it is."""
+    """The keys of each block that tell equal tokens apart, such as an adapter or a salt."""
     named = [] if event.adapter is None else [event.adapter.name]
     keys: list[list[str] | None] = [named or None for _ in event.names]
     if event.parent is None and event.cache_salt:

@@ -1,4 +1,6 @@
-"""Blocks beyond the pool: as records, in memory and in files that outlive it. Never torch."""
+"""Blocks outside the pool as records: in memory, and in files that outlive the process. Loads no
+torch.
+"""
 
 from quire.blocks.store.directory import StoreCounts
 from quire.blocks.store.disk import DiskStore, check_writable

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from quire.core.errors import ConfigError
-from quire.core.settings import check_number
 
 STORE_SIZE = 16.0  # GiB
 
 
-class _Stored(Protocol):
-    """The fields of an EngineConfig that it depends on."""
+class _StoreSettings(Protocol):
+    """The fields of an EngineConfig that matter here."""
 
     @property
     def kv_store(self) -> str | None: ...
@@ -29,10 +28,8 @@ class _Stored(Protocol):
     def enable_prefix_caching(self) -> bool | None: ...
 
 
-def check_store(config: _Stored) -> None:
-    """ConfigError where a store would do nothing, or cannot be had."""
-    check_number("kv_store_size", config.kv_store_size, 2.0**-10, 2**30, "GiB")
-    check_number("kv_offloading_size", config.kv_offloading_size, 2.0**-10, 2**16, "GiB")
+def check_store(config: _StoreSettings) -> None:
+    """ConfigError if a store would do nothing, or is not possible."""
     if config.kv_store is None and config.kv_store_size != STORE_SIZE:
         raise ConfigError("kv_store_size does nothing without kv_store")
     if config.kv_store is not None and not config.kv_store:
@@ -45,8 +42,8 @@ def check_store(config: _Stored) -> None:
             _check_blocks(name, config)
 
 
-def _check_blocks(name: str, config: _Stored) -> None:
-    """ConfigError where no block could be kept beyond the pool."""
+def _check_blocks(name: str, config: _StoreSettings) -> None:
+    """ConfigError if no block could be kept outside the pool."""
     if config.device == "cuda":
         raise ConfigError(no_store_on_gpu(name))
     if config.enable_prefix_caching is False:

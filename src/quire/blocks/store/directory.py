@@ -1,4 +1,4 @@
-"""Records in files, which several engines write, read and give up without hurting each other."""
+"""Records in files that several engines write, read and evict without hurting each other."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from quire.blocks.store.record import RecordForm
 from quire.blocks.store.segment import header, header_bytes, names_in, reader_of
 from quire.core.memory import BlockHash, Content
 
-_PAGE = 4096  # files take whole ones
-_SPARE = 20  # of so many parts of the bound, one is made room for at once: looking costs a while
+_PAGE = 4096  # bytes; files take whole ones
+_SPARE = 20  # this part of the bound is evicted at once, since a scan takes a while
 _UNFINISHED = ".new"
 _MODEL = re.compile("[0-9a-f]{32}")
 _FILE = re.compile(rf"{SEGMENT.pattern}(?:{re.escape(_UNFINISHED)})?")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _DAMAGED = (None, errno.EIO)  # of an OSError; others may pass
-FULL = (errno.ENOSPC, errno.EDQUOT)  # of an OSError: there is no room on the disk
+FULL = (errno.ENOSPC, errno.EDQUOT)  # of an OSError: the disk is full
 _MOST_RECORDS, _MOST_BYTES = 16, 8 << 20  # of a segment
 
 _NONE: Mapping[BlockHash, int] = {}
@@ -36,33 +36,32 @@ Record = tuple[Content, Sequence[bytes]]
 
 @dataclass
 class StoreCounts:
-    """What a process has done with its store, in counters."""
+    """Counters of a process's use of its store."""
 
     read_blocks: int = 0
     read_bytes: int = 0
-    bad_blocks: int = 0  # that were not there any more, or not what they should be
+    bad_blocks: int = 0  # that were gone, or damaged
     written_blocks: int = 0
     written_bytes: int = 0
     evicted_blocks: int = 0
 
 
 class _Entry(NamedTuple):
-    used: int  # when it was written or read last, in nanoseconds
+    used: int  # of the last write or read, in nanoseconds
     size: int
     path: str
 
 
 class RecordDirectory:
-    """Files of some records each, below a directory for each fingerprint.
+    """Files of some records each, in a directory for each fingerprint.
 
-    Making a file costs more than filling it, so records that come together share one. A file gets
-    its name when it is whole, by renaming, and is never changed; so it is there or it is not,
-    whenever a process ends. What a machine that lost power has left of it, its sums tell. Whoever
-    reads a file that is being given up keeps it until it is closed. All files together, of
-    whatever model, take at most ``size`` bytes; those that have not been used for longest go
-    first, by their times of modification, which are set when they are read, and when their blocks
-    are used in a pool. Of a text, the end goes first. What else lies in the
-    directory is left alone.
+    Making a file costs more than filling it, so records that come together share one. A file is
+    renamed to its name when it is complete, and never changed; so it exists or does not, whenever a
+    process ends. Checksums find what a power loss has damaged. A reader keeps a file that is
+    evicted until it closes it. All files together, of all models, take at most ``size`` bytes. The
+    least recently used are evicted, by their times of modification, which are set when they are
+    read and when their blocks are used in a pool. A text is evicted from its end. Other files in
+    the directory are left alone.
     """
 
     def __init__(self, path: Path, size: int, form: RecordForm) -> None:
@@ -73,19 +72,19 @@ class RecordDirectory:
         self._ledger = Ledger(path / "ledger")
         self._index = SegmentIndex(self._own)
         most = min(_MOST_BYTES, size // _SPARE) // form.num_bytes
-        self.most = max(1, min(_MOST_RECORDS, most))  # records that ``write`` takes at once
+        self.most = max(1, min(_MOST_RECORDS, most))  # most records in one call of ``write``
         self.counts = StoreCounts()
 
     @property
     def num_bytes(self) -> int:
-        """Of all files, everybody's; at times of some more."""
+        """Bytes of all files, of all processes; sometimes an older count."""
         return self._ledger.total
 
     def has(self, name: BlockHash) -> bool:
         return self._find(name) is not None
 
     def read(self, content: Content, kv_group: int, buffers: Sequence[memoryview]) -> None:
-        """See ``BlockSource.read``. A file that holds something else than it says is removed."""
+        """See ``BlockSource.read``. A damaged file is removed."""
         place = self._index.last_known(content.name) or self._find(content.name)
         try:
             if place is None:
@@ -100,11 +99,11 @@ class RecordDirectory:
         self.counts.read_bytes += self._form.part_bytes[kv_group]
 
     def write(self, records: Sequence[Record], used: Mapping[BlockHash, int] = _NONE) -> None:
-        """Keep up to ``most`` records, in place of what has not been used for longest.
+        """Keep up to ``most`` records, in place of the least recently used.
 
-        used: when blocks were used, in nanoseconds; what is not there is used now.
-        The lock is held meanwhile: who is waiting for it has nothing better to do. OSError if the
-        disk fails. One that is full before the bound is reached is a smaller bound.
+        used: when blocks were used, in nanoseconds; the default is now. The lock is held meanwhile:
+            a process that waits for it could not write either. OSError if the disk fails. A disk
+            that is full before the bound is reached acts as a smaller bound.
         """
         with self._ledger.locked():
             fresh = [record for record in records if not self.has(record[0].name)]
@@ -125,21 +124,21 @@ class RecordDirectory:
         self.counts.written_bytes += len(fresh) * self._form.num_bytes
 
     def note_use(self, used: Mapping[BlockHash, int]) -> None:
-        """Note with files when blocks in them were used last, in nanoseconds."""
+        """Set files' times of use to those of their blocks, in nanoseconds."""
         files: dict[str, int] = {}
         for name, when in used.items():
             if (place := self._index.last_known(name)) is not None:
                 files[place.file] = max(when, files.get(place.file, 0))
         for file, when in files.items():
-            with suppress(OSError):  # it is gone, or another user's
+            with suppress(OSError):  # it is gone, or belongs to another user
                 os.utime(f"{self._own}/{file}", ns=(when, when))
 
     def drop(self, name: BlockHash) -> None:
-        """With its file, without waiting for the lock; its bytes come back with the next count."""
+        """Remove a record's file without the lock; the next count corrects the bytes."""
         self._lose(self._index.last_known(name) or self._find(name))
 
     def remove(self, name: BlockHash) -> None:
-        """Its file, that is."""
+        """Remove the file of a record."""
         with self._ledger.locked(), suppress(FileNotFoundError):
             if (place := self._find(name)) is not None:
                 Path(self._own, place.file).unlink()
@@ -147,7 +146,7 @@ class RecordDirectory:
                 self._ledger.state += 1
 
     def count(self) -> None:
-        """Put the ledger right, and keep to the bound: it may have been another."""
+        """Correct the ledger, and evict down to the bound, which may have changed."""
         with self._ledger.locked():
             total = sum(entry.size for entry in self._entries())
             self._ledger.total = total if total <= self._size else self._evict(self._size)
@@ -169,14 +168,14 @@ class RecordDirectory:
         try:
             start = header_bytes(place.records) + place.number * self._form.num_bytes
             self._form.read(content, kv_group, buffers, reader_of(file, start))
-            now = time.time_ns()  # by a finer clock than the file system's own
-            with suppress(OSError):  # it may be another user's
+            now = time.time_ns()  # from a finer clock than the file system's
+            with suppress(OSError):  # it may belong to another user
                 os.utime(file, ns=(now, now))
         finally:
             os.close(file)
 
     def _add(self, records: Sequence[Record], total: int, taken: int, used: int) -> None:
-        """To files that take ``total`` bytes."""
+        """Write records to a new file, when all files take ``total`` bytes."""
         self._ledger.total = total + taken
         try:
             self._create(records, used)
@@ -196,7 +195,7 @@ class RecordDirectory:
             file = os.open(unfinished, _NEW, 0o600)
         try:
             _write_all(file, [header(names)])
-            for content, parts in records:  # megabytes at once cost several times as much
+            for content, parts in records:  # writing megabytes at once takes several times as long
                 _write_all(file, [self._form.head(content, parts), *parts])
             os.utime(file, ns=(used, used))
             os.rename(unfinished, path)  # noqa: PTH104  # a Path costs more than that
@@ -211,7 +210,7 @@ class RecordDirectory:
         self._index.add(segment, names, before, before + 1)
 
     def _evict(self, bound: int) -> int:
-        """Remove what has not been used for longest, for room below ``bound``; what is left."""
+        """Remove least recently used files until less than ``bound`` is left; the bytes left."""
         entries = sorted(self._entries())
         total = sum(entry.size for entry in entries)
         most = bound - max(self._taken(self.most), bound // _SPARE)
@@ -227,9 +226,9 @@ class RecordDirectory:
         return total
 
     def _entries(self) -> Iterator[_Entry]:
-        """All files, of whatever model. What a process has not finished goes: we have the lock.
+        """All files, of all models. Unfinished ones are removed, since the lock is held.
 
-        Each call to the system lets other threads run.
+        Each system call lets other threads run.
         """
         for model in _listed(self._path, _MODEL):
             for file in _listed(model.path, _FILE):
@@ -241,12 +240,12 @@ class RecordDirectory:
                     yield _Entry(status.st_mtime_ns, _pages(status.st_size), file.path)
 
     def _taken(self, count: int) -> int:
-        """Bytes on disk of a file with so many records."""
+        """Bytes on disk of a file with this many records."""
         return _pages(header_bytes(count) + count * self._form.num_bytes)
 
 
 def has_records(path: Path) -> bool:
-    """Whether anybody has written a record in this directory."""
+    """Whether this directory has records of any engine."""
     models = _listed(path, _MODEL)
     return any(True for model in models for _ in _listed(model.path, SEGMENT))
 

@@ -18,11 +18,11 @@ from quire.core.memory import BlockHash, Content
 _STAGED_BYTES = 128 << 20  # of blocks that wait to be written
 _FEWEST = 4  # of them
 _PROBE_BYTES = 1 << 20
-_LAST_SECONDS = 10.0  # for what is not written when the process ends
+_LAST_SECONDS = 10.0  # seconds to write the rest when the process ends
 
 
 class DiskStore:
-    """See ``BlockSource``. To be closed."""
+    """See ``BlockSource``. Must be closed."""
 
     def __init__(self, path: Path, size: int, form: RecordForm) -> None:
         """ConfigError if ``size`` bytes do not hold a record."""
@@ -40,7 +40,7 @@ class DiskStore:
         self._writer = WriteBehind(
             directory.count, directory.write, directory.note_use, most, directory.most, most_used
         )
-        weakref.finalize(self, self._writer.close, _LAST_SECONDS)  # at the process's end, at last
+        weakref.finalize(self, self._writer.close, _LAST_SECONDS)  # at the latest at exit
 
     @property
     def counts(self) -> StoreCounts:
@@ -48,7 +48,7 @@ class DiskStore:
 
     @property
     def num_bytes(self) -> int:
-        """On disk, of all engines that share it."""
+        """Bytes on disk, of all engines that share it."""
         return self._directory.num_bytes
 
     @property
@@ -61,14 +61,14 @@ class DiskStore:
         return self._writer.find(name) is not None or self._directory.has(name)
 
     def used(self, names: Iterable[BlockHash]) -> None:
-        """See ``BlockSource.used``. Files are told of it by the thread that writes them."""
+        """See ``BlockSource.used``. The writing thread notes it with the files."""
         self._writer.used(names)
 
     def clear(self) -> None:
-        """See ``BlockSource.clear``: what waits to be written is as good as written."""
+        """See ``BlockSource.clear``. Blocks that wait to be written are still written."""
 
     def forget(self, name: BlockHash) -> None:
-        """What there is of that block is of no use: another rank lacks its part of it."""
+        """Drop a block that is useless, since another rank lacks its part."""
         self._writer.drop(name)
         self._directory.drop(name)
 
@@ -92,7 +92,7 @@ class DiskStore:
         self._writer.put(content, parts)
 
     def seconds_to_fetch(self) -> float:
-        """What a block costs that is in the system's page cache: measured, on one of zeros."""
+        """Time to fetch a block from the system's page cache, measured with one of zeros."""
         directory = self._directory
         content, parts = zeros(self._form)
         try:
@@ -105,18 +105,18 @@ class DiskStore:
         return seconds
 
     def flush(self, seconds: float = _LAST_SECONDS) -> None:
-        """Wait until all is written that was given to it, for at most so long."""
+        """Wait until all given blocks are written, for a bounded time."""
         self._writer.flush(seconds)
 
     def close(self, seconds: float = _LAST_SECONDS) -> None:
-        """Write what has not been written yet, for at most so long."""
+        """Write what is left, for a bounded time."""
         self._writer.close(seconds)
 
 
 def check_writable(path: Path) -> None:
-    """ConfigError if records cannot be kept there; a directory that is missing is made.
+    """ConfigError if records cannot be kept there; a missing directory is made.
 
-    Where records fill the disk, those that have not been used for longest will make room.
+    A disk full of records is fine: the least recently used will make room.
     """
     try:
         path.mkdir(0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Where a process finds the records of its model: names, by segment and place."""
+"""Finds the records of a model by name: their segment and position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEGMENT = re.compile(r"[0-9a-f]{32}\.blocks")
 
 
 class RecordPlace(NamedTuple):
-    """Of a record: a segment's file, how many records it has, and which of them it is."""
+    """A segment's file, its number of records, and the number of one of them."""
 
     file: str
     records: int
@@ -25,10 +25,10 @@ class RecordPlace(NamedTuple):
 
 
 class SegmentIndex:
-    """What a directory's segments hold, as of some state of it. For several threads.
+    """The names in a directory's segments, as of one state of it. For several threads.
 
-    It is made of the segments' beginnings, and so never lost; who changes the directory counts
-    the state up, and others look again when they see that.
+    It is made of the segments' headers, and so never lost. Each change of the directory counts its
+    state up, and other processes then read it again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,7 +39,7 @@ class SegmentIndex:
         self._places: dict[BlockHash, RecordPlace] = {}
 
     def find(self, name: BlockHash, state: int) -> RecordPlace | None:
-        """``state``: of the directory, now."""
+        """The location of a record. ``state``: of the directory, now."""
         with self._lock:
             if state != self._state:
                 self._look()
@@ -47,18 +47,18 @@ class SegmentIndex:
             return self._places.get(name)
 
     def last_known(self, name: BlockHash) -> RecordPlace | None:
-        """Without a look at the directory."""
+        """The location of a record, without a look at the directory."""
         return self._places.get(name)
 
     def add(self, segment: str, names: Sequence[BlockHash], before: int, after: int) -> None:
-        """A segment that this process has written, between two states."""
+        """Add a segment that this process has written, between two states."""
         with self._lock:
             self._enter(segment, names)
             if self._state == before:
                 self._state = after
 
     def forget(self, segment: str) -> None:
-        """It is gone."""
+        """Remove a segment that is gone."""
         with self._lock:
             self._drop(segment)
 
@@ -71,7 +71,7 @@ class SegmentIndex:
         for segment in self._names.keys() - there:
             self._drop(segment)
         for segment in there - self._names.keys():
-            names: Sequence[BlockHash] = ()  # of one that is damaged: it will be given up in time
+            names: Sequence[BlockHash] = ()  # damaged: it will be evicted in time
             with suppress(OSError):
                 names = names_in(f"{self._path}/{segment}")
             self._enter(segment, names)

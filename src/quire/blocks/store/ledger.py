@@ -1,4 +1,4 @@
-"""What processes that share a directory agree on: its bytes, and whether it has changed."""
+"""The facts that processes sharing a directory agree on: its bytes, and whether it has changed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _BYTES = 8
 
 
 class Ledger:
-    """Two numbers in a file, which is also the lock of whoever changes the directory.
+    """Two numbers in a file, which is also the lock for changes of the directory.
 
-    The system lets go of the lock when a process ends, however it ends. What a record takes is
-    entered before the record is there; so whoever is killed in between leaves a number that is too
-    large, and never one that is too small. It is put right whenever the records are counted.
+    The system releases the lock when a process ends, for whatever reason. A record's bytes are
+    entered before it is written; so a killed process leaves a number that is too large, never one
+    that is too small. Each count of the records corrects it.
 
-    total: bytes of all files. state: goes up with each change, so that others look again; that of
-    somebody who is killed before he has told is seen with the next one.
+    total: bytes of all files. state: grows with each change, so that other processes read again.
+        The change of a process that was killed before it counted is seen with the next one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,8 +31,8 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else changes the directory meanwhile, in this process or another."""
-        with self._threads:  # who share the file are one to the system
+        """Keep other threads and processes from changing the directory."""
+        with self._threads:  # to the system, all threads that share the file are one
             fcntl.flock(self._file, fcntl.LOCK_EX)
             try:
                 yield

@@ -1,17 +1,17 @@
-"""A block as others keep it or are sent it: one record, which says what it holds and proves it.
+"""A block as it is stored and sent: one record, which says what it holds and proves it.
 
 Version 1, integers little-endian::
 
     8 bytes      b"QUIREKV1"
-    16 bytes     fingerprint: of all that decides the bits of a block beside its text
+    16 bytes     fingerprint: of all that decides a block's bits beside its text
     16 bytes     the block's name: of its salt, its adapter, and all tokens up to its end
     uint32       tokens of the block, and as many uint32 token ids
     uint32       parts, one for each KV group; of each its size, a uint64, and its 16-byte XXH3
     16 bytes     XXH3 of all before
     the parts    one after the other: keys and values (and their scales) of layer after layer
 
-A reader makes up what the head must be but for the sums, and takes no other. What differs in one
-bit, is cut, or belongs to something else is an OSError.
+A reader knows what the head must be, but for the checksums, and accepts no other. One wrong bit, a
+missing end, or a record of something else is an OSError.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Reader = Callable[[Sequence[Buffer], int], int]
 
 @dataclass(frozen=True)
 class RecordForm:
-    """What the records of an engine's blocks have in common.
+    """The form of an engine's records.
 
-    part_bytes: of a block in each KV group.
+    part_bytes: bytes of a block in each KV group.
     """
 
     fingerprint: bytes
@@ -52,17 +52,17 @@ class RecordForm:
 
     @property
     def num_bytes(self) -> int:
-        """Of a record."""
+        """Bytes of a record."""
         return self.head_bytes + sum(self.part_bytes)
 
     def head(self, content: Content, parts: Sequence[bytes]) -> bytes:
-        """What stands before the parts."""
+        """The bytes before the parts."""
         return self._head(content, [digest([part]) for part in parts])
 
     def read(
         self, content: Content, kv_group: int, buffers: Sequence[memoryview], reader: Reader
     ) -> None:
-        """Fill ``buffers`` with one part of a record, and see that it is what was written."""
+        """Fill ``buffers`` with one part of a record, and check its sum."""
         head = bytearray(self.head_bytes)
         if kv_group == 0:
             _read(reader, [head, *buffers], 0)
@@ -85,14 +85,14 @@ class RecordForm:
         return head + digest([head])
 
     def _sums(self, head: Buffer) -> list[bytes]:
-        """What a head says that the parts' sums are."""
+        """The parts' checksums in a head."""
         end, each = self.head_bytes - DIGEST_BYTES, 8 + DIGEST_BYTES
         start = end - each * len(self.part_bytes)
         return [bytes(head[at + 8 : at + each]) for at in range(start, end, each)]
 
 
 def digest(buffers: Sequence[Buffer | bytes]) -> bytes:
-    """XXH3, which costs a fraction of copying what it sums up."""
+    """XXH3, which takes a fraction of the time of a copy."""
     total = xxhash.xxh3_128()
     for buffer in buffers:
         total.update(buffer)

@@ -1,4 +1,4 @@
-"""A file of records that were written together, and says at its beginning which they are.
+"""A file of records that were written together, with their names at its beginning.
 
 Integers little-endian::
 
@@ -25,18 +25,18 @@ _MOST = 4096
 
 
 def header(names: Sequence[BlockHash]) -> bytes:
-    """What stands before the records."""
+    """The bytes before the records."""
     head = MAGIC + _COUNT.pack(len(names)) + b"".join(names)
     return head + digest([head])
 
 
 def header_bytes(count: int) -> int:
-    """Of so many records."""
+    """Bytes of a header for this many records."""
     return _NAMES + (count + 1) * DIGEST_BYTES
 
 
 def names_in(path: str) -> list[BlockHash]:
-    """Of a segment's records, in their order. OSError: it is gone, or none."""
+    """Names of a segment's records, in their order. OSError: it is gone, or not a segment."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         start = os.pread(file, _NAMES, 0)
@@ -53,7 +53,7 @@ def names_in(path: str) -> list[BlockHash]:
 
 
 def reader_of(file: int, start: int) -> Reader:
-    """Reads the record that begins there."""
+    """A reader of the record at an offset."""
 
     def read(buffers: Sequence[Buffer], offset: int) -> int:
         return os.preadv(file, buffers, start + offset)

@@ -1,4 +1,4 @@
-"""Records in memory: those that have left the pool, or that another engine has sent."""
+"""Records in memory: of blocks that were evicted from the pool, or sent by another engine."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from quire.core.memory import BlockHash, Content
 
 
 class RecordShelf:
-    """At most ``size`` bytes of records, the least recently used given up first.
+    """At most ``size`` bytes of records; the least recently used are evicted first.
 
-    See ``BlockSource``. Others than the engine's thread may ``put`` records. A text that is longer
-    than the shelf keeps its beginning there: each block that does not fit gives itself up.
+    See ``BlockSource``. Any thread may ``put`` records. Of a text that does not fit, the beginning
+    is kept: each block that does not fit evicts itself.
     """
 
     def __init__(self, form: RecordForm, size: int) -> None:
         self._form = form
         self.size = size
         self.most = size // form.num_bytes  # records
-        self._records: OrderedDict[BlockHash, bytes | None] = OrderedDict()  # None: no more than
-        self._places: set[BlockHash] = set()  # the place of one that is about to be written
+        self._records: OrderedDict[BlockHash, bytes | None] = OrderedDict()  # None: reserved
+        self._places: set[BlockHash] = set()  # reserved for records about to be written
         self._lock = threading.Lock()
 
     @property
@@ -31,7 +31,7 @@ class RecordShelf:
         return (len(self._records) - len(self._places)) * self._form.num_bytes
 
     def put(self, name: BlockHash, record: bytes) -> None:
-        """Keep a record that claims to be the block of this name: ``read`` will find out."""
+        """Keep a record that claims to be this block; ``read`` checks it."""
         with self._lock:
             if name in self._places:
                 self._places.remove(name)
@@ -66,17 +66,17 @@ class RecordShelf:
             self._places.clear()
 
     def forget(self, name: BlockHash) -> None:
-        """What there is of that block is of no use: another rank lacks its part of it."""
+        """Drop a block that is useless, since another rank lacks its part."""
         with self._lock:
             self._records.pop(name, None)
             self._places.discard(name)
 
     def room(self) -> int:
-        """See ``BlockSource.room``: what is old makes room."""
+        """See ``BlockSource.room``. Old records make room."""
         return self.most
 
     def read(self, content: Content, kv_group: int, buffers: Sequence[memoryview]) -> None:
-        """See ``BlockSource.read``. What is not what it claims to be is given up."""
+        """See ``BlockSource.read``. A record that is not what it claims to be is dropped."""
         with self._lock:
             record = self._records.get(content.name)
             if record is None:
@@ -93,7 +93,9 @@ class RecordShelf:
         self.put(content.name, b"".join([self._form.head(content, parts), *parts]))
 
     def _order(self, names: Iterable[BlockHash]) -> None:
-        """The last one is needed longest; those that are not here get a place. The lock is held."""
+        """Mark as used, the last name as the most recent; unknown ones are reserved. The lock is
+        held.
+        """
         for name in names:
             if name in self._records:
                 self._records.move_to_end(name)
@@ -102,11 +104,11 @@ class RecordShelf:
                 self._places.add(name)
 
     def _give_up(self, name: BlockHash) -> None:
-        """To make room. The lock is held."""
+        """Evict records to make room. The lock is held."""
         del self._records[name]
 
     def seconds_to_fetch(self) -> float:
-        """What a block costs that lies here: measured, on one of zeros."""
+        """Time to fetch a block from here, measured with one of zeros."""
         apart = RecordShelf(self._form, self._form.num_bytes)
         content, parts = zeros(self._form)
         apart.write(content, parts)
@@ -114,7 +116,7 @@ class RecordShelf:
 
 
 def copy(record: bytes, buffers: Sequence[Buffer], offset: int) -> int:
-    """Fill buffers from a record in memory; how many bytes there were."""
+    """Fill buffers from a record in memory; the number of bytes."""
     view, start = memoryview(record), offset
     for buffer in buffers:
         own = memoryview(buffer).cast("B")

@@ -1,4 +1,4 @@
-"""Blocks in main memory, before those on a disk."""
+"""Blocks in main memory, in front of those on disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire.core.memory import BlockHash, Content
 
 
 class Tiers:
-    """See ``BlockSource``. What is stored is stored in both, and fetched from the first.
+    """See ``BlockSource``. A block is stored in both, and fetched from the first that has it.
 
     num_read: blocks fetched from main memory.
     """
@@ -35,13 +35,13 @@ class Tiers:
         self.shelf.clear()
 
     def forget(self, name: BlockHash) -> None:
-        """What there is of that block is of no use: another rank lacks its part of it."""
+        """Drop a block that is useless, since another rank lacks its part."""
         self.shelf.forget(name)
         if self.disk is not None:
             self.disk.forget(name)
 
     def room(self) -> int:
-        """See ``BlockSource.room``. A disk that can take no more now is waited for."""
+        """See ``BlockSource.room``. Waits for a disk that has no room at the moment."""
         if self.disk is None or self.disk.quiet:
             return self.shelf.room()
         return self.disk.room()
@@ -64,7 +64,7 @@ class Tiers:
             self.disk.write(content, parts)
 
     def seconds_to_fetch(self) -> float:
-        """What a block costs from where it takes longest."""
+        """Time to fetch a block from the slower one."""
         return self.shelf.seconds_to_fetch() if self.disk is None else self.disk.seconds_to_fetch()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How long a block takes to fetch."""
+"""Measures how long fetching a block takes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Read = Callable[[Content, int, Sequence[memoryview]], None]
 
 
 def zeros(form: RecordForm) -> tuple[Content, list[bytes]]:
-    """A block that no text has, and its parts."""
+    """The record of a block that no text has, and its parts."""
     content = Content(os.urandom(DIGEST_BYTES), (0,) * form.block_size)
     return content, [bytes(size) for size in form.part_bytes]
 
 
 def seconds_to_read(form: RecordForm, content: Content, read: Read) -> float:
-    """All parts of a block, at best."""
+    """The shortest time of several to read all parts of a block."""
     into, times = [memoryview(bytearray(size)) for size in form.part_bytes], []
     for _ in range(_REPEATS):
         start = time.perf_counter()

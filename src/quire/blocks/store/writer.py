@@ -1,4 +1,4 @@
-"""Writing behind: blocks wait in memory, within bounds, for a thread that writes them."""
+"""Writes behind: blocks wait in bounded memory for a thread that writes them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from quire.core.memory import BlockHash, Content
 
 logger = logging.getLogger(__name__)
 
-_TOGETHER = 0.5  # seconds in which blocks may come that are written with the first one
+_TOGETHER = 0.5  # seconds to wait for blocks to be written with the first one
 
-_USE_NOTED_AFTER = 5.0  # seconds, where nothing is written with which it could be
+_USE_NOTED_AFTER = 5.0  # seconds until uses are noted without a write
 
 Times = Mapping[BlockHash, int]
 """When blocks were used last, in nanoseconds; of a text, the beginning as if it were last."""
@@ -24,10 +24,12 @@ Write = Callable[[Sequence[tuple[Content, Sequence[bytes]]], Times], None]
 
 
 class WriteBehind:
-    """Keeps at most ``most`` blocks until they are written. If that fails, it goes quiet.
+    """Keeps at most ``most`` blocks until they are written. If writing fails, it stops.
 
-    begin: what the thread does first; together: blocks that ``write`` takes at once; note_use:
-    notes with what is there when it was used; most_used: blocks whose use is known until then.
+    begin: what the thread does first.
+    together: blocks in one ``write``.
+    note_use: notes when stored blocks were used.
+    most_used: uses that are kept until then.
     """
 
     def __init__(
@@ -45,14 +47,14 @@ class WriteBehind:
         self._most = most
         self._together = min(together, most)
         self._most_used = most_used
-        self._used: dict[BlockHash, int] = {}  # when; not noted yet
-        self._times: OrderedDict[BlockHash, int] = OrderedDict()  # the same, of what may come
-        self._hurried = 0  # who wait until all is written
+        self._used: dict[BlockHash, int] = {}  # times of use that are not noted yet
+        self._times: OrderedDict[BlockHash, int] = OrderedDict()  # of blocks that may be put
+        self._hurried = 0  # callers that wait until all is written
         self._waiting: dict[BlockHash, tuple[Content, Sequence[bytes]]] = {}  # in order
         self._changed = threading.Condition()
-        self._noting = False  # uses have been taken to be noted
+        self._noting = False  # uses are being noted
         self._ended = False
-        self.failure: OSError | None = None  # why nothing is written any more
+        self.failure: OSError | None = None  # why writing has stopped
         self._thread = threading.Thread(target=self._run, name="quire-store", daemon=True)
         self._thread.start()
 
@@ -60,7 +62,7 @@ class WriteBehind:
         return 0 if self.failure or self._ended else self._most - len(self._waiting)
 
     def put(self, content: Content, parts: Sequence[bytes]) -> None:
-        """To be written, if there is room."""
+        """Write a block, if there is room for it to wait."""
         if self.room() > 0:
             with self._changed:
                 self._waiting[content.name] = content, parts
@@ -68,7 +70,7 @@ class WriteBehind:
                     self._changed.notify_all()
 
     def used(self, names: Iterable[BlockHash]) -> None:
-        """To be noted with what is written next, or before long."""
+        """Note uses with the next write, or after a while."""
         if self.failure or self._ended:
             return
         with self._changed:
@@ -86,13 +88,13 @@ class WriteBehind:
         return self._waiting.get(name)
 
     def drop(self, name: BlockHash) -> None:
-        """A block need not be written, if it is not just being written."""
+        """Do not write a block, unless it is being written."""
         with self._changed:
             self._waiting.pop(name, None)
             self._changed.notify_all()
 
     def flush(self, seconds: float) -> None:
-        """Wait until nothing waits, for at most so long."""
+        """Wait until all is written, for a bounded time."""
         with self._changed:
             self._hurried += 1
             self._changed.notify_all()
@@ -100,7 +102,7 @@ class WriteBehind:
             self._hurried -= 1
 
     def close(self, seconds: float) -> None:
-        """Write what waits, for at most so long, and no more after that."""
+        """Write what waits, for a bounded time, and nothing after that."""
         deadline = time.monotonic() + seconds
         self.flush(seconds)
         with self._changed:
@@ -113,7 +115,7 @@ class WriteBehind:
             self._begin()
             while (work := self._next()) is not None:
                 batch, used, times = work
-                self._note_use(used)  # before something makes room
+                self._note_use(used)  # before a write evicts files
                 if batch:
                     self._write(batch, times)
                 self._done([content.name for content, _ in batch])
@@ -131,7 +133,7 @@ class WriteBehind:
                 self._changed.notify_all()
 
     def _next(self) -> tuple[list[tuple[Content, Sequence[bytes]]], Times, Times] | None:
-        """Waits for blocks, or for uses to be noted; None: it is the end.
+        """Wait for blocks, or for uses to note; None: it is the end.
 
         The blocks, the uses, and when the blocks were used.
         """
@@ -143,7 +145,7 @@ class WriteBehind:
                 return None
             names = list(islice(self._waiting, self._together))
             times: dict[BlockHash, int] = {}
-            if self._times:  # what is not there any more is older than all that is
+            if self._times:  # evicted files are older than all others
                 oldest = next(iter(self._times.values()))
                 times = {name: self._times.get(name, oldest) for name in names}
             used, self._used, self._noting = self._used, {}, True

@@ -1,4 +1,4 @@
-"""Blocks from engine to engine: one computes prompts, another goes on from them. Never torch."""
+"""Blocks from engine to engine: one computes prompts, another continues them. Loads no torch."""
 
 from quire.blocks.transfer.client import BlockFetcher, Prefiller
 from quire.blocks.transfer.identity import Identity

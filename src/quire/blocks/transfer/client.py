@@ -1,4 +1,4 @@
-"""Blocks from a prefill engine, before the prompt that begins with them is let in."""
+"""Fetches blocks from a prefill engine, before the prompt that begins with them is admitted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from quire.blocks.store import RecordForm
-from quire.blocks.transfer.connection import Connection
+from quire.blocks.transfer.connection import PeerConnection
 from quire.blocks.transfer.identity import Identity, TooSlow, TransferError
 from quire.blocks.transfer.peers import MOST_AT_ONCE, Address, Peers
 from quire.blocks.transfer.server import MOST_NAMES, QUESTION
@@ -24,34 +24,34 @@ class Prefiller(Protocol):
     """Has other engines compute prompts."""
 
     def pays(self, new_tokens: int) -> bool:
-        """Whether to ask for a prompt that has so many tokens in blocks that are not here."""
+        """Whether to have a prompt computed of which the pool lacks this many tokens."""
         ...
 
     async def prefill(self, prompt: Mapping[str, Any]) -> tuple[str, int] | None:
-        """Address and port of who has its blocks now; None: nobody has. Raises nothing."""
+        """Address and port of the engine that has the blocks then; None: none. Raises nothing."""
         ...
 
 
 class FetchingRanks(Protocol):
-    """The other ranks of an engine, each of which has its part of a block to fetch."""
+    """The other ranks of an engine, each of which fetches its part of a block."""
 
     def begin(self, host: str, port: int, names: Sequence[BlockHash]) -> Callable[[float], None]:
-        """Have them fetch theirs; what is returned waits for that, for at most so many seconds."""
+        """Start their fetching; the result waits for it, for a bounded time."""
         ...
 
 
 class BlockFetcher:
-    """Fetches records and puts them on a shelf, which tells whether they are what they should be.
+    """Fetches records into a cache, which checks that they are what they should be.
 
-    A peer that dies, lies or is slow costs the time that it may take, and nothing else: what has
-    not come is computed. Its time does not count for others (``Peers``). Blocks are of use from a
-    text's beginning on, so nothing is fetched behind the first one that is missing.
+    A peer that dies, lies or is slow costs its time limit and nothing else: missing blocks are
+    computed. Other requests do not wait for it (``Peers``). Blocks are useful only from a text's
+    beginning, so nothing is fetched after the first missing one.
 
-    rank: whose parts these are; a peer's listens so many ports after its first.
-    others: the other ranks, who fetch as well.
-    prefiller: who computes prompts that do not say who has; None: they are computed here.
-    num_fetched: records; num_failed: transfers that ended before their end; num_missing: blocks
-    that were asked for and not there.
+    rank: whose parts these are; the peer's rank listens that many ports after its first.
+    others: the other ranks, which fetch as well.
+    prefiller: computes prompts that no engine has yet; None: they are computed here.
+    num_fetched: records. num_failed: transfers that broke off. num_missing: blocks that the peer
+        lacked.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class BlockFetcher:
 
     @property
     def num_unused(self) -> int:
-        """Records that were fetched, and given up before anybody went on from them."""
+        """Records that were fetched, and evicted before they were used."""
         return self._shelf.num_unused
 
     async def fetch(self, host: str, port: int, names: Sequence[BlockHash]) -> None:
-        """Have these blocks of a text on the shelf, in order, as many as can be had in time."""
+        """Fetch these blocks of a text, in order, as many as come in time."""
         wanted, address = self._wanted(names), (host, port)
         if not wanted:
             return
@@ -95,17 +95,17 @@ class BlockFetcher:
             self._tell(address, count, len(wanted), len(names))
 
     async def _turn(self, address: Address, names: Sequence[BlockHash]) -> int:
-        """Wait for the peer's turn, and for what it has of these blocks."""
+        """Wait for the peer's turn, and for those of these blocks that it has."""
         refused = await self._peers.begin(address)
         if refused is not None:
             raise TransferError(refused)
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._threads, self._fetch_all, *address, names)
         work.add_done_callback(partial(self._ended, address))
-        return await asyncio.shield(work)  # whose thread is busy until its own time is over
+        return await asyncio.shield(work)  # its thread is busy until its own deadline
 
     def fetch_part(self, host: str, port: int, names: Sequence[BlockHash]) -> None:
-        """The same, of another rank than 0, in the calling thread. Logs what went wrong."""
+        """Fetch as another rank than 0, in the calling thread. Logs failures."""
         try:
             self._fetch(host, port, self._wanted(names))
         except TransferError as error:
@@ -114,14 +114,14 @@ class BlockFetcher:
     def _ended(self, address: Address, work: asyncio.Future[int]) -> None:
         self._peers.end(address)
         if not work.cancelled():
-            work.exception()  # it is told where somebody waits for it still
+            work.exception()  # the caller logs it if it still waits
 
     def _fail(self, address: Address, why: str) -> None:
         self.num_failed += 1
         logger.warning("blocks from %s:%d: %s; the rest is computed", *address, why)
 
     def _tell(self, address: Address, count: int, wanted: int, asked: int) -> None:
-        """What a transfer that went well has not brought: a buffer may be too small."""
+        """Log what a successful transfer did not bring: a buffer may be too small."""
         if count < wanted:
             self.num_missing += wanted - count
             logger.warning(
@@ -139,12 +139,12 @@ class BlockFetcher:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _wanted(self, names: Sequence[BlockHash]) -> list[BlockHash]:
-        """Those that are not here, as many as can be asked for and kept."""
+        """The missing blocks, as many as fit in a request and in memory."""
         wanted = [name for name in names if not self._shelf.has(name)]
         return wanted[: min(MOST_NAMES, self._shelf.most)]
 
     def _fetch_all(self, host: str, port: int, names: Sequence[BlockHash]) -> int:
-        """How many of the first names have come."""
+        """How many of the first blocks have arrived."""
         if self.others is None:
             return self._fetch(host, port, names)
         wait = self.others.begin(host, port, names)
@@ -157,7 +157,7 @@ class BlockFetcher:
             return 0
         with (
             self._shelf.expecting(names),
-            Connection.to(host, port + self._rank, self._seconds) as connection,
+            PeerConnection.to(host, port + self._rank, self._seconds) as connection,
         ):
             connection.greet(self._identity)
             connection.send(QUESTION.pack(len(names)), *names)

@@ -1,4 +1,4 @@
-"""Prefill and decode apart: what an engine does of both, and where blocks are handed over."""
+"""Disaggregated prefill: what an engine does of the two, and where blocks are handed over."""
 
 from __future__ import annotations
 
@@ -7,59 +7,63 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from quire.core.errors import ConfigError
-from quire.core.settings import check_count, check_known, check_number, parse_bytes, setting
+from quire.core.settings import check_known, check_settings, setting
 
 ROLES = ("both", "prefill", "decode")
 _NAME = "kv_transfer_config"
-_TOLD_BY_ROLE = ("kv_connector", "kv_role")  # of vLLM's
+_SAID_BY_ROLE = ("kv_connector", "kv_role")  # of vLLM's
 _ANY_ADDRESS = ("", "0.0.0.0", "::", "*")
 NO_ROLE_ON_GPU = "role: blocks are handed over on CPUs only: choose device cpu"
 
 
 @dataclass(frozen=True)
 class KVTransferConfig:
-    """How blocks are handed over, and how much of them is kept for that."""
+    """How blocks are sent and fetched, and how much memory they may take meanwhile."""
 
     kv_ip: str = setting(
-        "127.0.0.1", "of a prefill engine: address to listen on, by which decode engines find it"
+        "127.0.0.1",
+        "prefill engine: address to listen on, by which decode engines reach it",
+        value="ADDRESS",
     )
     kv_port: int = setting(
         14579,
-        "of a prefill engine: port to listen on, and of further ranks those after "
-        "it; 0: one that is free, for one rank",
+        "prefill engine: port to listen on; further ranks listen on the ports after it; 0: any "
+        "free port, for one rank",
+        low=0,
+        high=65535,
+        value="PORT",
     )
     kv_buffer_size: int | str = setting(
-        "1GiB", "most memory for blocks that wait to be fetched, or to be used"
+        "1GiB", "most memory for blocks that wait to be fetched, or to be used", unit="bytes"
     )
     timeout: float = setting(
-        5.0, "of a decode engine: seconds to wait for blocks; what is missing then is computed"
+        5.0,
+        "decode engine: longest wait for blocks; what is still missing then is computed",
+        low=0.01,
+        high=600,
+        unit="seconds",
     )
 
     def __post_init__(self) -> None:
         if not isinstance(self.kv_ip, str) or self.kv_ip in _ANY_ADDRESS:
             raise ConfigError(
-                f"{_NAME}: kv_ip must be an address by which decode engines find this one; "
+                f"{_NAME}: kv_ip must be an address by which decode engines reach this one; "
                 f"got {self.kv_ip!r}"
             )
-        check_count(f"{_NAME}: kv_port", self.kv_port, 0, 65535)
-        check_number(f"{_NAME}: timeout", self.timeout, 0.01, 600, "seconds")
-        try:
-            object.__setattr__(self, "kv_buffer_size", parse_bytes(self.kv_buffer_size))
-        except ConfigError as error:
-            raise ConfigError(f"{_NAME}: kv_buffer_size: {error}") from None
+        check_settings(self, f"{_NAME}: ")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> KVTransferConfig:
-        """ConfigError where an option is unknown or out of its range."""
+        """The config of these options. ConfigError: one is unknown or out of its range."""
         for name in options:
-            if name in _TOLD_BY_ROLE:
+            if name in _SAID_BY_ROLE:
                 raise ConfigError(f"{_NAME}: role (prefill or decode) says what {name} would")
         check_known(cls, options, f"{_NAME}: ")
         return cls(**options)
 
 
-class _Roled(Protocol):
-    """The fields of an EngineConfig that it depends on."""
+class _TransferSettings(Protocol):
+    """The fields of an EngineConfig that matter here."""
 
     @property
     def role(self) -> str: ...
@@ -92,17 +96,15 @@ class _Roled(Protocol):
     def kv_offloading_size(self) -> float | None: ...
 
 
-def check_transfer(config: _Roled) -> None:
-    """ConfigError where a role cannot be played."""
+def check_transfer(config: _TransferSettings) -> None:
+    """ConfigError if the engine cannot have its role."""
     role = config.role
-    if role not in ROLES:
-        raise ConfigError(f"role must be one of {', '.join(ROLES)}; got {role!r}")
     if role == "both":
         if config.kv_transfer_config is not None:
             _ = config.transfer
             raise ConfigError(f'{_NAME} does nothing with role "both"')
         return
-    _ = config.transfer  # is checked
+    _ = config.transfer  # checks it
     if config.enable_prefix_caching is False:
         raise ConfigError(f'role "{role}" needs enable_prefix_caching: blocks go by their content')
     if config.device == "cuda":
@@ -113,8 +115,8 @@ def check_transfer(config: _Roled) -> None:
             raise ConfigError(f'role "{role}": {name} is for engines of role "both"')
 
 
-def _check_ranks(config: _Roled) -> None:
-    """ConfigError unless each rank can hand its part over, at the port of its rank."""
+def _check_ranks(config: _TransferSettings) -> None:
+    """ConfigError unless each rank can hand over its part, at its own port."""
     role, size, port = config.role, config.tensor_parallel_size, config.transfer.kv_port
     if size == 1:
         return

@@ -1,4 +1,4 @@
-"""A connection that ends in time, whoever is at its other end."""
+"""A connection with a deadline, whatever its other end does."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from quire.blocks.transfer.identity import HEAD_BYTES, Identity, TooSlow, Transf
 _PIECE = 1 << 20
 
 
-class Connection:
-    """Reads and writes whole messages until a deadline; TransferError says what went wrong."""
+class PeerConnection:
+    """Reads and writes whole messages until a deadline; failures are TransferErrors."""
 
     def __init__(self, wire: socket.socket, seconds: float) -> None:
         self._wire = wire
         self._deadline = time.monotonic() + seconds
 
     @classmethod
-    def to(cls, host: str, port: int, seconds: float) -> Connection:
+    def to(cls, host: str, port: int, seconds: float) -> PeerConnection:
         deadline = time.monotonic() + seconds
         try:
             wire = socket.create_connection((host, port), timeout=seconds)
@@ -29,7 +29,7 @@ class Connection:
             raise TransferError(f"no connection: {error}") from error
         return cls(wire, deadline - time.monotonic())
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> PeerConnection:
         return self
 
     def __exit__(
@@ -41,7 +41,7 @@ class Connection:
         self._wire.close()
 
     def greet(self, identity: Identity) -> None:
-        """Exchange hellos, and go on only with an engine of the same blocks."""
+        """Exchange hellos, and continue only with an engine of the same blocks."""
         self.send(identity.hello)
         identity.compare(self.receive(hello_bytes(self.receive(HEAD_BYTES))))
 
@@ -56,7 +56,7 @@ class Connection:
                 raise TransferError(f"it does not take what is sent: {error}") from error
 
     def receive(self, count: int) -> bytes:
-        """Exactly so many bytes."""
+        """Exactly this many bytes."""
         pieces = bytearray()
         while len(pieces) < count:
             try:

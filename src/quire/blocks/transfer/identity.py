@@ -20,16 +20,16 @@ _MOST_BYTES = 4096
 
 
 class TransferError(Exception):
-    """Blocks cannot be had from a peer, who may be anybody; says why."""
+    """Blocks cannot be fetched from a peer, which may be anyone; says why."""
 
 
 class TooSlow(TransferError):
-    """It has taken all the time that it had."""
+    """The peer has used up its time."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Digests of all that decides the bits of a block beside its text, by what each is of."""
+    """Digests of all that decides a block's bits beside its text, by part."""
 
     parts: Mapping[str, str]
 
@@ -56,7 +56,7 @@ class Identity:
 
 
 def hello_bytes(head: bytes) -> int:
-    """Bytes of a hello after its head; TransferError: this is none."""
+    """Length of a hello after its head; TransferError: it is not a hello."""
     if head[: len(MAGIC)] != MAGIC:
         raise TransferError("it is no Quire of this version")
     (length,) = struct.unpack_from("<I", head, len(MAGIC))

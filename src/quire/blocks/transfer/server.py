@@ -1,12 +1,12 @@
-"""A prefill engine's blocks, handed to whoever asks.
+"""Serves a prefill engine's blocks to other engines.
 
 After the hellos, any number of times::
 
-    uint32    blocks asked for, at most 4096
-    16 bytes  of each its name
+    uint32    blocks wanted, at most 4096
+    16 bytes  of each its hash
 
-and back, for each in order: a byte, 1 before its record (see ``quire.blocks.store.record``), or 0:
-it is not here. Integers are little-endian.
+and back, for each in order: a byte, 1 before its record (see ``quire.blocks.store.record``), or 0
+for a missing one. Integers are little-endian.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 import time
 
 from quire.blocks.store import RecordShelf
-from quire.blocks.transfer.connection import Connection
+from quire.blocks.transfer.connection import PeerConnection
 from quire.blocks.transfer.identity import Identity, TransferError
 from quire.core.errors import ConfigError
 
@@ -30,12 +30,12 @@ NAME_BYTES = 16
 MOST_NAMES = 4096
 _MOST_CONNECTIONS = 64
 _MOST_SECONDS = 60.0  # of a connection
-_SLOWEST_SECONDS = 5.0  # that an answer takes while others wait: by then its peer has given up
-_PARTING_SECONDS = 1.0  # for the thread of who is let go
+_SLOWEST_SECONDS = 5.0  # that an answer may take while others wait: by then its peer has given up
+_PARTING_SECONDS = 1.0  # for the thread of a peer that is dropped
 
 
-class _Peer:
-    """Somebody who is connected. since: when it began to ask, or to be answered."""
+class _ConnectedPeer:
+    """A connected peer. since: when its request, or its answer, began."""
 
     def __init__(self, wire: socket.socket, host: str) -> None:
         self.wire = wire
@@ -48,9 +48,9 @@ class _Peer:
 
 
 class BlockServer:
-    """Answers from a shelf, each peer in a thread. Listens from the beginning; to be closed.
+    """Answers from a record cache, each peer in a thread. Listens at once; must be closed.
 
-    Where all threads are taken, who has been silent for longest makes room for who comes.
+    If all threads are taken, the peer that has been silent for longest is dropped for a new one.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -62,19 +62,19 @@ class BlockServer:
             ) from error
         self.host, self.port = host, int(self._listener.getsockname()[1])
         self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
-        self._peers: set[_Peer] = set()  # changed by whole operations, in any thread
+        self._peers: set[_ConnectedPeer] = set()  # changed by whole operations, in any thread
         self.num_sent = 0  # records
 
     def start(self, shelf: RecordShelf, identity: Identity) -> None:
-        """Answer with what is on the shelf."""
+        """Answer with the records in ``shelf``."""
         arguments = [shelf, identity]
         threading.Thread(
             target=self._accept, args=arguments, name="quire-blocks", daemon=True
         ).start()
 
     def close(self) -> None:
-        """Let nobody in any more; who is being answered is answered."""
-        with contextlib.suppress(OSError):  # wakes who waits for the next one
+        """Accept no more peers; answers that have begun are finished."""
+        with contextlib.suppress(OSError):  # wakes ``accept``
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
@@ -87,12 +87,12 @@ class BlockServer:
             if not self._free.acquire(blocking=False) and not self._make_room():
                 wire.close()
                 continue
-            peer = _Peer(wire, str(address[0]))
+            peer = _ConnectedPeer(wire, str(address[0]))
             self._peers.add(peer)
             threading.Thread(target=self._serve, args=(peer, shelf, identity), daemon=True).start()
 
     def _make_room(self) -> bool:
-        """Let go who keeps a thread for nothing; whether there is one for another now."""
+        """Drop a peer that keeps a thread for nothing; whether a thread is free now."""
         late = time.monotonic() - _SLOWEST_SECONDS
         idle = [peer for peer in list(self._peers) if peer.asks or peer.since < late]
         if not idle:
@@ -102,21 +102,21 @@ class BlockServer:
             victim.wire.shutdown(socket.SHUT_RDWR)
         return self._free.acquire(timeout=_PARTING_SECONDS)
 
-    def _serve(self, peer: _Peer, shelf: RecordShelf, identity: Identity) -> None:
+    def _serve(self, peer: _ConnectedPeer, shelf: RecordShelf, identity: Identity) -> None:
         try:
-            with Connection(peer.wire, _MOST_SECONDS) as connection:
+            with PeerConnection(peer.wire, _MOST_SECONDS) as connection:
                 connection.greet(identity)
                 while True:
                     self._answer(peer, connection, shelf)
         except TransferError as error:
             logger.debug("blocks for %s: %s", peer.host, error)
-        except Exception:  # nobody's blocks are worth the thread's silence
+        except Exception:  # a silent thread costs more than these blocks
             logger.exception("blocks for %s", peer.host)
         finally:
             self._peers.discard(peer)
             self._free.release()
 
-    def _answer(self, peer: _Peer, connection: Connection, shelf: RecordShelf) -> None:
+    def _answer(self, peer: _ConnectedPeer, connection: PeerConnection, shelf: RecordShelf) -> None:
         peer.turn(asks=True)
         (count,) = QUESTION.unpack(connection.receive(QUESTION.size))
         if count > MOST_NAMES:

@@ -1,4 +1,4 @@
-"""What has been fetched from a prefill engine, until it is used."""
+"""Blocks fetched from a prefill engine, until they are used."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from quire.core.memory import BlockHash, Content
 
 
 class FetchedBlocks(RecordShelf):
-    """Records to read. What is computed here is not kept beside the pool.
+    """Records to read. Blocks computed here are kept in the pool alone.
 
-    num_unused: records that were given up before anybody read them.
+    num_unused: records that were evicted before they were read.
     """
 
     def __init__(self, form: RecordForm, size: int) -> None:
@@ -22,7 +22,7 @@ class FetchedBlocks(RecordShelf):
 
     @contextmanager
     def expecting(self, names: Sequence[BlockHash]) -> Iterator[None]:
-        """Blocks of a text, in order, are ``put`` meanwhile: its end is the first to make room."""
+        """Note that these blocks of a text are ``put`` meanwhile: its end makes room first."""
         with self._lock:
             self._order(reversed(names))
         try:
@@ -61,7 +61,7 @@ class FetchedBlocks(RecordShelf):
         self._count_unread(name)
 
     def room(self) -> int:
-        """None, for ever."""
+        """Never: nothing is written here."""
         return 0
 
     def _give_up(self, name: BlockHash) -> None:
@@ -74,4 +74,4 @@ class FetchedBlocks(RecordShelf):
             self.num_unused += 1
 
     def write(self, content: Content, parts: Sequence[bytes]) -> None:
-        """Not called: there is no room."""
+        """Not called, as there is no room."""

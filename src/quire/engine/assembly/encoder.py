@@ -28,7 +28,7 @@ from quire.models.config import ModelConfig
 from quire.models.encoder import EncoderModel
 from quire.models.files import read_object
 from quire.models.loader import load_encoder
-from quire.models.shape import CacheShape, Fields
+from quire.models.shape import CacheShape, ConfigFields
 from quire.text.tokenizer import Tokenizer, tells_types
 
 _NOT_FOR_ENCODERS = (
@@ -107,14 +107,14 @@ def _longest_of_texts(directory: Path, tokenizer: Tokenizer) -> int | None:
     path = directory / "sentence_bert_config.json"
     if not path.exists():
         return None
-    fields = Fields(read_object(path), str(path))
+    fields = ConfigFields(read_object(path), str(path))
     if fields.get("do_lower_case", bool, False) and tokenizer.encode("A") != tokenizer.encode("a"):
         raise ModelError(f"{path}: do_lower_case is for tokenizers that do it; this one does not")
     given = fields.values.get("max_seq_length")
     return None if given is None else fields.positive("max_seq_length")
 
 
-def _is_chance(fields: Fields) -> bool:
+def _is_chance(fields: ConfigFields) -> bool:
     """Whether a pair's score is the sigmoid of its logit, by sentence-transformers' fields."""
     given = fields.values.get("sentence_transformers")
     name = given.get("activation_fn") if isinstance(given, Mapping) else None

@@ -24,6 +24,7 @@ from quire.capabilities.speculation import speculation_of
 from quire.capabilities.speculation.model import DraftModel
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
+from quire.core.memory import BlockSource
 from quire.core.protocol import Pooler, RecoveryCosts
 from quire.engine.assembly.defaults import default_sampling
 from quire.engine.assembly.draft import draft_share, load_draft
@@ -54,7 +55,12 @@ from quire.engine.assembly.ranks.team import Team
 from quire.engine.assembly.recording import record
 from quire.engine.assembly.renewal import renewal
 from quire.engine.assembly.store import check_store, describe_store, open_store
-from quire.engine.assembly.transfer import begin_transfer, describe_transfer, listen_for_decoders
+from quire.engine.assembly.transfer import (
+    Transfer,
+    begin_transfer,
+    describe_transfer,
+    listen_for_decoders,
+)
 from quire.engine.capabilities import Capabilities
 from quire.engine.capacity import Capacity, fill, limits_of, size_of
 from quire.engine.config import (
@@ -136,12 +142,7 @@ def _build(
     with runtime.start_up_lock():
         loaded = _load(config, directory, tokenizer, runtime, team, engines)
         model, draft, dtype, cache, limits, adapters, _, waiting_bytes = loaded
-        forms = forms_of(runtime.kernels, model, dtype)
-        store = open_store(config, directory, limits, cache, forms)
-        transfer, fetched = begin_transfer(config, server, directory, limits, cache, forms)
-        fetch_on_all(team, transfer)
-        part = fetched or store
-        source = part if team is None or part is None else SharedSource(part)
+        store, transfer, source = _blocks_outside(config, directory, loaded, runtime, server, team)
         weights = None if adapters is None else adapters.weights
         executor = runtime.executor(model, limits, dtype, draft, weights, source)
     costs = _recovery_costs(config, runtime, store)
@@ -176,6 +177,24 @@ def _build(
         events.start(config.block_size, limits.windows)
     release_threads()  # it may run in another thread than this one
     return engine, capacity
+
+
+def _blocks_outside(
+    config: EngineConfig,
+    directory: Path,
+    loaded: _Loaded,
+    runtime: DeviceRuntime,
+    server: BlockServer | None,
+    team: Team | None,
+) -> tuple[DiskStore | Tiers | None, Transfer | None, BlockSource | None]:
+    """Where blocks are kept, who hands them over, and what the scheduler fetches from."""
+    cache, limits = loaded.cache, loaded.limits
+    forms = forms_of(runtime.kernels, loaded.model, loaded.kv_dtype)
+    store = open_store(config, directory, limits, cache, forms)
+    transfer, fetched = begin_transfer(config, server, directory, limits, cache, forms)
+    fetch_on_all(team, transfer)
+    part = fetched or store
+    return store, transfer, part if team is None or part is None else SharedSource(part)
 
 
 class _Loaded(NamedTuple):

@@ -12,7 +12,7 @@ from quire.engine.config import EngineConfig
 from quire.models.config import ModelConfig
 from quire.models.dense import Dense, read_dense
 from quire.models.files import read_json
-from quire.models.shape import Fields, read_fields
+from quire.models.shape import ConfigFields, read_fields
 from quire.text.added_tokens import content_of, read_settings
 from quire.text.tokenizer import Tokenizer
 
@@ -148,7 +148,7 @@ def _read_pooling(directory: Path) -> tuple[Pooling, str]:
     )
 
 
-def _shorter(fields: Fields) -> Sequence[int] | None:
+def _shorter(fields: ConfigFields) -> Sequence[int] | None:
     """See ``Pooler.shorter``; vLLM's names."""
     lengths = fields.get("matryoshka_dimensions", list, [])
     if not all(type(length) is int and length > 0 for length in lengths):
@@ -170,7 +170,7 @@ def _ending(directory: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
     return () if end is None or tokenizer.encode("a")[-1:] == [end] else (end,)
 
 
-def _classes(fields: Fields, tokenizer: Tokenizer) -> tuple[int, int] | None:
+def _classes(fields: ConfigFields, tokenizer: Tokenizer) -> tuple[int, int] | None:
     """See ``Pooler.classes``; vLLM's name for it."""
     names = fields.get("classifier_from_token", list, [])
     if not names:

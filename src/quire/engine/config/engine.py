@@ -1,332 +1,423 @@
-"""The settings of an engine."""
+"""The settings of an engine, in vLLM's names: a frozen value, of which flags are made."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from quire.blocks.events.config import KVEventsConfig, check_kv_events
 from quire.blocks.store.config import STORE_SIZE, check_store
-from quire.blocks.transfer.config import KVTransferConfig, check_transfer
+from quire.blocks.transfer.config import ROLES, KVTransferConfig, check_transfer
 from quire.capabilities.adapters.config import MOST_ADAPTERS, LoraModule
 from quire.capabilities.speculation.config import SpeculativeConfig
 from quire.core.errors import ConfigError
 from quire.core.settings import (
+    QUANTIZATIONS,
     check_count,
     check_known,
-    check_number,
+    check_one_of,
     check_quantization,
-    parse_bytes,
-    parse_object,
+    check_settings,
     setting,
 )
-from quire.engine.config.device import check_device
-from quire.engine.config.model_options import check_pooler, check_window, checked_generation_config
 from quire.engine.config.neutral import without_neutral
-from quire.engine.config.parallel import check_parallel
+
+_MOST_RANKS = 64
+_MOST_SEQS = 2**24  # a batch has an entry for each
+_MOST_SECONDS = 2**31
+_POOLING = ("LAST", "MEAN", "CLS", "MAX")
+
+NO_RANKS_ON_GPU = "tensor_parallel_size above 1 needs device cpu: ranks compute on CPUs only"
+NO_ADAPTERS_ON_GPU = "enable_lora needs device cpu: adapters compute on CPUs only"
+NO_DRAFT_MODEL_ON_GPU = (
+    "speculative_config: a draft model computes on CPUs only: choose device cpu, or method suffix"
+)
+NO_EXPERTS_FILE_ON_GPU = "experts_path: on a GPU, experts are in its memory; leave it out"
+
+_model = partial(setting, section="model")
+_device = partial(setting, section="device")
+_memory = partial(setting, section="memory")
+_scheduling = partial(setting, section="scheduling")
+_speculation = partial(setting, section="speculation")
+_adapters = partial(setting, section="adapters")
+_sessions = partial(setting, section="streaming sessions")
+_parallel = partial(setting, section="parallelism")
+_outside = partial(setting, section="blocks outside the pool")
+_observing = partial(setting, section="observing")
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What to serve and in how much memory. ``help`` in a field's metadata says what it does."""
+    """What to serve and in how much memory. A field's metadata says what it does."""
 
-    model: str | None = setting(
+    # -- model -----------------------------------------------------------------------------
+
+    model: str | None = _model(
         None,
-        "directory of the model, its Hugging Face name, or a GGUF file: a path, or the name and "
-        "which file, as NAME:Q4_K_M (default: the small demonstration model inside the package)",
+        "directory of the model, its Hugging Face name, or a GGUF file (a path, or NAME:Q4_K_M "
+        "for one of a repository's files) (default: the small demonstration model inside the "
+        "package)",
+        value="MODEL",
     )
-    revision: str | None = setting(None, "branch, tag or commit of a Hugging Face model")
-    tokenizer: str | None = setting(
-        None, "directory or Hugging Face name of the tokenizer (default: the model's own)"
+    revision: str | None = _model(
+        None, "branch, tag or commit of a Hugging Face model", value="REVISION"
     )
-    download_dir: str | None = setting(
-        None, "directory for what is downloaded from Hugging Face (default: its own cache)"
+    tokenizer: str | None = _model(
+        None,
+        "directory or Hugging Face name of the tokenizer (default: the model's own)",
+        value="NAME",
     )
-    hf_overrides: Mapping[str, Any] | None = setting(
-        None, "JSON object over the fields of the model's config.json"
+    download_dir: str | None = _model(
+        None,
+        "directory for downloads from Hugging Face (default: Hugging Face's cache)",
+        value="DIRECTORY",
     )
-    chat_template: str | None = setting(
-        None, "file with a Jinja chat template to use in place of the model's, or the template"
-    )
-    generation_config: str = setting(
+    dtype: str = _model(
         "auto",
-        "what sampling parameters are that a request leaves out: auto, as the model's "
-        "generation_config.json says; none (or vllm), as OpenAI's API does; or another directory "
-        "with such a file",
+        "type of weights and activations; auto: the checkpoint's",
+        choices=("auto", "float32", "float", "bfloat16", "float16", "half"),
     )
-    override_generation_config: Mapping[str, Any] | None = setting(
-        None, 'JSON object over these sampling parameters: {"temperature": 0.5}'
+    quantization: str | None = _model(
+        None,
+        "round weights while loading: int8; int4, in groups; w8a8 and w4a8 round activations to "
+        "int8 too (default: as the checkpoint stores them, quantised ones included)",
+        choices=QUANTIZATIONS,
+        common=True,
     )
-    device: str = setting("auto", "what computes: auto (a GPU, if one can be used), cpu or cuda")
-    cpu_isa: str = setting(
+    max_model_len: int | None = _model(
+        None,
+        "longest prompt plus output (default: what the model and the KV pool allow; no limit with "
+        "a window)",
+        low=1,
+        unit="tokens",
+        common=True,
+    )
+    window: int | None = _model(
+        None,
+        "attend to this many latest tokens only: a sequence can then go on for ever, in a fixed "
+        "number of KV blocks (default: as the model says)",
+        low=1,
+        unit="tokens",
+    )
+    attention_sinks: int = _model(
+        0,
+        "first tokens of a sequence that are attended to beside the window (StreamingLLM)",
+        low=0,
+        unit="tokens",
+    )
+    experts_path: str | None = _model(
+        None,
+        "directory on a disk for a file with a mixture's experts, for mixtures that do not fit in "
+        "memory: the system reads experts as they are chosen, and caches them in free memory. The "
+        "file has no name and is gone when the server ends (default: experts are in memory)",
+        value="DIRECTORY",
+    )
+    hf_overrides: Mapping[str, Any] | None = _model(
+        None, "fields that replace those of the model's config.json"
+    )
+    chat_template: str | None = _model(
+        None,
+        "Jinja chat template in place of the model's: a file, or the template itself",
+        value="TEMPLATE",
+    )
+    generation_config: str = _model(
         "auto",
-        "instructions that the kernels in main memory use: auto, the best that this machine has; "
-        "or amx, avx512_bf16, avx512, avx2 or portable (on ARM: neon_i8mm, neon_dot or neon), "
-        "which is refused where it cannot run",
+        "source of the sampling parameters that a request leaves out: auto, the model's "
+        "generation_config.json; none (or vllm), OpenAI's defaults; or a directory with such a "
+        "file",
+        value="{auto,none,DIRECTORY}",
     )
-    dtype: str = setting(
-        "auto", "of weights and activations: auto (the checkpoint's), float32, bfloat16 or float16"
+    override_generation_config: Mapping[str, Any] | None = _model(
+        None, 'sampling parameters that replace those: {"temperature": 0.5}'
     )
-    kv_cache_dtype: str = setting(
+    pooler_config: Mapping[str, Any] | None = _model(
+        None,
+        f"how prompts become embeddings: pooling_type ({', '.join(_POOLING)}), normalize (true or "
+        "false), dimensions (length of the vectors) (default: as the model's modules.json says; "
+        "without one LAST, or MEAN for an encoder, normalized)",
+    )
+    seed: int = _model(0, "seed from which requests without one get theirs", value="N")
+
+    # -- device ----------------------------------------------------------------------------
+
+    device: str = _device(
         "auto",
-        "of the KV cache: auto (the model's dtype), float32, bfloat16, float16, or int8 or, on a "
-        "GPU, fp8 (e4m3) with a scale for each key and value",
+        "where to compute; auto: on a GPU if there is a usable one",
+        choices=("auto", "cpu", "cuda"),
+        common=True,
     )
-    quantization: str | None = setting(
+    threads: int | None = _device(
         None,
-        "round weights as they are loaded: int8; int4, by groups; or w8a8 or w4a8, which multiply "
-        "them by activations that are rounded to int8 as well (default: as they are stored, in "
-        "checkpoints that others have rounded too)",
+        "threads that compute (default: the cores that this process may use, within its cgroup's "
+        "quota)",
+        low=1,
+        value="N",
+        common=True,
     )
-    experts_path: str | None = setting(
+    cpu_isa: str = _device(
+        "auto",
+        "instruction set of the CPU kernels: auto, the best that this machine can run; amx, "
+        "avx512_bf16, avx512, avx2 or portable; on ARM neon_i8mm, neon_dot or neon. One that "
+        "cannot run here is an error",
+        value="ISA",
+    )
+    enforce_eager: bool = _device(
+        False, "launch every GPU kernel by itself, instead of replaying decode steps as CUDA graphs"
+    )
+    async_scheduling: bool | None = _device(
         None,
-        "directory for a file with a mixture's experts, which the system reads as they are chosen "
-        "and keeps in the memory that is left: for mixtures that do not fit. On a disk; the file "
-        "has no name and ends with the server (default: experts are in memory)",
+        "plan and launch a step while the GPU still computes the one before, where the plan does "
+        "not depend on its result; outputs are the same (default: on, on a GPU)",
     )
-    pooler_config: Mapping[str, Any] | None = setting(
+
+    # -- memory ----------------------------------------------------------------------------
+
+    kv_cache_memory_bytes: int | None = _memory(
         None,
-        "JSON object: how prompts become embeddings. pooling_type is LAST, MEAN, CLS or MAX; "
-        "normalize, true or false; dimensions, how long vectors are (default: as the model's "
-        "modules.json says, or else LAST, of an encoder MEAN, normalized)",
+        "size of the KV pool, such as 512MiB or 4G (default: half of the free memory, or what "
+        "max_num_seqs sequences of full length need, if that is less; on a GPU what "
+        "gpu_memory_utilization leaves)",
+        unit="bytes",
+        common=True,
     )
-    max_model_len: int | None = setting(
-        None,
-        "longest prompt plus output, in tokens (default: what model and KV pool allow; with a "
-        "window, no limit)",
+    gpu_memory_utilization: float = _memory(
+        0.9,
+        "share of a GPU's memory that weights, KV pool and computing may take together",
+        value="SHARE",
     )
-    window: int | None = setting(
-        None,
-        "tokens that each token sees, itself included: a sequence may then go on for ever, in a "
-        "fixed number of KV blocks (default: as the model says)",
+    kv_cache_dtype: str = _memory(
+        "auto",
+        "type of the KV cache; auto: the model's. int8 and fp8 (e4m3, GPUs only) keep a scale for "
+        "each key and value",
+        choices=("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
     )
-    attention_sinks: int = setting(
-        0, "first tokens of a sequence that its tokens see beside the window (StreamingLLM)"
+    block_size: int = _memory(
+        16, "size of a KV block; multiples of 16 are fastest on CPUs", low=1, unit="tokens"
     )
-    block_size: int = setting(16, "tokens in a KV block; on CPUs multiples of 16 are fastest")
-    kv_cache_memory_bytes: int | None = setting(
-        None,
-        "size of the KV pool in bytes; 512MiB, 4G and the like are understood (default: half of "
-        "the free memory, or what max_num_seqs full-length sequences need, if that is less; on a "
-        "GPU, what gpu_memory_utilization leaves)",
+    enable_prefix_caching: bool | None = _memory(
+        None, "reuse KV blocks of equal prompt prefixes (default: on, if the model can)"
     )
-    gpu_memory_utilization: float = setting(
-        0.9, "share of a GPU's memory that weights, KV pool and computing may take together"
-    )
-    warm_up: bool | None = setting(
+    warm_up: bool | None = _memory(
         None,
         "touch the KV pool's memory at the start, so that no prompt waits for the system to map "
-        "it; what is not touched is not taken before it is used (default: where it serves)",
+        "it; without, memory is taken when it is first used (default: on in a server)",
     )
-    enforce_eager: bool = setting(
-        False, "launch every GPU kernel by itself, where decode steps could be replayed as graphs"
+    preemption_mode: str = _memory(
+        "auto",
+        "what happens to the KV blocks of a preempted sequence; auto: the cheaper of the two",
+        choices=("auto", "swap", "recompute"),
     )
-    async_scheduling: bool | None = setting(
+    swap_space: float = _memory(
+        0.0,
+        "host memory for the blocks of preempted sequences; 0: they are recomputed",
+        low=0,
+        high=2**20,
+        unit="GiB",
+    )
+    swap_path: str | None = _memory(
         None,
-        "plan and launch a step while the GPU computes the one before, wherever that does not "
-        "depend on what is being computed; texts are the same (default: on, on a GPU)",
+        "directory for the swap file of a CPU engine (default: the system's directory for "
+        "temporary files)",
+        value="DIRECTORY",
     )
-    speculative_config: Mapping[str, Any] | None = setting(
-        None,
-        "JSON object: guess tokens, and verify several in one step; texts stay the same. method is "
-        "auto, ngram, suffix or draft; num_speculative_tokens is the most for a sequence in one "
-        "step, 1 to 16; model is a smaller one that guesses. auto is recommended, and not the "
-        "default before it costs no batch anything on more kinds of machine (default: none)",
+
+    # -- scheduling ------------------------------------------------------------------------
+
+    max_num_seqs: int = _scheduling(
+        128, "most sequences that run at once", low=1, high=_MOST_SEQS, value="N", common=True
     )
-    max_num_seqs: int = setting(128, "most sequences that run at once")
-    max_num_batched_tokens: int = setting(
-        2048, "most tokens computed in one step; longer prompts are prefilled in chunks"
-    )
-    enable_lora: bool = setting(
-        False, "serve adapters (LoRA) beside the model: requests name them as they name models"
-    )
-    lora_modules: Sequence[str] = setting(
-        (), 'adapters to serve, each as NAME=DIRECTORY, or {"name": ..., "path": ..., '
-        '"base_model_name": ...}; may be given several times',
-    )  # fmt: skip
-    max_loras: int = setting(
-        1, "most different adapters that run at once; requests for more of them wait"
-    )
-    max_lora_rank: int = setting(16, "largest rank that an adapter may have")
-    max_cpu_loras: int | None = setting(
-        None, "adapters that are kept in memory; others are read again when they are asked for "
-        "(default: max_loras)",
-    )  # fmt: skip
-    max_num_sessions: int = setting(
-        128, "most streaming sessions that are open at once, busy or idle"
-    )
-    max_sessions_per_client: int | None = setting(
-        None, "most of them that one client of a server may have (default: half of them)"
-    )
-    session_timeout: float = setting(
-        1800.0, "seconds after which a session that nobody uses is closed; 0: never"
-    )
-    enable_prefix_caching: bool | None = setting(
-        None, "reuse the KV blocks of equal prompt beginnings (default: on, where the model can)"
-    )
-    kv_events_config: Mapping[str, Any] | None = setting(
-        None,
-        "JSON object: tell routers over ZeroMQ which blocks the prefix cache holds, as vLLM does: "
-        "enable_kv_cache_events, publisher, endpoint, replay_endpoint, topic ... (default: no)",
-    )
-    max_num_waiting: int = setting(
+    max_num_batched_tokens: int = _scheduling(
         2048,
-        "most requests that a server lets wait to be let in, each prompt counting as one; more are "
-        "told to come again later (429)",
+        "most tokens that one step computes; longer prompts are prefilled in chunks",
+        low=1,
+        unit="tokens",
     )
-    max_queue_time: float | None = setting(
-        None,
-        "seconds after which a request that has not been let in ends with an error (503) "
-        "(default: never)",
-    )
-    scheduling_policy: str = setting(
+    scheduling_policy: str = _scheduling(
         "fcfs",
-        "who goes first: fcfs; priority (by the requests' priority, then arrival); or fair (the "
-        "client that has been served the fewest tokens)",
+        "order of waiting requests: fcfs, by arrival; priority, by the requests' priority, then "
+        "arrival; fair, the client that has been served the fewest tokens",
+        choices=("fcfs", "priority", "fair"),
     )
-    preemption_mode: str = setting(
-        "auto", "what happens to who must give way: swap, recompute, or auto, the cheaper one"
+    max_num_waiting: int = _scheduling(
+        2048,
+        "most requests that may wait in a server's queue, each prompt counting as one; further "
+        "ones are refused with status 429",
+        low=1,
+        value="N",
     )
-    swap_space: float = setting(0.0, "GiB of host blocks to swap to; 0 leaves recomputing")
-    swap_path: str | None = setting(
-        None, "directory for the swap file of a CPU engine (default: the system's for temporaries)"
-    )
-    kv_store: str | None = setting(
+    max_queue_time: float | None = _scheduling(
         None,
-        "directory for KV blocks that outlive the pool and the process: prompts whose beginnings "
-        "are known there are fetched where that takes less time than computing them. Engines on "
-        "one machine may share it (default: none)",
+        "longest time that a request may wait for admission; then it ends with status 503 "
+        "(default: no limit)",
+        low=0.001,
+        high=_MOST_SECONDS,
+        unit="seconds",
     )
-    kv_store_size: float = setting(
-        STORE_SIZE, "GiB that all blocks in kv_store may take; the least recently used go first"
-    )
-    kv_offloading_size: float | None = setting(
+
+    # -- speculation -----------------------------------------------------------------------
+
+    speculative_config: Mapping[str, Any] | None = _speculation(
         None,
-        "GiB of main memory for KV blocks that leave the pool, fetched back where that takes less "
-        "time than computing them; the least recently used go first. More than the pool, whose "
-        "blocks lie there too. On a CPU, whose pool is main memory itself, a larger pool does the "
-        "same for less; not for GPUs yet (default: none)",
+        'speculative decoding, with the same outputs: {"method": "auto"} is recommended. method: '
+        "auto, ngram, suffix or draft; model: a smaller model that drafts; num_speculative_tokens: "
+        "most draft tokens of a sequence in a step, 1 to 16 (default: none)",
+        common=True,
     )
-    role: str = setting(
+
+    # -- adapters --------------------------------------------------------------------------
+
+    enable_lora: bool = _adapters(
+        False, "serve LoRA adapters beside the model: requests name one as their model"
+    )
+    lora_modules: Sequence[str] = _adapters(
+        (),
+        "adapters to serve, each as NAME=DIRECTORY or as a JSON object "
+        '{"name": …, "path": …, "base_model_name": …}; may be repeated',
+        value="NAME=DIRECTORY",
+    )
+    max_loras: int = _adapters(
+        1, "most adapters that run at once; requests for further ones wait", value="N"
+    )
+    max_lora_rank: int = _adapters(16, "largest rank of an adapter", value="N")
+    max_cpu_loras: int | None = _adapters(
+        None,
+        "adapters that are kept in memory; others are read again when a request names them "
+        "(default: max_loras)",
+        value="N",
+    )
+
+    # -- streaming sessions ----------------------------------------------------------------
+
+    max_num_sessions: int = _sessions(
+        128, "most streaming sessions that are open at once, busy or idle", low=1, value="N"
+    )
+    max_sessions_per_client: int | None = _sessions(
+        None, "most sessions of one client (default: half of max_num_sessions)", value="N"
+    )
+    session_timeout: float = _sessions(
+        1800.0,
+        "close a session that was idle for this long; 0: never",
+        low=0,
+        high=_MOST_SECONDS,
+        unit="seconds",
+    )
+
+    # -- parallelism -----------------------------------------------------------------------
+
+    tensor_parallel_size: int = _parallel(
+        1,
+        "ranks: processes that hold a part of every layer each, and compute every step together",
+        low=1,
+        high=_MOST_RANKS,
+        value="N",
+    )
+    distributed_executor_backend: str | None = _parallel(
+        None,
+        "how ranks are started: mp, as processes of this machine or of nnodes machines; ray, as "
+        "actors of a Ray cluster; uni, none beside this process (default: mp)",
+        choices=("mp", "ray", "uni"),
+    )
+    nnodes: int = _parallel(1, "machines with ranks, each with the same number", low=1, value="N")
+    node_rank: int = _parallel(
+        0,
+        "number of this machine; 0 serves, the others run quire serve --headless",
+        low=0,
+        value="N",
+    )
+    master_addr: str = _parallel(
+        "127.0.0.1", "address of machine 0, for the others to connect to", value="ADDRESS"
+    )
+    master_port: int = _parallel(
+        29501, "port of machine 0 that the others connect to", low=1, high=65535, value="PORT"
+    )
+    distributed_timeout_seconds: float = _parallel(
+        60.0,
+        "longest time that a rank may take to answer before the engine ends with an error",
+        low=1,
+        high=86400,
+        unit="seconds",
+    )
+
+    # -- blocks outside the pool -----------------------------------------------------------
+
+    kv_store: str | None = _outside(
+        None,
+        "directory for KV blocks that survive eviction and restarts: cached prompt prefixes are "
+        "fetched from there if that is faster than computing them. Engines on one machine may "
+        "share it (default: none)",
+        value="DIRECTORY",
+    )
+    kv_store_size: float = _outside(
+        STORE_SIZE,
+        "most space that blocks in kv_store may take; the least recently used are evicted",
+        low=2.0**-10,
+        high=2**30,
+        unit="GiB",
+    )
+    kv_offloading_size: float | None = _outside(
+        None,
+        "main memory for KV blocks that are evicted from the pool, fetched if that is faster than "
+        "computing them. It must be larger than the pool, whose blocks are there too. On a CPU a "
+        "larger pool does the same for less; not for GPUs yet (default: none)",
+        low=2.0**-10,
+        high=2**16,
+        unit="GiB",
+    )
+    role: str = _outside(
         "both",
-        "prefill: compute prompts, and hand their KV blocks to other engines; decode: fetch the "
-        "blocks of prompts from those, as requests say; both: neither",
+        "disaggregated prefill: prefill, compute prompts and send their KV blocks to other "
+        "engines; decode, fetch the blocks of prompts from those, as requests say; both, neither "
+        "of the two",
+        choices=ROLES,
     )
-    kv_transfer_config: Mapping[str, Any] | None = setting(
-        None, "JSON object, of a role: kv_ip, kv_port, kv_buffer_size, timeout (default: {})"
+    kv_transfer_config: Mapping[str, Any] | None = _outside(
+        None, "how a role sends or fetches blocks: kv_ip, kv_port, kv_buffer_size, timeout"
     )
-    threads: int | None = setting(
+    kv_events_config: Mapping[str, Any] | None = _outside(
         None,
-        "threads that compute (default: the cores that this process may use, its cgroup's quota "
-        "included)",
+        "publish over ZeroMQ which blocks the prefix cache holds, as vLLM does, for routers: "
+        "enable_kv_cache_events, publisher, endpoint, replay_endpoint, topic, … (default: none)",
     )
-    record_trace: str | None = setting(
+
+    # -- observing -------------------------------------------------------------------------
+
+    record_trace: str | None = _observing(
         None,
-        "file for a trace of all requests, to be simulated later: times, lengths and keyed hashes "
-        "of blocks, no text",
+        "write a trace of all requests, for quire simulate: times, lengths and keyed hashes of "
+        "blocks, no text",
+        value="FILE",
     )
-    record_steps: str | None = setting(
-        None, "file for a CSV of all steps: what each had to do, and its seconds"
-    )
-    seed: int = setting(0, "decides the seeds of requests that bring none")
-    tensor_parallel_size: int = setting(
-        1, "processes (ranks) that hold a part of the model each and compute every step together"
-    )
-    distributed_executor_backend: str | None = setting(
-        None,
-        "how ranks are started: mp, as processes of this machine, or of nnodes machines; ray, as "
-        "actors of a Ray cluster (default: mp)",
-    )
-    nnodes: int = setting(1, "machines that the ranks are on, the same number on each")
-    node_rank: int = setting(
-        0, "which of them this one is; 0 serves, the others run quire serve --headless"
-    )
-    master_addr: str = setting("127.0.0.1", "address of machine 0, where the others find it")
-    master_port: int = setting(29501, "port of machine 0 where it waits for the others")
-    distributed_timeout_seconds: float = setting(
-        60.0, "seconds that a rank may take to answer before the engine ends with an error"
+    record_steps: str | None = _observing(
+        None, "write a CSV of all steps: what each computed, and how long it took", value="FILE"
     )
 
     def __post_init__(self) -> None:
-        for name, most in _COUNTS.items():
-            check_count(name, getattr(self, name), high=most)
-        for name in _OBJECTS:
-            object.__setattr__(self, name, parse_object(name, getattr(self, name)) or None)
-        check_pooler(self.pooler_config or {})
-        source = checked_generation_config(self.generation_config)
-        object.__setattr__(self, "generation_config", source)
+        check_quantization("quantization", self.quantization)  # its error says more
         check_count("threads", self.threads, 1, most_threads())
-        check_quantization("quantization", self.quantization)
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                names = ", ".join(filter(None, allowed))
-                raise ConfigError(f"{name} must be one of {names}; got {getattr(self, name)!r}")
-        space = self.swap_space
-        check_number("swap_space", space, 0, 2**20, "GiB")
-        if self.preemption_mode == "swap" and not space:
-            raise ConfigError('preemption_mode "swap" needs a swap_space above 0')
-        if self.preemption_mode == "recompute" and space:
-            raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
-        if self.swap_path is not None and not space:
-            raise ConfigError("swap_path needs a swap_space above 0")
-        check_store(self)
-        self._check_sessions()
-        check_number("max_queue_time", self.max_queue_time, 0.001, 2**31, "seconds")
-        check_window(self.window, self.attention_sinks, self.block_size)
-        check_device(self)
-        self._check_speculation()
-        self._check_adapters()
-        check_kv_events(self)
-        check_parallel(self)
-        check_transfer(self)
-        size = self.kv_cache_memory_bytes
-        if size is not None:
-            object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ConfigError(f"seed must be an integer, got {self.seed!r}")
-
-    def _check_sessions(self) -> None:
+        check_settings(self)
+        object.__setattr__(self, "lora_modules", tuple(self.lora_modules))
+        if self.generation_config == "vllm":
+            object.__setattr__(self, "generation_config", "none")
+        _check_model(self)
+        _check_device(self)
+        _check_memory(self)
+        _check_speculation(self)
+        _check_adapters(self)
         check_count(
             "max_sessions_per_client", self.max_sessions_per_client, 1, self.max_num_sessions
         )
-        if self.session_timeout is None:
-            raise ConfigError("session_timeout must be a number of seconds; 0 is never")
-        check_number("session_timeout", self.session_timeout, 0, 2**31, "seconds")
-
-    def _check_speculation(self) -> None:
-        speculation = self.speculation
-        if speculation is None or not speculation.has_draft_model:
-            return
-        if speculation.model is None and self.model is not None:
-            raise ConfigError(
-                'speculative_config: method "draft" needs a model: {"method": "draft", "model": '
-                "a directory or Hugging Face name}"
-            )
-        if self.device == "cuda":
-            raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
-
-    def _check_adapters(self) -> None:
-        object.__setattr__(self, "lora_modules", tuple(self.lora_modules))
-        if not self.enable_lora:
-            for name in ("lora_modules", "max_loras", "max_lora_rank", "max_cpu_loras"):
-                if getattr(self, name) != getattr(EngineConfig, name):
-                    raise ConfigError(f"{name} does nothing without enable_lora")
-            return
-        check_count("max_loras", self.max_loras, 1, MOST_ADAPTERS)
-        check_count("max_lora_rank", self.max_lora_rank, 1, 512)
-        check_count("max_cpu_loras", self.max_cpu_loras, self.max_loras, MOST_ADAPTERS)
-        names = [module.name for module in self.adapters]
-        if len(set(names)) < len(names):
-            raise ConfigError(f"lora_modules: two adapters are called alike: {', '.join(names)}")
-        if self.device == "cuda":
-            raise ConfigError(NO_ADAPTERS_ON_GPU)
+        _check_ranks(self)
+        check_store(self)
+        check_kv_events(self)
+        check_transfer(self)
 
     @cached_property
     def kv_events(self) -> KVEventsConfig | None:
-        """``kv_events_config``, checked; None: nobody is told."""
+        """``kv_events_config``, checked; None: no events are published."""
         config = KVEventsConfig.of(self.kv_events_config or {})
         return config if config.publishes else None
 
@@ -358,33 +449,119 @@ def most_threads() -> int:
     return min(1024, 4 * (os.cpu_count() or 1))
 
 
-NO_DRAFT_MODEL_ON_GPU = (
-    "speculative_config: a draft model computes on CPUs only: choose device cpu, or method suffix"
-)
+# -- what settings need of each other ----------------------------------------------------------
 
-_OBJECTS = (
-    "hf_overrides",
-    "override_generation_config",
-    "speculative_config",
-    "pooler_config",
-    "kv_events_config",
-    "kv_transfer_config",
-)
-NO_ADAPTERS_ON_GPU = "enable_lora: adapters compute on CPUs only: choose device cpu"
 
-_COUNTS = {
-    "block_size": None,
-    "max_num_seqs": 2**24,  # a batch has an entry for each
-    "max_num_batched_tokens": None,
-    "max_model_len": None,
-    "max_num_sessions": None,
-    "max_num_waiting": None,
-    "window": None,
-}
-_CHOICES: Mapping[str, tuple[str | None, ...]] = {
-    "device": ("auto", "cpu", "cuda"),
-    "scheduling_policy": ("fcfs", "priority", "fair"),
-    "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
-    "preemption_mode": ("auto", "swap", "recompute"),
-    "distributed_executor_backend": (None, "mp", "ray", "uni"),
-}
+def _check_model(config: EngineConfig) -> None:
+    source = config.generation_config
+    if source not in ("auto", "none") and not Path(source).is_dir():
+        raise ConfigError(
+            f"generation_config must be auto, none, vllm or a directory; got {source!r}"
+        )
+    _check_pooler(config.pooler_config or {})
+    if config.window is None and config.attention_sinks:
+        raise ConfigError("attention_sinks needs a window")
+    if config.window is not None and config.window < config.block_size:
+        raise ConfigError(
+            f"window must be at least block_size, {config.block_size}; got {config.window}"
+        )
+
+
+def _check_pooler(given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if name == "pooling_type":
+            check_one_of("pooler_config: pooling_type", value, _POOLING)
+        elif name == "normalize":
+            if not isinstance(value, bool):
+                raise ConfigError("pooler_config: normalize must be true or false")
+        elif name == "dimensions":
+            check_count("pooler_config: dimensions", value)
+        else:
+            raise ConfigError(
+                f"pooler_config: unknown option {name}; known: pooling_type, normalize, dimensions"
+            )
+
+
+def _check_device(config: EngineConfig) -> None:
+    """ConfigError if a setting does nothing on the device."""
+    if not isinstance(config.cpu_isa, str):  # the kernels know which there are
+        raise ConfigError(f"cpu_isa must be a name, got {config.cpu_isa!r}")
+    share = config.gpu_memory_utilization
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+        raise ConfigError(f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}")
+    if config.device == "cpu":
+        if config.kv_cache_dtype == "fp8":
+            raise ConfigError('kv_cache_dtype "fp8" needs a GPU; "int8" takes as little memory')
+        for name in ("gpu_memory_utilization", "enforce_eager", "async_scheduling"):
+            value = getattr(config, name)
+            if value and value != getattr(EngineConfig, name):
+                raise ConfigError(f'{name} does nothing with device "cpu"')
+    if config.device == "cuda":
+        if config.cpu_isa != "auto":
+            raise ConfigError('cpu_isa does nothing with device "cuda"')
+        if config.swap_path is not None:
+            raise ConfigError(
+                'swap_path does nothing with device "cuda", which swaps to main memory'
+            )
+        if config.experts_path is not None:
+            raise ConfigError(NO_EXPERTS_FILE_ON_GPU)
+
+
+def _check_memory(config: EngineConfig) -> None:
+    space = config.swap_space
+    if config.preemption_mode == "swap" and not space:
+        raise ConfigError('preemption_mode "swap" needs a swap_space above 0')
+    if config.preemption_mode == "recompute" and space:
+        raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
+    if config.swap_path is not None and not space:
+        raise ConfigError("swap_path needs a swap_space above 0")
+
+
+def _check_speculation(config: EngineConfig) -> None:
+    speculation = config.speculation
+    if speculation is None or not speculation.has_draft_model:
+        return
+    if speculation.model is None and config.model is not None:
+        raise ConfigError(
+            'speculative_config: method "draft" needs a model: {"method": "draft", "model": '
+            "a directory or Hugging Face name}"
+        )
+    if config.device == "cuda":
+        raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
+
+
+def _check_adapters(config: EngineConfig) -> None:
+    if not config.enable_lora:
+        for name in ("lora_modules", "max_loras", "max_lora_rank", "max_cpu_loras"):
+            if getattr(config, name) != getattr(EngineConfig, name):
+                raise ConfigError(f"{name} does nothing without enable_lora")
+        return
+    check_count("max_loras", config.max_loras, 1, MOST_ADAPTERS)
+    check_count("max_lora_rank", config.max_lora_rank, 1, 512)
+    check_count("max_cpu_loras", config.max_cpu_loras, config.max_loras, MOST_ADAPTERS)
+    names = [module.name for module in config.adapters]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"lora_modules: two adapters have the same name: {', '.join(names)}")
+    if config.device == "cuda":
+        raise ConfigError(NO_ADAPTERS_ON_GPU)
+
+
+def _check_ranks(config: EngineConfig) -> None:
+    size, nodes = config.tensor_parallel_size, config.nnodes
+    backend = config.distributed_executor_backend
+    check_count("nnodes", nodes, 1, size)
+    check_count("node_rank", config.node_rank, 0, nodes - 1)
+    if not isinstance(config.master_addr, str) or not config.master_addr:
+        raise ConfigError(f"master_addr must be an address, got {config.master_addr!r}")
+    if size % nodes:
+        raise ConfigError(f"tensor_parallel_size {size} cannot be divided among {nodes} nnodes")
+    if backend == "uni" and size > 1:
+        raise ConfigError('distributed_executor_backend "uni" is for tensor_parallel_size 1')
+    if backend == "ray" and size == 1:
+        raise ConfigError(
+            'distributed_executor_backend "ray" does nothing with tensor_parallel_size 1'
+        )
+    if backend == "ray" and nodes > 1:
+        raise ConfigError("nnodes does nothing with ray, which finds machines itself")
+    if config.device == "cuda" and size > 1:
+        raise ConfigError(NO_RANKS_ON_GPU)

@@ -1,6 +1,6 @@
-"""vLLM's options that ask for what is so anyway: they pass, in Python and as flags.
+"""vLLM's options that ask for what Quire does anyway: accepted in Python and as flags.
 
-Any other value of theirs is refused, and told why; so is what is no option at all.
+Any other value of theirs is refused with the reason; so is an unknown option.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quire.core.errors import ConfigError, shown
 logger = logging.getLogger(__name__)
 
 ANY = object()
-"""Instead of values: it may have every one, for it changes no answer."""
+"""In place of values: every value is accepted, for none changes an answer."""
 
 _SWITCH = (True, False)
 _OFF = (False,)
@@ -22,7 +22,7 @@ _NOTHING: tuple[object, ...] = ()
 
 
 class Neutral(NamedTuple):
-    """An option, and the values under which it changes nothing; so does None, or what is empty."""
+    """An option, and the values that change nothing; None and empty values never do."""
 
     name: str
     why: str
@@ -39,7 +39,7 @@ class Neutral(NamedTuple):
                    for one in self.values)  # fmt: skip
 
     def refusal(self, spelled: str, value: object) -> str:
-        """What is told of a value that it may not have."""
+        """The error message for a value that is not accepted."""
         allowed = " or ".join(map(str, self.values)) or "left out"
         return f"{spelled} may only be {allowed}, not {value}: {self.why}"
 
@@ -49,19 +49,19 @@ class Neutral(NamedTuple):
 
 
 _ONE = (1,)
-_TEXTS = "what requests and answers say is never logged; each request has a line"
-_BOTH = "every model that has a head generates texts, and all of them give embeddings"
-_ALIKE = "all models are read and run in one way"
+_TEXTS = "the text of requests and answers is never logged; each request has a line"
+_BOTH = "every model with a head generates text, and every model gives embeddings"
+_ALIKE = "there is one way to read and run a model"
 _REPLICAS = "one engine serves; quire deploy MODEL --replicas N starts N of them"
 _CHUNKS = "long prompts are always computed in chunks"
 _LAYERS = "ranks divide every layer"
 _EXPERTS = "ranks divide each expert"
-_MEMORY = "weights are where they are computed with"
-_KERNELS = "kernels are compiled when Quire is installed, and chosen by the machine"
-_MEDIA = "models read texts only"
+_MEMORY = "weights stay on the device that computes with them"
+_KERNELS = "kernels are compiled when Quire is installed, and chosen for the machine"
+_MEDIA = "models read text only"
 _PLAN = "each step is planned by itself"
 _STATES = "models with a recurrent state are not served"
-_METRICS = "metrics are there as they are"
+_METRICS = "the metrics are fixed"
 _FILES = "a model is read from its own files"
 
 COMMON = (
@@ -69,34 +69,34 @@ COMMON = (
     Neutral("data_parallel_size", _REPLICAS, _ONE),
     Neutral("api_server_count", "one process serves", _ONE),
     Neutral("disable_frontend_multiprocessing", "one process serves", _SWITCH),
-    Neutral("disable_custom_all_reduce", "ranks add up in one way", _SWITCH),
+    Neutral("disable_custom_all_reduce", "there is one all-reduce", _SWITCH),
     Neutral("enable_chunked_prefill", _CHUNKS, (True,)),
     Neutral("num_scheduler_steps", _PLAN, _ONE),
     Neutral("use_v2_block_manager", "there is one block manager", _SWITCH),
     Neutral("cpu_offload_gb", _MEMORY, (0,)),
-    Neutral("kv_offloading_backend", "blocks are kept in main memory in one way", ("native",)),
+    Neutral("kv_offloading_backend", "there is one way to keep blocks in main memory", ("native",)),
     Neutral("lora_dtype", "adapters are kept in the model's dtype", ("auto",)),
-    Neutral("trust_remote_code", "no code that comes with a model is run; one that needs it is "
-            "refused as it is loaded", _SWITCH),
+    Neutral("trust_remote_code", "code that comes with a model is never run; a model that "
+            "needs it is refused when it is loaded", _SWITCH),
     Neutral("load_format", "weights are read from safetensors or GGUF files",
             ("auto", "safetensors", "gguf")),
-    Neutral("tokenizer_mode", "a tokenizer is read as its files say", ("auto", "hf")),
+    Neutral("tokenizer_mode", "the tokenizer's files say what it is", ("auto", "hf")),
     Neutral("config_format", _ALIKE, ("auto", "hf")),
     Neutral("model_impl", _ALIKE, ("auto",)),
     Neutral("task", _BOTH, ("auto", "generate", "embed", "embedding", "score")),
     Neutral("runner", _BOTH, ("auto", "generate", "pooling")),
     Neutral("convert", _BOTH, ("auto", "none", "embed")),
-    Neutral("response_role", "answers are the assistant's", ("assistant",)),
-    Neutral("chat_template_content_format", "messages reach a template as it takes them",
+    Neutral("response_role", "answers have the role assistant", ("assistant",)),
+    Neutral("chat_template_content_format", "the template decides how it gets messages",
             ("auto", "string")),
     Neutral("enable_request_id_headers", "every answer has an x-request-id", (True,)),
     Neutral("enable_offline_docs", "/docs needs no network", (True,)),
-    Neutral("enable_server_load_tracking", "/metrics tells the load", (True,)),
+    Neutral("enable_server_load_tracking", "/load and /metrics show the load", (True,)),
     Neutral("disable_log_requests", _TEXTS, _SWITCH),
     Neutral("enable_log_requests", _TEXTS, _SWITCH),
     Neutral("disable_log_stats", "statistics are in the metrics, not in the log", _SWITCH),
 )  # fmt: skip
-"""Those that scripts carry most."""
+"""The ones that start scripts use most."""
 
 _RARE: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     _LAYERS: {
@@ -208,14 +208,14 @@ _RARE: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "disable_sliding_window": _OFF, "weight_transfer_config": _NOTHING, "tokens_only": _OFF,
     },
     "HF_TOKEN, or what `hf auth login` has stored, is sent": {"hf_token": _SWITCH},
-    "blocks are known by 128 bits of all that they depend on": {
+    "blocks are identified by a 128-bit hash of all that they depend on": {
         "prefix_caching_hash_algo": (ANY,), "prefix_match_unit": _NOTHING,
         "prefix_cache_retention_interval": (0,),
     },
     "kv_cache_memory_bytes says how large the pool is": {
         "num_gpu_blocks_override": _NOTHING, "kv_cache_dtype_skip_layers": _NOTHING,
     },
-    "adapters are read as PEFT writes them": {
+    "adapters are in PEFT's format": {
         "fully_sharded_loras": _OFF, "lora_target_modules": _NOTHING,
         "specialize_active_lora": _SWITCH, "enable_mixed_moe_lora_format": _OFF,
         "enable_moe_shared_loras": _OFF, "max_lora_cls_labels": (ANY,),
@@ -223,7 +223,7 @@ _RARE: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "enable_lora_bias": _OFF, "enable_prompt_adapter": _OFF, "max_prompt_adapters": (ANY,),
         "max_prompt_adapter_token": (ANY,), "qlora_adapter_name_or_path": _NOTHING,
     },
-    "texts are guided by llguidance": {
+    "structured outputs use llguidance": {
         "structured_outputs_config": _NOTHING,
         "guided_decoding_backend": ("auto", "guidance", "llguidance"),
         "guided_decoding_disable_fallback": _SWITCH,
@@ -233,11 +233,11 @@ _RARE: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "logits_processor_pattern": _NOTHING, "logits_processors": _NOTHING,
     },
     "log-probabilities are those before temperature": {"logprobs_mode": ("raw_logprobs",)},
-    "speculative_config says who guesses": {
+    "speculative_config says how to draft": {
         "spec_method": _NOTHING, "spec_model": _NOTHING, "spec_tokens": _NOTHING,
         "speculative_model": _NOTHING, "num_speculative_tokens": _NOTHING,
     },
-    "it is not here": {
+    "Quire does not have it": {
         "enable_return_routed_experts": _OFF, "return_sampling_mask": _OFF,
         "enable_trace_replay": _OFF, "watermark_config": _NOTHING,
         "override_neuron_config": _NOTHING,
@@ -248,7 +248,7 @@ RARE = tuple(
 )
 """All others of vLLM's ``LLM`` and ``EngineArgs``."""
 
-_OF_A_SERVER = "it is a server's"
+_OF_A_SERVER = "it is a setting of the server"
 _IN_PYTHON = (
     Neutral("served_model_name", _OF_A_SERVER, (ANY,)),
     Neutral("stream_interval", _OF_A_SERVER, (ANY,)),
@@ -256,22 +256,22 @@ _IN_PYTHON = (
     Neutral("reasoning_parser", _OF_A_SERVER, _NOTHING),
     Neutral("otlp_traces_endpoint", _OF_A_SERVER, _NOTHING),
     Neutral("max_logprobs", "a request may ask for 100", tuple(range(101))),
-    Neutral("log_level", "logging is the program's to configure", (ANY,)),
+    Neutral("log_level", "the program configures its own logging", (ANY,)),
 )
 _DEFAULTS: Mapping[str, object] = {
     **dict.fromkeys(("block_size", "max_num_batched_tokens", "max_num_seqs", "seed")),
     "distributed_timeout_seconds": None,
     "max_model_len": -1,
 }
-"""vLLM's own of options that are here too, and have another one here."""
+"""vLLM's defaults of options that have another default here."""
 
 _BY_NAME = {one.name: one for one in (*COMMON, *RARE, *_IN_PYTHON)}
 
 
 def without_neutral(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a Python program but for those that change nothing.
+    """The options of a Python program without those that change nothing.
 
-    ConfigError for one that would, and is not to be had.
+    ConfigError for a value of theirs that would change something.
     """
     left = {}
     for name, value in options.items():

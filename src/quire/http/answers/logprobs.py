@@ -10,12 +10,38 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
+from msgspec import UNSET, UnsetType
+
 from quire.engine.outputs import Logprob, TokenLogprobTable
+from quire.http.answers.rendering import Answer, Many
 from quire.text.places import Echo, Place
 
-Json = dict[str, Any]
-
 _LOWEST = -9999.0  # JSON has no -inf
+
+
+class TopLogprob(Answer, kw_only=True):
+    id: int | UnsetType = UNSET
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob, kw_only=True):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Answer):
+    content: Many[TokenLogprob]
+    refusal: None = None
+
+
+class CompletionLogprobs(Answer):
+    """Parallel lists, an entry for each token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: Many[dict[str, float] | None]
+    text_offset: list[int]
 
 
 def chat_logprobs(
@@ -25,15 +51,15 @@ def chat_logprobs(
     by_id: bool = False,
     with_ids: bool = False,
     with_marks: bool = True,
-) -> Json:
+) -> ChatLogprobs:
     """Chats: each token with the ``count`` likeliest in its place.
 
-    by_id: a token is told as "token_id:7". with_ids: its id stands beside it.
+    by_id: a token is written as "token_id:7". with_ids: its id stands beside it.
     with_marks: a token that is no part of the text, as one that ends it, reads as it is named, and
         else as nothing.
     """
-    write = partial(_entry, by_id=by_id, with_ids=with_ids, with_marks=with_marks)
-    return {"content": (_content(table, count, write) for table in tables), "refusal": None}
+    entry = partial(_entry, by_id=by_id, with_ids=with_ids, with_marks=with_marks)
+    return ChatLogprobs(_content(table, count, entry) for table in tables)
 
 
 def completion_logprobs(
@@ -44,12 +70,12 @@ def completion_logprobs(
     echo: Echo | None = None,
     scores: Sequence[TokenLogprobTable | None] = (),
     by_id: bool = False,
-) -> Json:
+) -> CompletionLogprobs:
     """Completions: parallel lists.
 
     offset: of the first token in the choice's text, where it does not begin with an echo.
     echo, scores: the prompt and its tokens' tables: the first one follows nothing.
-    by_id: a token is told as "token_id:7".
+    by_id: a token is written as "token_id:7".
     """
     told, offsets = list[TokenLogprobTable | None](), list[int]()
     before = [] if echo is None else [*echo.places]
@@ -60,15 +86,15 @@ def completion_logprobs(
         offsets = [min(at, offset) for at in _offsets(before, 0)]
     places = [*before, *(table.place for table in tables)]
     told += tables
-    return {
-        "tokens": [_by_id(one.token_id) if by_id else one.text(one.token_id) for one in places],
-        "token_logprobs": [table and _finite(table.chosen.logprob) for table in told],
-        "top_logprobs": (table and _top(table, count, by_id) for table in told),
-        "text_offset": [*offsets, *_offsets(places[len(before) :], offset)],
-    }
+    return CompletionLogprobs(
+        [_by_id(one.token_id) if by_id else one.text(one.token_id) for one in places],
+        [None if table is None else _finite(table.chosen.logprob) for table in told],
+        (None if table is None else _top(table, count, by_id) for table in told),
+        [*offsets, *_offsets(places[len(before) :], offset)],
+    )
 
 
-def prompt_logprobs(tables: Iterable[TokenLogprobTable | None]) -> Iterator[Json | None]:
+def prompt_logprobs(tables: Iterable[TokenLogprobTable | None]) -> Iterator[dict[str, Any] | None]:
     """vLLM's: for each prompt token a map from token id; null for the first one."""
     return (None if table is None else _by_token_id(table) for table in tables)
 
@@ -87,15 +113,15 @@ def _top(table: TokenLogprobTable, count: int, by_id: bool) -> dict[str, float]:
     return top
 
 
-def _content(table: TokenLogprobTable, count: int, write: Callable[..., Json]) -> Json:
+def _content(
+    table: TokenLogprobTable, count: int, entry: Callable[..., dict[str, Any]]
+) -> TokenLogprob:
     chosen, likeliest = _ranked(table, count)
-    return {
-        **write(table.place, *chosen),
-        "top_logprobs": [write(table.place, *entry) for entry in likeliest],
-    }
+    top = [TopLogprob(**entry(table.place, *one)) for one in likeliest]
+    return TokenLogprob(**entry(table.place, *chosen), top_logprobs=top)
 
 
-def _by_token_id(table: TokenLogprobTable) -> Json:
+def _by_token_id(table: TokenLogprobTable) -> dict[str, Any]:
     return {
         str(token_id): {**entry._asdict(), "logprob": _finite(entry.logprob)}
         for token_id, entry in table.items()
@@ -119,12 +145,12 @@ def _entry(
     by_id: bool,
     with_ids: bool,
     with_marks: bool,
-) -> Json:
-    told: Json = {"id": token_id} if with_ids else {}
+) -> dict[str, Any]:
     text, data = logprob.decoded_token, place.data(token_id)
     if not with_marks and token_id == place.token_id and not place.shown:
         text, data = "", b""
-    return told | {
+    return {
+        "id": token_id if with_ids else UNSET,
         "token": _by_id(token_id) if by_id else text,
         "logprob": _finite(logprob.logprob),
         "bytes": list(data),

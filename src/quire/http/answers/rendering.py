@@ -1,18 +1,57 @@
-"""From a value to the bytes of JSON, without a stop for everybody else."""
+"""Answers as objects of a declared type, and from them to the bytes of JSON.
+
+The type that /openapi.json describes is the one that is built and serialised: its fields have the
+order in which clients get them, its defaults are what they get where there is nothing to say, and
+a field that is ``UNSET`` is left out.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import Response
-from pydantic_core import to_json
+from msgspec import UNSET, Struct
+from msgspec.json import Encoder
 
+# A list in the description. Whoever builds one may give an iterator: one of its items at a time
+# is in memory while a large answer is rendered.
+if TYPE_CHECKING:
+    Many = Iterable
+else:
+    Many = list
+
+Json = dict[str, Any]
+_JSON = "application/json"
 _LEVELS = 5  # of an answer, down to the log-probabilities of one token
 
 
-async def json_response(build: Callable[[], Any], *, large: bool) -> Response:
+class Answer(Struct, forbid_unknown_fields=True):
+    """What clients get as a JSON object."""
+
+
+def _plain(value: object) -> object:
+    """What the encoder does not know: iterators, and floats that know how they were written."""
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+encode = Encoder(enc_hook=_plain).encode
+"""The bytes of JSON; null for a number that is not finite."""
+
+
+def respond(
+    answer: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An answer that is small, and so made at once."""
+    return Response(encode(answer), status, headers, _JSON)
+
+
+async def json_response(build: Callable[[], object], *, large: bool) -> Response:
     """What ``build`` returns as JSON; made in a thread if it is large."""
 
     def render() -> bytes:
@@ -20,19 +59,19 @@ async def json_response(build: Callable[[], Any], *, large: bool) -> Response:
         _render(build(), _LEVELS, out)
         return bytes(out)
 
-    content = await asyncio.to_thread(render) if large else to_json(build(), inf_nan_mode="null")
-    return Response(content, media_type="application/json")
+    content = await asyncio.to_thread(render) if large else encode(build())
+    return Response(content, media_type=_JSON)
 
 
 def _render(value: object, levels: int, out: bytearray) -> None:
-    """JSON, rendered in pieces: while one is made, no other thread runs.
-
-    An iterator becomes a list of which one item is there at a time.
-    """
+    """JSON, rendered in pieces: while one is made, no other thread runs."""
+    if levels and isinstance(value, Struct):
+        named = ((name, getattr(value, name)) for name in value.__struct_fields__)
+        value = {name: item for name, item in named if item is not UNSET}
     if levels and isinstance(value, dict):
         for number, (key, item) in enumerate(value.items()):
             out += b"," if number else b"{"
-            out += to_json(key) + b":"
+            out += encode(key) + b":"
             _render(item, levels - 1, out)
         out += b"}" if value else b"{}"
     elif levels and isinstance(value, (list, Iterator)):
@@ -42,4 +81,4 @@ def _render(value: object, levels: int, out: bytearray) -> None:
             _render(item, levels - 1, out)
         out += b"]"
     else:
-        out += to_json(value, inf_nan_mode="null")
+        out += encode(value)

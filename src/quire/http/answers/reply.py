@@ -7,20 +7,29 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import fields
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi.responses import Response
-from pydantic_core import to_json
+from msgspec import UNSET, UnsetType
 
 from quire.core.metrics import RequestMetrics
 from quire.core.protocol import SamplingParams
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
 from quire.http.answers.logprobs import prompt_logprobs
-from quire.http.answers.rendering import json_response
-from quire.http.answers.streaming import Events, EventStream, Json, event
+from quire.http.answers.rendering import Answer, Json, encode, json_response
+from quire.http.answers.streaming import Events, EventStream, event
 from quire.http.errors import new_id
 from quire.http.guards.clients import Caller
 from quire.http.handover import handed_over
+from quire.http.openai.answers import (
+    ChatChoice,
+    ChatChunkChoice,
+    CompletionChoice,
+    CompletionChunkChoice,
+    CompletionTokensDetails,
+    CompletionUsage,
+    PromptTokensDetails,
+)
 from quire.http.openai.requests import GenerationRequest
 from quire.http.service import Progress, Service
 
@@ -33,23 +42,33 @@ _FEW_CHOICES = 16  # of which an answer can be made at once
 _FEW_LOGPROBS = 1024  # of which chunks can
 _TELL_OF_OTHERS = ("cached_tokens", "block_seconds")  # who have sent the same, or are sending it
 
+Choice = CompletionChoice | ChatChoice
+ChunkChoice = CompletionChunkChoice | ChatChunkChoice
+
 
 class Wording(Protocol):
     """How an endpoint words the choices of one answer."""
 
     id_prefix: str
-    object: str
-    chunk_object: str
-    one_prompt: bool  # what is told of it then stands beside the choices, not in them
-    always: Json  # what stands beside them in every answer
+    one_prompt: bool  # its tokens then stand beside the choices, not in them
+
+    @property
+    def whole(self) -> type[Answer]:
+        """The type of a whole answer."""
+        ...
+
+    @property
+    def chunk(self) -> type[Answer]:
+        """The type of a stream's chunks."""
+        ...
 
     def choice(
         self, index: int, number: int, output: CompletionOutput, request: RequestOutput
-    ) -> Json:
+    ) -> Choice:
         """A finished output of prompt ``number``."""
         ...
 
-    def opening(self, index: int, number: int) -> list[Json]:
+    def opening(self, index: int, number: int) -> Sequence[ChunkChoice]:
         """What goes before the first chunk of an output of prompt ``number``."""
         ...
 
@@ -57,7 +76,7 @@ class Wording(Protocol):
         """The JSON of the one chunk that tells of a text and nothing else, which most do."""
         ...
 
-    def chunks(self, index: int, delta: Delta) -> list[Json]:
+    def chunks(self, index: int, delta: Delta) -> Sequence[ChunkChoice]:
         """What an output gained: a token at least, whose text may be none yet. Never empty."""
         ...
 
@@ -66,11 +85,11 @@ class Wording(Protocol):
         ...
 
 
-class Run(Protocol):
+class StartRun(Protocol):
     """Begins the work, given an id for it that no other has."""
 
     def __call__(self, request_id: str, *, whole: bool) -> Progress:
-        """whole: it is told when it is done."""
+        """whole: nothing comes before it is done."""
         ...
 
 
@@ -81,7 +100,7 @@ async def answer(
     model: str,
     params: SamplingParams,
     wording: Wording,
-    run: Run,
+    run: StartRun,
     prompts: Sequence[Sequence[int]] = (),
 ) -> Response:
     """Answer as the request asks, at once or as a stream.
@@ -90,14 +109,12 @@ async def answer(
     """
     own_id = new_id()
     request_id = wording.id_prefix + (request.request_id or caller.request_id or own_id)
-    head = {"id": request_id, "created": int(time.time()), "model": model}
+    head: Json = {"id": request_id, "created": int(time.time()), "model": model}
     progress = run(wording.id_prefix + own_id, whole=not request.stream)
     account = Account(request, service, wording)
     if request.stream:
-        head["object"] = wording.chunk_object
         chunks = Chunks(head, request, params.num_outputs, wording, account, prompts)
         return EventStream(chunks.of(progress), silence=service.silence)
-    head["object"] = wording.object
     outputs = {}
     async with aclosing(progress):
         async for deltas in progress:
@@ -105,18 +122,17 @@ async def answer(
 
     handed = await handed_over(service, request.kv_transfer_params)
 
-    def build() -> Json:
+    def build() -> Answer:
         first = outputs[0]
-        return {
+        return wording.whole(
             **head,
-            **wording.always,
-            "choices": list(_choices(request, params.num_outputs, wording, outputs)),
+            choices=list(_choices(request, params.num_outputs, wording, outputs)),
             **account.of(outputs),
-            **account.warnings(outputs.values()),
+            warnings=account.warnings(outputs.values()),
             **handed,
-            **_prompt_tokens(request, wording, first.prompt_token_ids, beside=True),
+            **_prompt_tokens(request, wording, first.prompt_token_ids),
             **_prompt_logprobs(wording, first),
-        }
+        )
 
     scored = params.logprobs is not None or params.prompt_logprobs is not None
     many = len(outputs) * params.num_outputs > _FEW_CHOICES
@@ -128,22 +144,21 @@ async def answer(
 
 def _choices(
     request: GenerationRequest, n: int, wording: Wording, outputs: Mapping[int, RequestOutput]
-) -> Iterator[Json]:
+) -> Iterator[Any]:
     for number in sorted(outputs):
         done = outputs[number]
         for output in done.outputs:
             choice = wording.choice(number * n + output.index, number, output, done)
             if request.return_token_ids:
-                choice["token_ids"] = output.token_ids
-                choice |= _prompt_tokens(request, wording, done.prompt_token_ids, beside=False)
+                choice.token_ids = output.token_ids
+                if isinstance(choice, CompletionChoice):
+                    choice.prompt_token_ids = done.prompt_token_ids
             yield choice
 
 
-def _prompt_tokens(
-    request: GenerationRequest, wording: Wording, token_ids: Sequence[int], *, beside: bool
-) -> Json:
-    """What is told of a prompt, beside the choices or in each of them."""
-    told = request.return_token_ids and wording.one_prompt is beside
+def _prompt_tokens(request: GenerationRequest, wording: Wording, token_ids: Sequence[int]) -> Json:
+    """Those of the one prompt, beside the choices; of several prompts they stand in the choices."""
+    told = request.return_token_ids and wording.one_prompt
     return {"prompt_token_ids": token_ids} if told else {}
 
 
@@ -154,7 +169,7 @@ def _prompt_logprobs(wording: Wording, request: RequestOutput) -> Json:
 
 
 class Chunks:
-    """A streamed answer: a chunk for each token, and one for the usage if it is asked for."""
+    """A streamed answer: a chunk for each token, and one for the usage if the request wants it."""
 
     def __init__(
         self,
@@ -169,16 +184,17 @@ class Chunks:
         self._account, self._prompts = account, prompts
         self._tokens: dict[int, int] = {}  # of each choice that has begun
         # What all chunks have in common is made once.
-        usage = b',"usage":null}' if request.include_usage else b"}"
-        whole = event(to_json(head)[:-1] + b',"choices":[%b]' + usage)
-        self._before, _, self._after = whole.rpartition(b"%b")
+        self._usage: UnsetType | None = None if request.include_usage else UNSET
+        empty = event(encode(wording.chunk(**head, choices=[], usage=self._usage)))
+        before, _, after = empty.rpartition(b"[]")
+        self._before, self._after = before + b"[", b"]" + after
         self._plain = not (request.continuous_usage or request.return_token_ids)
 
     async def of(self, progress: Progress) -> Events:
         outputs = {}
         async with aclosing(progress):
             async for deltas in progress:
-                chunks: list[bytes | Json] = []
+                chunks: list[bytes | Answer] = []
                 logprobs = 0
                 for number, delta in deltas:
                     if delta.final is not None:
@@ -193,46 +209,48 @@ class Chunks:
                 if chunks:
                     yield chunks
         if self._request.include_usage:
-            yield [{**self._head, "choices": [], **self._account.of(outputs)}]
+            yield [self._wording.chunk(**self._head, choices=[], **self._account.of(outputs))]
 
-    def _chunks(self, number: int, delta: Delta) -> list[bytes | Json]:
+    def _chunks(self, number: int, delta: Delta) -> list[bytes | Answer]:
         index = number * self._n + delta.index
         is_plain = self._plain and delta.finish_reason is None
-        choices: list[Json] = []
+        choices: list[ChunkChoice] = []
         if index not in self._tokens:
             self._tokens[index] = 0
             is_plain = False
-            choices = self._wording.opening(index, number)
+            choices += self._wording.opening(index, number)
         elif is_plain and (text := self._wording.text(index, delta)) is not None:
             return [self._before + text + self._after]
         self._tokens[index] += len(delta.token_ids)
         choices += self._wording.chunks(index, delta)
         if is_plain:
             before, after = self._before, self._after
-            return [before + to_json(choice, inf_nan_mode="null") + after for choice in choices]
+            return [before + encode(choice) + after for choice in choices]
         return [self._full(number, choice, delta, choices) for choice in choices]
 
-    def _full(self, number: int, choice: Json, delta: Delta, choices: Sequence[Json]) -> Json:
+    def _full(
+        self, number: int, choice: ChunkChoice, delta: Delta, choices: Sequence[ChunkChoice]
+    ) -> Answer:
         """A chunk that tells more than what was written."""
-        request = self._request
-        usage: Json = {}
+        request, wording = self._request, self._wording
         last, first = choice is choices[-1], choice is choices[0]
-        first = first and self._tokens[choice["index"]] == len(delta.token_ids)
-        beside: Json = {"prompt_token_ids": None} if first and self._wording.one_prompt else {}
+        first = first and self._tokens[choice.index] == len(delta.token_ids)
+        beside: Json = {"prompt_token_ids": None} if first and wording.one_prompt else {}
         if request.return_token_ids:
-            choice["token_ids"] = delta.token_ids if last else ()
+            choice.token_ids = delta.token_ids if last else ()
             if first and self._prompts:
-                prompt = self._prompts[number]
-                choice |= _prompt_tokens(request, self._wording, prompt, beside=False)
-                beside |= _prompt_tokens(request, self._wording, prompt, beside=True)
+                beside |= _prompt_tokens(request, wording, self._prompts[number])
+                if isinstance(choice, CompletionChunkChoice):
+                    choice.prompt_token_ids = self._prompts[number]
+        usage: CompletionUsage | UnsetType | None = self._usage
         if request.continuous_usage:
             prompt_tokens = len(self._prompts[number]) if self._prompts else 0
-            written = self._tokens[choice["index"]] - (0 if last else len(delta.token_ids))
-            usage = {"usage": _usage(prompt_tokens, written)}
-        elif request.include_usage:
-            usage = {"usage": None}
+            written = self._tokens[choice.index] - (0 if last else len(delta.token_ids))
+            usage = _usage(prompt_tokens, written)
         warnings = self._account.warnings([delta.final] if last and delta.final else [])
-        return {**self._head, "choices": [choice], **usage, **warnings, **beside}
+        return wording.chunk(
+            **self._head, choices=[choice], usage=usage, warnings=warnings, **beside
+        )
 
 
 class Account:
@@ -250,35 +268,31 @@ class Account:
         usage = _usage(prompt, sum(story.num_output_tokens for story in stories))
         if self._tell_cached:
             cached = sum(story.cached_tokens for story in stories)
-            usage["prompt_tokens_details"] = {"cached_tokens": cached}
-        if details := self._details(outputs):
-            usage["completion_tokens_details"] = details
+            usage.prompt_tokens_details = PromptTokensDetails(cached)
+        usage.completion_tokens_details = self._details(outputs)
         if not self._request.include_metrics:
             return {"usage": usage}
         told = [name for name in _TOLD if self._tell_cached or name not in _TELL_OF_OTHERS]
         metrics = [{name: getattr(story, name) for name in told} for story in stories]
         return {"usage": usage, "metrics": metrics}
 
-    def _details(self, outputs: Mapping[int, RequestOutput]) -> Json:
+    def _details(self, outputs: Mapping[int, RequestOutput]) -> CompletionTokensDetails | UnsetType:
         """Of what was written: what was thought, and what came of a prediction."""
-        details = {}
         reasoning = [self._wording.reasoning_tokens(outputs[number]) for number in sorted(outputs)]
-        if None not in reasoning:
-            details["reasoning_tokens"] = sum(filter(None, reasoning))
+        thought = UNSET if None in reasoning else sum(filter(None, reasoning))
         asked = self._request.prediction is not None
-        if asked or details:
-            stories = [output.metrics for output in outputs.values()] if asked else []
-            accepted = sum(story.num_accepted_tokens for story in stories)
-            drafted = sum(story.num_draft_tokens for story in stories)
-            details["accepted_prediction_tokens"] = accepted
-            details["rejected_prediction_tokens"] = drafted - accepted
-        return details
+        if thought is UNSET and not asked:
+            return UNSET
+        stories = [output.metrics for output in outputs.values()] if asked else []
+        accepted = sum(story.num_accepted_tokens for story in stories)
+        drafted = sum(story.num_draft_tokens for story in stories)
+        return CompletionTokensDetails(thought, accepted, drafted - accepted)
 
-    def warnings(self, outputs: Iterable[RequestOutput]) -> Json:
+    def warnings(self, outputs: Iterable[RequestOutput]) -> list[str] | UnsetType:
         """That max_tokens was cut to what the model's length left, where it was."""
         asked, longest = self._request.asked_tokens, self._max_model_len
         if asked is None or longest is None:
-            return {}
+            return UNSET
         told = []
         for output in outputs:
             known = len(output.prompt_token_ids)
@@ -287,12 +301,8 @@ class Account:
                     f"max_tokens was cut from {asked} to {longest - known}: max_model_len is "
                     f"{longest}, and the prompt has {known} tokens"
                 )
-        return {"warnings": told} if told else {}
+        return told or UNSET
 
 
-def _usage(prompt: int, completion: int) -> Json:
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-    }
+def _usage(prompt: int, completion: int) -> CompletionUsage:
+    return CompletionUsage(prompt, completion, prompt + completion)

@@ -8,16 +8,23 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
-from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from quire.core.errors import QuireError
-from quire.http.error_shapes import ErrorShape, in_openai_s_shape
+from quire.http.answers.rendering import Answer, encode
+from quire.http.error_shapes import (
+    AnthropicErrorAnswer,
+    ErrorAnswer,
+    ErrorBody,
+    ErrorShape,
+    Problem,
+    route_path,
+    shape_for,
+)
 from quire.http.errors import REQUEST_ID, explain
 
-Json = dict[str, Any]
-Events = AsyncGenerator[Sequence[Json | bytes], None]  # bytes are framed already
+Events = AsyncGenerator[Sequence[Answer | bytes], None]  # bytes are framed already
 
 DIRECT = "direct_send"
 """Where the ASGI scope's state has the connection's own ``send``, without what is around it.
@@ -36,7 +43,7 @@ class Framing(NamedTuple):
     """
 
     media_type: str
-    frame: Callable[[Json], bytes]
+    frame: Callable[[Answer], bytes]
     sign_of_life: bytes
     end: bytes = b""
 
@@ -46,16 +53,16 @@ def event(content: bytes) -> bytes:
     return b"data: %b\n\n" % content
 
 
-def _data(value: Json) -> bytes:
-    return event(to_json(value, inf_nan_mode="null"))
+def _data(value: object) -> bytes:
+    return event(encode(value))
 
 
-def _named(value: Json) -> bytes:
-    return b"event: %b\n%b" % (str(value["type"]).encode(), _data(value))
+def _named(value: Any) -> bytes:
+    return b"event: %b\n%b" % (value.type.encode(), _data(value))
 
 
-def _line(value: Json) -> bytes:
-    return to_json(value, inf_nan_mode="null") + b"\n"
+def _line(value: object) -> bytes:
+    return encode(value) + b"\n"
 
 
 _COMMENT = b": keep-alive\n\n"
@@ -64,7 +71,7 @@ _SPACE = b" "  # before the next line's JSON: clients take no line that is empty
 DATA = Framing("text/event-stream", _data, _COMMENT)
 DATA_TO_DONE = DATA._replace(end=b"data: [DONE]\n\n")
 NAMED_EVENTS = Framing("text/event-stream", _named, _COMMENT)  # by the type that each value has
-PINGED_EVENTS = NAMED_EVENTS._replace(sign_of_life=_named({"type": "ping"}))
+PINGED_EVENTS = NAMED_EVENTS._replace(sign_of_life=b'event: ping\ndata: {"type":"ping"}\n\n')
 LINES = Framing("application/x-ndjson", _line, _SPACE)
 
 
@@ -82,7 +89,7 @@ class EventStream(Response):
         self,
         values: Events,
         framing: Framing = DATA_TO_DONE,
-        shape: ErrorShape = in_openai_s_shape,
+        shape: ErrorShape = ErrorAnswer.of,
         silence: float | None = None,
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache"}, media_type=framing.media_type)
@@ -113,7 +120,7 @@ class EventStream(Response):
                 request_id = state.get(REQUEST_ID, "")
                 text = "the stream of request %s ended with an error: %s"
                 logger.warning(text, request_id, error, exc_info=bug)
-                last = frame(self._shape(*explain(error, request_id)))
+                last = frame(self._shape(explain(error, request_id)))
         await wire.say(last, more=False)
 
     @asynccontextmanager
@@ -152,21 +159,20 @@ class _Wire:
             await self._send({"type": "http.response.body", "body": content, "more_body": more})
 
     async def fill(self, silence: float, sign: bytes) -> None:
-        """Say ``sign`` whenever nothing has been said for so many seconds."""
+        """Say ``sign`` whenever nothing has been said for ``silence`` seconds."""
         while True:
             left = self._said_at + silence - asyncio.get_running_loop().time()
             await (asyncio.sleep(left) if left > 0 else self.say(sign))
 
 
-def last_words(path: str, media_type: str, error: Json) -> bytes | None:
-    """What ends an answer whose maker is gone, in the shape of its API; None: it is no stream.
-
-    path: what was asked. error: in that shape already.
-    """
+def last_words(scope: Scope, media_type: str, problem: Problem) -> bytes | None:
+    """What ends an answer whose maker is gone, in the shape of its API; None: it is no stream."""
+    error: Answer = shape_for(scope).of(problem)
     if media_type.startswith(LINES.media_type):
         return LINES.frame(error)
     if not media_type.startswith(DATA.media_type):
         return None
-    if path.startswith("/v1/responses"):  # whose events are flat
-        error = {**error["error"], "type": "error"}
-    return (NAMED_EVENTS if "type" in error else DATA).frame(error)
+    if route_path(scope).startswith("/v1/responses"):  # whose events are flat
+        error = ErrorBody(problem.message, "error", problem.param, problem.code)
+    named = isinstance(error, (ErrorBody, AnthropicErrorAnswer))
+    return (NAMED_EVENTS if named else DATA).frame(error)

@@ -1,7 +1,7 @@
 """What all chat doors share: from a turn of a conversation to a prompt, and from text to events.
 
-A door reads its own request into a ``Turn``, has ``begin`` make a ``Conversation`` of it, and words
-what that says.
+A door reads its own request into a ``ConversationTurn``, has ``begin`` make a ``PreparedChat`` of
+it, and words what that says.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from quire.text.dialect import (
     CallCut,
     ContentPiece,
     Event,
-    Parser,
+    EventParser,
     ReasoningPiece,
     Reply,
 )
@@ -43,17 +43,17 @@ _ID_LENGTH = 24
 
 
 @dataclass(frozen=True)
-class Turn:
-    """What a door asks of a conversation, in no door's words.
+class ConversationTurn:
+    """A turn of a conversation, in no door's words.
 
     messages: in OpenAI's form. A text, or no content; calls' arguments as JSON or as objects.
     parallel_calls: several calls may be made at once.
-    reasoning_effort: told to the chat template; "none" is no reasoning.
-    include_reasoning: tell the caller of it.
+    reasoning_effort: for the chat template; "none" is no reasoning.
+    include_reasoning: give it to the caller.
     variables: the chat template's own.
-    rendering: what else the rendering is told, which no caller may give as a variable.
+    rendering: more of the rendering, which no caller may give as a variable.
     form: how its text becomes a prompt.
-    options: where the prompt stands in line and in memory (see ``Prompt``).
+    options: the prompt's priority, client, cache salt and adapter (see ``Prompt``).
     field_names: how the door calls what is refused under another name.
     """
 
@@ -71,8 +71,8 @@ class Turn:
     field_names: Mapping[str, str] = field(default_factory=dict)
 
 
-class Usage(NamedTuple):
-    """The tokens of a request. None: not to be told, or not known."""
+class TurnUsage(NamedTuple):
+    """The tokens of a request. None: kept from clients, or not known."""
 
     prompt: int
     completion: int
@@ -83,7 +83,7 @@ class Usage(NamedTuple):
 class Listener:
     """What one choice says, as its text comes."""
 
-    def __init__(self, parser: Parser, turn: Turn) -> None:
+    def __init__(self, parser: EventParser, turn: ConversationTurn) -> None:
         self._parser = parser
         self.is_plain = parser.is_plain  # all that is said is content
         self._reasoning = turn.include_reasoning
@@ -94,7 +94,7 @@ class Listener:
         """The events in what has been gained: a delta, or all of an output.
 
         BrokenCallError where a call has begun that is none. One that a limit or a stop string has
-        cut is told as far as it goes.
+        cut is given as far as it goes.
         """
         events = self._parser.push(gained.text) if gained.text else []
         over = gained.finish_reason == "stop" and gained.stop_reason is None
@@ -125,14 +125,14 @@ class Listener:
         return self._most_calls is None or event.number < self._most_calls
 
 
-class Conversation:
+class PreparedChat:
     """A turn that is ready to run, and what comes of it.
 
     params: the turn's, with what calls and reasoning need.
     """
 
     def __init__(
-        self, service: Service, turn: Turn, prompt: Mapping[str, Any], begun: Begun
+        self, service: Service, turn: ConversationTurn, prompt: Mapping[str, Any], begun: Begun
     ) -> None:
         """begun: what the prompt holds of the answer."""
         self._service = service
@@ -181,7 +181,7 @@ class Conversation:
         reply = Reply.of(listener.hear(output))
         return reply, listener.finish_reason(output.finish_reason)
 
-    def usage(self, request: RequestOutput) -> Usage:
+    def usage(self, request: RequestOutput) -> TurnUsage:
         service, metrics = self._service, request.metrics
         cached = metrics.cached_tokens if service.config.enable_prompt_tokens_details else None
         counts = [
@@ -189,7 +189,7 @@ class Conversation:
             for output in request.outputs
         ]
         reasoning = None if None in counts else sum(count or 0 for count in counts)
-        return Usage(metrics.num_prompt_tokens, metrics.num_output_tokens, cached, reasoning)
+        return TurnUsage(metrics.num_prompt_tokens, metrics.num_output_tokens, cached, reasoning)
 
     def call_id(self) -> str:
         """A new id for a call: whatever its chat template takes back."""
@@ -201,7 +201,7 @@ class Conversation:
         return Listener(self._service.speech.parser(self._tools, self._begun), self._turn)
 
 
-async def begin(service: Service, turn: Turn) -> Conversation:
+async def begin(service: Service, turn: ConversationTurn) -> PreparedChat:
     """Check a turn and render its prompt. RequestError where it cannot be served."""
     with in_callers_words(turn.field_names):
         check_answer(1, turn.params, service.input_processor, service.config.max_logprobs)
@@ -216,16 +216,16 @@ async def begin(service: Service, turn: Turn) -> Conversation:
             token_ids, begun = await chat
         origin = turn.options.get("origin", Origin())._replace(operation="chat")
         prompt = {"prompt_token_ids": token_ids, **turn.options, "origin": origin}
-        return Conversation(service, turn, prompt, begun)
+        return PreparedChat(service, turn, prompt, begun)
 
 
-def _listens(service: Service, turn: Turn) -> bool:
+def _listens(service: Service, turn: ConversationTurn) -> bool:
     """Whether calls are looked for, if there are tools."""
     mode = turn.choice.mode
     return mode == "required" or (mode == "auto" and service.config.enable_auto_tool_choice)
 
 
-def _check_dialect(service: Service, turn: Turn) -> None:
+def _check_dialect(service: Service, turn: ConversationTurn) -> None:
     if not turn.tools or not _listens(service, turn) or service.speech.reads_calls:
         return
     raise RequestError(
@@ -235,7 +235,7 @@ def _check_dialect(service: Service, turn: Turn) -> None:
     )
 
 
-def _variables(service: Service, turn: Turn) -> Mapping[str, Any]:
+def _variables(service: Service, turn: ConversationTurn) -> Mapping[str, Any]:
     """What the chat template is given beside the messages."""
     own = _TEMPLATE_OWN & turn.variables.keys()
     if own:

@@ -12,7 +12,7 @@ from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
 from quire.core.protocol.structured_outputs import LONGEST_GRAMMAR
 from quire.http.chats.speech import Speech
 from quire.http.chats.tools import Tool, ToolChoice
-from quire.text.dialect import Standing, Thought, Wanted
+from quire.text.dialect import ParserState, Thought, Wanted
 
 _ANYTHING: Mapping[str, Any] = {"type": "object"}
 
@@ -24,7 +24,7 @@ def guided(
     choice: ToolChoice,
     *,
     several: bool,
-    standing: Standing,
+    standing: ParserState,
 ) -> SamplingParams:
     """A turn's parameters, with what calls and reasoning need.
 
@@ -70,7 +70,7 @@ def _grammar(
     """None where the model may write what it likes, or what the caller asks for.
 
     A tool that must be called has arguments by its schema; so has one that is strict, whenever it
-    is called. What else the caller asks of the text is asked of an answer without calls.
+    is called. What else the caller wants of the text holds for an answer without calls.
 
     within: the grammar is of the reasoning too.
     """

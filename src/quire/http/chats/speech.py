@@ -15,10 +15,10 @@ from quire.text.dialect import (
     REASONING,
     Declared,
     Dialect,
+    EventParser,
     Marks,
     OutputParser,
-    Parser,
-    Standing,
+    ParserState,
     Tools,
     Writing,
     dialect_of,
@@ -87,7 +87,7 @@ class Speech:
 
     @property
     def why_no_calls(self) -> str:
-        """Why no calls can be asked for, if so."""
+        """Why no calls can be required, if so."""
         return f": its response_template {self.declared.why_not}" if self.declared else ""
 
     def spelled(self, text: str) -> str:
@@ -109,7 +109,7 @@ class Speech:
         marks = sorted(self.special, key=len, reverse=True)
         return re.compile(f"({'|'.join(map(re.escape, marks))})")
 
-    def parser(self, tools: Tools | None, begun: Begun) -> Parser:
+    def parser(self, tools: Tools | None, begun: Begun) -> EventParser:
         """For one text. tools: None where calls are not looked for. begun: of it, by the prompt."""
         if self.declared is not None:
             return self.declared.parser(tools, begun.text)
@@ -126,9 +126,9 @@ class Speech:
         orders = self.dialect is not None and self.dialect.parser is not None
         return () if orders or self.declared is not None else None
 
-    def standing(self, begun: Begun) -> Standing:
+    def standing(self, begun: Begun) -> ParserState:
         """Where an output begins, after what the prompt holds of the answer."""
-        return Standing() if self.marks is None else self.marks.standing(*begun)
+        return ParserState() if self.marks is None else self.marks.standing(*begun)
 
     def reasons_within(self, *, opened: bool) -> bool:
         """Whether only a grammar for calls can have reasoning before them: its own.
@@ -140,7 +140,7 @@ class Speech:
         return not opened and self.reasoning_ids is None
 
     def order(self, most: int | None, *, amid: bool) -> str:
-        """What an answer that is asked for stands in, as a grammar; "" where marks are all.
+        """What a structured answer stands in, as a grammar; "" where marks are all.
 
         most: tokens of a thought. amid: the prompt has begun one.
         """
@@ -148,8 +148,8 @@ class Speech:
             return ""
         return self.dialect.order(self.spelled, self.any_token, most, amid=amid)
 
-    def reasoning_tokens(self, token_ids: Sequence[int], standing: Standing) -> int | None:
-        """How many tokens of an output are reasoning; None where that cannot be told by tokens."""
+    def reasoning_tokens(self, token_ids: Sequence[int], standing: ParserState) -> int | None:
+        """How many tokens of an output are reasoning; None where tokens do not say."""
         if self.reasoning_ids is None:
             return 0 if self.marks is None else None
         start, end = self.reasoning_ids

@@ -1,4 +1,4 @@
-"""The API keys that a server asks for: from its settings, a file and the environment."""
+"""The API keys of a server: from its settings, a file and the environment."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from quire.core.errors import ConfigError
 
 VARIABLE = "QUIRE_API_KEY"
-_OTHERS = {"VLLM_API_KEY": False, "LLAMA_API_KEY": True}  # by which vLLM and llama.cpp guard
+_OTHERS = {"VLLM_API_KEY": False, "LLAMA_API_KEY": True}  # the variables of vLLM and llama.cpp
 _FILE_OF_OTHERS = "LLAMA_ARG_API_KEY_FILE"
-_GUARDS = {  # what guards others' servers, and which setting does it here
+_GUARDS = {  # variables that guard other servers, and the setting that does it here
     "LLAMA_ARG_SSL_KEY_FILE": "ssl_keyfile",
     "LLAMA_ARG_SSL_CERT_FILE": "ssl_certfile",
     "LLAMA_ARG_CORS_ORIGINS": "allowed_origins",
@@ -26,11 +26,12 @@ logger = logging.getLogger(__name__)
 
 
 def gather_keys(given: Sequence[str], file: str | None) -> tuple[str, ...]:
-    """The keys given, those of the file and those of the environment, others' too, each once.
+    """The keys given, those of the file and those of the environment, each once.
 
-    ConfigError, which shows no key, for one that no client could send.
+    Other servers' variables count too. ConfigError, which shows no key, for one that no client
+    could send.
     """
-    if isinstance(given, str):  # one key, not one for each of its letters
+    if isinstance(given, str):  # one key, not one per letter
         given = [given]
     sources = [(f"api_key, key {number} of {len(given)},", key) for number, key in _count(given)]
     if file is not None:
@@ -38,7 +39,7 @@ def gather_keys(given: Sequence[str], file: str | None) -> tuple[str, ...]:
     if os.environ.get(_FILE_OF_OTHERS):
         sources += _keys_of_file(Path(os.environ[_FILE_OF_OTHERS]))
     for name, many in {VARIABLE: True, **_OTHERS}.items():
-        if name in os.environ:  # set to nothing it would leave open what was to be guarded
+        if name in os.environ:  # an empty one must not leave the server open
             keys = os.environ[name].split(",") if many else [os.environ[name]]
             sources += [
                 (f"{name}, key {number} of {len(keys)},", key) for number, key in _count(keys)
@@ -49,9 +50,9 @@ def gather_keys(given: Sequence[str], file: str | None) -> tuple[str, ...]:
 
 
 def check_guards(settings: Mapping[str, object]) -> None:
-    """ConfigError where the environment guards another's server by what is a setting here.
+    """ConfigError if a variable guards another server and its setting is missing here.
 
-    settings: whether those are given that take the place of such variables, by their names.
+    settings: the values of those settings, by name.
     """
     for variable, name in _GUARDS.items():
         if os.environ.get(variable, "") not in _ALL_OPEN and not settings[name]:
@@ -62,7 +63,7 @@ def check_guards(settings: Mapping[str, object]) -> None:
 
 
 def _keys_of_file(path: Path) -> list[tuple[str, str]]:
-    """(where it stands, the key): one a line, but for blank lines and comments."""
+    """(where it is, the key), one per line, without blank lines and comments."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_MOST_CHARACTERS + 1)
@@ -70,7 +71,7 @@ def _keys_of_file(path: Path) -> list[tuple[str, str]]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"api_key_file cannot be read: {path}: {reason}") from None
-    if len(text) > _MOST_CHARACTERS:  # a device may have no end
+    if len(text) > _MOST_CHARACTERS:  # a device may be endless
         raise ConfigError(f"api_key_file {path} has more than {_MOST_CHARACTERS:,} characters")
     lines = text.splitlines()
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:

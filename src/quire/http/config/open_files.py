@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import resource
 
-_OTHERS = 128  # files that are no connections: weights, logs, devices
+_OTHERS = 128  # files that are not connections: weights, logs, devices
 
 
 def most_connections() -> int | None:
-    """Connections for which the process can have files; None: there is no limit."""
+    """Connections that the limit of open files allows; None: no limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if hard == resource.RLIM_INFINITY else max(0, hard - _OTHERS)
 
 
 def make_room(connections: int, backlog: int) -> None:
-    """Let the process have files for so many connections, and for some that are to be refused."""
+    """Raise the limit of open files for these connections, and some that will be refused."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + backlog + _OTHERS
     if hard != resource.RLIM_INFINITY:

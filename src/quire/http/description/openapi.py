@@ -1,36 +1,32 @@
-"""What /docs and /openapi.json tell: bodies, which the routes read for themselves, and answers."""
+"""What /docs and /openapi.json say: bodies, which the routes read for themselves, and answers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
+from inspect import cleandoc
 from threading import Lock
 from typing import Any, Literal
 
+import msgspec
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+from pydantic_core.core_schema import ModelSchema
 
+from quire.http.answers.rendering import Answer
 from quire.http.answers.streaming import DATA_TO_DONE, LINES, Framing
 from quire.http.config.server import ServerConfig
-from quire.http.description.answer_types import ErrorAnswer
-from quire.http.description.bodies import AsTaken, with_what_passes
 from quire.http.description.docs_page import page
-from quire.http.doors.answers import AnthropicErrorAnswer, LlamaCppErrorAnswer, OllamaErrorAnswer
-from quire.http.error_shapes import (
-    ErrorShape,
-    in_anthropic_s_shape,
-    in_llama_cpp_s_shape,
-    in_ollama_s_shape,
-    in_openai_s_shape,
-    shape_for,
-)
+from quire.http.error_shapes import ShapedError, shape_for
 from quire.http.errors import routes_of
+from quire.http.fields.others import as_patterns, passing_schemas
+from quire.http.fields.strict import Strict
 from quire.http.guards.keys import is_open
 
-_SCHEMAS = "#/components/schemas/"
+_TEMPLATE = "#/components/schemas/{name}"
 _ABOUT = """OpenAI's API, with vLLM's extra fields, served from paged memory.
 
 A field that is not understood is refused by name; its neutral value passes. `null` means that a
@@ -43,31 +39,34 @@ _ERRORS = {
     404: "There is no such model, session or path.",
     408: "The body was too slow.",
     409: "The session has a turn under way.",
-    410: "Whoever runs the server has ended the request.",
+    410: "An operator of the server has ended the request.",
     413: "The body is too large.",
     415: "The body is packed in a way that is not understood.",
     429: "Too many requests wait, or sessions are open; `Retry-After` says when to ask again.",
     500: "The step that computed the request failed, or something nobody has foreseen.",
     503: "Waited too long, too many large bodies, the server ends, or the engine is gone.",
 }
-_ERROR_TYPES: Mapping[ErrorShape, type[BaseModel]] = {
-    in_openai_s_shape: ErrorAnswer,
-    in_anthropic_s_shape: AnthropicErrorAnswer,
-    in_ollama_s_shape: OllamaErrorAnswer,
-    in_llama_cpp_s_shape: LlamaCppErrorAnswer,
-}
 _OF_BODIES = (400, 404, 408, 410, 413, 415, 429)
 _OF_PARAMETERS = (400,)
 _OF_ALL = (500, 503)
+_OF_FIELD = ("title", "description", "default", "examples")  # of a field, not of its values
 
 
 class _Takes(dict[str, Any]):
     """``openapi_extra`` of a route, and the type of its body."""
 
     def __init__(self, kind: type[BaseModel]) -> None:
-        content = {"application/json": {"schema": {"$ref": _SCHEMAS + kind.__name__}}}
-        super().__init__(requestBody={"required": True, "content": content})
+        super().__init__(requestBody={"required": True, "content": _json(_reference(kind))})
         self.kind = kind
+
+
+class _Of(dict[str, Any]):
+    """The schema of what is one of some types, and the types."""
+
+    def __init__(self, *kinds: Any) -> None:
+        schemas, _ = msgspec.json.schema_components(kinds, ref_template=_TEMPLATE)
+        super().__init__(schemas[0] if len(kinds) == 1 else {"anyOf": [*schemas]})
+        self.kinds = kinds
 
 
 def takes(kind: type[BaseModel]) -> dict[str, Any]:
@@ -76,47 +75,57 @@ def takes(kind: type[BaseModel]) -> dict[str, Any]:
 
 
 def gives(
-    answer: type[Any],
-    chunk: type[BaseModel] | None = None,
+    answer: Any,
+    chunk: type[Answer] | tuple[type[Answer], ...] | None = None,
     *errors: int,
     framing: Framing = DATA_TO_DONE,
+    about: str = "The answer.",
 ) -> dict[int | str, dict[str, Any]]:
     """What it says of its answers (``responses``).
 
-    chunk: of a stream, framed so; each event's data, or each line, are one.
-    errors: statuses beside those that every body may be answered with.
+    answer: its type, or a tuple of those that it may have. chunk: those of a stream, framed so;
+    each event's data, or each line, are one. errors: statuses beside those that every body may be
+    answered with.
     """
-    told: dict[int | str, dict[str, Any]] = {
-        200: {"description": "The answer.", "model": answer},
-        **{status: {"description": _ERRORS[status], "model": ErrorAnswer} for status in errors},
-    }
+    content = _json(_Of(*_several(answer)))
     if chunk is not None:
-        told[200]["content"] = {framing.media_type: {"schema": {
-            "type": "string", "description": _about_stream(chunk, framing),
-            "x-event": {"$ref": _SCHEMAS + chunk.__name__},
-        }}}  # fmt: skip
-    return told
+        chunks = _several(chunk)
+        about_stream = _about_stream(" or a ".join(one.__name__ for one in chunks), framing)
+        content[framing.media_type] = {
+            "schema": {"type": "string", "description": about_stream, "x-event": _Of(*chunks)}
+        }
+    told: dict[int | str, dict[str, Any]] = {200: {"description": about, "content": content}}
+    return told | {status: {"description": _ERRORS[status]} for status in errors}
 
 
-def _about_stream(chunk: type[BaseModel], framing: Framing) -> str:
+def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _reference(kind: type) -> dict[str, str]:
+    return {"$ref": _TEMPLATE.format(name=kind.__name__)}
+
+
+def _several(kinds: Any) -> tuple[Any, ...]:
+    return kinds if isinstance(kinds, tuple) else (kinds,)
+
+
+def _about_stream(kind: str, framing: Framing) -> str:
     if framing is LINES:
-        return f"Unless `stream: false`, lines. Each is a {chunk.__name__}."
-    told = f"With `stream: true`, server-sent events. The data of each are a {chunk.__name__}"
+        return f"Unless `stream: false`, lines. Each is a {kind}."
+    told = f"With `stream: true`, server-sent events. The data of each are a {kind}"
     return told + ("; the last are `[DONE]`." if framing.end else ".")
 
 
-def describe(app: FastAPI, config: ServerConfig, kinds: Iterable[type[BaseModel]]) -> None:
-    """Make the app's description whole, and serve it: /openapi.json and, of it, /docs.
-
-    kinds: types that only streams give.
-    """
+def describe(app: FastAPI, config: ServerConfig) -> None:
+    """Make the app's description whole, and serve it: /openapi.json and, of it, /docs."""
     routes_only, one_at_a_time = app.openapi, Lock()
     app.description = _ABOUT
 
     def described() -> dict[str, Any]:
         with one_at_a_time:
             if app.openapi_schema is None:
-                _complete(routes_only(), app, config, kinds)
+                _complete(routes_only(), app, config)
         return app.openapi_schema or {}
 
     app.openapi = described  # type: ignore[method-assign]
@@ -136,14 +145,15 @@ def _serve(app: FastAPI) -> None:
         return await asyncio.to_thread(lambda: HTMLResponse(page(app.openapi())))
 
 
-def _complete(
-    document: dict[str, Any], app: FastAPI, config: ServerConfig, kinds: Iterable[type[BaseModel]]
-) -> None:
-    _add_types(document, app, kinds)
+def _complete(document: dict[str, Any], app: FastAPI, config: ServerConfig) -> None:
+    errors = [shape_for({"path": path}) for path in document["paths"]]
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    schemas.clear()  # FastAPI's own, which nobody gets
+    schemas.update(_bodies(app), **schemas_of([*errors, *_given(app)]))
     for path, operations in document["paths"].items():
         secured = bool(config.api_key) and not is_open(path, config)
         for operation in operations.values():
-            _complete_operation(operation, _error_type(path), secured=secured)
+            _complete_operation(operation, shape_for({"path": path}), secured=secured)
     if config.api_key:
         scheme = {"type": "http", "scheme": "bearer", "description": "An API key of the server's."}
         document["components"]["securitySchemes"] = {"key": scheme}
@@ -152,33 +162,51 @@ def _complete(
         document["servers"] = [{"url": config.root_path}]
 
 
-def _add_types(document: dict[str, Any], app: FastAPI, kinds: Iterable[type[BaseModel]]) -> None:
-    modes: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
-    modes += [(kind, "validation") for kind in _bodies(app)]
-    answers: list[type[BaseModel]] = [*_ERROR_TYPES.values(), *kinds]
-    modes += [(kind, "serialization") for kind in answers]
-    template = _SCHEMAS + "{model}"
+def _bodies(app: FastAPI) -> dict[str, Any]:
+    """The schemas of what routes take, and of what is in it, by their names."""
+    extras = [route.openapi_extra for route in _api_routes(app)]
+    kinds = {extra.kind for extra in extras if isinstance(extra, _Takes)}
+    modes: list[tuple[type[BaseModel], Literal["validation"]]] = [
+        (kind, "validation") for kind in sorted(kinds, key=lambda kind: kind.__name__)
+    ]
+    template = _TEMPLATE.replace("{name}", "{model}")
     _, found = models_json_schema(modes, ref_template=template, schema_generator=AsTaken)
-    schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    schemas.update(found["$defs"])
-    for kind in _bodies(app):
-        schemas[kind.__name__] = with_what_passes(schemas[kind.__name__])
-    for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's, which nobody gets
-        schemas.pop(unused, None)
+    schemas: dict[str, Any] = found["$defs"]
+    taken = {kind.__name__: with_what_passes(schemas[kind.__name__]) for kind in kinds}
+    return {**schemas, **taken}
 
 
-def _bodies(app: FastAPI) -> Iterator[type[BaseModel]]:
-    for route in routes_of(app.routes):
-        if isinstance(route, APIRoute) and isinstance(route.openapi_extra, _Takes):
-            yield route.openapi_extra.kind
+def _given(app: FastAPI) -> list[Any]:
+    """The types of their answers."""
+    told = (response for route in _api_routes(app) for response in route.responses.values())
+    contents = (content for one in told for content in one.get("content", {}).values())
+    schemas = [content["schema"] for content in contents]
+    schemas += [schema["x-event"] for schema in schemas if "x-event" in schema]
+    return [kind for one in schemas if isinstance(one, _Of) for kind in one.kinds]
 
 
-def _error_type(path: str) -> type[BaseModel]:
-    return _ERROR_TYPES[shape_for({"path": path})]
+def schemas_of(kinds: Iterable[Any]) -> dict[str, Any]:
+    """The schemas of answers of these types, and of what is in them, by their names."""
+    _, found = msgspec.json.schema_components(kinds, ref_template=_TEMPLATE)
+    return {name: _as_given(schema) for name, schema in found.items()}
+
+
+def _as_given(schema: dict[str, Any]) -> dict[str, Any]:
+    """What has a default is always there; only what is ``UNSET`` is left out."""
+    fields, needed = schema.get("properties", {}), schema.get("required", ())
+    always = [name for name, field in fields.items() if name in needed or "default" in field]
+    for field in fields.values():
+        field.pop("default", None)
+    about = {"description": cleandoc(schema["description"])} if "description" in schema else {}
+    return {**schema, **about, **({"required": always} if always else {})}
+
+
+def _api_routes(app: FastAPI) -> Iterator[APIRoute]:
+    return (route for route in routes_of(app.routes) if isinstance(route, APIRoute))
 
 
 def _complete_operation(
-    operation: dict[str, Any], error: type[BaseModel], *, secured: bool
+    operation: dict[str, Any], error: type[ShapedError], *, secured: bool
 ) -> None:
     """Every status that occurs, in the shape in which it does."""
     responses = operation["responses"]
@@ -190,9 +218,42 @@ def _complete_operation(
         statuses += _OF_BODIES
     if "parameters" in operation:
         statuses += _OF_PARAMETERS
-    content = {"application/json": {"schema": {"$ref": _SCHEMAS + error.__name__}}}
     for status in statuses:
-        responses.setdefault(str(status), {"description": _ERRORS[status], "content": content})
+        responses.setdefault(str(status), {"description": _ERRORS[status]})
+    for status, told in responses.items():
+        if int(status) >= 400:
+            told.setdefault("content", _json(_reference(error)))
     operation["responses"] = dict(sorted(responses.items()))
     if not secured:
         operation["security"] = []
+
+
+class AsTaken(GenerateJsonSchema):
+    """pydantic's schemas, and null where ``Strict`` takes one."""
+
+    def model_schema(self, schema: ModelSchema) -> dict[str, Any]:
+        told = super().model_schema(schema)
+        if issubclass(schema["cls"], Strict):
+            needed, fields = told.get("required", ()), told.get("properties", {})
+            for name in fields.keys() - set(needed):
+                fields[name] = _or_null(fields[name])
+        return told
+
+
+def with_what_passes(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A body's, and what changes nothing in any body."""
+    fields = schema["properties"]
+    passing = {name: one for name, one in passing_schemas().items() if name not in fields}
+    patterns = {**as_patterns(passing), **schema.get("patternProperties", {})}
+    return {**schema, "patternProperties": patterns}
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a field that may be null; what describes the field stays where it is."""
+    nothing = {"type": "null"}
+    if nothing in schema.get("anyOf", ()):
+        return schema
+    about = {name: schema[name] for name in _OF_FIELD if name in schema}
+    kind = {name: value for name, value in schema.items() if name not in _OF_FIELD}
+    kinds = kind["anyOf"] if kind.keys() == {"anyOf"} else [kind]
+    return {"anyOf": [*kinds, nothing], **about}

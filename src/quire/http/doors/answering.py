@@ -6,14 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from datetime import datetime, timezone
-from typing import Any
 
 from quire.core.errors import RequestError
 from quire.engine.outputs import Delta, RequestOutput
-from quire.engine.prompts import Prompt, as_dict
-from quire.http.answers.streaming import Events, Json
-from quire.http.guards.clients import Caller
-from quire.http.service import Asked, Progress
+from quire.http.answers.rendering import Answer
+from quire.http.answers.streaming import Events
+from quire.http.service import Progress
 from quire.text.chat_template import Message
 
 
@@ -28,7 +26,7 @@ async def outputs(progress: Progress, names: Mapping[str, str]) -> list[RequestO
 
 
 async def pieces(
-    progress: Progress, worded: Callable[[int, Delta], list[Json]], names: Mapping[str, str]
+    progress: Progress, worded: Callable[[int, Delta], list[Answer]], names: Mapping[str, str]
 ) -> Events:
     """What ``worded`` makes of each delta of a prompt, as it comes."""
     async with aclosing(progress):
@@ -61,15 +59,3 @@ def in_their_words(names: Mapping[str, str]) -> Iterator[None]:
 
 def now() -> str:
     return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
-
-
-def asked(model: Asked, caller: Caller, prompt: str | list[int], user: str | None = None) -> Prompt:
-    """A prompt, together with whose it is, and for which model."""
-    return {**as_dict(prompt), **options(model, caller, user)}
-
-
-def options(model: Asked, caller: Caller, user: str | None = None) -> dict[str, Any]:
-    """What a prompt says beside its text: whose it is, and for which model."""
-    given = {"cache_salt": caller.cache_salt(None), "client": caller.client(user)}
-    told = {name: value for name, value in given.items() if value}
-    return {**told, "origin": caller.origin, **model.options}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire.core.protocol import SamplingParams, StructuredOutputs
-from quire.http.chats.conversation import Turn
+from quire.http.chats.conversation import ConversationTurn
 from quire.http.chats.tools import AUTO
 from quire.http.doors.answering import going_on
 from quire.http.doors.anthropic_types import (
@@ -29,10 +29,12 @@ FIELD_NAMES = {
 }
 
 
-def turn(request: CountTokensRequest, params: SamplingParams, options: Mapping[str, Any]) -> Turn:
+def turn(
+    request: CountTokensRequest, params: SamplingParams, options: Mapping[str, Any]
+) -> ConversationTurn:
     choice = request.tool_choice
     messages = list(_messages(request))
-    return Turn(
+    return ConversationTurn(
         messages=messages,
         params=params,
         tools=[tool.as_tool() for tool in request.tools],

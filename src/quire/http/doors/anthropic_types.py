@@ -130,7 +130,7 @@ class AnthropicToolChoice(Strict):
         return ToolChoice("none") if self.type == "none" else AUTO
 
 
-class Thinking(Strict):
+class ThinkingConfig(Strict):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = None
     display: Literal["summarized", "omitted"] | None = None
@@ -167,7 +167,7 @@ class CountTokensRequest(Cacheable):
     system: _Texts = Field(default_factory=list)
     tools: _Tools = Field(default_factory=list)
     tool_choice: AnthropicToolChoice | None = None
-    thinking: Thinking | None = None
+    thinking: ThinkingConfig | None = None
     output_config: OutputConfig = OutputConfig()
     context_management: ContextManagement | None = None
 

@@ -44,31 +44,33 @@ class Block:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Of a complete call, as an object. BrokenCallError for a number beyond all floats."""
+        """Of a complete call, as an object. BrokenCallError for a number that no float holds."""
         value: dict[str, Any] = json.loads(self.text, parse_float=_finite)
         return value
 
 
 def _finite(number: str) -> float:
     if math.isinf(read := float(number)):
-        raise BrokenCallError(f"the model has called a tool with a number beyond all: {number}")
+        raise BrokenCallError(
+            f"the model has called a tool with a number that is too large: {number}"
+        )
     return read
 
 
-class Opened(NamedTuple):
+class BlockOpened(NamedTuple):
     block: Block
 
 
-class Grown(NamedTuple):
+class BlockGrown(NamedTuple):
     block: Block
     text: str
 
 
-class Closed(NamedTuple):
+class BlockClosed(NamedTuple):
     block: Block
 
 
-Change = Opened | Grown | Closed
+Change = BlockOpened | BlockGrown | BlockClosed
 
 
 class Blocks:
@@ -107,17 +109,17 @@ class Blocks:
             yield from self._begin(kind)
         assert self._open is not None
         self._open.text += text
-        yield Grown(self._open, text)
+        yield BlockGrown(self._open, text)
 
     def _begin(
         self, kind: Kind, name: str = "", call_id: str = "", number: int = 0
     ) -> Iterator[Change]:
         yield from self._close()
         self._open = Block(len(self.closed), kind, "", name, call_id, number)
-        yield Opened(self._open)
+        yield BlockOpened(self._open)
 
     def _close(self) -> Iterator[Change]:
         if self._open is not None:
             block, self._open = self._open, None
             self.closed.append(block)
-            yield Closed(block)
+            yield BlockClosed(block)

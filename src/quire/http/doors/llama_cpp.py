@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from msgspec import UNSET, UnsetType, field
 
 from quire.core.protocol import SamplingParams
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
-from quire.http.answers.logprobs import chat_logprobs
-from quire.http.answers.rendering import json_response
-from quire.http.answers.streaming import DATA, EventStream, Json
+from quire.engine.prompts import as_dict
+from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
+from quire.http.answers.rendering import Answer, Json, json_response, respond
+from quire.http.answers.streaming import DATA, EventStream
 from quire.http.description.openapi import gives, takes
-from quire.http.doors.answering import asked, in_their_words, outputs, pieces
-from quire.http.doors.answers import LlamaCppAnswer, Props, Slot
+from quire.http.doors.answering import in_their_words, outputs, pieces
 from quire.http.doors.llama_cpp_types import LlamaCppRequest
-from quire.http.error_shapes import in_llama_cpp_s_shape
+from quire.http.error_shapes import LlamaCppErrorAnswer
 from quire.http.guards.limits import check_answer
 from quire.http.service import Service
 
@@ -39,10 +40,60 @@ _TOLD = {  # of the parameters, as their clients know them
 }  # fmt: skip
 
 
+class LlamaCppPiece(Answer):
+    """An event of a stream, but for the last one."""
+
+    index: int
+    content: str
+    tokens: list[int]
+    stop: Literal[False] = False
+    id_slot: int = -1
+    completion_probabilities: list[TokenLogprob] | UnsetType = UNSET
+
+
+class LlamaCppAnswer(Answer, kw_only=True):
+    """An answer, or the last event of a stream."""
+
+    index: int
+    id_slot: int = -1
+    stop: Literal[True] = True
+    model: str
+    tokens_predicted: int
+    tokens_evaluated: int
+    tokens_cached: int
+    generation_settings: dict[str, Any]
+    prompt: str | None
+    truncated: bool = False
+    stop_type: Literal["eos", "limit", "word"]
+    stopping_word: str
+    timings: dict[str, float | None]
+    content: str = ""
+    tokens: list[int] = field(default_factory=list)
+    completion_probabilities: list[TokenLogprob] | UnsetType = UNSET
+
+
+class Props(Answer):
+    default_generation_settings: dict[str, Any]
+    total_slots: int
+    model_alias: str
+    model_path: str
+    chat_template: str
+    modalities: dict[str, bool]
+    build_info: str
+    is_sleeping: bool
+
+
+class Slot(Answer):
+    id: int
+    n_ctx: int | None
+    speculative: bool
+    is_processing: bool
+
+
 def add_llama_cpp(app: FastAPI, service: Service) -> None:
     _add_state(app, service)
-    one_or_several: Any = LlamaCppAnswer | list[LlamaCppAnswer]
-    answers = gives(one_or_several, LlamaCppAnswer, framing=DATA)
+    kinds = LlamaCppAnswer, list[LlamaCppAnswer]
+    answers = gives(kinds, (LlamaCppPiece, LlamaCppAnswer), framing=DATA)
 
     @app.post("/completion", openapi_extra=takes(LlamaCppRequest), responses=answers)
     @app.post("/completions", openapi_extra=takes(LlamaCppRequest), responses=answers)
@@ -53,13 +104,13 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
         names = {**_NAMES, "structured_outputs": request.structure_field}
         with in_their_words(names):
             params = _params(service, request)
-        caller = service.caller(http)
-        prompts = [asked(model, caller, prompt) for prompt in request.prompts]
+        own = service.caller(http).options(model.options)
+        prompts = [{**as_dict(prompt), **own} for prompt in request.prompts]
         name, whole = f"completion-{uuid.uuid4().hex}", not request.stream
         run = service.run(name, prompts, params, {}, whole=whole)
         wording = LlamaCppWording(service, request, params)
         if request.stream:
-            events, shape = pieces(run, wording.events, names), in_llama_cpp_s_shape
+            events, shape = pieces(run, wording.events, names), LlamaCppErrorAnswer.of
             return EventStream(events, DATA, shape, request.silence(service.silence))
         finished = await outputs(run, names)
         return await json_response(
@@ -69,39 +120,33 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
 
 def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/props", responses=gives(Props))
-    async def props() -> Json:
+    async def props() -> Response:
         """llama.cpp's: what the server is, and its parameters where none are given."""
-        return {
-            "default_generation_settings": {
-                "n_ctx": service.input_processor.max_model_len,
-                "params": {
-                    **settings(_default_params(service)),
-                    "speculative.n_max": service.facts.num_speculative_tokens,
-                },
-            },
-            "total_slots": _num_slots(service),
-            "model_alias": service.model_names[0],
-            "model_path": service.model_names[0],
-            "chat_template": service.input_processor.tokenizer.chat_template,
-            "modalities": {"vision": False, "audio": False},
-            "build_info": f"quire-{app.version}",
-            "is_sleeping": False,
-        }
+        most_drafts, length = service.facts.num_speculative_tokens, _length(service)
+        params = {**settings(_default_params(service)), "speculative.n_max": most_drafts}
+        return respond(
+            Props(
+                {"n_ctx": length, "params": params},
+                _num_slots(service),
+                model_alias=service.model_names[0],
+                model_path=service.model_names[0],
+                chat_template=service.input_processor.tokenizer.chat_template,
+                modalities={"vision": False, "audio": False},
+                build_info=f"quire-{app.version}",
+                is_sleeping=False,
+            )
+        )
 
-    @app.get("/slots", response_model=list[Slot])
-    async def slots() -> list[Json]:
+    @app.get("/slots", responses=gives(list[Slot]))
+    async def slots() -> Response:
         """llama.cpp's: places for requests, and how many of them are taken."""
-        running = len(service.engine.engine.scheduler.running)
-        length = service.input_processor.max_model_len
-        return [
-            {
-                "id": slot,
-                "n_ctx": length,
-                "speculative": service.facts.num_speculative_tokens > 0,
-                "is_processing": slot < running,
-            }
-            for slot in range(_num_slots(service))
-        ]
+        running, length = len(service.engine.engine.scheduler.running), _length(service)
+        drafts = service.facts.num_speculative_tokens > 0
+        return respond([Slot(n, length, drafts, n < running) for n in range(_num_slots(service))])
+
+
+def _length(service: Service) -> int | None:
+    return service.input_processor.max_model_len
 
 
 def _num_slots(service: Service) -> int:
@@ -144,55 +189,44 @@ class LlamaCppWording:
         self._request = request
         self._params = params
 
-    def events(self, number: int, delta: Delta) -> list[Json]:
-        piece = {
-            "index": number,
-            "content": delta.text,
-            "tokens": list(delta.token_ids),
-            "stop": False,
-            "id_slot": -1,
-            **self._probabilities(delta),
-        }
-        if delta.final is None:
-            return [piece]
-        return [piece, {**self._ending(number, delta.final), "content": "", "tokens": []}]
+    def events(self, number: int, delta: Delta) -> list[Answer]:
+        tokens, scores = list(delta.token_ids), self._probabilities(delta)
+        piece = LlamaCppPiece(number, delta.text, tokens, completion_probabilities=scores)
+        return [piece] if delta.final is None else [piece, self._ending(number, delta.final)]
 
-    def whole(self, finished: list[RequestOutput]) -> Json | list[Json]:
+    def whole(self, finished: list[RequestOutput]) -> LlamaCppAnswer | list[LlamaCppAnswer]:
         answers = []
         for number, request in enumerate(finished):
+            answer = self._ending(number, request)
             (output,) = request.outputs
-            tokens = output.token_ids if self._request.return_tokens else []
-            text = {"content": output.text, "tokens": tokens, **self._probabilities(output)}
-            answers.append({**self._ending(number, request), **text})
+            answer.content = output.text
+            answer.tokens = output.token_ids if self._request.return_tokens else []
+            answer.completion_probabilities = self._probabilities(output)
+            answers.append(answer)
         return answers if self._request.several else answers[0]
 
-    def _ending(self, number: int, request: RequestOutput) -> Json:
+    def _ending(self, number: int, request: RequestOutput) -> LlamaCppAnswer:
         (output,) = request.outputs
         story, word = request.metrics, output.stop_reason
-        stop_type = "word" if isinstance(word, str) else "eos"
-        return {
-            "index": number,
-            "id_slot": -1,
-            "stop": True,
-            "model": self._model,
-            "tokens_predicted": story.num_output_tokens,
-            "tokens_evaluated": story.num_prompt_tokens,
-            "tokens_cached": story.cached_tokens if self._tells_cached else 0,
-            "generation_settings": settings(self._params),
-            "prompt": request.prompt,
-            "truncated": False,
-            "stop_type": "limit" if output.finish_reason == "length" else stop_type,
-            "stopping_word": word if isinstance(word, str) else "",
-            "timings": _timings(request),
-        }
-
-    def _probabilities(self, source: CompletionOutput | Delta) -> Json:
-        if source.logprobs is None:
-            return {}
-        entries = chat_logprobs(
-            source.logprobs, self._request.n_probs, with_ids=True, with_marks=False
+        stop_type: Any = "word" if isinstance(word, str) else "eos"
+        return LlamaCppAnswer(
+            index=number,
+            model=self._model,
+            tokens_predicted=story.num_output_tokens,
+            tokens_evaluated=story.num_prompt_tokens,
+            tokens_cached=story.cached_tokens if self._tells_cached else 0,
+            generation_settings=settings(self._params),
+            prompt=request.prompt,
+            stop_type="limit" if output.finish_reason == "length" else stop_type,
+            stopping_word=word if isinstance(word, str) else "",
+            timings=_timings(request),
         )
-        return {"completion_probabilities": list(entries["content"])}
+
+    def _probabilities(self, source: CompletionOutput | Delta) -> list[TokenLogprob] | UnsetType:
+        if source.logprobs is None:
+            return UNSET
+        count = self._request.n_probs
+        return [*chat_logprobs(source.logprobs, count, with_ids=True, with_marks=False).content]
 
 
 def _timings(request: RequestOutput) -> Json:

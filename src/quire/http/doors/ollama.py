@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from quire.core.protocol import SamplingParams, StructuredOutputs
-from quire.http.answers.rendering import json_response
-from quire.http.answers.streaming import LINES, EventStream, Json
-from quire.http.chats.conversation import Turn, begin
+from quire.http.answers.rendering import json_response, respond
+from quire.http.answers.streaming import LINES, EventStream
+from quire.http.chats.conversation import ConversationTurn, begin
 from quire.http.description.openapi import gives, takes
-from quire.http.doors.answering import asked, going_on, in_their_words, now, options
-from quire.http.doors.answers import GeneratedAnswer, OllamaChatAnswer
+from quire.http.doors.answering import going_on, in_their_words
 from quire.http.doors.ollama_models import add_models, check_model
 from quire.http.doors.ollama_types import GenerateRequest, OllamaChatRequest, OllamaRequest
-from quire.http.doors.ollama_writer import OllamaWriter
-from quire.http.doors.telling import RawText, Speaker, Telling
-from quire.http.error_shapes import in_ollama_s_shape
+from quire.http.doors.ollama_writer import (
+    GeneratedAnswer,
+    Line,
+    OllamaChatAnswer,
+    OllamaWriter,
+)
+from quire.http.doors.turn_stream import RawText, Speaker, TurnStream
+from quire.http.error_shapes import OllamaErrorAnswer
 from quire.http.guards.clients import Caller
 from quire.http.guards.limits import check_answer
-from quire.http.service import Asked, Service
+from quire.http.service import ModelChoice, Service
 
 _NAMES = {  # of fields that are called otherwise here
     "max_tokens": "options.num_predict",
@@ -52,11 +55,11 @@ def add_ollama(app: FastAPI, service: Service) -> None:
         request = await service.bodies.parse(http, GenerateRequest, from_tools=True)
         model = check_model(service, request.model)
         if not request.prompt:
-            return _loaded(request, _as_response)
+            return _loaded(request, GeneratedAnswer)
         with in_their_words(_NAMES | {"messages": "prompt"}):
             params = _params(service, request)
             speaker = await _speaker(service, model, service.caller(http), request, params)
-        return await _answer(service, request, speaker, _as_response)
+        return await _answer(service, request, speaker, GeneratedAnswer)
 
     @app.post(
         "/api/chat",
@@ -68,57 +71,48 @@ def add_ollama(app: FastAPI, service: Service) -> None:
         request = await service.bodies.parse(http, OllamaChatRequest, from_tools=True)
         model = check_model(service, request.model)
         if not request.messages:
-            return _loaded(request, _as_message)
+            return _loaded(request, OllamaChatAnswer)
         with in_their_words(_NAMES | {"prompt": "messages"}):
             messages = [message.for_template() for message in request.messages]
-            turn = Turn(
+            turn = ConversationTurn(
                 messages=messages,
                 params=_params(service, request),
                 tools=[tool.as_tool() for tool in request.tools],
                 variables=request.variables,
                 rendering=going_on(messages),
-                options=options(model, service.caller(http)),
+                options=service.caller(http).options(model.options),
             )
             speaker = await begin(service, turn)
-        return await _answer(service, request, speaker, _as_message)
-
-
-def _as_response(said: Json) -> Json:
-    """/api/generate: what is said stands in the line itself."""
-    content = said.pop("content", "")
-    return {"response": content, **said}
-
-
-def _as_message(said: Json) -> Json:
-    return {"message": {"role": "assistant", **said}}
+        return await _answer(service, request, speaker, OllamaChatAnswer)
 
 
 async def _speaker(
     service: Service,
-    model: Asked,
+    model: ModelChoice,
     caller: Caller,
     request: GenerateRequest,
     params: SamplingParams,
 ) -> Speaker:
+    own = caller.options(model.options)
     templated = service.input_processor.tokenizer.chat_template or request.system
     if request.raw or not templated:
-        return RawText(service, asked(model, caller, request.prompt), params)
-    turn = Turn(
+        return RawText(service, {"prompt": request.prompt, **own}, params)
+    turn = ConversationTurn(
         messages=request.messages,
         params=params,
         variables=request.variables,
-        options=options(model, caller),
+        options=own,
     )
     return await begin(service, turn)
 
 
 async def _answer(
-    service: Service, request: OllamaRequest, speaker: Speaker, put: Callable[[Json], Json]
+    service: Service, request: OllamaRequest, speaker: Speaker, line: type[Line]
 ) -> Response:
-    telling = Telling(speaker, lambda: f"call_{uuid.uuid4().hex[:24]}", _NAMES)
-    writer = OllamaWriter(telling, request, put)
+    stream = TurnStream(speaker, lambda: f"call_{uuid.uuid4().hex[:24]}", _NAMES)
+    writer = OllamaWriter(stream, request, line)
     if request.stream:
-        return EventStream(writer.lines(), LINES, in_ollama_s_shape, service.silence)
+        return EventStream(writer.lines(), LINES, OllamaErrorAnswer.of, service.silence)
     whole = await writer.whole()
     return await json_response(lambda: whole, large=request.logprobs)
 
@@ -141,9 +135,10 @@ def _params(service: Service, request: OllamaRequest) -> SamplingParams:
     return params
 
 
-def _loaded(request: OllamaRequest, put: Callable[[Json], Json]) -> Response:
+def _loaded(request: OllamaRequest, line: type[Line]) -> Response:
     """Without a prompt, a client asks for the model to be loaded, or not to be any more."""
     reason = "unload" if request.keep_alive in (0, "0") else "load"
-    head = {"model": request.model, "created_at": now(), **put({"content": ""})}
-    media_type = LINES.media_type if request.stream else None
-    return JSONResponse({**head, "done": True, "done_reason": reason}, media_type=media_type)
+    response = respond(line.of(request.model, done=True, done_reason=reason))
+    if request.stream:
+        response.headers["content-type"] = LINES.media_type
+    return response

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from hashlib import sha256
+from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, Response
+from msgspec import UNSET, UnsetType, field
 
 from quire.core.errors import RequestError
-from quire.http.answers.streaming import Json
+from quire.http.answers.rendering import Answer, respond
 from quire.http.description.openapi import gives, takes
 from quire.http.doors.answering import now
-from quire.http.doors.answers import OllamaModels, OllamaVersion, ShownModel
 from quire.http.doors.ollama_types import ShowRequest
-from quire.http.service import Asked, Service
+from quire.http.service import ModelChoice, Service
 
 RUNNING = "Quire is running"
 _VERSION = "0.13.0"  # Ollama's, whose API this is; clients ask for a recent one
@@ -22,11 +23,54 @@ _LATEST = ":latest"
 _NEVER = "9999-12-31T23:59:59Z"  # the model is let go with the server
 
 
+class OllamaVersion(Answer):
+    version: str
+    quire: str
+
+
+class OllamaDetails(Answer, kw_only=True):
+    parent_model: str
+    format: str = "safetensors"
+    family: str = ""
+    families: list[str] = field(default_factory=list)
+    parameter_size: str = ""
+    quantization_level: str
+
+
+class OllamaModel(Answer, kw_only=True):
+    """The last three of one that is loaded."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: OllamaDetails
+    expires_at: str | UnsetType = UNSET
+    size_vram: int | UnsetType = UNSET
+    context_length: int | UnsetType = UNSET
+
+
+class OllamaModels(Answer):
+    models: list[OllamaModel]
+
+
+class ShownModel(Answer, kw_only=True):
+    modelfile: str = ""
+    parameters: str
+    template: str  # Jinja, not Go's
+    details: OllamaDetails
+    model_info: dict[str, str | int | None]
+    capabilities: list[str]
+    modified_at: str
+
+
 def add_models(app: FastAPI, service: Service) -> None:
     started = now()
 
-    def cards() -> list[Json]:
-        return [_card(service, name, started) for name in service.all_names]
+    def cards(**more: Any) -> Response:
+        names = service.all_names
+        return respond(OllamaModels([_card(service, name, started, **more) for name in names]))
 
     @app.get("/", response_class=PlainTextResponse)
     async def root() -> str:
@@ -34,59 +78,55 @@ def add_models(app: FastAPI, service: Service) -> None:
         return RUNNING
 
     @app.get("/api/version", responses=gives(OllamaVersion))
-    async def version() -> Json:
+    async def version() -> Response:
         """Which Ollama's API this is."""
-        return {"version": _VERSION, "quire": app.version}
+        return respond(OllamaVersion(_VERSION, app.version))
 
     @app.get("/api/tags", responses=gives(OllamaModels))
-    async def tags() -> Json:
+    async def tags() -> Response:
         """Ollama's list of models: the one that is served, by each of its names, and adapters."""
-        return {"models": cards()}
+        return cards()
 
     @app.get("/api/ps", responses=gives(OllamaModels))
-    async def running() -> Json:
+    async def running() -> Response:
         """Ollama's list of models that are loaded."""
-        length = service.input_processor.max_model_len
-        more = {"expires_at": _NEVER, "size_vram": 0, "context_length": length or 0}
-        return {"models": [{**card, **more} for card in cards()]}
+        length = service.input_processor.max_model_len or 0
+        return cards(expires_at=_NEVER, size_vram=0, context_length=length)
 
     @app.post("/api/show", openapi_extra=takes(ShowRequest), responses=gives(ShownModel))
-    async def show(http: Request) -> Json:
+    async def show(http: Request) -> Response:
         """Ollama's: what is known of a model."""
         request = await service.bodies.parse(http, ShowRequest, from_tools=True)
         name = request.model or request.name
         if name is None:
             raise RequestError("model is missing", "model")
-        return _description(service, check_model(service, name).name, started)
+        return respond(_description(service, check_model(service, name).name, started))
 
 
-def check_model(service: Service, name: str) -> Asked:
+def check_model(service: Service, name: str) -> ModelChoice:
     """UnknownModelError unless the name is served, with or without Ollama's tag for the newest."""
     return service.check_model(name if name in service.all_names else name.removesuffix(_LATEST))
 
 
-def _card(service: Service, name: str, started: str) -> Json:
+def _card(service: Service, name: str, started: str, **more: Any) -> OllamaModel:
     tagged = name if ":" in name else name + _LATEST
-    return {
-        "name": tagged,
-        "model": tagged,
-        "modified_at": started,
-        "size": service.facts.weight_bytes,
-        "digest": sha256(name.encode()).hexdigest(),
-        "details": _details(service, name),
-    }
+    return OllamaModel(
+        name=tagged,
+        model=tagged,
+        modified_at=started,
+        size=service.facts.weight_bytes,
+        digest=sha256(name.encode()).hexdigest(),
+        details=_details(service, name),
+        **more,
+    )
 
 
-def _details(service: Service, name: str) -> Json:
-    facts = service.facts
-    return {
-        "parent_model": "" if name in service.model_names else service.model_names[0],
-        "format": "safetensors",
-        "family": "",
-        "families": [],
-        "parameter_size": "",
-        "quantization_level": facts.quantization or facts.dtype,
-    }
+def _details(service: Service, name: str) -> OllamaDetails:
+    facts, names = service.facts, service.model_names
+    return OllamaDetails(
+        parent_model="" if name in names else names[0],
+        quantization_level=facts.quantization or facts.dtype,
+    )
 
 
 def _capabilities(service: Service) -> Iterator[str]:
@@ -97,19 +137,18 @@ def _capabilities(service: Service) -> Iterator[str]:
         yield "thinking"
 
 
-def _description(service: Service, name: str, started: str) -> Json:
+def _description(service: Service, name: str, started: str) -> ShownModel:
     input_processor = service.input_processor
     defaults = input_processor.sampling_defaults
-    return {
-        "modelfile": "",
-        "parameters": "\n".join(f"{name} {value}" for name, value in defaults.items()),
-        "template": input_processor.tokenizer.chat_template,  # Jinja, not Go's
-        "details": _details(service, name),
-        "model_info": {
+    return ShownModel(
+        parameters="\n".join(f"{name} {value}" for name, value in defaults.items()),
+        template=input_processor.tokenizer.chat_template,
+        details=_details(service, name),
+        model_info={
             "general.architecture": "quire",
             "quire.context_length": input_processor.max_model_len,
             "quire.vocab_size": input_processor.vocab_size,
         },
-        "capabilities": list(_capabilities(service)),
-        "modified_at": started,
-    }
+        capabilities=list(_capabilities(service)),
+        modified_at=started,
+    )

@@ -32,7 +32,7 @@ class OllamaOptions(LlamaOptions):
     num_ctx: Annotated[int, between(1, 2**31 - 1)] | None = None
 
     def check_context(self, max_model_len: int | None) -> None:
-        """RequestError if more is asked for than there is; texts are never cut to fit."""
+        """RequestError if num_ctx is more than there is; texts are never cut to fit."""
         if self.num_ctx is not None and self.num_ctx > (max_model_len or self.num_ctx):
             raise RequestError(
                 f"num_ctx must be at most max_model_len, {max_model_len}, got {self.num_ctx}",

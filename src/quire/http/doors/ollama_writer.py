@@ -2,88 +2,164 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import aclosing
+from typing import Any
+
+from msgspec import UNSET, UnsetType
 
 from quire.engine.outputs import CompletionOutput, Delta
-from quire.http.answers.logprobs import chat_logprobs
-from quire.http.answers.streaming import Events, Json
+from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
+from quire.http.answers.rendering import Answer, Json
+from quire.http.answers.streaming import Events
 from quire.http.doors.answering import now
-from quire.http.doors.blocks import Block, Change, Closed, Grown, Kind
+from quire.http.doors.blocks import Block, BlockClosed, BlockGrown, Change, Kind
 from quire.http.doors.ollama_types import OllamaRequest
-from quire.http.doors.telling import Telling
+from quire.http.doors.turn_stream import TurnStream
 
 _NANOSECONDS = 10**9
 _ID = "ollama-"
 
 
-class OllamaWriter:
-    """put: what is said (content, thinking, tool_calls) as a line has it."""
+class OllamaCallFunction(Answer):
+    index: int
+    name: str
+    arguments: dict[str, Any]
 
-    def __init__(
-        self, telling: Telling, request: OllamaRequest, put: Callable[[Json], Json]
-    ) -> None:
-        self._telling = telling
-        self._told = telling.told
+
+class OllamaMessageCall(Answer):
+    id: str
+    function: OllamaCallFunction
+
+    @classmethod
+    def of(cls, block: Block) -> OllamaMessageCall:
+        return cls(block.call_id, OllamaCallFunction(block.number, block.name, block.arguments))
+
+
+class OllamaMessageAnswer(Answer):
+    role: str
+    content: str
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[OllamaMessageCall] | UnsetType = UNSET
+
+
+class GeneratedAnswer(Answer, kw_only=True):
+    """To /api/generate. The last line of a stream has all of it; a whole answer too."""
+
+    model: str
+    created_at: str
+    response: str
+    thinking: str | UnsetType = UNSET
+    done: bool = False
+    done_reason: str | UnsetType | None = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, model: str, *, content: str = "", **more: Any) -> GeneratedAnswer:
+        return cls(model=model, created_at=now(), response=content, **more)
+
+
+class OllamaChatAnswer(Answer, kw_only=True):
+    """To /api/chat. The last line of a stream has all of it; a whole answer too."""
+
+    model: str
+    created_at: str
+    message: OllamaMessageAnswer
+    done: bool = False
+    done_reason: str | UnsetType | None = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+
+    @classmethod
+    def of(
+        cls,
+        model: str,
+        *,
+        content: str = "",
+        thinking: str | UnsetType = UNSET,
+        tool_calls: list[OllamaMessageCall] | UnsetType = UNSET,
+        **more: Any,
+    ) -> OllamaChatAnswer:
+        message = OllamaMessageAnswer("assistant", content, thinking, tool_calls)
+        return cls(model=model, created_at=now(), message=message, **more)
+
+
+Line = GeneratedAnswer | OllamaChatAnswer
+
+
+class OllamaWriter:
+    """line: what a line of the answer is."""
+
+    def __init__(self, stream: TurnStream, request: OllamaRequest, line: type[Line]) -> None:
+        self._stream = stream
+        self._state = stream.state
         self._request = request
-        self._put = put
+        self._line = line
 
     async def lines(self) -> Events:
-        async with aclosing(self._telling.changes(_ID)) as steps:
+        async with aclosing(self._stream.changes(_ID)) as steps:
             async for step in steps:
                 lines = [line for delta, changes in step for line in self._pieces(delta, changes)]
-                if self._told.output is not None:
-                    lines.append({**self._head(), **self._put({"content": ""}), **self._ending()})
+                if self._state.output is not None:
+                    lines.append(self._line.of(self._request.model, **self._ending()))
                 if lines:
                     yield lines
 
-    async def whole(self) -> Json:
-        told = await self._telling.all(_ID)
-        assert told.output is not None
-        (output,) = told.output.outputs
-        said: Json = {"content": "".join(map(_content, told.blocks))}
-        thinking = _joined(told.blocks, Kind.REASONING)
-        calls = [_call(block) for block in told.blocks if _is_call(block)]
+    async def whole(self) -> Line:
+        state = await self._stream.all(_ID)
+        assert state.output is not None
+        (output,) = state.output.outputs
+        said: Json = {"content": "".join(map(_content, state.blocks))}
+        thinking = "".join(one.text for one in state.blocks if one.kind is Kind.REASONING)
+        calls = [OllamaMessageCall.of(block) for block in state.blocks if _is_call(block)]
         said |= {"thinking": thinking} if thinking else {}
         said |= {"tool_calls": calls} if calls else {}
-        return {**self._head(), **self._put(said), **self._logprobs(output), **self._ending()}
+        logprobs = self._logprobs(output)
+        return self._line.of(self._request.model, **said, **self._ending(), logprobs=logprobs)
 
-    def _pieces(self, delta: Delta, changes: Iterable[Change]) -> list[Json]:
+    def _pieces(self, delta: Delta, changes: Iterable[Change]) -> list[Line]:
         said: list[Json] = []
         for change in changes:
             match change:
-                case Grown(block, text) if block.kind is Kind.TEXT:
+                case BlockGrown(block, text) if block.kind is Kind.TEXT:
                     said.append({"content": text})
-                case Grown(block, text) if block.kind is Kind.REASONING:
-                    said.append({"content": "", "thinking": text})
-                case Closed(block) if _is_call(block):
-                    said.append({"content": "", "tool_calls": [_call(block)]})
-                case Closed(block) if block.cut is not None:
+                case BlockGrown(block, text) if block.kind is Kind.REASONING:
+                    said.append({"thinking": text})
+                case BlockClosed(block) if _is_call(block):
+                    said.append({"tool_calls": [OllamaMessageCall.of(block)]})
+                case BlockClosed(block) if block.cut is not None:
                     said.append({"content": block.cut})
-        told = self._logprobs(delta)
-        if told.get("logprobs") and not said:
-            said.append({"content": ""})
-        lines = [{**self._head(), **self._put(one), "done": False} for one in said]
+        logprobs = self._logprobs(delta)
+        if logprobs and not said:
+            said.append({})
+        lines = [self._line.of(self._request.model, **one) for one in said]
         if lines:
-            lines[0] |= told
+            lines[0].logprobs = logprobs
         return lines
 
-    def _head(self) -> Json:
-        return {"model": self._request.model, "created_at": now()}
-
-    def _logprobs(self, source: CompletionOutput | Delta) -> Json:
+    def _logprobs(self, source: CompletionOutput | Delta) -> list[TokenLogprob] | UnsetType:
         """Of the text's tokens: Ollama tells nothing of the one that ends it."""
         if source.logprobs is None:
-            return {}
+            return UNSET
         tables = [table for table in source.logprobs if table.place.shown]
-        entries = chat_logprobs(tables, self._request.top_logprobs)
-        return {"logprobs": list(entries["content"])}
+        return [*chat_logprobs(tables, self._request.top_logprobs).content]
 
     def _ending(self) -> Json:
         """What the last line says: why it is the last, and what the request has used."""
-        assert self._told.output is not None
-        (output,) = self._told.output.outputs
-        story = self._told.output.metrics
+        assert self._state.output is not None
+        (output,) = self._state.output.outputs
+        story = self._state.output.metrics
         first = story.e2e_latency if story.ttft is None else story.ttft
         return {
             "done": True,
@@ -97,10 +173,6 @@ class OllamaWriter:
         }
 
 
-def _joined(blocks: Iterable[Block], kind: Kind) -> str:
-    return "".join(block.text for block in blocks if block.kind is kind)
-
-
 def _content(block: Block) -> str:
     """What it adds to the text: of a call that is not complete, what was written of it."""
     return block.text if block.kind is Kind.TEXT else block.cut or ""
@@ -108,13 +180,6 @@ def _content(block: Block) -> str:
 
 def _is_call(block: Block) -> bool:
     return block.kind is Kind.CALL and block.cut is None
-
-
-def _call(block: Block) -> Json:
-    return {
-        "id": block.call_id,
-        "function": {"index": block.number, "name": block.name, "arguments": block.arguments},
-    }
 
 
 def _nanoseconds(seconds: float) -> int:

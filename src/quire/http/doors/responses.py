@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from quire.core.errors import RequestError
-from quire.http.answers.rendering import json_response
-from quire.http.answers.streaming import NAMED_EVENTS, EventStream, Json
-from quire.http.chats.conversation import Conversation, begin
+from quire.http.answers.rendering import Answer, Json, json_response, respond
+from quire.http.answers.streaming import NAMED_EVENTS, EventStream
+from quire.http.chats.conversation import PreparedChat, begin
 from quire.http.description.openapi import gives, takes
-from quire.http.doors.answering import in_their_words, options
-from quire.http.doors.answers import (
-    CountedInput,
-    DeletedResponse,
-    InputItems,
-    ResponseAnswer,
-    ResponseEvent,
-)
+from quire.http.doors.answering import in_their_words
 from quire.http.doors.responses_store import ResponseStore
 from quire.http.doors.responses_turns import FIELD_NAMES, turn
 from quire.http.doors.responses_types import ItemReference, ResponsesRequest
-from quire.http.doors.responses_writer import ResponseWriter
+from quire.http.doors.responses_writer import ResponseAnswer, ResponseEvent, ResponseWriter
 from quire.http.guards.clients import Caller
-from quire.http.service import Asked, Service
+from quire.http.service import ModelChoice, Service
 
 _MOST_LISTED = 100  # items at a time
 _PREFIXES = {
     "message": "msg_", "reasoning": "rs_", "function_call": "fc_", "function_call_output": "fco_",
     "custom_tool_call": "ctc_", "custom_tool_call_output": "ctco_",
 }  # fmt: skip
+
+
+class InputItems(Answer, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class CountedInput(Answer, kw_only=True):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
+class DeletedResponse(Answer):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
 
 
 def add_responses(app: FastAPI, service: Service) -> None:
@@ -54,7 +67,7 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
         owner, items = caller.key, _items(service, store, caller.key, request)
         conversation = await _begin(service, store, caller, request, items, model)
 
-        def keep(response: Json) -> None:
+        def keep(response: ResponseAnswer) -> None:
             if request.store:
                 store.add(owner, response, items)
 
@@ -69,14 +82,13 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
         openapi_extra=takes(ResponsesRequest),
         responses=gives(CountedInput),
     )
-    async def count(http: Request) -> Json:
-        """The tokens of what would be asked."""
+    async def count(http: Request) -> Response:
+        """How many tokens the input has."""
         request = await service.bodies.parse(http, ResponsesRequest)
         model, caller = service.check_model(request.model), service.caller(http)
         items = _items(service, store, caller.key, request)
         conversation = await _begin(service, store, caller, request, items, model)
-        counted = conversation.num_prompt_tokens
-        return {"object": "response.input_tokens", "input_tokens": counted}
+        return respond(CountedInput(input_tokens=conversation.num_prompt_tokens))
 
 
 def _add_keeping(app: FastAPI, service: Service, store: ResponseStore) -> None:
@@ -89,10 +101,10 @@ def _add_keeping(app: FastAPI, service: Service, store: ResponseStore) -> None:
         return Response(kept.response, media_type="application/json")
 
     @app.delete("/v1/responses/{response_id}", responses=gives(DeletedResponse, None, 404))
-    async def delete(http: Request, response_id: str) -> Json:
+    async def delete(http: Request, response_id: str) -> Response:
         """Forget a response."""
         store.remove(service.caller(http).key, response_id)
-        return {"id": response_id, "object": "response", "deleted": True}
+        return respond(DeletedResponse(response_id))
 
     @app.get("/v1/responses/{response_id}/input_items", responses=gives(InputItems, None, 400, 404))
     async def input_items(
@@ -101,10 +113,10 @@ def _add_keeping(app: FastAPI, service: Service, store: ResponseStore) -> None:
         limit: str = "20",
         order: str = "desc",
         after: str | None = None,
-    ) -> Json:
-        """What a response was given, item by item, the last one first unless asked otherwise."""
+    ) -> Response:
+        """What a response was given, item by item, the last one first unless `order` is `asc`."""
         kept = store.get(service.caller(http).key, response_id)
-        return _page(kept.input_items, limit, order, after)
+        return respond(_page(kept.input_items, limit, order, after))
 
 
 async def _begin(
@@ -113,13 +125,13 @@ async def _begin(
     caller: Caller,
     request: ResponsesRequest,
     items: list[Json],
-    model: Asked,
-) -> Conversation:
+    model: ModelChoice,
+) -> PreparedChat:
     history = await _history(service, store, caller.key, request.previous_response_id)
     with in_their_words(FIELD_NAMES):
-        asked = options(model, caller, request.user)
+        options = caller.options(model.options, request.user)
         defaults = service.input_processor.sampling_defaults
-        return await begin(service, turn(request, [*history, *items], defaults, asked))
+        return await begin(service, turn(request, [*history, *items], defaults, options))
 
 
 def _items(
@@ -154,7 +166,7 @@ async def _history(
     return await asyncio.to_thread(lambda: [item for kept in conversation for item in kept.items])
 
 
-def _page(items: list[Json], limit: str, order: str, after: str | None) -> Json:
+def _page(items: list[Json], limit: str, order: str, after: str | None) -> InputItems:
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:4]) <= _MOST_LISTED):
         raise RequestError(f"limit must be from 1 to {_MOST_LISTED}", "limit")
     if order not in ("asc", "desc"):
@@ -167,10 +179,9 @@ def _page(items: list[Json], limit: str, order: str, after: str | None) -> Json:
     start = 0 if after is None else ids.index(after) + 1
     end = start + int(limit)
     page = items[start:end]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": end < len(items),
-    }
+    return InputItems(
+        data=page,
+        first_id=page[0]["id"] if page else None,
+        last_id=page[-1]["id"] if page else None,
+        has_more=end < len(items),
+    )

@@ -1,4 +1,4 @@
-"""Responses that are kept so that conversations may go on from them: so many, and so large."""
+"""Responses that are kept, within bounds, so that conversations may go on from them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from quire.core.errors import shown
-from quire.http.answers.streaming import Json
+from quire.http.answers.rendering import Json, encode
+from quire.http.doors.responses_writer import ResponseAnswer
 from quire.http.errors import UnknownResponseError
 
 _BESIDE = 512  # bytes that a response takes beside its JSON
@@ -38,7 +39,7 @@ class Kept(NamedTuple):
 
 
 @dataclass
-class _Shelf:
+class _OwnResponses:
     """The responses of one owner, the one that was used last at the end."""
 
     kept: OrderedDict[str, Kept] = field(default_factory=OrderedDict)
@@ -56,27 +57,26 @@ class ResponseStore:
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._shelves: dict[str | None, _Shelf] = {}
+        self._by_owner: dict[str | None, _OwnResponses] = {}
 
-    def add(self, owner: str | None, response: Json, input_items: list[Json]) -> None:
-        item_ids = tuple(item["id"] for item in response["output"])
-        told, given = to_json(response, inf_nan_mode="null"), to_json(input_items)
-        kept = Kept(told, given, item_ids, response["previous_response_id"])
+    def add(self, owner: str | None, response: ResponseAnswer, input_items: list[Json]) -> None:
+        item_ids = tuple(item["id"] for item in response.output)
+        kept = Kept(encode(response), encode(input_items), item_ids, response.previous_response_id)
         if not self._most or kept.size > self._most_bytes:
             return
-        shelf = self._shelves.setdefault(owner, _Shelf())
-        shelf.kept[response["id"]] = kept
-        shelf.of_item.update(dict.fromkeys(item_ids, response["id"]))
-        shelf.size += kept.size
+        own = self._by_owner.setdefault(owner, _OwnResponses())
+        own.kept[response.id] = kept
+        own.of_item.update(dict.fromkeys(item_ids, response.id))
+        own.size += kept.size
         self._make_room()
 
     def get(self, owner: str | None, response_id: str) -> Kept:
         """UnknownResponseError if there is none, or it is another owner's."""
-        shelf = self._shelves.get(owner)
-        if shelf is None or response_id not in shelf.kept:
+        own = self._by_owner.get(owner)
+        if own is None or response_id not in own.kept:
             raise _unknown("response", response_id, "previous_response_id")
-        shelf.kept.move_to_end(response_id)
-        return shelf.kept[response_id]
+        own.kept.move_to_end(response_id)
+        return own.kept[response_id]
 
     def conversation(self, owner: str | None, response_id: str) -> list[Kept]:
         """A response and those before it, the oldest first."""
@@ -89,10 +89,10 @@ class ResponseStore:
 
     def item(self, owner: str | None, item_id: str) -> Json:
         """An item that a response has written."""
-        shelf = self._shelves.get(owner)
-        if shelf is None or item_id not in shelf.of_item:
+        own = self._by_owner.get(owner)
+        if own is None or item_id not in own.of_item:
             raise _unknown("item", item_id, "input")
-        kept = self.get(owner, shelf.of_item[item_id])
+        kept = self.get(owner, own.of_item[item_id])
         found: Json = next(item for item in kept.items if item.get("id") == item_id)
         return found
 
@@ -102,20 +102,20 @@ class ResponseStore:
 
     def _make_room(self) -> None:
         while (
-            sum(len(shelf.kept) for shelf in self._shelves.values()) > self._most
-            or sum(shelf.size for shelf in self._shelves.values()) > self._most_bytes
+            sum(len(own.kept) for own in self._by_owner.values()) > self._most
+            or sum(own.size for own in self._by_owner.values()) > self._most_bytes
         ):
-            largest = max(self._shelves, key=lambda owner: self._shelves[owner].size)
-            self._drop(largest, next(iter(self._shelves[largest].kept)))
+            largest = max(self._by_owner, key=lambda owner: self._by_owner[owner].size)
+            self._drop(largest, next(iter(self._by_owner[largest].kept)))
 
     def _drop(self, owner: str | None, response_id: str) -> None:
-        shelf = self._shelves[owner]
-        kept = shelf.kept.pop(response_id)
-        shelf.size -= kept.size
+        own = self._by_owner[owner]
+        kept = own.kept.pop(response_id)
+        own.size -= kept.size
         for item_id in kept.item_ids:
-            del shelf.of_item[item_id]
-        if not shelf.kept:
-            del self._shelves[owner]
+            del own.of_item[item_id]
+        if not own.kept:
+            del self._by_owner[owner]
 
 
 def _unknown(what: str, name: str, field: str) -> UnknownResponseError:

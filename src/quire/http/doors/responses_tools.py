@@ -1,8 +1,8 @@
-"""The tools of a response: what a model is told of them, and what its calls are to the caller.
+"""The tools of a response: how the model knows them, and what its calls are to the caller.
 
 A model knows functions by one name each. A namespace's are flattened to ``namespace__name``; a
 custom tool, which takes any text, is a function of one text. What only OpenAI can run is left out,
-and the caller is told.
+and the caller gets a warning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_GRAMMAR = "a custom tool's input is kept to no grammar here"
 _SEPARATOR, _DIGITS = "__", 8
 
 
-class Origin(NamedTuple):
+class ToolOrigin(NamedTuple):
     """What a function of the model's is to the caller."""
 
     name: str
@@ -51,14 +51,14 @@ class ResponsesTool(Strict):
     description: str | None = None
     parameters: JsonObject | None = None
     strict: bool = False
-    defer_loading: bool = False  # all are told at once
+    defer_loading: bool = False  # the model always gets all
     allowed_callers: list[Literal["direct"]] | None = None
     output_schema: JsonObject | None = None  # what its caller makes of it is not looked at
 
     def as_tool(self, name: str) -> Tool:
         return Tool(name, self.description, self.parameters, self.strict)
 
-    def told(self) -> Json:
+    def echoed(self) -> Json:
         names = ("type", "name", "description", "parameters", "strict")
         return {name: getattr(self, name) for name in names}
 
@@ -80,13 +80,13 @@ class CustomTool(Strict):
     name: str
     description: str | None = None
     format: Annotated[TextInput | GrammarInput, Field(discriminator="type")] = TextInput()
-    defer_loading: bool = False  # all are told at once
+    defer_loading: bool = False  # the model always gets all
     allowed_callers: list[Literal["direct"]] | None = None
 
     def as_tool(self, name: str) -> Tool:
         return Tool(name, self.description, _INPUT)
 
-    def told(self) -> Json:
+    def echoed(self) -> Json:
         return self.model_dump(exclude_none=True, exclude={"defer_loading"})
 
 
@@ -100,10 +100,10 @@ class NamespaceTool(Strict):
         at_most(MOST_TOOLS, "tools"),
     ]
 
-    def told(self) -> Json:
+    def echoed(self) -> Json:
         described = {} if self.description is None else {"description": self.description}
-        told = [tool.told() for tool in self.tools]
-        return {"type": self.type, "name": self.name, **described, "tools": told}
+        tools = [tool.echoed() for tool in self.tools]
+        return {"type": self.type, "name": self.name, **described, "tools": tools}
 
 
 class HostedTool(BaseModel):
@@ -118,7 +118,7 @@ class HostedTool(BaseModel):
     def _bound(cls, data: Any) -> Any:
         return check_depth(data, levels=16, most_values=4096)
 
-    def told(self) -> Json:
+    def echoed(self) -> Json:
         return self.model_dump(exclude_none=True)
 
 
@@ -150,21 +150,21 @@ AnyChoice = Annotated[
 
 @dataclass(frozen=True)
 class Offered:
-    """A request's tools as the model is told of them.
+    """A request's tools as the model knows them.
 
-    origins: by the names that the model knows. left_out: why the model is not told of a tool, by
+    origins: by the names that the model knows. left_out: why the model does not get a tool, by
     the name that it would have, or its type.
     """
 
     tools: Sequence[Tool]
     choice: ToolChoice
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, ToolOrigin]
     left_out: Mapping[str, str]
 
     @classmethod
     def of(cls, tools: Iterable[Any], choice: Any) -> Offered:
-        told: list[Tool] = []
-        origins: dict[str, Origin] = {}
+        offered: list[Tool] = []
+        origins: dict[str, ToolOrigin] = {}
         left_out: dict[str, str] = {}
         for tool, namespace in _flat(tools):
             if isinstance(tool, HostedTool):
@@ -174,17 +174,17 @@ class Offered:
             if isinstance(tool, CustomTool) and isinstance(tool.format, GrammarInput):
                 left_out[name] = f"the tool {shown(name)} was left out: {_NO_GRAMMAR}"
                 continue
-            told.append(tool.as_tool(name))
-            origins[name] = Origin(tool.name, namespace, isinstance(tool, CustomTool))
-        return cls(told, _chosen(choice, origins, left_out), origins, left_out)
+            offered.append(tool.as_tool(name))
+            origins[name] = ToolOrigin(tool.name, namespace, isinstance(tool, CustomTool))
+        return cls(offered, _chosen(choice, origins, left_out), origins, left_out)
 
     @property
-    def warnings(self) -> Json:
-        """What the caller is told of that."""
-        return {"warnings": [*self.left_out.values()]} if self.left_out else {}
+    def warnings(self) -> list[str]:
+        """Why tools were left out, for the caller."""
+        return [*self.left_out.values()]
 
-    def origin(self, name: str) -> Origin:
-        return self.origins.get(name, Origin(name))
+    def origin(self, name: str) -> ToolOrigin:
+        return self.origins.get(name, ToolOrigin(name))
 
 
 def flat_name(namespace: str | None, name: str) -> str:
@@ -221,7 +221,9 @@ def _flat(tools: Iterable[Any]) -> Iterator[tuple[Any, str | None]]:
             yield tool, None
 
 
-def _chosen(choice: Any, origins: Mapping[str, Origin], left_out: Mapping[str, str]) -> ToolChoice:
+def _chosen(
+    choice: Any, origins: Mapping[str, ToolOrigin], left_out: Mapping[str, str]
+) -> ToolChoice:
     """RequestError where a tool that was left out must be called."""
     match choice:
         case str():
@@ -248,7 +250,7 @@ def _check_any(mode: str, counting: Collection[str], left_out: Mapping[str, str]
         )
 
 
-def _known(named: ResponsesNamedTool, origins: Mapping[str, Origin]) -> str:
+def _known(named: ResponsesNamedTool, origins: Mapping[str, ToolOrigin]) -> str:
     """The model's name of a tool that a caller names in full, or as its namespace does."""
     whole = flat_name(named.namespace, named.name)
     found = [name for name, origin in origins.items() if origin.name == named.name]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from quire.core.protocol import SamplingParams, StructuredOutputs
-from quire.http.answers.streaming import Json
-from quire.http.chats.conversation import Turn
+from quire.http.answers.rendering import Json
+from quire.http.chats.conversation import ConversationTurn
 from quire.http.doors.responses_tools import arguments_of, flat_name
 from quire.http.doors.responses_types import ResponsesRequest, SchemaFormat
 from quire.text.chat_template import Message
@@ -27,10 +27,10 @@ def turn(
     items: Iterable[Json],
     defaults: Mapping[str, Any],
     options: Mapping[str, Any],
-) -> Turn:
+) -> ConversationTurn:
     """items: all of the conversation's, those of earlier responses first."""
     offered = request.offered
-    return Turn(
+    return ConversationTurn(
         messages=list(messages(request.instructions, items)),
         params=_sampling_params(request, defaults),
         tools=offered.tools,
@@ -62,7 +62,7 @@ def messages(instructions: str | None, items: Iterable[Json]) -> Iterator[Messag
     """Messages in OpenAI's older form. Of an assistant's items, those of one turn are one."""
     if instructions:
         yield {"role": "system", "content": instructions}
-    said: dict[str, Any] = {}  # by the assistant, and not told yet
+    said: dict[str, Any] = {}  # by the assistant, and not in a message yet
     for item in items:
         piece = _of_assistant(item)
         if piece is None:

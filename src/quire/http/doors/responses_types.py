@@ -18,7 +18,7 @@ _Status = Literal["in_progress", "completed", "incomplete"]
 _LOGPROBS = "message.output_text.logprobs"
 
 
-class Part(Strict):
+class ContentPart(Strict):
     """A piece of a message, as a client sends it or as it has got it from here."""
 
     type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
@@ -32,7 +32,7 @@ def _as_parts(value: Any) -> Any:
 
 
 _Parts = Annotated[
-    list[Part],
+    list[ContentPart],
     Field(fail_fast=True),
     at_most(_MOST_PARTS, "parts"),
     BeforeValidator(_as_parts),
@@ -128,7 +128,7 @@ class TextConfig(Strict):
 
 
 class ReasoningConfig(Strict):
-    """Reasoning is told as it is, so that there is nothing to sum up."""
+    """Reasoning is given as it is, so that there is nothing to sum up."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -190,5 +190,5 @@ class ResponsesRequest(Strict):
 
     @property
     def offered(self) -> Offered:
-        """Its tools, as a model is told of them."""
+        """Its tools, as the model knows them."""
         return Offered.of(self.tools, self.tool_choice)

@@ -5,39 +5,116 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
+from typing import Any, Literal
+
+from msgspec import UNSET, UnsetType
 
 from quire.engine.outputs import Delta
-from quire.http.answers import nulls
-from quire.http.answers.logprobs import chat_logprobs
-from quire.http.answers.streaming import Events, Json
-from quire.http.chats.conversation import Conversation
-from quire.http.doors.blocks import Block, Change, Closed, Grown, Kind, Opened
+from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
+from quire.http.answers.rendering import Answer, Json
+from quire.http.answers.streaming import Events
+from quire.http.chats.conversation import PreparedChat
+from quire.http.doors.blocks import Block, BlockClosed, BlockGrown, BlockOpened, Change, Kind
 from quire.http.doors.responses_tools import input_of
 from quire.http.doors.responses_turns import FIELD_NAMES
 from quire.http.doors.responses_types import ResponsesRequest
-from quire.http.doors.telling import Telling
+from quire.http.doors.turn_stream import TurnStream
+from quire.http.error_shapes import Problem
 
-_Scored = tuple[str, Json]  # what a token adds, and its log-probabilities
+_Scored = tuple[str, TokenLogprob]  # what a token adds, and its log-probabilities
 _PREFIXES = {Kind.TEXT: "msg_", Kind.REASONING: "rs_", Kind.CALL: "fc_"}
 _PARTS = {Kind.TEXT: "output_text", Kind.REASONING: "reasoning_text"}
 
 
+class ResponseUsage(Answer):
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class ResponseAnswer(Answer, kw_only=True):
+    """A response; what it repeats of its request is as it was given, or as it is left out."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    completed_at: int | None
+    status: Literal["in_progress", "completed", "incomplete"]
+    error: None = None
+    incomplete_details: dict[str, str] | None
+    output: list[dict[str, Any]]
+    usage: ResponseUsage | UnsetType = UNSET
+    temperature: float
+    top_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    prompt: None = None
+    input_messages: None = None
+    output_messages: None = None
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
+    instructions: str | None
+    previous_response_id: str | None
+    store: bool
+    tool_choice: str | dict[str, Any]
+    parallel_tool_calls: bool
+    max_tool_calls: int | None
+    text: dict[str, Any]
+    reasoning: dict[str, Any]
+    max_output_tokens: int | None
+    top_logprobs: int
+    truncation: str
+    background: bool
+    metadata: dict[str, str]
+    prompt_cache_key: str | None
+    safety_identifier: str | None
+    user: str | UnsetType = UNSET
+    tools: list[dict[str, Any]]
+    service_tier: str = "default"
+    warnings: list[str] | UnsetType = UNSET
+    model: str
+
+
+class ResponseEvent(Answer, kw_only=True):
+    """One of a stream's events, of OpenAI's types, from response.created to the last."""
+
+    type: str
+    sequence_number: int
+    response: ResponseAnswer | UnsetType = UNSET
+    item_id: str | UnsetType = UNSET
+    output_index: int | UnsetType = UNSET
+    content_index: int | UnsetType = UNSET
+    item: dict[str, Any] | UnsetType = UNSET
+    part: dict[str, Any] | UnsetType = UNSET
+    delta: str | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+    input: str | UnsetType = UNSET
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+    param: str | UnsetType | None = UNSET
+
+
 class ResponseWriter:
-    """own_id: what its names end with. keep: told of the response once it is complete."""
+    """own_id: what its names end with. keep: gets the response once it is complete."""
 
     def __init__(
         self,
-        conversation: Conversation,
+        conversation: PreparedChat,
         request: ResponsesRequest,
         model: str,
         own_id: str,
-        keep: Callable[[Json], None],
+        keep: Callable[[ResponseAnswer], None],
     ) -> None:
         self._conversation = conversation
-        self._telling = Telling(
+        self._stream = TurnStream(
             conversation, conversation.call_id, FIELD_NAMES, singly=request.wants_logprobs
         )  # tokens of reasoning and of calls have no place for theirs
-        self._told = self._telling.told
+        self._state = self._stream.state
         self._request = request
         self._offered = request.offered
         self._model = model
@@ -45,17 +122,16 @@ class ResponseWriter:
         self._id = own_id
         self._created = int(time.time())
         self._number = 0  # of the next event
-        self._logprobs: dict[int, list[Json]] = {}  # of each block of text
-        self._untold: list[_Scored] = []  # tokens whose text is yet to come
+        self._logprobs: dict[int, list[TokenLogprob]] = {}  # of each block of text
+        self._unsent: list[_Scored] = []  # tokens whose text is yet to come
 
-    async def whole(self) -> Json:
+    async def whole(self) -> ResponseAnswer:
         """The response; made as its events are, so that both say the same."""
         async with aclosing(self.events(whole=True)) as batches:
             async for batch in batches:
                 last = batch[-1]
-        assert isinstance(last, dict)
-        response: Json = last["response"]
-        return response
+        assert isinstance(last, ResponseEvent) and isinstance(last.response, ResponseAnswer)
+        return last.response
 
     async def events(self, *, whole: bool = False) -> Events:
         response = self._response("in_progress", [])
@@ -63,61 +139,60 @@ class ResponseWriter:
             self._event("response.created", response=response),
             self._event("response.in_progress", response=response),
         ]
-        async with aclosing(self._telling.changes("resp-", whole=whole)) as steps:
+        async with aclosing(self._stream.changes("resp-", whole=whole)) as steps:
             async for step in steps:
                 events = [*opening]
                 opening = []
                 for delta, changes in step:
                     events += self._events(delta, changes)
-                if self._told.output is not None:
+                if self._state.output is not None:
                     events.append(self._ending())
                 if events:
                     yield events
 
-    def error(self, status: int, body: Json) -> Json:
+    def error(self, problem: Problem) -> ResponseEvent:
         """An error after the beginning, as an event."""
-        error = body["error"]
-        code = error["code"] or error["type"]
-        return self._event("error", code=code, message=error["message"], param=error["param"])
+        code = problem.code or problem.type
+        return self._event("error", code=code, message=problem.message, param=problem.param)
 
-    def _ending(self) -> Json:
-        cut = self._told.reason == "length"
+    def _ending(self) -> ResponseEvent:
+        cut = self._state.reason == "length"
         status = "incomplete" if cut else "completed"
-        response = self._response(status, [self._item(block) for block in self._told.blocks])
+        response = self._response(status, [self._item(block) for block in self._state.blocks])
         self._keep(response)
         return self._event(f"response.{status}", response=response)
 
-    def _event(self, kind: str, **told: object) -> Json:
+    def _event(self, kind: str, **fields: Any) -> ResponseEvent:
         self._number += 1
-        return {"type": kind, "sequence_number": self._number - 1, **told}
+        return ResponseEvent(type=kind, sequence_number=self._number - 1, **fields)
 
-    def _events(self, delta: Delta, changes: Sequence[Change]) -> Iterator[Json]:
+    def _events(self, delta: Delta, changes: Sequence[Change]) -> Iterator[ResponseEvent]:
         scores = self._scores(delta)
-        self._untold += scores
+        self._unsent += scores
         for change in changes:
-            if change.block.kind is not Kind.TEXT:  # what came before is never told
-                self._untold = self._untold[max(0, len(self._untold) - len(scores)) :]
+            if change.block.kind is not Kind.TEXT:  # what came before is never sent
+                self._unsent = self._unsent[max(0, len(self._unsent) - len(scores)) :]
             yield from self._events_of(change, ended=delta.finish_reason is not None)
 
-    def _events_of(self, change: Change, *, ended: bool) -> Iterator[Json]:
+    def _events_of(self, change: Change, *, ended: bool) -> Iterator[ResponseEvent]:
         block = change.block
         place: Json = {"output_index": block.index}
         match change:
-            case Opened():
+            case BlockOpened():
                 empty = Block(block.index, block.kind, "", block.name, block.call_id)
                 item = self._item(empty, begun=True)
                 yield self._event("response.output_item.added", **place, item=item)
                 if block.kind is not Kind.CALL:
                     yield self._part_event("added", block, _part(block.kind, ""))
-            case Grown(_, text):
+            case BlockGrown(_, text):
                 yield from self._growth(block, text)
-            case Closed():
-                if block.kind is Kind.TEXT and ended and self._untold:
-                    yield from self._growth(block, "")  # tokens whose text is not told
+            case BlockClosed():
+                if block.kind is Kind.TEXT and ended and self._unsent:
+                    yield from self._growth(block, "")  # tokens without a text of their own
                 yield from self._closing(block)
                 yield self._event("response.output_item.done", **place, item=self._item(block))
 
-    def _growth(self, block: Block, text: str) -> Iterator[Json]:
+    def _growth(self, block: Block, text: str) -> Iterator[ResponseEvent]:
         place = {"item_id": self._item_id(block), "output_index": block.index}
         if block.kind is Kind.CALL:
             if not self._offered.origin(block.name).custom:  # whose text is in the arguments
@@ -128,12 +203,12 @@ class ResponseWriter:
             yield self._event("response.reasoning_text.delta", **place, delta=text)
             return
         if block.index and block.index not in self._logprobs:
-            self._untold = _from_text_on(self._untold, text)
-        told, self._untold = [entry for _, entry in self._untold], []
-        self._logprobs.setdefault(block.index, []).extend(told)
-        yield self._event("response.output_text.delta", **place, delta=text, logprobs=told)
+            self._unsent = _from_text_on(self._unsent, text)
+        sent, self._unsent = [entry for _, entry in self._unsent], []
+        self._logprobs.setdefault(block.index, []).extend(sent)
+        yield self._event("response.output_text.delta", **place, delta=text, logprobs=sent)
 
-    def _closing(self, block: Block) -> Iterator[Json]:
+    def _closing(self, block: Block) -> Iterator[ResponseEvent]:
         place: Json = {"item_id": self._item_id(block), "output_index": block.index}
         if block.kind is Kind.CALL:
             yield from self._called(block, place)
@@ -146,7 +221,7 @@ class ResponseWriter:
             yield self._event("response.output_text.done", **place, **text, logprobs=logprobs)
         yield self._part_event("done", block, self._item(block)["content"][0])
 
-    def _called(self, block: Block, place: Json) -> Iterator[Json]:
+    def _called(self, block: Block, place: Json) -> Iterator[ResponseEvent]:
         origin = self._offered.origin(block.name)
         if origin.custom:
             text = input_of(block.text)
@@ -156,13 +231,13 @@ class ResponseWriter:
         done = {"name": origin.name, "arguments": block.text}
         yield self._event("response.function_call_arguments.done", **place, **done)
 
-    def _part_event(self, what: str, block: Block, part: Json) -> Json:
+    def _part_event(self, what: str, block: Block, part: Json) -> ResponseEvent:
         place = {"item_id": self._item_id(block), "output_index": block.index, "content_index": 0}
         return self._event(f"response.content_part.{what}", **place, part=part)
 
     def _scores(self, delta: Delta) -> list[_Scored]:
         tables = delta.logprobs or ()
-        entries = chat_logprobs(tables, self._request.top_logprobs or 0)["content"]
+        entries = chat_logprobs(tables, self._request.top_logprobs or 0).content
         added = (table.place.added for table in tables)
         return [*zip(added, entries, strict=True)]
 
@@ -171,7 +246,7 @@ class ResponseWriter:
         return f"{'ctc_' if custom else _PREFIXES[block.kind]}{self._id}{block.index:x}"
 
     def _item(self, block: Block, *, begun: bool = False) -> Json:
-        cut = self._told.reason == "length" and block is self._told.blocks[-1]
+        cut = self._state.reason == "length" and block is self._state.blocks[-1]
         if block.kind is Kind.CALL:
             cut = block.cut is not None
         status = "in_progress" if begun else "incomplete" if cut else "completed"
@@ -195,41 +270,37 @@ class ResponseWriter:
             return {"type": "custom_tool_call", **called, "input": text}
         return {"type": "function_call", **called, "arguments": block.text}
 
-    def _response(self, status: str, output: list[Json]) -> Json:
-        request, params = self._request, self._conversation.params
+    def _response(self, status: Any, output: list[Json]) -> ResponseAnswer:
+        params = self._conversation.params
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
-        response = {
-            "id": f"resp_{self._id}",
-            "object": "response",
-            "created_at": self._created,
-            "completed_at": int(time.time()) if output else None,
-            "status": status,
-            "error": None,
-            "incomplete_details": cut,
-            "output": output,
-            "usage": self._usage(),
-            "temperature": params.temperature,
-            "top_p": params.top_p,
-            "presence_penalty": params.presence_penalty,
-            "frequency_penalty": params.frequency_penalty,
-            **nulls.RESPONSE,
-            **told(request),
-            **self._offered.warnings,
-            "model": self._model,
-        }
-        return nulls.without_nulls(response, "usage", "user")
+        return ResponseAnswer(
+            id=f"resp_{self._id}",
+            created_at=self._created,
+            completed_at=int(time.time()) if output else None,
+            status=status,
+            incomplete_details=cut,
+            output=output,
+            usage=self._usage(),
+            temperature=params.temperature,
+            top_p=params.top_p,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            warnings=self._offered.warnings or UNSET,
+            model=self._model,
+            **_repeated(self._request),
+        )
 
-    def _usage(self) -> Json | None:
-        if self._told.output is None:
-            return None
-        usage = self._conversation.usage(self._told.output)
-        return {
-            "input_tokens": usage.prompt,
-            "input_tokens_details": {"cached_tokens": usage.cached or 0, "cache_write_tokens": 0},
-            "output_tokens": usage.completion,
-            "output_tokens_details": {"reasoning_tokens": usage.reasoning or 0},
-            "total_tokens": usage.prompt + usage.completion,
-        }
+    def _usage(self) -> ResponseUsage | UnsetType:
+        if self._state.output is None:
+            return UNSET
+        usage = self._conversation.usage(self._state.output)
+        return ResponseUsage(
+            usage.prompt,
+            {"cached_tokens": usage.cached or 0, "cache_write_tokens": 0},
+            usage.completion,
+            {"reasoning_tokens": usage.reasoning or 0},
+            usage.prompt + usage.completion,
+        )
 
 
 def _from_text_on(tokens: list[_Scored], text: str) -> list[_Scored]:
@@ -243,7 +314,7 @@ def _from_text_on(tokens: list[_Scored], text: str) -> list[_Scored]:
     return tokens[first:]
 
 
-def told(request: ResponsesRequest) -> Json:
+def _repeated(request: ResponsesRequest) -> Json:
     """What a response repeats of its request."""
     asked = request.model_dump(
         mode="json",
@@ -251,17 +322,17 @@ def told(request: ResponsesRequest) -> Json:
         include={
             "instructions", "previous_response_id", "store", "tool_choice",
             "parallel_tool_calls", "max_tool_calls", "text", "reasoning", "max_output_tokens",
-            "top_logprobs", "truncation", "background", "metadata", "prompt_cache_key",
-            "safety_identifier", "user",
+            "truncation", "background", "metadata", "prompt_cache_key", "safety_identifier",
         },
     )  # fmt: skip
-    form = nulls.without_nulls(asked["text"]["format"], "description")
-    asked["text"] = {**asked["text"], "format": form}
-    asked["tools"] = [tool.told() for tool in request.tools]
-    return {**asked, "top_logprobs": request.top_logprobs or 0, "service_tier": "default"}
+    form = asked["text"]["format"]
+    if form.get("description", "") is None:  # OpenAI's schema allows no null there
+        del form["description"]
+    asked["tools"] = [tool.echoed() for tool in request.tools]
+    return {**asked, "top_logprobs": request.top_logprobs or 0, "user": request.user or UNSET}
 
 
-def _part(kind: Kind, text: str, logprobs: list[Json] | None = None) -> Json:
+def _part(kind: Kind, text: str, logprobs: list[TokenLogprob] | None = None) -> Json:
     part: Json = {"type": _PARTS[kind], "text": text}
     if kind is Kind.TEXT:
         part |= {"annotations": [], "logprobs": logprobs or []}

@@ -2,20 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from msgspec import UNSET, UnsetType
+from pydantic import Field, model_validator
 
+from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
-from quire.http.answers.rendering import json_response
-from quire.http.answers.streaming import Json
-from quire.http.chats.conversation import Turn, begin
+from quire.http.answers.rendering import Answer, json_response, respond
+from quire.http.chats.conversation import ConversationTurn, begin
 from quire.http.description.openapi import gives, takes
-from quire.http.doors.answers import Detokenized, Tokenized
-from quire.http.doors.tokens_types import DetokenizeRequest, TokenizeRequest
+from quire.http.fields.strict import Ids, Strict, at_most, no_deeper
+from quire.http.openai.messages import ChatMessage, Tools
 from quire.http.service import Service
 from quire.text.prompt_form import PromptForm
 
+_PROMPTS = ("prompt", "messages", "content")
 _MANY = 1024  # tokens whose texts are not made at once
+
+
+class TokenizeRequest(Strict):
+    """A text or a conversation as vLLM's clients send them, or a text as llama.cpp's do."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: (
+        Annotated[list[ChatMessage], Field(fail_fast=True), at_most(4096, "messages")] | None
+    ) = None
+    add_special_tokens: bool | None = None  # a conversation's template writes them itself
+    return_token_strs: bool = False
+    tools: Tools | None = None  # from here on a conversation's
+    chat_template_kwargs: Annotated[dict[str, Any], no_deeper(16, 4096)] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+    content: str | None = None  # llama.cpp's, and so are these
+    add_special: bool = False
+    with_pieces: bool = False
+    parse_special: Literal[True] = True  # the tokenizer's names for special tokens are just that
+
+    @model_validator(mode="after")
+    def _check(self) -> TokenizeRequest:
+        given = [name for name in _PROMPTS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise RequestError(f"one of {', '.join(_PROMPTS)} must be given", "prompt")
+        if self.continue_final_message and "add_generation_prompt" not in self.model_fields_set:
+            self.add_generation_prompt = False
+        return self
+
+    @property
+    def rendering(self) -> dict[str, bool]:
+        """How the chat template is rendered."""
+        return {
+            "add_generation_prompt": self.add_generation_prompt,
+            **({"continue_final_message": True} if self.continue_final_message else {}),
+        }
+
+
+class DetokenizeRequest(Strict):
+    model: str | None = None
+    tokens: Ids
+
+
+class TokenPiece(Answer):
+    id: int
+    piece: str | list[int]
+
+
+class Tokenized(Answer, kw_only=True):
+    """To a prompt or messages; to llama.cpp's content, ``tokens`` alone, with or without pieces."""
+
+    count: int | UnsetType = UNSET
+    max_model_len: int | UnsetType | None = UNSET
+    tokens: Sequence[int | TokenPiece]
+    token_strs: list[str] | UnsetType | None = UNSET
+
+
+class Detokenized(Answer):
+    """The same text by vLLM's name and by llama.cpp's."""
+
+    prompt: str
+    content: str
 
 
 def add_tokens(app: FastAPI, service: Service) -> None:
@@ -29,19 +99,19 @@ def add_tokens(app: FastAPI, service: Service) -> None:
         return await json_response(lambda: answer(service, request, token_ids), large=large)
 
     @app.post("/detokenize", openapi_extra=takes(DetokenizeRequest), responses=gives(Detokenized))
-    async def detokenize(http: Request) -> Json:
+    async def detokenize(http: Request) -> Response:
         """The text of tokens."""
         request = await service.bodies.parse(http, DetokenizeRequest)
         service.check_model(request.model)
         with service.reserve():
             text = await service.engine.detokenize(request.tokens)
-        return {"prompt": text, "content": text}  # vLLM's name for it, and llama.cpp's
+        return respond(Detokenized(prompt=text, content=text))
 
 
 async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
     service.check_model(request.model)
     if request.messages is not None:
-        turn = Turn(
+        turn = ConversationTurn(
             [message.for_template() for message in request.messages],
             SamplingParams(max_tokens=1),
             tools=[tool.as_tool() for tool in request.tools or ()],
@@ -62,20 +132,17 @@ async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
         )
 
 
-def _as_vllm(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Json:
-    return {
-        "count": len(token_ids),
-        "max_model_len": service.input_processor.max_model_len,
-        "tokens": token_ids,
-        "token_strs": _names(service, token_ids) if request.return_token_strs else None,
-    }
+def _as_vllm(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Tokenized:
+    names = _names(service, token_ids) if request.return_token_strs else None
+    length = service.input_processor.max_model_len
+    return Tokenized(count=len(token_ids), max_model_len=length, tokens=token_ids, token_strs=names)
 
 
-def _as_llama_cpp(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Json:
+def _as_llama_cpp(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Tokenized:
     if not request.with_pieces:
-        return {"tokens": token_ids}
+        return Tokenized(tokens=token_ids)
     own = service.input_processor.tokenizer.own_texts.bytes
-    return {"tokens": [{"id": token_id, "piece": piece(own[token_id])} for token_id in token_ids]}
+    return Tokenized(tokens=[TokenPiece(token_id, piece(own[token_id])) for token_id in token_ids])
 
 
 def _names(service: Service, token_ids: list[int]) -> list[str]:
@@ -83,7 +150,7 @@ def _names(service: Service, token_ids: list[int]) -> list[str]:
 
 
 def piece(data: bytes) -> str | list[int]:
-    """As llama.cpp has it: bytes that are no whole characters are told one by one."""
+    """As llama.cpp has it: bytes that are no whole characters come one by one."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -27,6 +27,7 @@ Ids = Annotated[list[int], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Name = Annotated[str, Field(max_length=256)]  # or a salt
 RequestId = Annotated[str, Field(max_length=128, pattern=r"^[\x21-\x7e]+$")]
+_TRUNCATED = "truncate_prompt_tokens"
 
 
 class Strict(BaseModel):
@@ -50,8 +51,8 @@ class Strict(BaseModel):
         return present
 
 
-def told(default: Any, text: str, **more: Any) -> Any:
-    """A field with what /docs tells of it. ``more``: bounds that it tells; others check them."""
+def doc(default: Any, text: str, **more: Any) -> Any:
+    """A field with what /docs says of it. ``more``: bounds that it states; others check them."""
     examples = more.pop("examples", None)
     names = {"ge": "minimum", "le": "maximum"}
     bounds = {names[name]: value for name, value in more.items()}
@@ -82,7 +83,7 @@ def between(low: int, high: int) -> AfterValidator:
 
 
 def at_most(count: int, what: str) -> BeforeValidator:
-    """A list or an object of so many entries, counted before they are looked at."""
+    """A list or an object of at most ``count`` entries, counted before they are looked at."""
 
     def validate(value: Any) -> Any:
         if isinstance(value, (list, dict)) and len(value) > count:
@@ -93,7 +94,7 @@ def at_most(count: int, what: str) -> BeforeValidator:
 
 
 def no_deeper(levels: int, most_values: int) -> AfterValidator:
-    """Any JSON that holds so many values at most, in so many levels."""
+    """Any JSON that holds at most ``most_values`` values in ``levels`` levels."""
     return AfterValidator(lambda value: check_depth(value, levels, most_values))
 
 
@@ -126,3 +127,19 @@ def biases(given: dict[str, Any]) -> dict[int, float]:
             name = f"logit_bias.{key}"
             raise RequestError(f"{name} must be a number, got {shown(bias)}", name)
     return {int(key): bias for key, bias in given.items()}
+
+
+def most_tokens(asked: int | None, max_model_len: int | None, output: int = 0) -> int | None:
+    """The number of tokens that are kept; None: all.
+
+    output: tokens for which -1 leaves room.
+    """
+    if asked == 0:
+        raise RequestError(f"{_TRUNCATED} must be at least 1, or -1 for as many as fit", _TRUNCATED)
+    if asked is None or max_model_len is None:
+        return None if asked == -1 else asked
+    if asked > max_model_len:
+        raise RequestError(
+            f"{_TRUNCATED} must be at most max_model_len, {max_model_len}, got {asked}", _TRUNCATED
+        )
+    return max(1, max_model_len - output) if asked == -1 else asked

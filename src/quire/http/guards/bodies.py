@@ -19,8 +19,7 @@ from starlette.exceptions import HTTPException
 
 from quire.engine.input_processor import InputProcessor
 from quire.http.config.server import ServerConfig
-from quire.http.guards.packing import is_packed, unpacked
-from quire.http.guards.parsing import Body, parse
+from quire.http.guards.parsing import Body, is_packed, parse, unpacked
 
 # What the size of the largest body is made of where no flag says it.
 _PER_CHARACTER = 6  # bytes of JSON: "\u00e9"
@@ -40,7 +39,7 @@ def default_max_body_bytes(input_processor: InputProcessor) -> int:
     That is the longest text that may be tokenized, all of its characters escaped, or a prompt of
     max_model_len token ids. As most tokens are far shorter than the longest, and few texts are
     escaped, it is room for some 50 ordinary prompts of that length at once. Short models get a
-    mebibyte, for as many; and beyond 32, parsing takes too long.
+    mebibyte, for as many; and above 32, parsing takes too long.
     """
     text = input_processor.max_characters * _PER_CHARACTER
     token_ids = (input_processor.max_model_len or 0) * _PER_TOKEN_ID

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.types import Scope
 
@@ -24,7 +25,7 @@ class Caller(NamedTuple):
     key: the name of its API key, where there are several; then each of them is a client.
     own_cache: only requests with the same key share a prefix cache.
     request_id: what the request goes by in headers and logs.
-    origin: what those are told of it who watch the engine.
+    origin: what those learn of it who watch the engine.
     """
 
     key: str | None = None
@@ -54,6 +55,23 @@ class Caller(NamedTuple):
             return salt
         # A key's name has a fixed length, and nobody outside knows it.
         return sha256(f"{self.key}{salt}".encode()).hexdigest()
+
+    def options(
+        self,
+        model: Mapping[str, object],
+        user: str | None = None,
+        cache_salt: str | None = None,
+        priority: int | None = None,
+    ) -> dict[str, Any]:
+        """What a prompt says beside its text: its model, whose it is, and how soon it is due."""
+        given = {
+            **model,
+            "cache_salt": self.cache_salt(cache_salt) or None,
+            "priority": priority,
+            "client": self.client(user) or None,
+            "origin": self.origin,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
     def may_use(self, session_client: str | None) -> bool:
         """Whether a session or a request of that client is open to this caller, who has its id.

@@ -10,7 +10,6 @@ import logging
 from collections import OrderedDict, deque
 from typing import Any
 
-from pydantic_core import to_json
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -18,8 +17,10 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
+from quire.http.answers.rendering import encode
 from quire.http.answers.streaming import DIRECT
-from quire.http.errors import error_body, new_id
+from quire.http.error_shapes import SERVER, ErrorAnswer, Problem
+from quire.http.errors import new_id
 from quire.http.guards.turns import Haste, Turnstile
 
 MOST_HEAD_BYTES = 64 * 1024  # of a request's line and headers, and of what follows a chunked body
@@ -35,7 +36,7 @@ class Connections:
 
     Those that wait for their client, who has sent no whole request to be answered or does not
     read the answer, are closed if there is no room for a new one: the longest in that state
-    first. So whoever opens connections to hold them closes his own.
+    first. So a client that opens connections to hold them closes its own.
     """
 
     def __init__(self, most: int, head_timeout: float) -> None:
@@ -45,11 +46,11 @@ class Connections:
         self.turnstile = Turnstile(haste)
         self.leaving = Turnstile(haste)
         self._most = most
-        self._open: set[Connection] = set()
-        self._waiting: OrderedDict[Connection, None] = OrderedDict()
+        self._open: set[ClientConnection] = set()
+        self._waiting: OrderedDict[ClientConnection, None] = OrderedDict()
         self._warned = False
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: ClientConnection) -> bool:
         """Whether there is room for a new connection, made by closing another if need be."""
         if len(self._open) >= self._most:
             if not self._warned:
@@ -64,21 +65,21 @@ class Connections:
         self.waits(connection)
         return True
 
-    def waits(self, connection: Connection) -> None:
+    def waits(self, connection: ClientConnection) -> None:
         """It waits for its client."""
         if connection in self._open:
             self._waiting.setdefault(connection)
 
-    def works(self, connection: Connection) -> None:
+    def works(self, connection: ClientConnection) -> None:
         """Its client waits for it: it is not closed for another's sake."""
         self._waiting.pop(connection, None)
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
         self._waiting.pop(connection, None)
 
 
-class Connection(HttpToolsProtocol):
+class ClientConnection(HttpToolsProtocol):
     """uvicorn's protocol for one connection, with limits for its number and for requests' heads.
 
     What uvicorn has for requests is made when the first comes: thousands of connections that send
@@ -102,8 +103,8 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
         if not self._others.admit(self):
-            kind, text = "server_error", "the server has as many connections as it may have"
-            return self._refuse(503, error_body(text, kind, code="too_many_connections"))
+            text = "the server has as many connections as it may have"
+            return self._refuse(Problem(503, text, SERVER, code="too_many_connections"))
         self.connections.add(self)
         self._await_head()
 
@@ -259,22 +260,22 @@ class Connection(HttpToolsProtocol):
         if self._head_bytes > MOST_HEAD_BYTES:
             self._refuse_head()
         else:
-            self._refuse(400, error_body("this is no HTTP request"))
+            self._refuse(Problem(400, "this is no HTTP request"))
 
     def _refuse_head(self) -> None:
         text = f"the line and headers of a request may have {MOST_HEAD_BYTES:,} bytes together"
-        self._refuse(431, error_body(text))
+        self._refuse(Problem(431, text))
 
-    def _refuse(self, status: int, body: dict[str, Any]) -> None:
+    def _refuse(self, problem: Problem) -> None:
         """Answer without the app, and end."""
         if len(self._cycles) > 1 or any(cycle.response_started for cycle in self._cycles):
             return self.cut()  # it would be taken for a part of another answer
         self._disconnect()
         self._others.waits(self)
-        content = to_json(body)
+        content = encode(ErrorAnswer.of(problem))
         head = (
             b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n"
             b"x-request-id: %b\r\n\r\n" % (len(content), new_id().encode())
         )
-        self.transport.write(STATUS_LINE[status] + head + content)
+        self.transport.write(STATUS_LINE[problem.status] + head + content)
         self.transport.close()

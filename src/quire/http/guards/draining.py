@@ -6,11 +6,11 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from quire.http.error_shapes import ErrorShape, in_openai_s_shape, shape_for
-from quire.http.errors import error_body
+from quire.http.answers.rendering import respond
+from quire.http.error_shapes import SERVER, ErrorAnswer, Problem, ShapedError, shape_for
 
 _RETRY_AFTER = "5"  # seconds: another server, or the next one here, may be there by then
 _LOOK = 0.02  # seconds
@@ -24,16 +24,16 @@ class Drain:
     running: int = 0
 
     async def ended(self, seconds: float) -> None:
-        """Begin the end, and wait until all is answered, for so long at most."""
+        """Begin the end, and wait until all is answered, for ``seconds`` at most."""
         self.begun, deadline = True, time.monotonic() + seconds
         while self.running and time.monotonic() < deadline:
             await asyncio.sleep(_LOOK)
 
-    def refusal(self, shape: ErrorShape = in_openai_s_shape) -> JSONResponse:
-        """What health checks and new requests are told."""
-        body = error_body("the server is shutting down", "server_error", code="shutting_down")
+    def refusal(self, shape: type[ShapedError] = ErrorAnswer) -> Response:
+        """What health checks and new requests get."""
+        problem = Problem(503, "the server is shutting down", SERVER, code="shutting_down")
         headers = {"retry-after": _RETRY_AFTER, "connection": "close"}
-        return JSONResponse(shape(503, body), 503, headers)
+        return respond(shape.of(problem), 503, headers)
 
 
 class RefuseWhileDraining:

@@ -1,4 +1,4 @@
-"""What every answer bears, whoever gives it, and its line in the log."""
+"""What every answer bears, its line in the log, and which web pages may read it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 import re
 import time
 
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from quire.http.answers.rendering import respond
 from quire.http.config.server import ServerConfig
-from quire.http.error_shapes import shape_for
+from quire.http.error_shapes import ErrorAnswer, Problem, shape_for
 from quire.http.errors import REQUEST_ID, explain, new_id
-from quire.http.guards.cors import Origins
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("quire.access")
@@ -22,6 +22,8 @@ _HEADER = b"x-request-id"
 _CLEAN = re.compile(rb"[\x21-\x7e]{1,128}")
 _LEFT = 499  # nginx's status for a client that has not waited for its answer
 _LONGEST_PATH = 200  # bytes of it in a log
+_REMEMBERED = "600"  # seconds that a browser need not ask again
+_ALL = ("*",)
 
 
 class Envelope:
@@ -65,8 +67,9 @@ class Envelope:
             logger.exception("request %s failed", state[REQUEST_ID], extra=facts)
             if status:
                 raise  # the answer is broken off
-            code, body = explain(error, state[REQUEST_ID])
-            await JSONResponse(shape_for(scope)(code, body), code)(scope, receive, bearing)
+            problem = explain(error, state[REQUEST_ID])
+            failure = respond(shape_for(scope).of(problem), problem.status)
+            await failure(scope, receive, bearing)
         finally:
             self._tell(scope, status or _LEFT, time.perf_counter() - begun)
 
@@ -85,3 +88,71 @@ def _given_id(scope: Scope) -> bytes | None:
     """The client's own, if it is one that a log can hold."""
     given: bytes | None = next((value for name, value in scope["headers"] if name == _HEADER), None)
     return given if given is not None and _CLEAN.fullmatch(given) else None
+
+
+class AnswerHead:
+    """Answers HEAD as GET is answered, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            return await self._app(scope, receive, send)
+
+        async def without_body(message: Message) -> None:
+            await send({**message, "body": b""} if "body" in message else message)
+
+        await self._app({**scope, "method": "GET"}, receive, without_body)
+
+
+class Origins:
+    """The web pages that are allowed, by their origin: scheme, host and port."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        self._any = tuple(config.allowed_origins) == _ALL
+        self._listed = frozenset(config.allowed_origins)
+
+    def headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+        """What an answer bears; nothing, where no page asks."""
+        origin = headers.get("origin")
+        if origin is None or not self._listed:
+            return []
+        exposed = (b"access-control-expose-headers", b"x-request-id, retry-after")
+        if self._any:
+            return [(b"access-control-allow-origin", b"*"), exposed]
+        vary = (b"vary", b"Origin")
+        if origin not in self._listed:
+            return [vary]
+        allowed = [(b"access-control-allow-origin", origin.encode("latin-1")), exposed, vary]
+        if self._config.allow_credentials:
+            allowed.append((b"access-control-allow-credentials", b"true"))
+        return allowed
+
+    def preflight(self, method: str, headers: Headers) -> Response | None:
+        """The answer to a browser that asks whether a page may; None: this is another request.
+
+        It bears no key, and needs none.
+        """
+        wanted = headers.get("access-control-request-method")
+        if method != "OPTIONS" or wanted is None or "origin" not in headers or not self._listed:
+            return None
+        if not self._any and headers["origin"] not in self._listed:
+            problem = Problem(403, "this web page may not use the server (--allowed-origins)")
+            return respond(ErrorAnswer.of(problem), 403)
+        # "*" would not stand for Authorization.
+        asked = headers.get("access-control-request-headers", "")
+        config = self._config
+        told = {
+            "access-control-allow-methods": _those(config.allowed_methods, wanted),
+            "access-control-allow-headers": _those(config.allowed_headers, asked),
+            "access-control-max-age": _REMEMBERED,
+        }
+        return Response(
+            status_code=204, headers={name: value for name, value in told.items() if value}
+        )
+
+
+def _those(allowed: object, asked: str) -> str:
+    return asked if tuple(allowed) == _ALL else ", ".join(allowed)  # type: ignore[arg-type]

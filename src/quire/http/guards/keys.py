@@ -7,14 +7,13 @@ import time
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from fastapi.responses import JSONResponse
 from starlette.requests import HTTPConnection
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from quire.http.answers.rendering import respond
 from quire.http.config.server import ServerConfig
-from quire.http.error_shapes import shape_for
-from quire.http.errors import error_body
-from quire.http.guards.logins import Logins, login_of
+from quire.http.error_shapes import Problem, route_path, shape_for
 
 KEY_NAME = "api_key_name"
 """Where the ASGI scope's state names the key that a request bears, if there are several."""
@@ -24,6 +23,11 @@ _OPEN = frozenset({"/health", "/ping", "/version"})
 _METRICS = "/metrics"
 PAGE = "/page/"
 """Below it are the files of the page, which is at /."""
+COOKIE = "quire_page"
+PAGE_HEADER = "x-quire-page"
+"""Only with it does a cookie count: scripts of other origins may not send it unasked."""
+LASTS = 12 * 3600  # seconds
+_MAC, _PERSON = 32, b"quire page"
 
 
 class ApiKeys:
@@ -64,13 +68,14 @@ class RequireApiKey:
         self._config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or is_open(_route_path(scope), self._config):
+        if scope["type"] == "lifespan" or is_open(route_path(scope), self._config):
             return await self._app(scope, receive, send)
         key = presented_key(scope) or self._logins.key(login_of(HTTPConnection(scope)), time.time())
         name = self._keys.name(key)
         if name is None:
-            body = error_body("the API key is missing or wrong", code="invalid_api_key")
-            refusal = JSONResponse(shape_for(scope)(401, body), 401, {"www-authenticate": "Bearer"})
+            problem = Problem(401, "the API key is missing or wrong", code="invalid_api_key")
+            headers = {"www-authenticate": "Bearer"}
+            refusal = respond(shape_for(scope).of(problem), 401, headers)
             return await refusal(scope, receive, send)
         if self._keys.several:
             scope.setdefault("state", {})[KEY_NAME] = name
@@ -78,16 +83,10 @@ class RequireApiKey:
 
 
 def is_open(path: str, config: ServerConfig) -> bool:
-    """Whether a path may be asked without a key; the page tells nothing before its login."""
+    """Whether a path needs no key; the page shows nothing before its login."""
     if path == "/" or path.startswith(PAGE):
         return config.dashboard
     return path in _OPEN or (path == _METRICS and not config.api_key_metrics)
-
-
-def _route_path(scope: Scope) -> str:
-    """The path below ``root_path``, which proxies may or may not have taken away."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
 
 
 def presented_key(scope: Scope) -> bytes:
@@ -106,3 +105,50 @@ def presented_key(scope: Scope) -> bytes:
 def _bearer_token(credentials: bytes) -> bytes:
     scheme, _, token = credentials.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
+
+
+class Logins:
+    """Tokens that prove who had one of the keys. They end with their time, or with the key.
+
+    They hold for every process that knows the key, so a server that restarts keeps its pages.
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = [key.encode() for key in keys]
+
+    @staticmethod
+    def token(key: bytes, now: float) -> str:
+        """For who has shown that key."""
+        until = str(int(now) + LASTS)
+        return f"{until}.{_mac(key, until)}"
+
+    def key(self, token: str, now: float) -> bytes:
+        """The key that it was for; nothing, if it is no good, or no longer."""
+        until, _, mac = token.partition(".")
+        if not (token.isascii() and until.isdigit() and len(until) < _MAC and int(until) > now):
+            return b""
+        good = [secrets.compare_digest(_mac(key, until), mac) for key in self._keys]
+        return self._keys[good.index(True)] if any(good) else b""
+
+
+def login_of(http: HTTPConnection) -> str:
+    """The login that a request of the page bears, or nothing."""
+    return http.cookies.get(COOKIE, "") if PAGE_HEADER in http.headers else ""
+
+
+def keep(response: Response, http: HTTPConnection, token: str) -> None:
+    """Have the browser keep it, out of the reach of scripts; nothing: no longer."""
+    response.set_cookie(
+        COOKIE,
+        token,
+        max_age=LASTS if token else 0,
+        path=http.scope.get("root_path") or "/",
+        secure=http.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def _mac(key: bytes, until: str) -> str:
+    secret = blake2b(key, person=_PERSON).digest()
+    return blake2b(until.encode(), key=secret, digest_size=_MAC).hexdigest()

@@ -1,7 +1,7 @@
 """Ends the process when its time is over, whatever hangs in it.
 
 A thread may wait for ever, or a native call hold Python's lock, so that no signal is heard. So a
-process that does nothing but wait, and needs no Quire, is told of signals by the system itself.
+process that does nothing but wait, and needs no Quire, gets signals from the system itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK = 1.0  # seconds between two looks whether it is there still
 
 
 class LastResort:
-    """From the first signal that ends the process, it has so many seconds; from a second one 5.
+    """From the first signal that ends the process, it has ``seconds``; from a second one 5.
 
     After that its threads' stacks are written to stderr, and it is gone. Of the main thread.
     """
@@ -45,7 +45,7 @@ class LastResort:
     def hear(self) -> None:
         """Have the system tell of each signal that Python handles, without Python.
 
-        To be called again where somebody else may have had it told something.
+        To be called again where another may have set it.
         """
         signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
 

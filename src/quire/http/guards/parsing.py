@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+import zlib
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -31,6 +32,9 @@ _MOST_DIGITS = 4300  # that Python makes a number of
 _MAYBE_ROUNDED = re.compile(rb"[0-9][0-9.]{16}|[0-9][eE][+-]?[0-9]{3}")
 
 Body = TypeVar("Body", bound=BaseModel)
+_EITHER = 32 + zlib.MAX_WBITS  # gzip's frame or zlib's, as the data say
+_PLAIN = ("", "identity")
+_PACKED = ("gzip", "x-gzip", "deflate")
 
 
 def parse(body: bytes | bytearray, kind: type[Body]) -> Body:
@@ -68,7 +72,7 @@ def _why_no_json(body: bytes | bytearray, complaint: str) -> str:
 
 def _check_structure(body: bytes | bytearray) -> None:
     """Refuse what would take long to parse, without parsing it."""
-    counts = _Counts(*map(body.count, (b"[", b"{", b":", b",")))
+    counts = _Marks(*map(body.count, (b"[", b"{", b":", b",")))
     if not counts.complaint:  # although they count texts too
         return
     complaint = _counts_outside_texts(body).complaint
@@ -76,7 +80,7 @@ def _check_structure(body: bytes | bytearray) -> None:
         raise HTTPException(400, complaint)
 
 
-class _Counts(NamedTuple):
+class _Marks(NamedTuple):
     """How often the characters occur that JSON's structure is made of."""
 
     brackets: int
@@ -96,7 +100,7 @@ class _Counts(NamedTuple):
         return ""
 
 
-def _counts_outside_texts(body: bytes | bytearray) -> _Counts:
+def _counts_outside_texts(body: bytes | bytearray) -> _Marks:
     """By numpy, which lets other threads run meanwhile."""
     bare = np.frombuffer(body.replace(rb"\\", b"__").replace(rb"\"", b"__"), np.uint8)
     totals = np.zeros(4, int)
@@ -107,7 +111,7 @@ def _counts_outside_texts(body: bytes | bytearray) -> _Counts:
         in_text = quotes[-1] & 1
         outside = quotes & 1 == 0
         totals += [np.count_nonzero((piece == ord(mark)) & outside) for mark in "[{:,"]
-    return _Counts(*totals.tolist())
+    return _Marks(*totals.tolist())
 
 
 def _unreadable_field(body: bytes | bytearray) -> str | None:
@@ -129,3 +133,29 @@ def _unreadable_field(body: bytes | bytearray) -> str | None:
         except (UnicodeEncodeError, TypeError):
             return brief(ascii(name[:200])[1:-1])
     return None
+
+
+def is_packed(encoding: str) -> bool:
+    """By a content-encoding; HTTPException if it is none that is understood."""
+    name = encoding.strip().lower()
+    if name in _PACKED:
+        return True
+    if name in _PLAIN:
+        return False
+    raise HTTPException(
+        415, f"content-encoding {encoding[:50]!r} is not understood: gzip, deflate or identity are"
+    )
+
+
+def unpacked(body: bytes | bytearray, most: int) -> bytes:
+    """What it holds; HTTPException if that is more than ``most`` bytes, or not whole."""
+    unpacking = zlib.decompressobj(_EITHER)
+    try:
+        content = unpacking.decompress(body, most + 1)
+    except zlib.error as error:
+        raise HTTPException(400, f"the body cannot be unpacked: {error}") from None
+    if len(content) > most:
+        raise HTTPException(413, f"the body unpacks to more than {most:,} bytes (--max-body-bytes)")
+    if not unpacking.eof or unpacking.unused_data:
+        raise HTTPException(400, "the body cannot be unpacked: it is not one whole gzip stream")
+    return content

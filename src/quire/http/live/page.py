@@ -13,8 +13,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import Route
 
 from quire.http.doors.ollama_models import RUNNING
-from quire.http.guards.keys import PAGE, presented_key
-from quire.http.guards.logins import Logins, keep
+from quire.http.guards.keys import PAGE, Logins, keep, presented_key
 from quire.http.live.files import HEADERS, INDEX, Files
 
 

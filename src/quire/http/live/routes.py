@@ -11,17 +11,14 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
-from pydantic_core import to_json
 from starlette.types import Message, Receive, Scope, Send
 
 from quire.core.errors import QuireError, RequestAbortedError
+from quire.http.answers.rendering import respond
 from quire.http.answers.streaming import DATA, event
-from quire.http.description.answer_types import ErrorAnswer
 from quire.http.description.openapi import gives
 from quire.http.errors import UnknownRequestError
-from quire.http.live.asking import Asker
-from quire.http.live.past import Past
-from quire.http.live.state import EngineReader
+from quire.http.live.state import EngineReader, History
 from quire.http.live.types import (
     AbortedRequest,
     BlockStory,
@@ -30,10 +27,10 @@ from quire.http.live.types import (
     MomentList,
     RequestStory,
 )
-from quire.http.live.watching import BlockWatch
+from quire.http.live.watching import BlockWatch, Queries
 from quire.http.service import Service
 
-_ABORTED = "whoever runs this server has ended the request"
+_ABORTED = "an operator of this server has ended the request"
 _SILENCE = 15.0  # seconds, after which a stream says that it is there
 _UNREAD = 30.0  # seconds for which a client may read nothing
 _BINARY = "application/octet-stream"
@@ -60,7 +57,7 @@ _BLOCKS: dict[int | str, dict[str, Any]] = {
             DATA.media_type: {"schema": {"type": "string", "description": _ABOUT_STREAM}},
         },
     },
-    429: {"description": "As many watch as may.", "model": ErrorAnswer},
+    429: {"description": "As many watch as may."},
 }
 _NOT_STORED = {"cache-control": "no-store"}
 Limit = Annotated[int, Query(ge=0, le=1000)]
@@ -69,10 +66,10 @@ Limit = Annotated[int, Query(ge=0, le=1000)]
 logger = logging.getLogger(__name__)
 
 
-def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: Past) -> None:
-    """What may be asked of a running engine."""
+def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: History) -> None:
+    """The routes under /v1/quire."""
     reader = EngineReader(service.engine.engine, service.model_names[0], service.facts.kv_layers)
-    ask, show_text = Asker(service.engine).ask, service.config.dashboard_show_text
+    ask, show_text = Queries(service.engine).ask, service.config.dashboard_show_text
 
     @app.get("/v1/quire/state", responses=gives(EngineState))
     async def state(limit: Limit = 100) -> Response:
@@ -91,7 +88,7 @@ def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: Past) -> N
     async def decisions(since: int = 0, limit: Limit = 1000) -> Response:
         """What the scheduler has decided of late, and the figures it had, oldest first.
 
-        `since`: a decision's number; only those after it are told.
+        `since`: a decision's number; only those after it are listed.
         """
         return _json(
             await ask(("decisions", since, limit), partial(reader.decisions, since, limit))
@@ -105,7 +102,7 @@ def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: Past) -> N
 
     @app.delete("/v1/quire/requests/{request_id:path}", responses=gives(AbortedRequest, None, 404))
     async def abort(http: Request, request_id: str) -> Response:
-        """End a request. Its client is told so, and its blocks are free at once.
+        """End a request. Its client gets an error, and its blocks are free at once.
 
         With several keys, only with the one that it came with: they are different clients'.
         """
@@ -113,7 +110,7 @@ def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: Past) -> N
         if not await service.engine.end(request_id, RequestAbortedError(_ABORTED), may_end):
             raise UnknownRequestError(request_id)
         logger.info("request %.200r has been ended by an operator", request_id)
-        return _json(to_json(AbortedRequest(id=request_id)))
+        return respond(AbortedRequest(id=request_id), headers=_NOT_STORED)
 
     @app.get("/v1/quire/blocks", response_class=Response, responses=_BLOCKS)
     async def blocks(stream: bool = False) -> Response:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import asdict
 
 from quire import __version__
 from quire.blocks.store import Tiers
@@ -29,26 +34,28 @@ from quire.engine.engine import Engine
 from quire.engine.observed import Observed
 from quire.http.errors import UnknownRequestError
 from quire.http.live.types import (
-    AdapterTold,
+    AdapterRow,
     BlockStory,
     DecisionList,
-    DecisionTold,
+    DecisionRow,
     EngineState,
     Latencies,
     Moment,
     RequestStory,
-    SessionTold,
-    Settings,
-    Speculating,
-    StoreTold,
+    SessionRow,
+    SettingsInForce,
+    SpeculationFigures,
+    StoreFigures,
 )
 
 _T = TypeVar("_T")
 _STORY = 100  # decisions
 _HOLDERS = 32
+logger = logging.getLogger(__name__)
+_KEPT, _APART = 600.0, 3.0  # seconds
 
 
-class Reader:
+class StateReader:
     """Reads one engine.
 
     model_name: what it is called. kv_layers: of each KV group, the model's and a draft model's.
@@ -72,7 +79,7 @@ class Reader:
         self._wall = wall
 
     def moment(self, limit: int) -> Moment:
-        """With details of so many requests of each kind."""
+        """With details of at most ``limit`` requests of each kind."""
         engine, now = self._engine, self._engine.clock()
         scheduler, recent = engine.scheduler, engine.recent
         return Moment(
@@ -89,18 +96,18 @@ class Reader:
         )
 
     def state(self, limit: int) -> EngineState:
-        """With details of so many requests of each kind, and sessions."""
+        """With details of at most ``limit`` requests of each kind, and sessions."""
         engine, sessions = self._engine, self._engine.scheduler.sessions
         preemptions = (one for one in reversed(engine.log.since(0)) if one.decision.what.preempts)
         return EngineState(
-            **vars(self.moment(limit)),
+            **asdict(self.moment(limit)),
             model=self._model_name,
             version=__version__,
             kv_efficiency=engine.stats.kv_efficiency,
             queue_predicted_seconds=engine.waiting_room.predicted_wait,
             step_parts=engine.part_times.of_late(),
             latest_decision=engine.log.number,
-            last_preemption=next(map(self._told, preemptions), None),
+            last_preemption=next(map(self._decision, preemptions), None),
             settings=self._settings(),
             num_sessions=len(sessions),
             sessions=[self._session(one) for one in _last(sessions.all(), limit)],
@@ -112,8 +119,8 @@ class Reader:
     def decisions(self, since: int, limit: int) -> DecisionList:
         """The latest ``limit`` of those after a number."""
         log = self._engine.log
-        told = [self._told(noted) for noted in _last(log.since(since), limit)]
-        return DecisionList(data=told, latest=log.number)
+        rows = [self._decision(noted) for noted in _last(log.since(since), limit)]
+        return DecisionList(data=rows, latest=log.number)
 
     def story(self, request_id: str) -> RequestStory:
         """Without texts. UnknownRequestError: there is none of that id, or it has ended."""
@@ -126,7 +133,7 @@ class Reader:
             step=engine.stats.num_steps,
             request=self._drafted(one_row(engine.scheduler, group, now, self._reasons(now))),
             tables=block_tables(engine.scheduler, group),
-            decisions=[self._told(noted) for noted in about[-_STORY:]],
+            decisions=[self._decision(noted) for noted in about[-_STORY:]],
             prompt=None,
             outputs=None,
         )
@@ -179,9 +186,9 @@ class Reader:
             accepted_tokens=progress.num_accepted_tokens,
         )
 
-    def _told(self, noted: Noted) -> DecisionTold:
+    def _decision(self, noted: Noted) -> DecisionRow:
         decision, ago = noted.decision, self._engine.clock() - noted.time
-        return DecisionTold(
+        return DecisionRow(
             noted.number,
             self._wall() - ago,
             decision.what.value,
@@ -195,14 +202,14 @@ class Reader:
             decision.remedy,
         )
 
-    def _speculation(self) -> Speculating | None:
+    def _speculation(self) -> SpeculationFigures | None:
         stats, speculation = self._engine.stats, self._engine.capabilities.speculation
         if speculation is None:
             return None
         by_length = list(stats.accepted_by_position)
         while by_length and not by_length[-1]:
             by_length.pop()
-        return Speculating(
+        return SpeculationFigures(
             [one.name for one in speculation.drafters],
             stats.num_drafts,
             stats.num_draft_tokens,
@@ -211,9 +218,9 @@ class Reader:
             speculation.num_bytes,
         )
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> SettingsInForce:
         engine, scheduler = self._engine, self._engine.scheduler
-        return Settings(
+        return SettingsInForce(
             self._max_model_len,
             scheduler.batch.max_num_seqs,
             scheduler.batch.max_num_batched_tokens,
@@ -223,24 +230,24 @@ class Reader:
             self._session_timeout,
         )
 
-    def _adapters(self) -> list[AdapterTold] | None:
+    def _adapters(self) -> list[AdapterRow] | None:
         adapters = self._engine.capabilities.adapters
         if adapters is None:
             return None
         running = {one.name for one in self._engine.scheduler.adapters.in_use}
         here = {one.name for one in adapters.weights}
         return [
-            AdapterTold(one.name, one.name in running, one.name in here) for one in adapters.cards
+            AdapterRow(one.name, one.name in running, one.name in here) for one in adapters.cards
         ]
 
-    def _store(self) -> StoreTold | None:
+    def _store(self) -> StoreFigures | None:
         store = self._engine.capabilities.store
         if isinstance(store, Tiers):
             store = store.disk
         if store is None:
             return None
         counts = store.counts
-        return StoreTold(
+        return StoreFigures(
             store.num_bytes,
             not store.quiet,
             counts.read_blocks,
@@ -249,9 +256,9 @@ class Reader:
             counts.bad_blocks,
         )
 
-    def _session(self, session: Session) -> SessionTold:
+    def _session(self, session: Session) -> SessionRow:
         holder = session.turn or session.resting
-        return SessionTold(
+        return SessionRow(
             session.session_id,
             number_of(session.resting),
             len(session.history),
@@ -261,7 +268,7 @@ class Reader:
         )
 
 
-class EngineReader(Reader):
+class EngineReader(StateReader):
     """Reads an engine that has a model, and so knows texts."""
 
     def __init__(
@@ -281,10 +288,32 @@ class EngineReader(Reader):
         if not show_text:
             return story
         prompt = self._whole.input_processor.detokenize(progress.request.prompt_token_ids)
-        return replace(
-            story, prompt=prompt, outputs=[branch.output.text for branch in progress.branches]
-        )
+        story.prompt, story.outputs = prompt, [one.output.text for one in progress.branches]
+        return story
 
 
 def _last(many: Sequence[_T], limit: int) -> Sequence[_T]:
     return many[-limit:] if limit else ()
+
+
+class History:
+    """Notes a moment now and then, while there are steps: an idle engine is left alone.
+
+    moments: oldest first. To be touched in the engine's thread.
+    """
+
+    def __init__(self, reader: StateReader, clock: Callable[[], float]) -> None:
+        self._reader, self._clock = reader, clock
+        self.moments: deque[Moment] = deque(maxlen=round(_KEPT / _APART))
+        self._due = 0.0
+
+    def observe(self) -> None:
+        """A step has ended."""
+        now = self._clock()
+        if now >= self._due:
+            self._due = now + _APART
+            try:
+                self.moments.append(self._reader.moment(0))
+            except Exception:  # who looks must not end who serves
+                logger.exception("the last ten minutes are noted no more")
+                self._due = math.inf

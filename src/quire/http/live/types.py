@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from quire.engine.dashboard import BranchTable, Holder, Pool, PrefixCache, Row, Rows
 from quire.engine.part_times import StepParts
 from quire.engine.stats import Percentiles, Rates
+from quire.http.answers.rendering import Answer
 
 
-@dataclass(frozen=True)
-class DecisionTold:
+class DecisionRow(Answer):
     """number: of all decisions, from 1. time: in seconds since 1970.
 
     swap_seconds, recompute_seconds: what either way of preempting it costs.
@@ -30,16 +29,14 @@ class DecisionTold:
     remedy: str | None
 
 
-@dataclass(frozen=True)
-class Latencies:
+class Latencies(Answer):
     """first_token: from a request's arrival. between_tokens: of one output."""
 
     first_token: Percentiles
     between_tokens: Percentiles
 
 
-@dataclass(frozen=True)
-class Speculating:
+class SpeculationFigures(Answer):
     """drafters: in the order in which they are heard. drafts: times that a sequence was drafted for
     in a step. accepted_by_position: drafts that were right, the first of each time first. bytes: of
     memory that drafters hold.
@@ -53,8 +50,7 @@ class Speculating:
     bytes: int
 
 
-@dataclass(frozen=True)
-class Settings:
+class SettingsInForce(Answer):
     """What bounds who runs and who waits, by names of `quire serve`'s settings; null: none."""
 
     max_model_len: int | None
@@ -66,8 +62,7 @@ class Settings:
     session_timeout: float | None
 
 
-@dataclass(frozen=True)
-class SessionTold:
+class SessionRow(Answer):
     """number: as blocks have it for their owner. busy: it has a turn."""
 
     id: str
@@ -78,8 +73,7 @@ class SessionTold:
     blocks: int
 
 
-@dataclass(frozen=True)
-class AdapterTold:
+class AdapterRow(Answer):
     """running: it has one of the slots."""
 
     name: str
@@ -87,8 +81,7 @@ class AdapterTold:
     in_memory: bool
 
 
-@dataclass(frozen=True)
-class StoreTold:
+class StoreFigures(Answer):
     """bytes: on disk, of all engines that share the store."""
 
     bytes: int
@@ -99,8 +92,7 @@ class StoreTold:
     bad_blocks: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Moment:
+class Moment(Answer, kw_only=True):
     """What changes in an engine. Counters are since its start.
 
     step: how many there have been. time: in seconds since 1970. slot_seconds: the pool's slots by
@@ -116,19 +108,17 @@ class Moment:
     latencies: Latencies
     prefix_cache: PrefixCache
     decisions: dict[str, int]
-    speculation: Speculating | None
+    speculation: SpeculationFigures | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class MomentList:
+class MomentList(Answer, kw_only=True):
     """Of the latest ten minutes, oldest first, without those who ran or waited."""
 
     object: Literal["list"] = "list"
     data: list[Moment]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineState(Moment):
+class EngineState(Moment, kw_only=True):
     """The engine between two steps. Parts that are off are null.
 
     kv_efficiency: of the slots that were taken, over time, the share that was used.
@@ -143,26 +133,24 @@ class EngineState(Moment):
     queue_predicted_seconds: float
     step_parts: StepParts | None
     latest_decision: int
-    last_preemption: DecisionTold | None
-    settings: Settings
+    last_preemption: DecisionRow | None
+    settings: SettingsInForce
     num_sessions: int
-    sessions: list[SessionTold]
-    adapters: list[AdapterTold] | None
+    sessions: list[SessionRow]
+    adapters: list[AdapterRow] | None
     ranks: int | None
-    store: StoreTold | None
+    store: StoreFigures | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecisionList:
+class DecisionList(Answer, kw_only=True):
     """latest: the number of the latest of all."""
 
     object: Literal["list"] = "list"
-    data: list[DecisionTold]
+    data: list[DecisionRow]
     latest: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class AbortedRequest:
+class AbortedRequest(Answer, kw_only=True):
     """A request that has been ended."""
 
     id: str
@@ -170,21 +158,19 @@ class AbortedRequest:
     aborted: Literal[True] = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequestStory:
+class RequestStory(Answer, kw_only=True):
     """A request that has not ended. prompt, outputs: only with --dashboard-show-text."""
 
     object: Literal["quire.request"] = "quire.request"
     step: int
     request: Row
     tables: list[BranchTable]
-    decisions: list[DecisionTold]
+    decisions: list[DecisionRow]
     prompt: str | None
     outputs: list[str] | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockStory:
+class BlockStory(Answer, kw_only=True):
     """One block at this step. kv_group: whose pool it is in. holders: the first 32 of them."""
 
     object: Literal["quire.block"] = "quire.block"

@@ -1,4 +1,8 @@
-"""All blocks of the pool, ten times a second, for as many as watch: looked at once for all."""
+"""How an engine is watched without keeping it from its work.
+
+Questions to it take a bounded share of its time. All blocks of the pool are looked at ten times a
+second, once for all who watch.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,14 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from quire.core.errors import QuireError
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.dashboard import BlockTracker, delta, snapshot
+from quire.http.answers.rendering import encode
 from quire.http.errors import TooManyWatchersError
 
 _EVERY = 0.1  # seconds between frames
@@ -21,6 +26,8 @@ _UNREAD = 20  # frames that a watcher may be behind; then it gets a fresh snapsh
 _AT_ONCE = 2048  # blocks to look at between two steps: some 2 ms
 _LINGER = 10.0  # seconds for which the tracker is kept when nobody watches any more
 _RETRY_AFTER = 5.0
+_SHARE = 1 / 50
+"""Of the engine's time, for those who ask."""
 
 
 class Frames(NamedTuple):
@@ -67,7 +74,7 @@ class BlockLook:
             self._tracker = None
 
 
-class Watcher:
+class BlockWatcher:
     """One who watches."""
 
     def __init__(self) -> None:
@@ -78,7 +85,7 @@ class Watcher:
         self._failure: QuireError | None = None
 
     async def frame(self, seconds: float | None = None) -> bytes | None:
-        """The next one; None if there is none within so many seconds. QuireError: no more come."""
+        """The next one; None if there is none within ``seconds``. QuireError: no more come."""
         self._waits = not self._frames
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._ready.wait(), seconds)
@@ -126,16 +133,16 @@ class BlockWatch:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._look = BlockLook(engine)
-        self._watchers: set[Watcher] = set()
+        self._watchers: set[BlockWatcher] = set()
         self._came = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @contextmanager
-    def watching(self) -> Iterator[Watcher]:
+    def watching(self) -> Iterator[BlockWatcher]:
         """TooManyWatchersError if as many watch already as may."""
         if len(self._watchers) >= _MOST:
             raise TooManyWatchersError(f"{_MOST} watch the blocks already", _RETRY_AFTER)
-        watcher = Watcher()
+        watcher = BlockWatcher()
         self._watchers.add(watcher)
         self._came.set()
         if self._task is None or self._task.done():
@@ -146,7 +153,7 @@ class BlockWatch:
             self._watchers.discard(watcher)
 
     def close(self) -> None:
-        """End looking, whoever watches."""
+        """End looking, also for those who watch."""
         if self._task is not None:
             self._task.cancel()
 
@@ -172,3 +179,50 @@ class BlockWatch:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._came.wait(), _LINGER)
         return bool(self._watchers)
+
+
+class Queries:
+    """Asks an engine one question after the other; for one event loop.
+
+    A question that waits already is not put twice: both who ask it get its answer.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._turn = asyncio.Lock()
+        self._asked: dict[Hashable, asyncio.Task[bytes]] = {}
+        self._next = 0.0  # when the next question may be put
+
+    async def ask(self, question: Hashable, read: Callable[[], object]) -> bytes:
+        """What ``read`` returns between two steps, as JSON, or raises. question: names it."""
+        task = self._asked.get(question)
+        if task is None:
+            task = self._asked[question] = asyncio.create_task(self._ask(question, read))
+            task.add_done_callback(_look_at)
+        return await asyncio.shield(task)  # one who leaves takes no other's answer along
+
+    async def _ask(self, question: Hashable, read: Callable[[], object]) -> bytes:
+        took = 0.0
+
+        def timed() -> object:
+            nonlocal took
+            begun = time.perf_counter()
+            try:
+                return read()
+            finally:
+                took = time.perf_counter() - begun
+
+        async with self._turn:
+            await asyncio.sleep(max(0.0, self._next - time.monotonic()))
+            del self._asked[question]
+            try:
+                answer = await self._engine.call(timed)
+            finally:
+                self._next = time.monotonic() + took * (1 / _SHARE - 1)
+        return encode(answer)
+
+
+def _look_at(task: asyncio.Task[bytes]) -> None:
+    """Even if nobody waits for it any more."""
+    if not task.cancelled():
+        task.exception()

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from fastapi.responses import Response
-from pydantic_core import to_json
 
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
-from quire.http.answers import nulls
-from quire.http.answers.logprobs import chat_logprobs
+from quire.http.answers.logprobs import ChatLogprobs, chat_logprobs
+from quire.http.answers.rendering import encode
 from quire.http.answers.reply import answer
-from quire.http.answers.streaming import Json
-from quire.http.chats.conversation import Conversation, Turn, begin
+from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin
 from quire.http.guards.clients import Caller
 from quire.http.handover import remote_prefill
+from quire.http.openai.answers import (
+    AnswerMessage,
+    ChatChoice,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    MessageCall,
+    MessageCallFunction,
+    MessageDelta,
+)
 from quire.http.openai.requests import ChatRequest
 from quire.http.service import Service
 from quire.text.dialect import (
@@ -34,7 +42,7 @@ async def create_chat_completion(
     model = service.check_model(request.model)
     service.check_chat_template(request.chat_template)
     told = {**model.options, **remote_prefill(service, request.kv_transfer_params)}
-    turn = Turn(
+    turn = ConversationTurn(
         [message.for_template() for message in request.messages],
         request.sampling_params(service.input_processor.sampling_defaults),
         tools=[tool.as_tool() for tool in request.tools or ()],
@@ -72,102 +80,81 @@ class ChatWording:
     """Choices that are a message of the assistant each."""
 
     id_prefix = "chatcmpl-"
-    object = "chat.completion"
-    chunk_object = "chat.completion.chunk"
+    whole = ChatCompletion
+    chunk = ChatCompletionChunk
     one_prompt = True
-    always = nulls.CHAT
 
-    def __init__(self, request: ChatRequest, conversation: Conversation) -> None:
+    def __init__(self, request: ChatRequest, conversation: PreparedChat) -> None:
         self._request = request
         self._conversation = conversation
 
     def choice(
         self, index: int, number: int, output: CompletionOutput, request: RequestOutput
-    ) -> Json:
-        reply, finish_reason = self._conversation.reply(output)
-        return {
-            "index": index,
-            "message": self._message(reply),
-            "logprobs": self._logprobs(output),
-            "finish_reason": finish_reason,
-            "stop_reason": output.stop_reason,
-            **nulls.CHAT_CHOICE,
-        }
+    ) -> ChatChoice:
+        reply, reason = self._conversation.reply(output)
+        message, logprobs = self._message(reply), self._logprobs(output)
+        return ChatChoice(index, message, logprobs, reason, output.stop_reason)
 
-    def opening(self, index: int, number: int) -> list[Json]:
-        return [_piece(index, {"role": "assistant", "content": self._request.echoed})]
+    def opening(self, index: int, number: int) -> list[ChatChunkChoice]:
+        return [ChatChunkChoice(index, MessageDelta("assistant", self._request.echoed))]
 
     def text(self, index: int, delta: Delta) -> bytes | None:
         if delta.logprobs is not None or not self._conversation.listener(index).is_plain:
             return None
-        return _TEXT % (index, to_json(delta.text))
+        return _TEXT % (index, encode(delta.text))
 
-    def chunks(self, index: int, delta: Delta) -> list[Json]:
+    def chunks(self, index: int, delta: Delta) -> list[ChatChunkChoice]:
         listener = self._conversation.listener(index)
         events = listener.hear(delta)
-        if len(events) > 1:  # that a call has ended is told by what comes next
+        if len(events) > 1:  # what comes next shows that a call has ended
             events = [event for event in events if not isinstance(event, (CallEnded, CallCut))]
         *before, last = events or [_SILENCE]
-        ending = {
-            "logprobs": self._logprobs(delta),
-            "finish_reason": listener.finish_reason(delta.finish_reason),
-            "stop_reason": delta.stop_reason,
-        }
-        chunks = [_piece(index, self._words(event)) for event in before]
-        return [*chunks, {**_piece(index, self._words(last) or {"content": ""}), **ending}]
+        reason = listener.finish_reason(delta.finish_reason)
+        return [
+            *(ChatChunkChoice(index, self._words(event)) for event in before),
+            ChatChunkChoice(
+                index, self._words(last), self._logprobs(delta), reason, delta.stop_reason
+            ),
+        ]
 
     def reasoning_tokens(self, request: RequestOutput) -> int | None:
         return self._conversation.usage(request).reasoning
 
-    def _message(self, reply: Reply) -> Json:
-        content = self._request.echoed + reply.content
-        message: Json = {"role": "assistant", "content": content, **nulls.MESSAGE}
-        if reply.reasoning:
-            message |= _reasoning(reply.reasoning)
+    def _message(self, reply: Reply) -> AnswerMessage:
+        content, reasoning = self._request.echoed + reply.content, reply.reasoning or None
+        message = AnswerMessage(content=content, reasoning=reasoning, reasoning_content=reasoning)
         if reply.calls:
-            message["content"] = content or None
-            message["tool_calls"] = [
-                {
-                    "id": call.id or self._conversation.call_id(),
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                }
+            message.content = content or None
+            message.tool_calls = [
+                MessageCall(
+                    id=call.id or self._conversation.call_id(),
+                    type="function",
+                    function=MessageCallFunction(name=call.name, arguments=call.arguments),
+                )
                 for call in reply.calls
             ]
         return message
 
-    def _words(self, event: Event) -> Json | None:
+    def _words(self, event: Event) -> MessageDelta:
         """An event as a stream tells it."""
         match event:
-            case ContentPiece(text):
-                return {"content": text}
-            case ReasoningPiece(text):
-                return _reasoning(text)
+            case ReasoningPiece(text):  # by its name in newer clients, and in older ones
+                return MessageDelta(reasoning=text, reasoning_content=text)
             case CallBegun(number, name, id):
-                call = {
-                    "index": number,
-                    "id": id or self._conversation.call_id(),
-                    "type": "function",
-                    "function": {"name": name, "arguments": ""},
-                }
-                return {"tool_calls": [call]}
+                call = MessageCall(
+                    index=number,
+                    id=id or self._conversation.call_id(),
+                    type="function",
+                    function=MessageCallFunction(name=name, arguments=""),
+                )
+                return MessageDelta(tool_calls=[call])
             case CallArguments(number, text):
-                return {"tool_calls": [{"index": number, "function": {"arguments": text}}]}
-        return None
+                function = MessageCallFunction(arguments=text)
+                return MessageDelta(tool_calls=[MessageCall(index=number, function=function)])
+        return MessageDelta(content=event.text if isinstance(event, ContentPiece) else "")
 
-    def _logprobs(self, source: CompletionOutput | Delta) -> Json | None:
+    def _logprobs(self, source: CompletionOutput | Delta) -> ChatLogprobs | None:
         if source.logprobs is None:
             return None
         by_id = self._request.return_tokens_as_token_ids
         return chat_logprobs(source.logprobs, self._request.top_logprobs or 0, by_id=by_id)
-
-
-def _piece(index: int, delta: Json | None) -> Json:
-    """A choice of a chunk, in which nothing but its words is told yet."""
-    told = {"logprobs": None, "finish_reason": None, "stop_reason": None, "token_ids": None}
-    return {"index": index, "delta": delta, **told}
-
-
-def _reasoning(text: str) -> Json:
-    """By its name in newer clients, and in older ones."""
-    return {"reasoning": text, "reasoning_content": text}

@@ -7,20 +7,28 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from fastapi.responses import Response
-from pydantic_core import to_json
 
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
-from quire.http.answers import nulls
-from quire.http.answers.logprobs import completion_logprobs, prompt_logprobs
+from quire.engine.prompts import as_dict
+from quire.http.answers.logprobs import (
+    CompletionLogprobs,
+    completion_logprobs,
+    prompt_logprobs,
+)
+from quire.http.answers.rendering import encode
 from quire.http.answers.reply import answer
-from quire.http.answers.streaming import Json
 from quire.http.errors import in_callers_words
 from quire.http.guards.clients import Caller
 from quire.http.guards.limits import check_answer
 from quire.http.handover import remote_prefill
-from quire.http.openai.requests import CompletionRequest
+from quire.http.openai.answers import (
+    Completion,
+    CompletionChoice,
+    CompletionChunk,
+    CompletionChunkChoice,
+)
+from quire.http.openai.requests import CompletionRequest, TurnRequest
 from quire.http.service import Progress, Service
-from quire.http.session_types import TurnRequest
 from quire.text.places import Echo, echo_of, text_left
 from quire.text.prompt_form import PromptForm
 from quire.text.tokenizer import Tokenizer
@@ -42,9 +50,9 @@ async def create_completion(
     else:
         ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
     told = {**model.options, **remote_prefill(service, request.kv_transfer_params)}
+    options = request.options(caller, told)
     asked = [
-        request.with_options(found or prompt, caller, told)
-        for found, prompt in zip(ids, prompts, strict=True)
+        {**as_dict(found or prompt), **options} for found, prompt in zip(ids, prompts, strict=True)
     ]
 
     def run(request_id: str, *, whole: bool) -> Progress:
@@ -94,9 +102,9 @@ class CompletionWording:
     """Choices that are a text each."""
 
     id_prefix = "cmpl-"
-    object = chunk_object = "text_completion"
+    whole = Completion
+    chunk = CompletionChunk
     one_prompt = False
-    always = nulls.COMPLETION
 
     def __init__(
         self,
@@ -114,28 +122,27 @@ class CompletionWording:
 
     def choice(
         self, index: int, number: int, output: CompletionOutput, request: RequestOutput
-    ) -> Json:
-        choice = {
-            "index": index,
-            "text": (self._prompt_text(number) if self._request.echo else "") + output.text,
-            "logprobs": self._logprobs(number, output, request),
-            "finish_reason": output.finish_reason,
-            "stop_reason": output.stop_reason,
-            **nulls.COMPLETION_CHOICE,
-        }
+    ) -> CompletionChoice:
+        choice = CompletionChoice(
+            index,
+            (self._prompt_text(number) if self._request.echo else "") + output.text,
+            self._logprobs(number, output, request),
+            output.finish_reason,
+            output.stop_reason,
+        )
         if self._request.prompt_logprobs is not None:
-            choice["prompt_logprobs"] = prompt_logprobs(request.prompt_logprobs or ())
+            choice.prompt_logprobs = prompt_logprobs(request.prompt_logprobs or ())
         return choice
 
-    def opening(self, index: int, number: int) -> list[Json]:
+    def opening(self, index: int, number: int) -> list[CompletionChunkChoice]:
         if not self._request.echo:
             return []
-        return [_piece(index, self._prompt_text(number))]
+        return [CompletionChunkChoice(index, self._prompt_text(number))]
 
     def text(self, index: int, delta: Delta) -> bytes | None:
-        return None if delta.logprobs is not None else _TEXT % (index, to_json(delta.text))
+        return None if delta.logprobs is not None else _TEXT % (index, encode(delta.text))
 
-    def chunks(self, index: int, delta: Delta) -> list[Json]:
+    def chunks(self, index: int, delta: Delta) -> list[CompletionChunkChoice]:
         logprobs, count = None, self._request.logprobs
         if count is not None and delta.logprobs:
             offset = self._offsets.get(index, 0)
@@ -143,21 +150,15 @@ class CompletionWording:
             logprobs = completion_logprobs(delta.logprobs, count, offset=offset, by_id=by_id)
             added = sum(len(table.place.added) for table in delta.logprobs)
             self._offsets[index] = offset + added
-        return [
-            {
-                **_piece(index, delta.text),
-                "logprobs": logprobs,
-                "finish_reason": delta.finish_reason,
-                "stop_reason": delta.stop_reason,
-            }
-        ]
+        reason, stop = delta.finish_reason, delta.stop_reason
+        return [CompletionChunkChoice(index, delta.text, logprobs, reason, stop)]
 
     def reasoning_tokens(self, request: RequestOutput) -> None:
         """A completion is all one text."""
 
     def _logprobs(
         self, number: int, output: CompletionOutput, request: RequestOutput
-    ) -> Json | None:
+    ) -> CompletionLogprobs | None:
         count, tables = self._request.logprobs, output.logprobs or []
         if count is None:
             return None
@@ -182,9 +183,3 @@ class CompletionWording:
         if isinstance(prompt, str) and self._cut is not None:
             return echo_of(self._tokenizer, token_ids, self._prompt_text(number))
         return echo_of(self._tokenizer, token_ids, prompt if isinstance(prompt, str) else None)
-
-
-def _piece(index: int, text: str) -> Json:
-    """A choice of a chunk, in which nothing but its text is told yet."""
-    told = {"logprobs": None, "finish_reason": None, "stop_reason": None}
-    return {"index": index, "text": text, **told, "prompt_token_ids": None, "token_ids": None}

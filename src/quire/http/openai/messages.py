@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from quire.http.chats.tools import MOST_TOOLS, Tool, ToolChoice
-from quire.http.fields.strict import Name, Strict, at_most, expecting, no_deeper, told
+from quire.http.fields.strict import Name, Strict, at_most, doc, expecting, no_deeper
 from quire.text.chat_template import Message
 
 _MOST_PARTS = 1024  # of one message, or of a prediction
@@ -156,13 +156,13 @@ Choice = Annotated[
 class ToolFields(Strict):
     """The fields of a chat's body that speak of tools and reasoning."""
 
-    tools: Tools | None = told(None, "functions that the model may call")
-    tool_choice: Choice | None = told(None, "whether it may, or must, or which; left out, it may")
-    parallel_tool_calls: bool = told(True, "several calls may be made at once")
-    include_reasoning: bool = told(True, "tell the reasoning, if the model does that")
-    thinking_budget: int | None = told(None, "another name of thinking_token_budget")
+    tools: Tools | None = doc(None, "functions that the model may call")
+    tool_choice: Choice | None = doc(None, "whether it may, or must, or which; left out, it may")
+    parallel_tool_calls: bool = doc(True, "several calls may be made at once")
+    include_reasoning: bool = doc(True, "give the reasoning, if the model does that")
+    thinking_budget: int | None = doc(None, "another name of thinking_token_budget")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        told(None, "for templates that take it; none: no reasoning")
+        doc(None, "for templates that take it; none: no reasoning")
     )
 
     @property

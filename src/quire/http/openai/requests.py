@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,8 +16,8 @@ from quire.core.protocol import SamplingParams
 from quire.core.protocol.checks import MAX_INTEGER
 from quire.core.protocol.parameters import description
 from quire.engine.input_processor import MAX_PRIORITY
-from quire.engine.prompts import Prompt, as_dict
 from quire.http.errors import in_callers_words
+from quire.http.fields.sampling import StructuredFields
 from quire.http.fields.strict import (
     Ids,
     Name,
@@ -26,12 +26,11 @@ from quire.http.fields.strict import (
     Texts,
     at_most,
     between,
+    doc,
     expecting,
+    most_tokens,
     no_deeper,
-    told,
 )
-from quire.http.fields.structured import StructuredFields
-from quire.http.fields.truncation import most_tokens
 from quire.http.guards.clients import Caller
 from quire.http.openai.messages import ChatMessage, Prediction, ToolFields
 from quire.text.prompt_form import PromptForm
@@ -44,36 +43,45 @@ _Variables = Annotated[dict[str, Any], no_deeper(levels=16, most_values=4096)]
 
 
 class StreamOptions(Strict):
-    include_usage: bool = told(False, "end with a chunk that tells the tokens of all")
-    continuous_usage_stats: bool = told(
-        False, "with include_usage: each chunk tells the tokens of its choice up to there"
+    include_usage: bool = doc(False, "end with a chunk that has the tokens of all")
+    continuous_usage_stats: bool = doc(
+        False, "with include_usage: each chunk has the tokens of its choice up to there"
     )
 
 
-class GenerationRequest(StructuredFields):
-    """The fields that all requests for text have in common, SamplingParams' among them."""
+class CommonFields(Strict):
+    """What all requests of OpenAI's API have: a model, and whose they are."""
 
-    model: str | None = told(None, "a name that /v1/models lists; left out, the one that is served")
-    user: Name | None = told(None, "an end-user, by OpenAI's definition")
-    stream: bool = told(False, "answer with server-sent events, one for each token")
-    stream_options: StreamOptions | None = told(None, "of a stream")
-    include_metrics: bool = told(False, "tell what the request cost in memory and time")
-    request_id: RequestId | None = told(
+    model: str | None = doc(None, "a name that /v1/models lists; left out, the one that is served")
+    user: Name | None = doc(None, "an end-user, by OpenAI's definition")
+    request_id: RequestId | None = doc(
         None, "what the answer's id ends with; left out, the request's x-request-id"
     )
-    return_token_ids: bool = told(False, "tell the tokens of prompt and outputs")
-    return_tokens_as_token_ids: bool = told(
+    cache_salt: Name | None = doc(None, "only requests with the same one share a prefix cache")
+    priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = doc(
+        None, "under the priority and fair policies, the lower, the sooner"
+    )
+
+    def options(self, caller: Caller, model: Mapping[str, object]) -> dict[str, Any]:
+        """What its prompts say beside their texts; ``model``: what they say of it."""
+        return caller.options(model, self.user, self.cache_salt, self.priority)
+
+
+class GenerationRequest(StructuredFields, CommonFields):
+    """The fields that all requests for text have in common, SamplingParams' among them."""
+
+    stream: bool = doc(False, "answer with server-sent events, one for each token")
+    stream_options: StreamOptions | None = doc(None, "of a stream")
+    include_metrics: bool = doc(False, "add what the request cost in memory and time")
+    return_token_ids: bool = doc(False, "add the tokens of prompt and outputs")
+    return_tokens_as_token_ids: bool = doc(
         False,
         'log-probabilities name tokens as "token_id:7", which tells apart what looks the same',
     )
 
-    prediction: Prediction | None = told(None, _HELP["prediction"])
-    cache_salt: Name | None = told(None, "only requests with the same one share a prefix cache")
+    prediction: Prediction | None = doc(None, _HELP["prediction"])
     kv_transfer_params: Annotated[dict[str, Any], no_deeper(levels=4, most_values=65536)] | None = (
-        told(None, "of a proxy between servers that prefill and that decode, as vLLM has them")
-    )
-    priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = told(
-        None, "under the priority and fair policies, the lower, the sooner"
+        doc(None, "of a proxy between servers that prefill and that decode, as vLLM has them")
     )
 
     @model_validator(mode="after")
@@ -90,27 +98,6 @@ class GenerationRequest(StructuredFields):
         if self.stream and self.prompt_logprobs is not None:
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self
-
-    def with_options(
-        self, prompt: str | list[int], caller: Caller, model: Mapping[str, str]
-    ) -> Prompt:
-        """A prompt, together with what the request says about its place in line and in memory.
-
-        model: what prompts say of it.
-        """
-        options = self.options(caller, model)
-        return {**as_dict(prompt), **options} if options else prompt
-
-    def options(self, caller: Caller, model: Mapping[str, str]) -> dict[str, Any]:
-        salt = caller.cache_salt(self.cache_salt)
-        options = {
-            **model,
-            "cache_salt": salt or None,
-            "priority": self.priority,
-            "client": caller.client(self.user) or None,
-            "origin": caller.origin,
-        }
-        return {name: value for name, value in options.items() if value is not None}
 
     @property
     def include_usage(self) -> bool:
@@ -148,18 +135,18 @@ class GenerationRequest(StructuredFields):
 class PromptedRequest(GenerationRequest):
     """The fields that completions and chats have in common."""
 
-    echo: bool = told(False, "the answer begins with the prompt, or the message that it goes on")
-    add_special_tokens: bool | None = told(
+    echo: bool = doc(False, "the answer begins with the prompt, or the message that it goes on")
+    add_special_tokens: bool | None = doc(
         None,
         "add the tokenizer's special tokens around the prompt; left out, it is done for a text, "
         "and for a conversation left to the chat template",
     )
-    truncate_prompt_tokens: Annotated[int, between(-1, MAX_INTEGER)] | None = told(
+    truncate_prompt_tokens: Annotated[int, between(-1, MAX_INTEGER)] | None = doc(
         None,
-        "keep only so many tokens of the prompt, the last ones; -1: as many as leave room for "
+        "keep only this many tokens of the prompt, the last ones; -1: as many as leave room for "
         "max_tokens",
     )
-    truncation_side: Literal["left", "right"] = told(
+    truncation_side: Literal["left", "right"] = doc(
         "left", "where truncate_prompt_tokens cuts; right: the first ones are kept"
     )
 
@@ -180,8 +167,8 @@ class CompletionRequest(PromptedRequest):
     prompt: Annotated[
         str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)],
         expecting("a string, a list of strings, a list of token ids or a list of such lists"),
-    ] = told(..., "one or several prompts, as texts or as token ids", examples=["Once upon a time"])
-    suffix: str | None = told(
+    ] = doc(..., "one or several prompts, as texts or as token ids", examples=["Once upon a time"])
+    suffix: str | None = doc(
         None, "what comes after the text that is to be written, for models that fill in the middle"
     )
 
@@ -190,7 +177,9 @@ class CompletionRequest(PromptedRequest):
         if not self.prompt:
             raise RequestError("prompt must not be empty", "prompt")
         if self.max_tokens == 0 and not self.echo:
-            raise RequestError("max_tokens: 0 needs echo: true, or nothing is asked", "max_tokens")
+            raise RequestError(
+                "max_tokens: 0 needs echo: true, or there is nothing to answer", "max_tokens"
+            )
         if self.stream and self.echo and self.logprobs is not None:
             raise RequestError("echo with logprobs cannot be streamed", "echo")
         if self.suffix and self.truncate_prompt_tokens is not None:  # the marks would be cut off
@@ -206,7 +195,7 @@ class CompletionRequest(PromptedRequest):
 
     @property
     def only_prompts(self) -> bool:
-        """Whether nothing is to be written: the prompts are told, and their log-probabilities."""
+        """Whether nothing is to be written: the answer is of the prompts alone."""
         return self.asked_tokens == 0
 
     def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
@@ -215,7 +204,7 @@ class CompletionRequest(PromptedRequest):
             others["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
         scored = others.get("prompt_logprobs", self.prompt_logprobs) is not None
         alone = scored and (self.best_of or self.n or 1) == 1
-        if self.only_prompts and not alone:  # computing it ends with a token that nobody is told
+        if self.only_prompts and not alone:  # computing it ends with a token that nobody gets
             others["max_tokens"] = 1
         return self._sampling_params(defaults, **others)
 
@@ -225,26 +214,26 @@ class ChatRequest(PromptedRequest, ToolFields):
 
     messages: Annotated[
         list[ChatMessage], Field(fail_fast=True), at_most(_MOST_MESSAGES, "messages")
-    ] = told(..., "the conversation so far", examples=[[{"role": "user", "content": "Hello!"}]])
-    max_completion_tokens: int | None = told(
+    ] = doc(..., "the conversation so far", examples=[[{"role": "user", "content": "Hello!"}]])
+    max_completion_tokens: int | None = doc(
         None, "most tokens to generate; left out, max_tokens, its older name", ge=1
     )
-    logprobs: bool = told(False, "tell each token's log-probability")
-    top_logprobs: int | None = told(None, "and of this many likeliest", ge=0, le=100)
-    chat_template_kwargs: _Variables | None = told(None, "variables of the model's chat template")
-    add_generation_prompt: bool | None = told(
+    logprobs: bool = doc(False, "add each token's log-probability")
+    top_logprobs: int | None = doc(None, "and of this many likeliest", ge=0, le=100)
+    chat_template_kwargs: _Variables | None = doc(None, "variables of the model's chat template")
+    add_generation_prompt: bool | None = doc(
         None, "end the prompt with the opening of an answer; left out, it is done"
     )
-    continue_final_message: bool = told(
+    continue_final_message: bool = doc(
         False, "let the answer go on with the last message, without an end or an opening between"
     )
-    documents: Annotated[list[_Variables], at_most(_MOST_DOCUMENTS, "documents")] | None = told(
+    documents: Annotated[list[_Variables], at_most(_MOST_DOCUMENTS, "documents")] | None = doc(
         None, "what a template for retrieval puts into the prompt"
     )
-    chat_template: Annotated[str, Field(max_length=_LONGEST_TEMPLATE)] | None = told(
+    chat_template: Annotated[str, Field(max_length=_LONGEST_TEMPLATE)] | None = doc(
         None, "a Jinja template in place of the model's; needs --trust-request-chat-template"
     )
-    verbosity: Literal["low", "medium", "high"] | None = told(
+    verbosity: Literal["low", "medium", "high"] | None = doc(
         None, "a hint for templates that take it"
     )
 
@@ -285,7 +274,7 @@ class ChatRequest(PromptedRequest, ToolFields):
 
     @property
     def echoed(self) -> str:
-        """What the answer begins with: the message that it goes on, if that is to be told."""
+        """What the answer begins with: the message that it goes on, if ``echo`` is set."""
         content, last = "", self.messages[-1] if self.messages else None
         if self.echo and last is not None and last.role == "assistant":
             content = str(last.for_template()["content"])
@@ -302,3 +291,20 @@ class ChatRequest(PromptedRequest, ToolFields):
                 else self.thinking_token_budget
             ),
         )
+
+
+class TurnRequest(GenerationRequest):
+    """The body of POST /v1/sessions/{id}/generate: the fields of a completion without a prompt."""
+
+    echo: ClassVar[bool] = False
+
+    @model_validator(mode="after")
+    def _check_turn(self) -> TurnRequest:
+        if self.cache_salt is not None:
+            raise RequestError("cache_salt is a session's, given when it is opened", "cache_salt")
+        if self.kv_transfer_params:
+            raise RequestError("a session's blocks stay where it is", "kv_transfer_params")
+        return self
+
+    def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
+        return self._sampling_params(defaults)

@@ -1,85 +1,81 @@
-"""What answers hold, as /docs and /openapi.json tell it. Nothing is made from these types."""
+"""The answers of all doors that give vectors and scores."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from msgspec import UNSET, UnsetType
+
+from quire.http.answers.rendering import Answer, Many
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class PromptUsage(_Answer):
+class PromptUsage(Answer):
     prompt_tokens: int
     total_tokens: int
-    completion_tokens: Literal[0]
+    completion_tokens: Literal[0] = 0
 
 
-class Embedding(_Answer):
-    object: Literal["embedding"]
+class _ForTexts(Answer, kw_only=True):
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    usage: PromptUsage
+
+
+class Embedding(Answer, kw_only=True):
+    object: Literal["embedding"] = "embedding"
     index: int
     embedding: list[float] | str
 
 
-class EmbeddingList(_Answer):
-    id: str
-    object: Literal["list"]
-    created: int
-    model: str
-    data: list[Embedding]
-    usage: PromptUsage
+class EmbeddingList(_ForTexts, kw_only=True):
+    data: Many[Embedding]
 
 
-class Score(_Answer):
-    object: Literal["score"]
+class Score(Answer, kw_only=True):
+    object: Literal["score"] = "score"
     index: int
     score: float
 
 
-class ScoreList(_Answer):
-    id: str
-    object: Literal["list"]
-    created: int
-    model: str
+class ScoreList(_ForTexts, kw_only=True):
     data: list[Score]
-    usage: PromptUsage
 
 
-class RankedText(_Answer):
+class RankedText(Answer):
     text: str
 
 
-class Ranked(_Answer):
+class Ranked(Answer):
     index: int
     relevance_score: float
-    document: RankedText | None = None
+    document: RankedText | UnsetType = UNSET
 
 
-class Ranking(_Answer):
+class Reranked(Answer, kw_only=True):
     """The documents, the best first."""
 
     id: str
-    object: Literal["list"]
+    object: Literal["list"] = "list"
     model: str
-    results: list[Ranked]
     usage: PromptUsage
+    results: list[Ranked]
 
 
-class OllamaEmbeddings(_Answer):
+class OllamaEmbeddings(Answer):
     model: str
-    embeddings: list[list[float]]
+    embeddings: Many[list[float]]
     total_duration: int
     load_duration: int
     prompt_eval_count: int
 
 
-class OllamaEmbedding(_Answer):
+class OllamaEmbedding(Answer):
     embedding: list[float]
 
 
-class LlamaCppEmbedding(_Answer):
+class LlamaCppEmbedding(Answer):
     """Of one text; each text's answer stands in a list."""
 
     index: int

@@ -10,20 +10,18 @@ from pydantic import Field, model_validator
 from quire.core.errors import RequestError
 from quire.core.protocol import PoolingParams
 from quire.core.protocol.checks import MAX_INTEGER
-from quire.engine.input_processor import MAX_PRIORITY
 from quire.http.doors.ollama_types import KeepAlive, OllamaOptions
 from quire.http.fields.strict import (
     Ids,
-    Name,
-    RequestId,
     Strict,
     Texts,
     at_most,
     between,
+    doc,
     expecting,
-    told,
+    most_tokens,
 )
-from quire.http.fields.truncation import most_tokens
+from quire.http.openai.requests import CommonFields
 from quire.text.prompt_form import PromptForm
 
 MOST_TEXTS = 2048  # OpenAI's own maximum
@@ -33,21 +31,14 @@ _Input = Annotated[
 ]
 _Pair = Annotated[str | Texts, expecting("a string or a list of strings")]
 _Most = Annotated[int, between(-1, MAX_INTEGER)] | None
-_MOST_TOLD = "cut longer texts, or pairs of texts, to so many tokens; -1: to as many as fit"
+_ABOUT_MOST = "cut longer texts, or pairs of texts, to this many tokens; -1: to as many as fit"
 
 
-class _Asked(Strict):
+class _TextsRequest(CommonFields):
     """What requests have in common beside their texts."""
 
-    model: str | None = told(None, "a name that /v1/models lists; left out, the one that is served")
-    user: Name | None = told(None, "an end-user, by OpenAI's definition")
-    request_id: RequestId | None = told(None, "what the answer's id ends with")
-    cache_salt: Name | None = told(None, "only requests with the same one share a prefix cache")
-    priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = told(
-        None, "under the priority and fair policies, the lower, the sooner"
-    )
-    truncate_prompt_tokens: _Most = told(None, _MOST_TOLD)
-    truncation_side: Literal["left", "right"] = told(
+    truncate_prompt_tokens: _Most = doc(None, _ABOUT_MOST)
+    truncation_side: Literal["left", "right"] = doc(
         "right", "where they are cut; right: the first tokens are kept"
     )
 
@@ -57,18 +48,16 @@ class _Asked(Strict):
         return PromptForm() if most is None else cut_to(most, self.truncation_side)
 
 
-class EmbeddingRequest(_Asked):
+class EmbeddingRequest(_TextsRequest):
     """The body of POST /v1/embeddings."""
 
-    input: _Input = told(
-        ..., "one or several texts, or their tokens", examples=["Once upon a time"]
-    )
-    encoding_format: Literal["float", "base64"] = told(
+    input: _Input = doc(..., "one or several texts, or their tokens", examples=["Once upon a time"])
+    encoding_format: Literal["float", "base64"] = doc(
         "float", "base64: of the numbers' bytes, float32, little-endian"
     )
-    dimensions: int | None = told(None, "how long vectors are, for models that allow for it", ge=1)
-    normalize: bool | None = told(None, "to length 1; left out, as the model's files say")
-    add_special_tokens: bool | None = told(None, "add the tokenizer's around texts; left out, yes")
+    dimensions: int | None = doc(None, "how long vectors are, for models that allow for it", ge=1)
+    normalize: bool | None = doc(None, "to length 1; left out, as the model's files say")
+    add_special_tokens: bool | None = doc(None, "add the tokenizer's around texts; left out, yes")
 
     def texts(self) -> list[str | list[int]]:
         return texts_of("input", self.input)
@@ -82,13 +71,13 @@ class EmbeddingRequest(_Asked):
         return replace(self.cut(max_model_len), add_special_tokens=added)
 
 
-class ScoreRequest(_Asked):
+class ScoreRequest(_TextsRequest):
     """The body of POST /v1/score: pairs of texts, or one text and several others."""
 
-    text_1: _Pair | None = told(None, "the first texts of pairs, or one for all", examples=["Hi"])
-    text_2: _Pair | None = told(None, "the second texts of pairs", examples=[["Hello", "Bye"]])
-    queries: _Pair | None = told(None, "text_1 by another name")
-    documents: _Pair | None = told(None, "text_2 by another name")
+    text_1: _Pair | None = doc(None, "the first texts of pairs, or one for all", examples=["Hi"])
+    text_2: _Pair | None = doc(None, "the second texts of pairs", examples=[["Hello", "Bye"]])
+    queries: _Pair | None = doc(None, "text_1 by another name")
+    documents: _Pair | None = doc(None, "text_2 by another name")
 
     @model_validator(mode="after")
     def _check(self) -> ScoreRequest:
@@ -109,17 +98,19 @@ class Document(Strict):
     text: str
 
 
-class RerankRequest(_Asked):
+class RerankRequest(_TextsRequest):
     """The body of POST /v1/rerank, as Cohere's and Jina's clients send it."""
 
-    query: str = told(..., "what is looked for", examples=["a bird that swims"])
+    query: str = doc(..., "what is looked for", examples=["a bird that swims"])
     documents: Annotated[
         list[Annotated[str | Document, expecting('a text or {"text": ...}')]],
         Field(fail_fast=True),
         at_most(MOST_TEXTS, "documents"),
-    ] = told(..., "among what", examples=[["A penguin.", "A stone."]])
-    top_n: Annotated[int, between(0, MAX_INTEGER)] = told(0, "tell of so many, the best; 0: all")
-    return_documents: bool = told(True, "tell the documents beside their scores")
+    ] = doc(..., "among what", examples=[["A penguin.", "A stone."]])
+    top_n: Annotated[int, between(0, MAX_INTEGER)] = doc(
+        0, "how many to give, the best ones; 0: all"
+    )
+    return_documents: bool = doc(True, "give the documents beside their scores")
 
     def texts(self) -> list[str]:
         texts = [one if isinstance(one, str) else one.text for one in self.documents]

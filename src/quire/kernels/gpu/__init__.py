@@ -1,6 +1,6 @@
-"""``Kernels`` in Triton, for NVIDIA GPUs. Import only where there is one, or in its interpreter.
+"""``Kernels`` in Triton, for NVIDIA GPUs. Needs one to be imported, or Triton's interpreter.
 
-``programs`` runs on the device; ``kernels`` launches it, over the ``work`` of a step; ``tiles``
-says in which sizes, by device; ``moves`` carries whole blocks. ``support`` imports no Triton and
-says what will run at all.
+``programs`` runs on the device. ``kernels`` launches it, over the ``work`` of a step. ``tiles`` has
+the sizes of tiles, by device. ``moves`` copies whole blocks. ``support`` imports no Triton, and
+knows what will run.
 """

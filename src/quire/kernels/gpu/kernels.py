@@ -41,7 +41,7 @@ _PARTIAL_ELEMENTS_AT_ONCE = 8192
 
 
 class _Shape(NamedTuple):
-    """Of a layer's attention, in the programs' names."""
+    """The shape of a layer's attention, in the programs' names."""
 
     HEADS: int
     KV_HEADS: int
@@ -79,7 +79,7 @@ class GPUKernels(Kernels):
 
     @classmethod
     def on(cls, device: torch.device) -> GPUKernels:
-        """For that CUDA device."""
+        """The kernels for a CUDA device."""
         traits = torch.cuda.get_device_properties(device)
         return cls((traits.major, traits.minor), traits.multi_processor_count)
 

@@ -18,7 +18,7 @@ _MOST_PAIRS = 65_535  # of one launch
 
 
 class Route(NamedTuple):
-    """From the blocks of one tensor to those of another. Addresses and sizes in bytes."""
+    """A way from the blocks of one tensor to those of another. Addresses and sizes in bytes."""
 
     source: int
     target: int
@@ -28,7 +28,7 @@ class Route(NamedTuple):
 
     @classmethod
     def between(cls, source: Tensor, target: Tensor) -> Route:
-        """Tensors whose first dimension counts blocks, alike in the others."""
+        """A route between tensors whose first dimension counts blocks, the others being equal."""
         size = source[0].nbytes
         return cls(source.data_ptr(), target.data_ptr(), size, size, size)
 

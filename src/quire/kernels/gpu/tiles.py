@@ -65,6 +65,8 @@ _FAMILIES: Mapping[tuple[int, int], Table] = {(9, 0): _HOPPER, (8, 0): _AMPERE, 
 
 
 def choose_tiles(capability: tuple[int, int], dtype: torch.dtype, dim: int) -> Tiles:
-    """For queries of ``dtype`` and padded dimension ``dim`` on a device of that capability."""
+    """The sizes for queries of ``dtype`` and padded dimension ``dim`` on a device of that
+    capability.
+    """
     table = _FLOAT32 if dtype == torch.float32 else _FAMILIES.get(capability, _SMALL)
     return table[min(most for most in table if dim <= most)]

@@ -27,7 +27,7 @@ class WorkList(NamedTuple):
 
 
 class _Geometry(NamedTuple):
-    """What work lists depend on beside the batch."""
+    """The sizes that work lists depend on, beside the batch."""
 
     group: int  # query heads that share a key head
     kv_heads: int
@@ -77,7 +77,7 @@ class GPUPlan:
         return self._list(geometry, tile, tokens, count, most if count < most else 0)
 
     def _most_segments(self, geometry: _Geometry, tile: Tile) -> int:
-        """So many segments, for each key head, fill the device."""
+        """The number of segments, for each key head, that fill the device."""
         return -(-self._num_processors * tile.programs // geometry.kv_heads)
 
     def _list(

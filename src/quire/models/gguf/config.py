@@ -57,10 +57,10 @@ def architecture_of(file: GGUFFile) -> Architecture:
 
 
 def config_of(file: GGUFFile) -> dict[str, Any]:
-    """The fields of a ``config.json``, checked by whoever reads them.
+    """The fields of a ``config.json``, to be checked by their readers.
 
     Raises:
-        ModelError: the architecture is not supported, or what it needs is missing.
+        ModelError: the architecture is not supported, or a field that it needs is missing.
     """
     known = architecture_of(file)
     file = by_usual_names(file, known)
@@ -93,7 +93,7 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
 
 
 def kept_bytes(file: GGUFFile, float_bytes: int) -> int:
-    """What all tensors take in memory, those of floats with so many bytes a number."""
+    """Memory of all tensors, with this many bytes per number of float tensors."""
     known = architecture_of(file)
     total = 0
     for name, info in file.tensors.items():
@@ -107,7 +107,7 @@ def kept_bytes(file: GGUFFile, float_bytes: int) -> int:
 
 
 def _check_counts(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> None:
-    """Those of what is made in so many pieces before tensors are compared with them."""
+    """Check the counts by which things are made before tensors are compared with them."""
     limits = {"block_count": ("num_hidden_layers", len(file.tensors))}
     if known.has_experts:
         experts = fields["num_experts"]
@@ -137,7 +137,7 @@ def _vocabulary(file: GGUFFile) -> int:
 
 
 def _dtype(file: GGUFFile) -> str:
-    """In which to compute: as the matrices are stored; bfloat16 where they are rounded."""
+    """The type to compute in: as matrices are stored; bfloat16 if they are rounded."""
     stored = {
         info.type.name
         for name, info in file.tensors.items()
@@ -147,7 +147,7 @@ def _dtype(file: GGUFFile) -> str:
 
 
 def _check_heads(file: GGUFFile, known: Architecture) -> None:
-    """That values are as long as keys."""
+    """ModelError unless values are as long as keys."""
     key, value = (
         file.metadata.get(f"{known.name}.attention.{part}_length") for part in ("key", "value")
     )
@@ -159,7 +159,7 @@ def _check_heads(file: GGUFFile, known: Architecture) -> None:
 
 
 def _read_beside(file: GGUFFile, known: Architecture) -> Iterator[str]:
-    """What becomes no field of its own, by the names after the architecture's."""
+    """The fields that become none of a config.json, by the names after the architecture's."""
     yield "attention.value_length"
     if "attention.sliding_window" in known.fields:
         yield "attention.sliding_window_pattern"
@@ -169,7 +169,7 @@ def _read_beside(file: GGUFFile, known: Architecture) -> Iterator[str]:
 
 
 def _windows(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dict[str, Any]:
-    """Which layers have one: every how manieth has none, or a truth for each."""
+    """The layers with a window: the period of those without, or a truth for each."""
     name = f"{known.name}.attention.sliding_window_pattern"
     pattern = file.metadata.get(name)
     if pattern is None:
@@ -186,7 +186,7 @@ def _rotation(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> di
     """``rope_scaling``, which share of a head is rotated, and what hangs on its width."""
     heads, hidden = fields["num_attention_heads"], fields["hidden_size"]
     if not isinstance(heads, int) or not isinstance(hidden, int) or heads < 1:
-        return {}  # refused by who reads them
+        return {}  # their readers refuse them
     head_dim = fields.get("head_dim", hidden // heads)
     found: dict[str, Any] = {}
     name = f"{known.name}.rope.dimension_count"
@@ -224,7 +224,7 @@ _LONG, _SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
 
 
 def _scaling_fields(file: GGUFFile, known: Architecture) -> dict[str, str]:
-    """What is read after ``rope.scaling.``, and what it is called in a config.json."""
+    """The fields after ``rope.scaling.``, and their names in a config.json."""
     if "rope_freqs.weight" in file.tensors:
         return {}
     if _LONG in file.tensors and _SHORT in file.tensors:

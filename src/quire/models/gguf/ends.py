@@ -1,8 +1,8 @@
-"""Which tokens of a GGUF file end a text: those it names, and those known by their texts.
+"""Finds the tokens of a GGUF file that end a text: named ones, and ones known by their text.
 
-A file has room for one end, that of a document, and few name more. So a chat's turn ends at every
-token whose text is a mark for the end of a turn, of a document, or of what a file of code holds,
-as llama.cpp has it. Two of these marks end something smaller where others stand beside them.
+A file can name one end, that of a document, and few name more. So a chat's turn ends at every token
+whose text marks the end of a turn, of a document, or of a file of code, as in llama.cpp. Two of
+these marks end something smaller if others exist beside them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A GGUF file's metadata and where its tensors lie: everything checked before it is used.
+"""A GGUF file's metadata and the offsets of its tensors, checked before they are used.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -63,7 +63,7 @@ class TensorInfo(NamedTuple):
 
 
 class GGUFFile(NamedTuple):
-    """What a file says before its tensors."""
+    """The content of a file before its tensors."""
 
     path: Path
     metadata: Mapping[str, Any]  # numbers, texts, and lists or arrays of them
@@ -106,7 +106,7 @@ def read_header(path: Path) -> GGUFFile:
 
 
 class _Cursor:
-    """A place in a file's header, from which is read only what is there."""
+    """A position in a file's header, which reads no further than the header's end."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path, self.size = path, len(data)
@@ -202,7 +202,7 @@ def _value(cursor: _Cursor, kind: int) -> Any:
 
 
 def _tensor(cursor: _Cursor, alignment: int) -> TensorInfo:
-    """With ``start`` from the beginning of the tensors on."""
+    """A tensor, whose ``start`` is counted from the beginning of the tensors."""
     dimensions = cursor.number("I")
     if not 1 <= dimensions <= _MOST_DIMENSIONS:
         raise cursor.error(f"has {dimensions:,} dimensions; 1 to {_MOST_DIMENSIONS} are supported")
@@ -224,7 +224,7 @@ def _tensor(cursor: _Cursor, alignment: int) -> TensorInfo:
 
 
 def _check_places(cursor: _Cursor, tensors: Mapping[str, TensorInfo]) -> None:
-    """That all lie in the file, and none in another."""
+    """ModelError unless all tensors are within the file, and none overlap."""
     end, before = 0, ""
     for name, info in sorted(tensors.items(), key=lambda item: item[1].start):
         cursor.what = f"tensor {short(name)}"

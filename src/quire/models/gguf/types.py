@@ -18,7 +18,7 @@ class TensorType(NamedTuple):
 
     @property
     def kept_bytes(self) -> float:
-        """Of a weight, in memory."""
+        """Bytes of a weight in memory."""
         return (self.kept or self.num_bytes) / self.weights
 
     @property

@@ -1,8 +1,8 @@
-"""What a GGUF file's metadata may say of a model, so that nothing it says is passed over.
+"""The fields that a GGUF file's metadata may have, so that none of them is ignored.
 
-A field of the architecture that is neither read nor known to change nothing may change what the
-model computes: it is refused by name. Fields of other kinds (``general``, ``tokenizer``, who
-quantised the file and how) say nothing of that.
+A field of the architecture that is neither read nor known to change nothing might change what the
+model computes: it is refused by name. Fields of other kinds (``general``, ``tokenizer``, how the
+file was quantised and by whom) cannot.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ def by_usual_names(file: GGUFFile, known: Architecture) -> GGUFFile:
 
 
 def check_understood(file: GGUFFile, known: Architecture, read: Collection[str]) -> None:
-    """That everything a file says of its model is read, or changes nothing.
+    """ModelError unless everything a file says of its model is read, or changes nothing.
 
     read: fields that become those of a config.json, by the names after the architecture's.
 
     Raises:
-        ModelError: a field says what is not computed, or what nobody here understands.
+        ModelError: a field asks for something that is not computed, or is unknown.
     """
     kind = file.metadata.get("general.type", "model")
     if kind != "model":

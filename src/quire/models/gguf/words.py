@@ -1,8 +1,7 @@
-"""Where a text is cut into words before their bytes are merged, by ``tokenizer.ggml.pre``.
+"""Cuts a text into words before their bytes are merged, by ``tokenizer.ggml.pre``.
 
 The expressions are those of the models' own tokenizer.json, in Oniguruma's syntax. They are applied
-one after the other, each to what the one before has left in pieces; what lies between the matches
-of one is a piece as well.
+one after the other, each to the pieces of the one before; the text between matches is a piece too.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ def _of_letters(
     no_letter: str = r"\p{L}",
     lines: str = r"[\r\n]*",
 ) -> str:
-    """As GPT-4's: a word is of letters, with one mark before them."""
+    """The expression for words as GPT-4's: letters, with one mark before them."""
     marks = rf" ?[^\s{no_letter}\p{{N}}]+{lines}"
     return rf"{short}[^\r\n\p{{L}}\p{{N}}]?{letter}+|{digits}|{marks}{_SPACES}"
 
 
 def _of_cases(digits: str, short: str) -> str:
-    """As GPT-4o's: a word ends before a capital after small letters."""
+    """The expression for words as GPT-4o's: they end before a capital after small letters."""
     large, small = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
     first = r"[^\r\n\p{L}\p{N}]?"
     return (

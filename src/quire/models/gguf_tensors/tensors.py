@@ -16,7 +16,7 @@ from quire.models.gguf import GGUFFile, TensorInfo, open_gguf, parts_of
 from quire.models.gguf.architectures import EXPERTS, Architecture
 from quire.models.gguf.config import architecture_of
 from quire.models.gguf_tensors.blocks import read_blocks
-from quire.models.parts import ALL, WHOLE, Part
+from quire.models.parts import ALL, WHOLE, TensorPart
 from quire.models.stored import ByGroups
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -47,7 +47,7 @@ _OF_A_LAYER = {
 
 
 class TensorSlice(NamedTuple):
-    """What is known of a tensor before it is read, as safetensors tells it."""
+    """The facts about a tensor before it is read, in safetensors' form."""
 
     info: TensorInfo
 
@@ -59,14 +59,14 @@ class TensorSlice(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a tensor is, or an expert's part of it."""
+    """A tensor's place in a file, or that of an expert's part of it."""
 
     name: str  # in the file
     info: TensorInfo
 
 
 class GGUFTensors:
-    """As safetensors' handle of an open file, and what is rounded as it is.
+    """Tensors of an open file as safetensors' handle gives them, and quantised ones as they are.
 
     A tensor is read into memory of its own.
     """
@@ -85,8 +85,8 @@ class GGUFTensors:
     def get_slice(self, name: str) -> TensorSlice:
         return TensorSlice(self._info(name))
 
-    def get_tensor(self, name: str, part: Part = WHOLE) -> Tensor:
-        """Its floats."""
+    def get_tensor(self, name: str, part: TensorPart = WHOLE) -> Tensor:
+        """A tensor as floats."""
         info = self._info(name)
         if info.type.is_rounded:
             return part.of(self.get_rounded(name).floats(torch.float32))
@@ -96,14 +96,14 @@ class GGUFTensors:
             tensor = tensor.float() - 1
         return tensor
 
-    def get_rounded(self, name: str, part: Part = WHOLE) -> ByGroups:
-        """Its codes and what they mean."""
+    def get_rounded(self, name: str, part: TensorPart = WHOLE) -> ByGroups:
+        """A tensor's codes and their groups."""
         return read_blocks(self._info(name).type, self._rows(name, part))
 
     def _info(self, name: str) -> TensorInfo:
         return self._stored[name].info
 
-    def _rows(self, name: str, part: Part) -> Tensor:
+    def _rows(self, name: str, part: TensorPart) -> Tensor:
         """The bytes of a part [rows, bytes], in memory of their own."""
         info = self._info(name)
         order, file = self._order(name, info.shape[0]), self._bytes[info.path]
@@ -115,14 +115,14 @@ class GGUFTensors:
             data = file.mapped(info.start, info.num_bytes)
             chosen = part.rows if order is None else order[part.rows]
             whole = torch.from_numpy(data).view(info.shape[0], -1)
-            rows = Part(chosen, _in_bytes(info, part.columns)).of(whole).clone()
+            rows = TensorPart(chosen, _in_bytes(info, part.columns)).of(whole).clone()
         self.bytes_read += rows.nbytes
         return rows
 
     def _order(self, name: str, rows: int) -> Tensor | None:
-        """Where the rows of queries and keys are; None: in their places.
+        """The order of the rows of queries and keys; None: as stored.
 
-        A head's two halves are rotated with each other; stored are pairs of neighbours.
+        A head's two halves are rotated with each other; pairs of neighbours are stored.
         """
         stored = self._stored[name].name
         part = stored.split(".")[-2]
@@ -135,7 +135,7 @@ class GGUFTensors:
 
 
 def _in_bytes(info: TensorInfo, columns: slice | Tensor) -> slice:
-    """Of a row's bytes those of ``columns``, which are whole blocks."""
+    """The bytes of ``columns``, which are whole blocks, in a row."""
     assert isinstance(columns, slice)
     if columns is ALL:
         return ALL
@@ -185,7 +185,7 @@ def _num_heads(file: GGUFFile, part: str) -> int:
 
 
 def _family_name(name: str, special: Mapping[str, str]) -> str | None:
-    """None if no family has a place for it."""
+    """The family's name for a tensor; None if no family has it."""
     parts = name.split(".")
     if len(parts) == 2 and parts[0] in _OUTSIDE:
         return f"{_OUTSIDE[parts[0]]}.{parts[1]}"

@@ -1,4 +1,4 @@
-"""What decoders ask of a projection, and the plain one."""
+"""The interface of a projection for decoders, and the plain one."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ class Joined:
     parts: Mapping[str, int]  # outputs of each, in their order: whose rows of the weight are whose
 
     def split(self, out: Tensor) -> tuple[Tensor, ...]:
-        """What the product gave -> [rows, out] of each part: views of it."""
+        """The product's result divided -> [rows, out] of each part: views of it."""
         return torch.split(out, list(self.parts.values()), dim=1)

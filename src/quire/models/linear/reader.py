@@ -10,10 +10,10 @@ from torch import Tensor
 
 from quire.kernels.products import Products
 from quire.models.linear.base import Joined, Linear, PlainLinear
-from quire.models.linear.checkpoints import Checkpoint
+from quire.models.linear.checkpoints import RoundedProjections
 from quire.models.linear.packed import pack, pack_parts
 from quire.models.linear.rounding import Quantization, columns_to_round, round_outputs, round_weight
-from quire.models.parts import ALL, Part, Rows, as_rows, within
+from quire.models.parts import ALL, Rows, TensorPart, as_rows, within
 from quire.models.shard import Shard
 from quire.models.stored import Stored, in_columns
 from quire.models.weights import Weights
@@ -22,7 +22,7 @@ WHOLE_MODEL = Shard()
 
 
 class NamedPart(NamedTuple):
-    """Of a product: a projection of the checkpoint, or what is held of it."""
+    """A part of a product: a projection of the checkpoint, or the held part of it."""
 
     name: str
     outputs: int  # of the checkpoint's
@@ -30,7 +30,7 @@ class NamedPart(NamedTuple):
 
 
 class NamedParts(NamedTuple):
-    """What one product is made of."""
+    """The parts of one product."""
 
     inputs: int  # of the checkpoint's
     columns: slice  # of these, those that are held
@@ -62,7 +62,7 @@ class LinearReader:
         weights: Weights,
         products: Products | None,
         quantization: Quantization | None = None,
-        checkpoint: Checkpoint | None = None,
+        checkpoint: RoundedProjections | None = None,
         shard: Shard = WHOLE_MODEL,
         of_experts: Products | None = None,
     ) -> None:
@@ -75,19 +75,19 @@ class LinearReader:
         self.shard = shard
         self._nbytes = 0
         self.named: dict[int, NamedParts] = {}  # by the id of a product, which its model keeps
-        self.experts = self  # who reads those of mixtures
+        self.experts = self  # reads the experts of mixtures
         if of_experts is not None:
             self.experts = LinearReader(weights, of_experts, quantization, checkpoint, shard)
             self.experts.named = self.named
 
     @property
     def nbytes(self) -> int:
-        """Of what is kept, wherever that is."""
+        """Bytes of all weights that are kept, wherever they are."""
         return self._nbytes + (0 if self.experts is self else self.experts.nbytes)
 
     @property
     def code_bytes(self) -> Mapping[str, float]:
-        """What an element of a checkpoint that is no float takes, by its type."""
+        """Bytes of an element of the checkpoint that is not a float, by its type."""
         return {} if self._checkpoint is None else self._checkpoint.code_bytes
 
     def linear(
@@ -111,14 +111,14 @@ class LinearReader:
         bias: bool,
         rows: Mapping[str, Tensor] | None = None,
     ) -> Joined:
-        """One product that gives ``parts``, of so many outputs each, side by side.
+        """One product that gives ``parts``, each with its number of outputs, side by side.
 
         The checkpoint has a projection for each part, or a single one that is all of them. The
-        tensors of each are called ``name.weight`` and, with ``bias``, ``name.bias``; in a rounded
+        tensors of each are called ``name.weight`` and, with ``bias``, ``name.bias``; in a quantised
         checkpoint as its format says.
 
         rows: by part, which of the checkpoint's outputs, side by side, it has, in which order;
-        None: all, as they come.
+            None: all, as they come.
         """
         outputs = list(parts.values()) if len(names) > 1 else [sum(parts.values())]
         chosen = None if rows is None else torch.cat(list(rows.values()))
@@ -156,7 +156,7 @@ class LinearReader:
         (_, outputs, inputs), bias = stack.shape, None
         if stack.biased:
             name = f"{stack.name}_bias"
-            part = Part(rows, ALL, which)
+            part = TensorPart(rows, ALL, which)
             bias = self._weights.read(name, *stack.shape[:2], part=part)
             if columns is not ALL and self.shard.rank > 0:
                 bias = None
@@ -164,7 +164,7 @@ class LinearReader:
         if checkpoint is not None and stack.name not in self._weights and checkpoint.holds(name):
             stored = checkpoint.read(name, inputs, outputs, rows, columns)
         else:
-            part = Part(rows, ALL, which, stack.turned)
+            part = TensorPart(rows, ALL, which, stack.turned)
             stored = self._floats(stack.name, stack.stored_shape, part, columns)
         return self._keep(self._packed(stored, bias))
 
@@ -179,7 +179,8 @@ class LinearReader:
         biases: list[Tensor | None] = [None] * len(parts)
         if bias:
             biases = [
-                weights.read(f"{name}.bias", size, part=Part(rows)) for name, size, rows in parts
+                weights.read(f"{name}.bias", size, part=TensorPart(rows))
+                for name, size, rows in parts
             ]
         stored = [self._stored(name, inputs, size, rows, columns) for name, size, rows in parts]
         if products is not None:
@@ -193,13 +194,15 @@ class LinearReader:
         if self._checkpoint is not None and self._checkpoint.holds(name):
             return self._checkpoint.read(name, inputs, outputs, rows, columns)
         attention = any(word in name for word in ("attn", "attention"))
-        return self._floats(f"{name}.weight", (outputs, inputs), Part(rows), columns, attention)
+        return self._floats(
+            f"{name}.weight", (outputs, inputs), TensorPart(rows), columns, attention
+        )
 
     def _floats(
         self,
         tensor: str,
         shape: tuple[int, ...],
-        part: Part,
+        part: TensorPart,
         columns: slice,
         attention: bool = False,
     ) -> Stored:
@@ -225,7 +228,7 @@ class LinearReader:
         As in transformers 5, a head that is stored is used even where the config says tied. Of one
         that is tied either may be stored: savers keep one of two names.
         """
-        part = Part(self._vocabulary(shape[0]))
+        part = TensorPart(self._vocabulary(shape[0]))
         bias = None if head_bias is None else self._weights.read(head_bias, shape[0], part=part)
         if tied and not (self._has_table(head) and self._has_table(embedding)):
             both = self._table(head if self._has_table(head) else embedding, bias, *shape)
@@ -243,14 +246,14 @@ class LinearReader:
         """
         rows = self._vocabulary(outputs)
         if self._products is None:
-            weight = self._weights.read(name, outputs, inputs, part=Part(rows))
+            weight = self._weights.read(name, outputs, inputs, part=TensorPart(rows))
             return self._keep(PlainLinear(weight, bias))
         checkpoint = self._rounded_table(name)
         stored: Stored
         if checkpoint is not None:
             stored = checkpoint.read(name.removesuffix(".weight"), inputs, outputs, rows)
         else:
-            stored = weight = self._weights.read(name, outputs, inputs, part=Part(rows))
+            stored = weight = self._weights.read(name, outputs, inputs, part=TensorPart(rows))
             if self._quantization is not None:
                 stored = round_outputs(weight, self._quantization.rounds_rows)
         return self._keep(pack(self._products, stored, bias))
@@ -262,7 +265,7 @@ class LinearReader:
         held = self.shard.run(count)
         return ALL if self.shard.is_whole else slice(held.start, held.stop)
 
-    def _rounded_table(self, name: str) -> Checkpoint | None:
+    def _rounded_table(self, name: str) -> RoundedProjections | None:
         """The checkpoint, if it has this one rounded."""
         if self._products is None or self._checkpoint is None or self._weights.has_floats(name):
             return None
@@ -274,7 +277,7 @@ class LinearReader:
 
 
 def _rows_of(chosen: Tensor | None, first: int, count: int) -> Rows:
-    """What is chosen of ``count`` outputs from ``first`` on."""
+    """The chosen ones of ``count`` outputs from ``first`` on."""
     if chosen is None:
         return ALL
     return as_rows(chosen[(chosen >= first) & (chosen < first + count)] - first)

@@ -49,7 +49,7 @@ _AT_ONCE = 1 << 12  # groups, which stay in a core's own cache
 
 
 def columns_to_round(quantization: Quantization, columns: slice, inputs: int) -> slice:
-    """Those of so many inputs on which the scales of ``columns`` hang."""
+    """The columns, of this many inputs, on which the scales of ``columns`` depend."""
     in_groups = quantization.in_groups and inputs % GROUP == 0
     return outward(columns, GROUP, inputs) if in_groups else ALL
 
@@ -131,6 +131,6 @@ def _sums(groups: Tensor) -> Tensor:
 
 
 def _as_kept(scale: Tensor) -> Tensor:
-    """As float16 has it, and never zero."""
+    """Scales as float16 keeps them, and never zero."""
     kept = scale.half().float()
     return kept.masked_fill(kept == 0, _SMALLEST)

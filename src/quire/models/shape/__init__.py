@@ -8,8 +8,8 @@ from quire.models.shape.checkpoint import (
 )
 from quire.models.shape.config_file import config_files
 from quire.models.shape.experts import ExpertShape, experts_of
-from quire.models.shape.families import FAMILIES, Family, find_family
-from quire.models.shape.fields import Fields, read_fields
+from quire.models.shape.families import FAMILIES, FamilyFacts, find_family
+from quire.models.shape.fields import ConfigFields, read_fields
 from quire.models.shape.forms import ROUNDINGS, WeightForm, plain_form, rounded_form
 from quire.models.shape.latent import LatentShape
 from quire.models.shape.model_shape import BYTES, CacheShape, ModelShape
@@ -25,9 +25,9 @@ __all__ = [
     "SAMPLING_DEFAULTS",
     "CacheShape",
     "Checkpoint",
+    "ConfigFields",
     "ExpertShape",
-    "Family",
-    "Fields",
+    "FamilyFacts",
     "LatentShape",
     "ModelShape",
     "Positions",

@@ -10,7 +10,7 @@ from typing import Any
 from quire.core.errors import ModelError
 from quire.models.gguf import config_of, is_gguf, open_gguf
 from quire.models.shape.config_file import CONFIG, read_config_file
-from quire.models.shape.fields import Fields, read_fields
+from quire.models.shape.fields import ConfigFields, read_fields
 
 SAMPLING_DEFAULTS = ("temperature", "top_p", "min_p", "repetition_penalty", "top_k")
 """The sampling parameters for which a model may have defaults of its own."""
@@ -21,12 +21,12 @@ _DTYPES = ("float32", "float", "bfloat16", "float16", "half")  # of weights
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What every architecture shares; the rest is in ``fields``."""
+    """The facts that all architectures share; the rest is in ``fields``."""
 
     architecture: str  # the class name in transformers, "LlamaForCausalLM"
     dtype: str | None  # of the weights, where it says so
     eos_token_ids: tuple[int, ...]
-    fields: Fields  # config.json
+    fields: ConfigFields  # config.json
 
 
 def read_checkpoint(directory: Path, overrides: Mapping[str, Any] | None = None) -> Checkpoint:
@@ -39,7 +39,9 @@ def read_checkpoint(directory: Path, overrides: Mapping[str, Any] | None = None)
             can run: encoder-decoder, or without ``architectures``.
     """
     if is_gguf(directory):
-        fields = Fields({**config_of(open_gguf(directory)), **(overrides or {})}, str(directory))
+        fields = ConfigFields(
+            {**config_of(open_gguf(directory)), **(overrides or {})}, str(directory)
+        )
     elif directory.is_dir():
         fields = read_config_file(directory / CONFIG, overrides)
     else:
@@ -53,7 +55,7 @@ def read_checkpoint(directory: Path, overrides: Mapping[str, Any] | None = None)
     if fields.get("is_encoder_decoder", bool, False):
         raise ModelError(f"{architecture} is an encoder-decoder model; only decoders are served")
 
-    generation = Fields({}, "")
+    generation = ConfigFields({}, "")
     if (directory / "generation_config.json").exists():
         generation = read_fields(directory / "generation_config.json")
     return Checkpoint(
@@ -81,7 +83,7 @@ def sampling_defaults(directory: Path) -> dict[str, float | int]:
     return found
 
 
-def _stored_dtype(fields: Fields) -> str | None:
+def _stored_dtype(fields: ConfigFields) -> str | None:
     for one in (fields, fields.section("text_config")):
         for name in ("dtype", "torch_dtype"):  # transformers 5, and before
             if name in one and one.values[name] != "auto":
@@ -89,7 +91,7 @@ def _stored_dtype(fields: Fields) -> str | None:
     return None
 
 
-def _eos_ids(fields: Fields) -> list[int]:
+def _eos_ids(fields: ConfigFields) -> list[int]:
     value = fields.values.get("eos_token_id")
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(token) is int for token in ids):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.models.files import read_object
-from quire.models.shape.fields import Fields, read_fields
+from quire.models.shape.fields import ConfigFields, read_fields
 
 CONFIG, ROUNDING = "config.json", "quantization_config"
 
@@ -21,11 +21,11 @@ _EARLIER = "compression_config"  # what compressed-tensors called it
 
 
 def config_files(directory: Path) -> list[Path]:
-    """Those that are there of all that say what a model is, but for its generation."""
+    """The files that describe a model, without those of its generation."""
     return [directory / name for name in (CONFIG, *_BESIDE) if (directory / name).exists()]
 
 
-def read_config_file(path: Path, overrides: Mapping[str, Any] | None = None) -> Fields:
+def read_config_file(path: Path, overrides: Mapping[str, Any] | None = None) -> ConfigFields:
     """The fields of a config.json, with ``quantization_config`` if weights are rounded.
 
     overrides: over its fields. ModelError: a file holds no JSON object.
@@ -40,18 +40,20 @@ def read_config_file(path: Path, overrides: Mapping[str, Any] | None = None) -> 
     ):
         if inner.values:
             named = {ROUNDING: f"{fields.source}: {where}"}
-            return Fields({**values, ROUNDING: inner.values}, fields.source, named)
+            return ConfigFields({**values, ROUNDING: inner.values}, fields.source, named)
     for name, method in _BESIDE.items():
         beside = path.with_name(name)
         if beside.exists():
-            found = _said_by(Fields(read_object(beside), str(beside)), method)
+            found = _said_by(ConfigFields(read_object(beside), str(beside)), method)
             if found:
-                return Fields({**values, ROUNDING: found}, fields.source, {ROUNDING: str(beside)})
+                return ConfigFields(
+                    {**values, ROUNDING: found}, fields.source, {ROUNDING: str(beside)}
+                )
     return fields
 
 
-def _said_by(file: Fields, method: str) -> Mapping[str, Any]:
-    """As ``quantization_config`` would have it; empty: weights are as they were."""
+def _said_by(file: ConfigFields, method: str) -> Mapping[str, Any]:
+    """The description of rounding, in the form of ``quantization_config``; empty: there is none."""
     if method == "modelopt":
         inner = file.section("quantization")
         return {"quant_method": method, **inner.values} if "quant_algo" in inner else {}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from quire.core.errors import ModelError
-from quire.models.shape.fields import Fields
+from quire.models.shape.fields import ConfigFields
 
 _COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_k")
@@ -17,7 +17,7 @@ _SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_expe
 
 @dataclass(frozen=True)
 class ExpertShape:
-    """Of a decoder whose rows go through some of many MLPs in all layers, or some of them."""
+    """A decoder's mixture: rows go through some of many MLPs, in some or all layers."""
 
     count: int
     chosen: int  # by each row
@@ -26,15 +26,15 @@ class ExpertShape:
     layers: tuple[bool, ...]  # whether each has experts; the others have one MLP
 
     def distinct(self, rows: int) -> float:
-        """How many are chosen by so many rows, on average, if all are as likely."""
+        """The mean number of experts that this many rows choose, if all are equally likely."""
         return self.count * (1 - (1 - self.chosen / self.count) ** rows)
 
 
-def experts_of(fields: Fields, always_shared: int = 0) -> ExpertShape:
-    """Of a family that has them. always_shared: experts for all rows where no field tells.
+def experts_of(fields: ConfigFields, always_shared: int = 0) -> ExpertShape:
+    """The mixture of a family that has one. always_shared: shared experts if no field says so.
 
     Raises:
-        ModelError: a field is missing or not as it must be, or more are chosen than there are.
+        ModelError: a field is missing or wrong, or more experts are chosen than there are.
     """
     count, chosen = _size(fields, _COUNTS), _size(fields, _CHOSEN)
     if chosen > count:
@@ -52,8 +52,8 @@ def experts_of(fields: Fields, always_shared: int = 0) -> ExpertShape:
     )
 
 
-def _layers(fields: Fields, num_layers: int) -> tuple[bool, ...]:
-    """Which have experts: those that are listed, or else all that none of the rules leaves out."""
+def _layers(fields: ConfigFields, num_layers: int) -> tuple[bool, ...]:
+    """The layers with experts: those that are listed, or all that no rule leaves out."""
     kinds = fields.get("mlp_layer_types", list, [])
     if kinds:
         if len(kinds) != num_layers or not {"dense", "sparse"}.issuperset(map(str, kinds)):
@@ -78,7 +78,7 @@ def _layers(fields: Fields, num_layers: int) -> tuple[bool, ...]:
     )
 
 
-def _by_frequency(fields: Fields, num_layers: int) -> Iterable[int]:
+def _by_frequency(fields: ConfigFields, num_layers: int) -> Iterable[int]:
     """DeepSeek's ``moe_layer_freq`` and Ernie's ``moe_layer_interval``, or a list of 0 and 1."""
     name = "moe_layer_freq"
     if isinstance(fields.values.get(name), list):
@@ -91,6 +91,6 @@ def _by_frequency(fields: Fields, num_layers: int) -> Iterable[int]:
     return range(-offset % every, num_layers, every)
 
 
-def _size(fields: Fields, names: tuple[str, ...]) -> int:
+def _size(fields: ConfigFields, names: tuple[str, ...]) -> int:
     name = next((name for name in names if name in fields), names[0])
     return fields.positive(name)

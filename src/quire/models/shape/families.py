@@ -18,7 +18,7 @@ _HEAD = re.compile(r"(For[A-Z][a-z]+(LM|Classification|Generation|Answering)|(LM
 
 
 @dataclass(frozen=True)
-class Family:
+class FamilyFacts:
     """A family by its names: the ``model_type`` of its configs, and its class in transformers."""
 
     model_type: str
@@ -51,9 +51,9 @@ def _plain(
     tied: bool = False,
     learned: bool = False,
     stretches: bool = False,
-) -> Family:
+) -> FamilyFacts:
     """Without gates and with biases, as GPT-2 was."""
-    return Family(
+    return FamilyFacts(
         model_type,
         architecture,
         gated_mlp=False,
@@ -64,28 +64,30 @@ def _plain(
     )
 
 
-def _mixture(model_type: str, architecture: str, **more: Any) -> Family:
-    """Of experts, of a family that is planned and not served."""
-    return Family(model_type, architecture, experts=True, planned_only=True, stretches=True, **more)
+def _mixture(model_type: str, architecture: str, **more: Any) -> FamilyFacts:
+    """A family of mixtures that is planned and not served."""
+    return FamilyFacts(
+        model_type, architecture, experts=True, planned_only=True, stretches=True, **more
+    )
 
 
 FAMILIES = (
-    Family("llama", "LlamaForCausalLM", stretches=True),
-    Family("mistral", "MistralForCausalLM", window="always", stretches=True),
-    Family("phi3", "Phi3ForCausalLM", window="always", stretches=True),
-    Family("qwen2", "Qwen2ForCausalLM", window="if_used", stretches=True),
-    Family("qwen3", "Qwen3ForCausalLM", window="if_used", stretches=True, head_size=128),
-    Family("mixtral", "MixtralForCausalLM", window="always", experts=True, stretches=True),
-    Family("qwen2_moe", "Qwen2MoeForCausalLM", window="listed", experts=True, stretches=True),
-    Family(
+    FamilyFacts("llama", "LlamaForCausalLM", stretches=True),
+    FamilyFacts("mistral", "MistralForCausalLM", window="always", stretches=True),
+    FamilyFacts("phi3", "Phi3ForCausalLM", window="always", stretches=True),
+    FamilyFacts("qwen2", "Qwen2ForCausalLM", window="if_used", stretches=True),
+    FamilyFacts("qwen3", "Qwen3ForCausalLM", window="if_used", stretches=True, head_size=128),
+    FamilyFacts("mixtral", "MixtralForCausalLM", window="always", experts=True, stretches=True),
+    FamilyFacts("qwen2_moe", "Qwen2MoeForCausalLM", window="listed", experts=True, stretches=True),
+    FamilyFacts(
         "qwen3_moe", "Qwen3MoeForCausalLM", window="all_if_used", experts=True, stretches=True,
     ),
-    Family("olmoe", "OlmoeForCausalLM", experts=True, stretches=True),
-    Family(
+    FamilyFacts("olmoe", "OlmoeForCausalLM", experts=True, stretches=True),
+    FamilyFacts(
         "gpt_oss", "GptOssForCausalLM", window="alternating", full_every=2, experts=True,
         head_size=64, biases=True, stretches=True,
     ),
-    Family("granitemoe", "GraniteMoeForCausalLM", experts=True, stretches=True),
+    FamilyFacts("granitemoe", "GraniteMoeForCausalLM", experts=True, stretches=True),
     _mixture("phimoe", "PhimoeForCausalLM", window="always"),
     _mixture("deepseek_v2", "DeepseekV2ForCausalLM", latent=True),
     _mixture("deepseek_v3", "DeepseekV3ForCausalLM", latent=True),
@@ -99,29 +101,29 @@ FAMILIES = (
         "llama4", "Llama4ForConditionalGeneration", window="chunked", full_every=4,
         shared_experts=1, with_images=True,
     ),
-    Family("granitemoeshared", "GraniteMoeSharedForCausalLM", experts=True, stretches=True),
-    Family("ministral", "MinistralForCausalLM", window="alternating", stretches=True),
-    Family("olmo", "OlmoForCausalLM", stretches=True),
-    Family("olmo2", "Olmo2ForCausalLM", stretches=True),
-    Family("olmo3", "Olmo3ForCausalLM", window="alternating", full_every=4),
-    Family("granite", "GraniteForCausalLM", stretches=True),
-    Family("smollm3", "SmolLM3ForCausalLM", window="listed", tied=True, stretches=True),
-    Family("stablelm", "StableLmForCausalLM", stretches=True),
-    Family("cohere", "CohereForCausalLM", tied=True, stretches=True),
-    Family(
+    FamilyFacts("granitemoeshared", "GraniteMoeSharedForCausalLM", experts=True, stretches=True),
+    FamilyFacts("ministral", "MinistralForCausalLM", window="alternating", stretches=True),
+    FamilyFacts("olmo", "OlmoForCausalLM", stretches=True),
+    FamilyFacts("olmo2", "Olmo2ForCausalLM", stretches=True),
+    FamilyFacts("olmo3", "Olmo3ForCausalLM", window="alternating", full_every=4),
+    FamilyFacts("granite", "GraniteForCausalLM", stretches=True),
+    FamilyFacts("smollm3", "SmolLM3ForCausalLM", window="listed", tied=True, stretches=True),
+    FamilyFacts("stablelm", "StableLmForCausalLM", stretches=True),
+    FamilyFacts("cohere", "CohereForCausalLM", tied=True, stretches=True),
+    FamilyFacts(
         "cohere2", "Cohere2ForCausalLM", tied=True, window="alternating", full_every=4,
         stretches=True,
     ),
-    Family("gemma", "GemmaForCausalLM", tied=True, head_size=256, stretches=True),
-    Family(
+    FamilyFacts("gemma", "GemmaForCausalLM", tied=True, head_size=256, stretches=True),
+    FamilyFacts(
         "gemma2", "Gemma2ForCausalLM", tied=True, head_size=256, window="alternating", full_every=2,
         stretches=True,
     ),
-    Family(
+    FamilyFacts(
         "gemma3_text", "Gemma3ForCausalLM", tied=True, head_size=256, window="alternating",
         full_every=6,
     ),
-    Family(
+    FamilyFacts(
         "gemma3", "Gemma3ForConditionalGeneration", tied=True, head_size=256, window="alternating",
         full_every=6, with_images=True,
         defaults=(
@@ -131,13 +133,13 @@ FAMILIES = (
     ),
     _plain("gpt_neox", "GPTNeoXForCausalLM", stretches=True),
     _plain("gptj", "GPTJForCausalLM"),
-    Family(
+    FamilyFacts(
         "falcon", "FalconForCausalLM", gated_mlp=False, tied=True, stretches=True,
         own_fields=("num_kv_heads", "multi_query", "new_decoder_architecture"),
     ),
     _plain("phi", "PhiForCausalLM", stretches=True),
     _plain("bloom", "BloomForCausalLM", tied=True),
-    Family(
+    FamilyFacts(
         "starcoder2", "Starcoder2ForCausalLM", gated_mlp=False, biases=True, tied=True,
         window="always", stretches=True,
     ),
@@ -149,7 +151,7 @@ _BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES)
 _BY_TYPE = {family.model_type: family for family in FAMILIES}
 
 
-def find_family(architecture: object, model_type: str) -> Family | None:
-    """By its class, which is what runs it, or else by the type of its config."""
+def find_family(architecture: object, model_type: str) -> FamilyFacts | None:
+    """The family by its class, which runs it, or else by the type of its config."""
     known = _BY_ARCHITECTURE.get(architecture) if isinstance(architecture, str) else None
     return known or _BY_TYPE.get(model_type)

@@ -1,4 +1,4 @@
-"""A JSON object of another's, asked for what it should hold."""
+"""A JSON object of another program, read field by field."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _T = TypeVar("_T")
 _MOST = 2**31 - 1  # of anything that is counted; no tensor has more rows, no text more tokens
 
 
-class Fields:
-    """A JSON object whose fields are asked for by type, with errors that name file and field."""
+class ConfigFields:
+    """A JSON object whose fields are read by type, with errors that name file and field."""
 
     def __init__(
         self, values: Mapping[str, Any], source: str, sections: Mapping[str, str] | None = None
@@ -71,16 +71,16 @@ class Fields:
         found = self.values.get(name) if value is None else value
         return ModelError(f"{self.source}: {name} must be {wanted}, but is {short(found)}")
 
-    def section(self, name: str) -> Fields:
+    def section(self, name: str) -> ConfigFields:
         """A nested object; empty where it is absent or null."""
         source = self._sections.get(name, f"{self.source}: {name}")
-        return Fields(self.get(name, dict, {}), source)
+        return ConfigFields(self.get(name, dict, {}), source)
 
-    def holding(self, values: Mapping[str, Any]) -> Fields:
+    def holding(self, values: Mapping[str, Any]) -> ConfigFields:
         """The same object with other ``values``."""
-        return Fields(values, self.source, self._sections)
+        return ConfigFields(values, self.source, self._sections)
 
 
-def read_fields(path: Path, overrides: Mapping[str, Any] | None = None) -> Fields:
+def read_fields(path: Path, overrides: Mapping[str, Any] | None = None) -> ConfigFields:
     """The fields of a file, under others. ModelError if it is missing or holds no JSON object."""
-    return Fields({**read_object(path), **(overrides or {})}, str(path))
+    return ConfigFields({**read_object(path), **(overrides or {})}, str(path))

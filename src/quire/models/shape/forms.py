@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from quire.core.errors import ConfigError
-from quire.models.shape.fields import Fields
+from quire.models.shape.fields import ConfigFields
 from quire.models.shape.stored import read_stored
 
 _GROUP_SCALE = 2 / 32  # bytes of a weight's share in a scale, where 32 inputs have one
@@ -44,7 +44,7 @@ def plain_form(dtype: str, size: float) -> WeightForm:
 
 
 def rounded_form(name: str, plain: WeightForm) -> WeightForm:
-    """As ``--quantization`` rounds them. ConfigError: there is no such way."""
+    """The form of weights with ``--quantization``. ConfigError: there is no such form."""
     products = "int8" if name in ("w8a8", "w4a8") else ""
     if name in ("int4", "w4a8"):  # attention has 6 bits, and the head 8
         small = 0.5 + _GROUP_SCALE
@@ -56,8 +56,8 @@ def rounded_form(name: str, plain: WeightForm) -> WeightForm:
     raise ConfigError(f"quantization must be one of {', '.join(ROUNDINGS)}; got {name!r}")
 
 
-def stored_form(section: Fields, plain: WeightForm) -> WeightForm:
-    """As ``quantization_config`` says. ModelError: it is not known what weights would take."""
+def stored_form(section: ConfigFields, plain: WeightForm) -> WeightForm:
+    """The form of weights by ``quantization_config``. ModelError: their size is unknown."""
     method = section.values.get("quant_method")
     if method == "mxfp4":  # gpt-oss: experts alone
         return replace(plain, name="mxfp4", experts=_MXFP4, as_stored=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.models.shape.fields import Fields
+from quire.models.shape.fields import ConfigFields
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class LatentShape:
         return self.kv_rank + self.rope
 
     def params(self, hidden: int, heads: int) -> int:
-        """Of a layer's attention."""
+        """Parameters of a layer's attention."""
         queries = heads * (self.nope + self.rope)
         down = 0 if self.query_rank is None else (hidden + 1) * self.query_rank
         up = (self.query_rank or hidden) * queries
@@ -31,27 +31,31 @@ class LatentShape:
         return down + up + latent + self._expansion(heads) + heads * self.value * hidden
 
     def shared_params(self, hidden: int) -> int:
-        """Of what is before all heads, which each machine of a tensor-parallel group keeps."""
+        """Parameters before all heads, which each machine of a tensor-parallel group keeps."""
         return hidden * (self.width + (self.query_rank or 0))
 
     def flops_per_pair(self, heads: int) -> int:
-        """Of a prompt, whose keys and values are computed of the latents first."""
+        """Operations of a prompt, whose keys and values are computed from the latents first."""
         return 2 * heads * (self.nope + self.rope + self.value)
 
     def flops_per_decode_pair(self, heads: int) -> int:
-        """Of a query that goes to the latents themselves, with what expands them taken into it."""
+        """Operations of a query that attends to the latents themselves, with their expansion taken
+        into it.
+        """
         return 2 * heads * (self.width + self.kv_rank)
 
     def flops_per_expansion(self, heads: int) -> int:
-        """Of a token's keys and values for all heads."""
+        """Operations for a token's keys and values of all heads."""
         return 2 * self._expansion(heads)
 
     def _expansion(self, heads: int) -> int:
         return self.kv_rank * heads * (self.nope + self.value)
 
 
-def latent_of(fields: Fields) -> LatentShape | None:
-    """None: each head has keys and values of its own. ModelError: a width is none."""
+def latent_of(fields: ConfigFields) -> LatentShape | None:
+    """The latents of a model; None: heads have keys and values of their own. ModelError: a wrong
+    width.
+    """
     if "kv_lora_rank" not in fields:
         return None
     return LatentShape(

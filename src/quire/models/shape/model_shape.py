@@ -19,7 +19,7 @@ _SCALE_BYTES = 4  # of each key and value of a head, where the cache's numbers h
 
 
 class CacheShape(NamedTuple):
-    """What of a model decides how many blocks its texts need, and of which size."""
+    """The facts of a model that decide how many blocks texts need, and of which size."""
 
     windows: tuple[int | None, ...]  # by layer: the last tokens that one sees, itself included
     token_bytes: tuple[int, ...]  # by layer: keys and values of a token, as they are kept
@@ -31,7 +31,7 @@ class CacheShape(NamedTuple):
         return sum(self.token_bytes)
 
     def with_draft(self, draft: CacheShape) -> CacheShape:
-        """With a draft model's layers behind those of the model whose texts these are."""
+        """The shape with a draft model's layers after those of the model."""
         return CacheShape(
             self.windows + draft.windows,
             self.token_bytes + draft.token_bytes,
@@ -76,7 +76,7 @@ class ModelShape:
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> ModelShape:
-        """Of what ``asdict`` and JSON make of one; TypeError if it is none."""
+        """The shape from what ``asdict`` and JSON make of one; TypeError: it is not one."""
         parts = {"experts": ExpertShape, "latent": LatentShape, "form": WeightForm}
         made: dict[str, Any] = {
             name: parts[name](**_tuples(value)) if name in parts and value is not None else value
@@ -98,15 +98,15 @@ class ModelShape:
         return 2 * self.num_kv_heads * (self.head_size * size + scale)
 
     def kv_copies(self, machines: int) -> int:
-        """Of each key and value in a tensor-parallel group: heads that are too few are copied."""
+        """Copies of each key and value in a tensor-parallel group: too few heads are copied."""
         heads = 1 if self.latent is not None else self.num_kv_heads
         return max(1, machines // heads)
 
     def cache(self, max_model_len: int | None = None) -> CacheShape:
-        """Of texts of up to ``max_model_len`` tokens; None: as the model says.
+        """The cache of texts of up to ``max_model_len`` tokens; None: as the model says.
 
         Raises:
-            ConfigError: the model allows no such length.
+            ConfigError: the model does not allow this length.
         """
         limit = self.position_limit or self.max_positions
         longest = self.max_positions if max_model_len is None else max_model_len
@@ -122,7 +122,7 @@ class ModelShape:
 
     @property
     def _attention_params(self) -> int:
-        """Of a layer."""
+        """Parameters of a layer's attention."""
         hidden = self.hidden_size
         if self.latent is not None:
             return self.latent.params(hidden, self.num_heads)
@@ -136,7 +136,7 @@ class ModelShape:
 
     @property
     def _norm_params(self) -> int:
-        """Of a layer; where there are biases, norms have them too."""
+        """Parameters of a layer's norms, with their biases if there are biases."""
         return (4 if self.biases else 2) * self.hidden_size
 
     @property
@@ -146,7 +146,7 @@ class ModelShape:
 
     @property
     def _all_mlp_params(self) -> int:
-        """Of all layers' MLPs: a mixture has a router and a shared one in place of its own."""
+        """Parameters of all layers' MLPs; in mixtures, of routers and shared experts."""
         total = (self.num_layers - self._mixtures) * self._mlp_params(self.intermediate_size)
         if self.experts is not None:
             router = self.experts.count * self.hidden_size
@@ -156,13 +156,13 @@ class ModelShape:
 
     @property
     def _layers_params(self) -> int:
-        """Of all layers, but for those of experts."""
+        """Parameters of all layers, without experts."""
         each = self._attention_params + self._norm_params
         return self.num_layers * each + self._all_mlp_params
 
     @cached_property
     def _expert_params(self) -> int:
-        """Of one expert of each layer that has them."""
+        """Parameters of one expert of each layer that has them."""
         return 0 if self.experts is None else self._mixtures * self._mlp_params(self.experts.inner)
 
     @property
@@ -175,7 +175,7 @@ class ModelShape:
 
     @property
     def _table_params(self) -> int:
-        """Of embeddings that are looked up, and of no head."""
+        """Parameters of embeddings that are looked up, and are no head."""
         positions = self.max_positions * self.hidden_size if self.learned_positions else 0
         return positions + (0 if self.tied_embeddings else self._head_params)
 
@@ -186,7 +186,7 @@ class ModelShape:
 
     @property
     def active_params(self) -> int:
-        """Those that a token goes through."""
+        """Parameters that a token goes through."""
         return self.num_params - self._unread_params(1)
 
     @cached_property
@@ -208,7 +208,7 @@ class ModelShape:
         )
 
     def weight_bytes_over(self, machines: int) -> int:
-        """Of a tensor-parallel group together: what all machines need is in each."""
+        """Bytes in a tensor-parallel group together: some weights are in all machines."""
         if machines == 1:
             return self.weight_bytes
         if self.latent is not None:
@@ -219,7 +219,7 @@ class ModelShape:
         return self.weight_bytes + round(self.num_layers * more * self.weight_form.attention)
 
     def weight_bytes_read(self, num_tokens: int) -> float:
-        """By a step: those of experts that nobody chooses are not."""
+        """Bytes of weights that a step reads: without experts that no token chooses."""
         each = self.weight_form.experts
         if self.stored_bytes is not None:
             each = self.stored_bytes / self.num_params
@@ -233,19 +233,20 @@ class ModelShape:
 
     @cached_property
     def flops_per_token(self) -> int:
-        """Of the layers' matrices: a multiplication and an addition for each parameter."""
+        """Operations of the layers' matrices: a multiplication and an addition per parameter."""
         chosen = 0 if self.experts is None else self.experts.chosen
         return 2 * (self._layers_params + chosen * self._expert_params)
 
     @property
     def flops_per_sample(self) -> int:
-        """Of the LM head."""
+        """Operations of the LM head."""
         return 2 * self.vocab_size * self.hidden_size
 
     @cached_property
     def flops_per_pair(self) -> int:
-        """Of attention in prefill, for a token and one that it sees: query times key, weight times
-        value."""
+        """Operations of attention in prefill, for a token and one that it sees: query times key,
+        weight times value.
+        """
         if self.latent is not None:
             return self.num_layers * self.latent.flops_per_pair(self.num_heads)
         return 4 * self.num_layers * self.num_heads * self.head_size
@@ -259,7 +260,9 @@ class ModelShape:
 
     @cached_property
     def flops_per_expansion(self) -> int:
-        """Of keys and values that a later chunk of a prompt makes anew of a cached token."""
+        """Operations for the keys and values of a cached token, which a later chunk of a prompt
+        makes anew.
+        """
         if self.latent is None:
             return 0
         return self.num_layers * self.latent.flops_per_expansion(self.num_heads)

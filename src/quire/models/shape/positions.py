@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quire.core.errors import ModelError
-from quire.models.shape.families import Family
-from quire.models.shape.fields import Fields
+from quire.models.shape.families import FamilyFacts
+from quire.models.shape.fields import ConfigFields
 
 _LONGEST = 2**31 - 1  # tokens
 
@@ -22,8 +22,8 @@ class Positions(NamedTuple):
     stable: int | None = None
 
 
-def positions_of(fields: Fields, family: Family) -> Positions:
-    """By ``max_position_embeddings``, or its older names, and what stretches it."""
+def positions_of(fields: ConfigFields, family: FamilyFacts) -> Positions:
+    """The positions by ``max_position_embeddings``, its older names, and what stretches them."""
     default = _default(fields)
     if not family.stretches:
         return Positions(default, default)
@@ -42,7 +42,7 @@ def positions_of(fields: Fields, family: Family) -> Positions:
     return Positions(default, default)
 
 
-def _default(fields: Fields) -> int:
+def _default(fields: ConfigFields) -> int:
     for name in ("max_position_embeddings", "n_positions", "seq_length"):
         if name in fields:
             return fields.positive(name)

@@ -16,8 +16,8 @@ from quire.core.errors import ModelError
 from quire.models.gguf import GGUFFile, config_of, is_gguf, kept_bytes, open_gguf
 from quire.models.shape.config_file import read_config_file
 from quire.models.shape.experts import experts_of
-from quire.models.shape.families import Family, find_family
-from quire.models.shape.fields import Fields
+from quire.models.shape.families import FamilyFacts, find_family
+from quire.models.shape.fields import ConfigFields
 from quire.models.shape.forms import WeightForm, plain_form, stored_form
 from quire.models.shape.latent import latent_of
 from quire.models.shape.model_shape import BYTES, ModelShape
@@ -55,7 +55,7 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
     return replace(shape, stored_bytes=kept_bytes(file, BYTES[shape.dtype]))
 
 
-def shape_of(name: str, fields: Fields) -> ModelShape:
+def shape_of(name: str, fields: ConfigFields) -> ModelShape:
     """The shape that the fields of a config.json describe. ModelError: see ``read_shape``."""
     fields = _with_text(fields)
     family = _known_family(fields)
@@ -105,21 +105,21 @@ def shape_of(name: str, fields: Fields) -> ModelShape:
     )  # fmt: skip
 
 
-def _dtype(fields: Fields) -> str:
+def _dtype(fields: ConfigFields) -> str:
     dtype = str(fields.values.get("dtype") or fields.values.get("torch_dtype") or "float16")
     if dtype not in BYTES:
         raise ModelError(f"{fields.source}: dtype is {short(dtype)}; known: {', '.join(BYTES)}")
     return dtype
 
 
-def _form(fields: Fields, dtype: str) -> WeightForm | None:
-    """Of weights that are stored rounded, as they are kept; None where none are."""
+def _form(fields: ConfigFields, dtype: str) -> WeightForm | None:
+    """The form in which weights that are stored rounded are kept; None: none are."""
     section = fields.section("quantization_config")
     return stored_form(section, plain_form(dtype, BYTES[dtype])) if section.values else None
 
 
-def _notes(fields: Fields, family: Family) -> tuple[str, ...]:
-    """What a plan leaves out, and who serves the model."""
+def _notes(fields: ConfigFields, family: FamilyFacts) -> tuple[str, ...]:
+    """What a plan leaves out, and what serves the model."""
     notes = []
     if family.planned_only:
         notes.append(
@@ -135,21 +135,23 @@ def _notes(fields: Fields, family: Family) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _text_fields(path: Path, file: GGUFFile | None, overrides: Mapping[str, Any] | None) -> Fields:
+def _text_fields(
+    path: Path, file: GGUFFile | None, overrides: Mapping[str, Any] | None
+) -> ConfigFields:
     if file is None:
         return read_config_file(path, overrides)
     told = {**config_of(file), **(overrides or {})}
     told.pop("quantization_config", None)  # the tensors tell their bytes
-    return Fields(told, str(path))
+    return ConfigFields(told, str(path))
 
 
-def _with_text(fields: Fields) -> Fields:
+def _with_text(fields: ConfigFields) -> ConfigFields:
     """The fields of the decoder, where those of other parts are beside it."""
     inner = fields.values.get("text_config")
     return fields.holding({**fields.values, **(inner if isinstance(inner, dict) else {})})
 
 
-def _size(fields: Fields, *names: str, default: int | None = None) -> int:
+def _size(fields: ConfigFields, *names: str, default: int | None = None) -> int:
     """The field, under the first of these names that is there."""
     for name in names:
         if name in fields:
@@ -157,8 +159,8 @@ def _size(fields: Fields, *names: str, default: int | None = None) -> int:
     return fields.positive(names[0], default)
 
 
-def _kv_heads(fields: Fields, family: Family, heads: int) -> int:
-    """In the words of most, or in Falcon's."""
+def _kv_heads(fields: ConfigFields, family: FamilyFacts, heads: int) -> int:
+    """The number of KV heads, in most models' words or in Falcon's."""
     if "num_kv_heads" not in family.own_fields:
         return fields.positive("num_key_value_heads", heads)
     grouped = fields.get("new_decoder_architecture", bool, False)
@@ -167,7 +169,7 @@ def _kv_heads(fields: Fields, family: Family, heads: int) -> int:
     return fields.positive("num_kv_heads", heads)
 
 
-def _known_family(fields: Fields) -> Family:
+def _known_family(fields: ConfigFields) -> FamilyFacts:
     """The family, or ModelError with everything in the config that is not understood."""
     # A config without a name is a Llama's, as far as its fields are.
     model_type = fields.get("model_type", str, "llama")
@@ -193,7 +195,7 @@ def _known_family(fields: Fields) -> Family:
     return family
 
 
-def _understood(family: Family) -> frozenset[str]:
+def _understood(family: FamilyFacts) -> frozenset[str]:
     """The fields that are looked at in configs of a family, or change nothing there."""
     understood = UNDERSTOOD.union(family.own_fields)
     if family.experts:
@@ -222,14 +224,14 @@ def _is_neutral(name: str, value: Any) -> bool:
     return value is None or value is False or value in (0, "", [], {}, "none")
 
 
-def _windows(fields: Fields, family: Family) -> tuple[int | None, ...]:
+def _windows(fields: ConfigFields, family: FamilyFacts) -> tuple[int | None, ...]:
     if family.window == "never":
         return ()
     return windows_of(fields, family)
 
 
-def _unknown_window(fields: Fields, family: Family | None) -> str | None:
-    """What says that a layer sees less than all before, and none of us knows what."""
+def _unknown_window(fields: ConfigFields, family: FamilyFacts | None) -> str | None:
+    """The field by which a layer sees less than all before, in a way that is not known here."""
     types = set(map(str, fields.get("layer_types", list, [])))
     if family is not None and family.window == "chunked":
         return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
 from quire.core.errors import ModelError
-from quire.models.shape.fields import Fields
+from quire.models.shape.fields import ConfigFields
 
 Method = Literal["gptq", "awq", "compressed-tensors", "fp8", "bitsandbytes", "mxfp4"]
 
@@ -59,7 +59,7 @@ class Scheme:
     rounds_rows: bool = False  # activations are rounded to int8, each row to its own scale
 
     def bytes_kept(self, dtype_bytes: int) -> float:
-        """Of a weight in memory: integers stay what they are, all else becomes the model's dtype.
+        """Bytes of a weight in memory: integers stay as they are, others become the model's dtype.
 
         Codes of fewer bits than 4 take 4.
         """
@@ -71,7 +71,7 @@ class Scheme:
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """What ``quantization_config`` says of all projections together."""
+    """The content of ``quantization_config``, for all projections together."""
 
     method: Method
     schemes: tuple[tuple[tuple[str, ...], Scheme], ...]  # and which projections have each
@@ -86,10 +86,10 @@ class StoredWeights:
         return next(of_class, self.schemes[0][1])
 
     def scheme_of(self, *names: str, kind: str = _LINEAR) -> Scheme | None:
-        """Of a module that is called by any of these names; None: floats.
+        """The scheme of a module that has any of these names; None: floats.
 
-        Where several targets mean it, its name is before patterns, and those are before its class;
-        of patterns the first by the alphabet, as compressed-tensors itself chooses when it writes.
+        If several targets match it, its name comes before patterns, and those before its class; of
+        patterns the first in the alphabet, as compressed-tensors itself chooses when it writes.
 
         kind: the module's class.
         """
@@ -113,11 +113,11 @@ def _nearness(target: str, names: Collection[str], kind: str) -> int | None:
     return 2 if target == kind else None
 
 
-def read_stored(section: Fields) -> StoredWeights:
-    """What a ``quantization_config`` says.
+def read_stored(section: ConfigFields) -> StoredWeights:
+    """The weights that a ``quantization_config`` describes.
 
     Raises:
-        ModelError: the method, or a variant of it, is not supported; what is instead is said.
+        ModelError: the method, or a variant of it, is not supported; names those that are.
     """
     method = section.get("quant_method", str, _unnamed(section))
     method = _SPELLINGS.get(method, method)
@@ -126,16 +126,16 @@ def read_stored(section: Fields) -> StoredWeights:
     return _READERS[method](section)
 
 
-def _unnamed(section: Fields) -> str:
+def _unnamed(section: ConfigFields) -> str:
     return "bitsandbytes" if "load_in_4bit" in section else "unnamed"
 
 
-def _refuse(section: Fields, what: str, instead: str | None = None) -> NoReturn:
+def _refuse(section: ConfigFields, what: str, instead: str | None = None) -> NoReturn:
     more = "" if instead is None else f"; {instead}"
     raise ModelError(f"{section.source} has {what[:200]}{more}")
 
 
-def _group(section: Fields, *names: str) -> int | None:
+def _group(section: ConfigFields, *names: str) -> int | None:
     """Inputs of a group under one of these names; None: all of them."""
     for name in names:
         if name in section:
@@ -148,7 +148,7 @@ def _group(section: Fields, *names: str) -> int | None:
     return 128
 
 
-def _block(section: Fields, name: str) -> tuple[int, int] | None:
+def _block(section: ConfigFields, name: str) -> tuple[int, int] | None:
     sizes = section.get(name, list, [])
     if not sizes:
         return None
@@ -157,18 +157,18 @@ def _block(section: Fields, name: str) -> tuple[int, int] | None:
     return sizes[0], sizes[1]
 
 
-def _fp8(section: Fields) -> StoredWeights:
+def _fp8(section: ConfigFields) -> StoredWeights:
     scheme = Scheme("float", 8, block=_block(section, "weight_block_size"))
     return StoredWeights("fp8", (((_LINEAR,), scheme),))
 
 
-def _mxfp4(section: Fields) -> StoredWeights:
-    """Of experts, whatever it is said not to be of."""
+def _mxfp4(section: ConfigFields) -> StoredWeights:
+    """MXFP4 of experts, whatever it is said not to convert."""
     return StoredWeights("mxfp4", (((_LINEAR,), Scheme("packed", 4, 32)),))
 
 
-def _modelopt(section: Fields) -> StoredWeights:
-    """What NVIDIA's ModelOpt writes: FP8 as others do, a scale to a tensor or to an output."""
+def _modelopt(section: ConfigFields) -> StoredWeights:
+    """FP8 of NVIDIA's ModelOpt: like others', a scale per tensor or per output."""
     inner = section.section("quantization") if "quantization" in section else section
     found = inner.get("quant_algo", str, "none")
     if found not in _MODELOPT:
@@ -176,7 +176,7 @@ def _modelopt(section: Fields) -> StoredWeights:
     return StoredWeights("fp8", (((_LINEAR,), Scheme("float", 8)),))
 
 
-def _auto_round(section: Fields) -> StoredWeights:
+def _auto_round(section: ConfigFields) -> StoredWeights:
     """Intel's AutoRound, which packs as AutoGPTQ, as GPTQModel or as AutoAWQ."""
     form = section.get("packing_format", str, section.get("backend", str, "auto_round:auto_gptq"))
     if form not in _AUTO_ROUND:
@@ -194,13 +194,13 @@ def _auto_round(section: Fields) -> StoredWeights:
         floats = type(own["bits"]) is int and own["bits"] >= 16  # those have no codes
         if not floats and any(own[field] != value for field, value in given.items()):
             _refuse(section, f"extra_config ({name}): projections that differ are not read")
-    more = Fields({"bits": bits, "group_size": given["group_size"]}, section.source)
+    more = ConfigFields({"bits": bits, "group_size": given["group_size"]}, section.source)
     if form == "auto_round:auto_awq":
         return _awq(more)
     return replace(_gptq(more), zero_offset=_AUTO_ROUND[form])
 
 
-def _gptq(section: Fields) -> StoredWeights:
+def _gptq(section: ConfigFields) -> StoredWeights:
     bits = section.get("bits", int, 4)
     form = section.get("checkpoint_format", str, section.get("format", str, "gptq"))
     if section.get("is_marlin_format", bool, False):
@@ -223,7 +223,7 @@ def _gptq(section: Fields) -> StoredWeights:
     )
 
 
-def _awq(section: Fields) -> StoredWeights:
+def _awq(section: ConfigFields) -> StoredWeights:
     bits = section.get("bits", int, section.get("w_bit", int, 4))
     version = section.get("version", str, "gemm").lower()
     if bits != 4:
@@ -234,7 +234,7 @@ def _awq(section: Fields) -> StoredWeights:
     return StoredWeights("awq", (((_LINEAR,), Scheme("packed", 4, group, symmetric=False)),))
 
 
-def _bitsandbytes(section: Fields) -> StoredWeights:
+def _bitsandbytes(section: ConfigFields) -> StoredWeights:
     if section.get("load_in_4bit", bool, section.get("_load_in_4bit", bool, False)):
         scheme = Scheme("codebook", 4)
     elif section.get("load_in_8bit", bool, section.get("_load_in_8bit", bool, False)):
@@ -244,7 +244,7 @@ def _bitsandbytes(section: Fields) -> StoredWeights:
     return StoredWeights("bitsandbytes", (((_LINEAR,), scheme),))
 
 
-def _compressed_tensors(section: Fields) -> StoredWeights:
+def _compressed_tensors(section: ConfigFields) -> StoredWeights:
     status = section.get("quantization_status", str, "compressed")
     if status not in _WRITTEN:
         _refuse(section, f"quantization_status {status}; supported: {', '.join(_WRITTEN)}")
@@ -264,7 +264,7 @@ def _compressed_tensors(section: Fields) -> StoredWeights:
     return StoredWeights("compressed-tensors", tuple(schemes), _names(section, "ignore"))
 
 
-def _names(section: Fields, name: str) -> tuple[str, ...]:
+def _names(section: ConfigFields, name: str) -> tuple[str, ...]:
     names = section.get(name, list, [])
     for text in names:
         if not isinstance(text, str):
@@ -299,7 +299,7 @@ _AUTO_ROUND = {
 _FORMATS = ("int-quantized", "naive-quantized", "pack-quantized", "float-quantized")
 
 
-def _scheme(group: Fields, form: str) -> Scheme:
+def _scheme(group: ConfigFields, form: str) -> Scheme:
     weights, rows = group.section("weights"), group.section("input_activations")
     kind = weights.choice("type", ("int", "float"), "int")
     bits = weights.get("num_bits", int, 8)
@@ -321,7 +321,7 @@ def _scheme(group: Fields, form: str) -> Scheme:
     )
 
 
-def _by_token(rows: Fields) -> bool:
+def _by_token(rows: ConfigFields) -> bool:
     """Whether activations are rounded as ``w8a8`` does; in any other way they are left alone."""
     return (
         rows.get("type", str, "int") == "int"
@@ -332,7 +332,7 @@ def _by_token(rows: Fields) -> bool:
     )
 
 
-_READERS: Mapping[str, Callable[[Fields], StoredWeights]] = {
+_READERS: Mapping[str, Callable[[ConfigFields], StoredWeights]] = {
     "auto-round": _auto_round,
     "awq": _awq,
     "bitsandbytes": _bitsandbytes,

@@ -114,7 +114,7 @@ _KINDS = (
 
 
 def kind_of(name: str) -> str:
-    """What a field that is not understood seems to be about."""
+    """The likely subject of a field that is not known."""
     for pattern, kind in _KINDS:
         if re.search(pattern, name):
             return kind

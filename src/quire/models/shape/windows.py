@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from reprlib import repr as short
 
 from quire.core.errors import ModelError
-from quire.models.shape.families import Family
-from quire.models.shape.fields import Fields
+from quire.models.shape.families import FamilyFacts
+from quire.models.shape.fields import ConfigFields
 
 ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention"})
 """What ``layer_types`` may name."""
@@ -16,11 +16,11 @@ _CHUNKED_KINDS = frozenset({"full_attention", "chunked_attention"})
 _FIRST_WINDOWED = 28  # layer of Qwen's, where ``max_window_layers`` is absent
 
 
-def windows_of(fields: Fields, family: Family) -> tuple[int | None, ...]:
+def windows_of(fields: ConfigFields, family: FamilyFacts) -> tuple[int | None, ...]:
     """The last tokens that a token sees in each layer, itself included; None: all.
 
     Raises:
-        ModelError: a field is not as it must be, or there is a window and nothing tells where.
+        ModelError: a field is wrong, or there is a window and no field says in which layers.
     """
     num_layers = fields.positive("num_hidden_layers")
     if family.window == "chunked":
@@ -53,7 +53,7 @@ def windows_of(fields: Fields, family: Family) -> tuple[int | None, ...]:
     return tuple(window if layer >= first else None for layer in range(num_layers))
 
 
-def _chunks(fields: Fields, family: Family, num_layers: int) -> tuple[int | None, ...]:
+def _chunks(fields: ConfigFields, family: FamilyFacts, num_layers: int) -> tuple[int | None, ...]:
     """Chunks of a text that see nothing before themselves, taken for windows: what is seen and held
     is no more than that."""
     if fields.values.get("attention_chunk_size") in (None, 0):
@@ -78,7 +78,7 @@ def windows_in_force(windows: Sequence[int | None], longest: int | None) -> tupl
     )
 
 
-def _full_every(fields: Fields, family: Family) -> int:
+def _full_every(fields: ConfigFields, family: FamilyFacts) -> int:
     for name in ("sliding_window_pattern", "_sliding_window_pattern"):
         if name in fields:
             return fields.positive(name)

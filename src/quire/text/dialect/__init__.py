@@ -16,7 +16,7 @@ from quire.text.dialect.events import (
 )
 from quire.text.dialect.grammar import Thought, Wanted, Writing, literal
 from quire.text.dialect.mending import mended
-from quire.text.dialect.parser import CallForm, Marks, OutputParser, Parser, Standing
+from quire.text.dialect.parser import CallForm, EventParser, Marks, OutputParser, ParserState
 
 __all__ = [
     "DIALECTS",
@@ -31,12 +31,12 @@ __all__ = [
     "Declared",
     "Dialect",
     "Event",
+    "EventParser",
     "Marks",
     "OutputParser",
-    "Parser",
+    "ParserState",
     "ReasoningPiece",
     "Reply",
-    "Standing",
     "Thought",
     "Tools",
     "Wanted",

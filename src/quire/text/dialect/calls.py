@@ -1,4 +1,4 @@
-"""The calls of one text, as a dialect's reader tells of them."""
+"""The calls in one text, as a dialect's reader finds them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quire.text.dialect.events import CallArguments, CallBegun, CallCut, CallEnded, Event
-from quire.text.dialect.reader import Reader
+from quire.text.dialect.reader import TextReader
 
 Tools = Mapping[str, Mapping[str, Any]]
 """The JSON schema of each tool's arguments, by the tool's name."""
@@ -17,15 +17,15 @@ _LONGEST_NAME = 256  # characters; what is longer was not meant as a name
 class Calls:
     """Numbers calls, and turns them into events.
 
-    only_known: a call of anything else than the tools is none. So it is where what looks like a
-    call may well be something else.
-    whole_only: so is one that is not complete. It is told at its end, and its text is left if it
-    has none.
-    incomplete: the last one has no end: what comes after it is no part of a call.
-    count: of those that have begun.
+    only_known: calls of unknown tools are ignored, for dialects in which other text may look like a
+        call.
+    whole_only: incomplete calls are ignored too. A call is reported at its end; without an end its
+        text is left.
+    incomplete: the last call has no end: what comes after it belongs to no call.
+    count: calls that have begun.
     """
 
-    def __init__(self, reader: Reader, tools: Tools) -> None:
+    def __init__(self, reader: TextReader, tools: Tools) -> None:
         self._reader = reader
         self.tools = tools
         self.only_known = False
@@ -47,7 +47,7 @@ class Calls:
         self.count += 1
 
     def give(self, text: str) -> None:
-        """More of the last call's arguments."""
+        """Report more of the last call's arguments."""
         if text:
             events, number = self._events, self.count - 1
             last = events[-1] if events else None
@@ -64,7 +64,7 @@ class Calls:
         self._held = []
 
     def cut(self, *, broken: bool) -> None:
-        """The last call is not complete. See ``CallCut``."""
+        """Report that the last call is not complete. See ``CallCut``."""
         reader = self._reader
         self.incomplete = True
         if not broken:  # the text is over: its rest is the call's
@@ -79,7 +79,7 @@ class Calls:
             reader.events.append(CallCut(self.count - 1, text, broken))
 
     def tell(self, name: str, arguments: str, id: str | None = None) -> None:
-        """A call all at once."""
+        """Report a whole call."""
         self.begin(name, id)
         self.give(arguments)
         self.end()

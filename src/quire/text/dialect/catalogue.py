@@ -9,11 +9,11 @@ from typing import Protocol
 from quire.text.dialect import glm, harmony, llama, marked, mistral, pythonic, qwen_xml, tagged
 from quire.text.dialect.calls import Tools
 from quire.text.dialect.grammar import Frame, Spell, Writing
-from quire.text.dialect.parser import CallForm, Marks, Parser
+from quire.text.dialect.parser import CallForm, EventParser, Marks
 
 
-class Order(Protocol):
-    """See ``harmony.Channels.order``."""
+class OrderGrammar(Protocol):
+    """A grammar for the order of an output's parts; see ``harmony.Channels.order``."""
 
     def __call__(self, spell: Spell, any_token: str, most: int | None, *, amid: bool) -> str: ...
 
@@ -23,12 +23,12 @@ class Dialect:
     """How a family of models writes calls.
 
     names: vLLM's for it; the first is ours.
-    sign: what a chat template holds where its model speaks so.
-    marks: of its calls; where they are special tokens, they must not be left out of the text.
-    id_length: characters of a call's id, where its chat template insists.
-    old_writing: of chat templates that do not hold ``new_sign``.
-    parser: of a format that orders the whole output, not only its calls; it is told what the
-    prompt holds of that.
+    sign: a text in the chat templates of its models.
+    marks: of its calls; if they are special tokens, they must not be skipped.
+    id_length: characters of a call's id, if its chat template insists.
+    old_writing: of chat templates without ``new_sign``.
+    parser: of a format that orders the whole output, not only its calls; it gets the prompt's part
+        of the output.
     order: of such a format, see ``harmony.Channels.order``.
     """
 
@@ -40,8 +40,8 @@ class Dialect:
     id_length: int | None = None
     old_writing: Writing | None = None
     new_sign: str = ""
-    parser: Callable[[Tools | None, str], Parser] | None = None
-    order: Order | None = None
+    parser: Callable[[Tools | None, str], EventParser] | None = None
+    order: OrderGrammar | None = None
 
     def writing_in(self, template: str) -> Writing:
         if self.old_writing is not None and self.new_sign not in template:
@@ -173,7 +173,7 @@ REASONING: Mapping[str, Marks] = {
 
 
 def dialect_of(template: str) -> Dialect | None:
-    """The dialect that a chat template teaches; None if it is none of ours."""
+    """The dialect that a chat template teaches; None: not one of ours."""
     if any(sign in template for sign in _FOREIGN):
         return None
     return next((dialect for dialect in _ALL if dialect.sign in template), None)

@@ -31,8 +31,8 @@ class Declared:
 
     ValueError if it makes no sense; ImportError if this transformers has no parser for it.
 
-    marks: of reasoning, where they are plain.
-    writing: how a model is made to call; None where the template does not tell it: ``why_not``.
+    marks: of reasoning, if they are plain text.
+    writing: how to make a model call; None if the template does not show it: ``why_not``.
     """
 
     marks: Marks | None
@@ -44,7 +44,7 @@ class Declared:
         from transformers.utils.chat_parsing.response_templates import load_response_template
 
         class Lenient(ResponseParser):  # type: ignore[misc]  # its types are not read
-            """Mends a region that breaks, or tells of it, in place of ending there."""
+            """Mends a broken region, or reports it, instead of ending there."""
 
             _body: str
 
@@ -100,9 +100,9 @@ def _writing(fields: Mapping[str, Any]) -> tuple[Frame | None, str]:
 
 
 class DeclaredParser:
-    """As ``OutputParser``, but that a call is told when it is complete.
+    """Like ``OutputParser``, but reports a call when it is complete.
 
-    calls: whether calls are looked for; else they are content.
+    calls: whether to look for calls; otherwise they are content.
     """
 
     is_plain = False
@@ -111,10 +111,10 @@ class DeclaredParser:
         self._parser = parser
         self._tells_calls = calls
         self._region = ""
-        self._space = ""  # held back: between two regions it is nobody's
+        self._space = ""  # held back: text between two regions belongs to none
         self._body = ""  # of a call, as it is written
         self._count = 0
-        for told in parser.initial_events:  # of what the prompt holds, which is told already
+        for told in parser.initial_events:  # of the prompt's part, which has been reported
             list(self._events(told))
         self._space = ""
 
@@ -171,7 +171,9 @@ class DeclaredParser:
 
 
 def _name_and_arguments(value: Any) -> tuple[str, str | None] | None:
-    """Of a call; None if it is none, and for arguments that are no JSON."""
+    """The name and the arguments of a call; None if it is not one, and for arguments that are not
+    JSON.
+    """
     function = value.get("function") if isinstance(value, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return None

@@ -1,7 +1,7 @@
-"""How calls are written, as far as transformers' ``response_template`` tells: it tells how to read.
+"""How to write calls, as far as transformers' ``response_template`` shows it: it shows how to read.
 
-What is read in one way only can be written: plain text, with a name in it, around JSON. What tells
-too little is a ValueError, in words that go on from "its response_template".
+What can be read in one way only can be written: plain text, with a name in it, around JSON. Too
+little information is a ValueError, whose text continues "its response_template".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from quire.text.dialect.grammar import NUMBER, SPACES, Frame, Rules, Schema
+from quire.text.dialect.grammar import NUMBER, SPACES, Frame, GrammarRules, Schema
 from quire.text.dialect.notation import Notation
 
 Field = Mapping[str, Any]
@@ -67,9 +67,9 @@ def _named_within(field: Field, name: str, arguments: str) -> Frame:
     return Frame((*opens, before), ("}", *closes), between, arguments=_arguments(field))
 
 
-def _arguments(field: Field) -> Callable[[Rules, Schema], str]:
+def _arguments(field: Field) -> Callable[[GrammarRules, Schema], str]:
     notation = _notation(field)
-    return Rules.json if notation is None else notation.arguments
+    return GrammarRules.json if notation is None else notation.arguments
 
 
 def _notation(field: Field) -> Notation | None:
@@ -85,7 +85,7 @@ def _notation(field: Field) -> Notation | None:
 
 
 def _marks(field: Field) -> list[str]:
-    """What ends a call, wherever it stands."""
+    """The marks that end a call, wherever they are."""
     given = field.get("close", [])
     if not given:
         return ["".join(part for part in _closing(field) if part != SPACES)]
@@ -118,9 +118,10 @@ def _apart(opens: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _parts(pattern: str, key: str, group: str) -> tuple[tuple[str, ...], str]:
-    """Of an expression that is plain text but for white space, numbers and the group of a name.
+    """The parts of an expression that is plain text except for white space, numbers and the group
+    of a name.
 
-    Gives a frame's parts, and the expression for names.
+    Returns a frame's parts, and the expression for names.
     """
     parts, names, at = [""], "", 0
     while at < len(pattern):

@@ -1,4 +1,4 @@
-"""What a model's text turns out to be, piece by piece, and what the pieces come to."""
+"""The meaning of a model's text: events, piece by piece, and their sum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ReasoningPiece(NamedTuple):
 
 
 class ContentPiece(NamedTuple):
-    """What is said to the user."""
+    """A part of the answer to the user."""
 
     text: str
 

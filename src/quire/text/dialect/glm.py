@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.text.dialect.calls import Calls
 from quire.text.dialect.grammar import LINE, Frame
 from quire.text.dialect.one_by_one import Spelling
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 
 OPENS, CLOSES, KEY = "<tool_call>", "</tool_call>", "<arg_key>"
 _ARGUMENTS = Spelling(KEY, "</arg_key>", "</arg_value>", CLOSES, value="<arg_value>", lines=True)
@@ -13,7 +13,7 @@ _ARGUMENTS = Spelling(KEY, "</arg_key>", "</arg_value>", CLOSES, value="<arg_val
 FRAME = Frame((OPENS, "NAME", LINE), (LINE, CLOSES, LINE), arguments=_ARGUMENTS.arguments)
 
 
-def read(reader: Reader, calls: Calls) -> Reading[bool]:
+def read(reader: TextReader, calls: Calls) -> Reading[bool]:
     """A call."""
     yield from reader.take(OPENS)
     yield from reader.spaces()

@@ -49,7 +49,8 @@ _BINDING = {
 
 
 def beyond(schema: Schema, known: Collection[str]) -> str | None:
-    """What a schema asks for beside ``known``. A word that JSON Schema does not have asks nothing.
+    """The keywords of a schema that are not in ``known``. Words that JSON Schema does not define
+    are ignored.
 
     A format is taken for a description.
     """
@@ -57,10 +58,10 @@ def beyond(schema: Schema, known: Collection[str]) -> str | None:
 
 
 @dataclass
-class Rules:
-    """A grammar while it is made. What adds to it gives the name of what it has added.
+class GrammarRules:
+    """A grammar while it is built. Methods that add to it return the name of what they have added.
 
-    any_token: how one token of a text is spelled, none of which is special.
+    any_token: how one token of a text is spelled, without special ones.
     """
 
     spell: Spell
@@ -71,7 +72,7 @@ class Rules:
         return self._add("r", "[lazy]" if lazy else "", expression)
 
     def terminal(self, expression: str) -> str:
-        """What is read as one lexeme."""
+        """Add a terminal, which is read as one lexeme."""
         return self._add("T", "", expression)
 
     def json(self, schema: Schema) -> str:
@@ -102,7 +103,7 @@ class Rules:
 
 
 class Thought(NamedTuple):
-    """Reasoning that may come before all else, where its first mark is not one token.
+    """Reasoning before all else, if its first mark is not a single token.
 
     most: tokens of it; None: any number.
     """
@@ -114,12 +115,12 @@ class Thought(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a grammar is to allow: calls of these tools, whose schemas are those of their arguments.
+    """What a grammar allows: calls of these tools, whose schemas are those of their arguments.
 
-    several: more than one call may be made.
-    text: there may be text around calls, or in place of them; where they are bare, in place only.
+    several: more than one call.
+    text: text around calls, or in place of them; for bare calls, in place of them only.
     instead: a schema that the answer may follow in place of calls, unless these are bare.
-    any_token: how a grammar spells one token of a text, none of which is special.
+    any_token: how a grammar spells one token of a text, without special ones.
     """
 
     tools: Mapping[str, Schema]
@@ -145,9 +146,9 @@ class Writing(Protocol):
 
 @dataclass(frozen=True)
 class Frame:
-    """What stands around calls: marks, and texts in which NAME is the tool's.
+    """The text around calls: marks, and texts in which NAME is the tool's.
 
-    opening, closing: around all of them. before, after: around the arguments of each.
+    opening, closing: around all calls. before, after: around the arguments of each.
     arguments: how they are written.
     names: an expression for the names that can be written so.
     """
@@ -158,12 +159,12 @@ class Frame:
     opening: tuple[str, ...] = ()
     closing: tuple[str, ...] = ()
     bare: bool = False
-    arguments: Callable[[Rules, Schema], str] = Rules.json
+    arguments: Callable[[GrammarRules, Schema], str] = GrammarRules.json
     names: str = ""
 
     def grammar(self, wanted: Wanted) -> str:
         """See ``Wanted``. RequestError where a schema asks for what cannot be promised."""
-        rules, spell = Rules(wanted.spell, wanted.any_token), wanted.spell
+        rules, spell = GrammarRules(wanted.spell, wanted.any_token), wanted.spell
         mark, *beyond = self.opening or self.before
         assert isinstance(mark, str)
         head = spell(mark)
@@ -190,14 +191,14 @@ class Frame:
             start = f"{self._thought(rules, wanted.thought)} {rules.rule(start)}"
         return "\n".join([f"start: {start}", *rules.lines])
 
-    def _thought(self, rules: Rules, thought: Thought) -> str:
+    def _thought(self, rules: GrammarRules, thought: Thought) -> str:
         most = rules.bound(thought.end, thought.most)
         if most == 0:
             return ""
         text = rules.up_to(thought.end, most)
         return f"({rules.spell(thought.start)} {text} {_PARTS[SPACES]})?"
 
-    def _call(self, rules: Rules, wanted: Wanted, before: Sequence[Part]) -> str:
+    def _call(self, rules: GrammarRules, wanted: Wanted, before: Sequence[Part]) -> str:
         after = _line(wanted.spell, self.after)
         each = []
         for name, schema in wanted.tools.items():
@@ -218,7 +219,7 @@ def _line(spell: Spell, parts: Sequence[Part], name: str = "NAME") -> str:
     )
 
 
-def _amid_text(rules: Rules, mark: str, unit: str, *, several: bool) -> str:
+def _amid_text(rules: GrammarRules, mark: str, unit: str, *, several: bool) -> str:
     text = rules.terminal(TEXT)
     head = f"{text} {mark}"
     if mark.startswith('"'):  # no token of its own: the first one that comes is it
@@ -227,9 +228,9 @@ def _amid_text(rules: Rules, mark: str, unit: str, *, several: bool) -> str:
 
 
 def members(schema: Schema) -> list[tuple[str, Schema, bool]]:
-    """Each property of an object, its schema, and whether it must be there.
+    """Each property of an object, its schema, and whether it is required.
 
-    RequestError where the schema asks for more than that.
+    RequestError if the schema asks for more than that.
     """
     if other := beyond(schema, _PLAIN):
         raise RequestError(

@@ -1,7 +1,7 @@
 """<|channel|>analysis<|message|>...<|end|><|start|>assistant...: the messages of gpt-oss.
 
 OpenAI's harmony format: an output is messages, each with a header that names its channel and, of a
-call, the recipient. What is said on the channel "analysis" is reasoning, anything else content.
+call, the recipient. Messages on the channel "analysis" are reasoning, all others content.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 
 from quire.text.dialect.calls import Calls, Tools
-from quire.text.dialect.grammar import TEXT, Rules, Spell, Wanted
+from quire.text.dialect.grammar import TEXT, GrammarRules, Spell, Wanted
 from quire.text.dialect.json_calls import read_arguments
 from quire.text.dialect.parser import Marks, TextParser
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 CONSTRAIN, END, CALL = "<|constrain|>", "<|end|>", "<|call|>"
@@ -34,7 +34,7 @@ class Channels:
 
     def grammar(self, wanted: Wanted) -> str:
         """See ``quire.text.dialect.grammar.Wanted``. What is said on other channels comes first."""
-        rules, spell = Rules(wanted.spell, wanted.any_token), wanted.spell
+        rules, spell = GrammarRules(wanted.spell, wanted.any_token), wanted.spell
         channel, message = spell(CHANNEL), spell(MESSAGE)
         most = rules.bound(END, wanted.thought.most if wanted.thought else None)
         before = [] if most == 0 else [f'{channel} "analysis"']
@@ -53,11 +53,11 @@ class Channels:
         return "\n".join([f"start: {start}", *rules.lines])
 
     def order(self, spell: Spell, any_token: str, most: int | None, *, amid: bool) -> str:
-        """A grammar for an output whose answer, ``@text``, is asked for: thoughts come before it.
+        """A grammar for an output whose answer must be ``@text``, after any reasoning.
 
-        most: tokens of a thought; None: any number. amid: the prompt has begun one.
+        most: tokens of reasoning; None: any number. amid: the prompt has begun it.
         """
-        rules = Rules(spell, any_token)
+        rules = GrammarRules(spell, any_token)
         most = rules.bound(END, most)
         thought = f'{rules.up_to(END, most)} {spell(START)} "assistant"'
         another = f'{spell(CHANNEL)} "analysis" {spell(MESSAGE)} {thought}'
@@ -66,7 +66,7 @@ class Channels:
             start += f" ({another})*"
         return "\n".join([f"start: {start} {_final(spell)} @text", *rules.lines])
 
-    def _call(self, rules: Rules, wanted: Wanted) -> str:
+    def _call(self, rules: GrammarRules, wanted: Wanted) -> str:
         """The recipient stands after the channel, as the model mostly has it, or before."""
         spell = wanted.spell
         channel, constrain = spell(CHANNEL), spell(CONSTRAIN)
@@ -82,17 +82,17 @@ class Channels:
 
 
 def _final(spell: Spell) -> str:
-    """What stands before an answer. It may say that JSON follows, whatever does."""
+    """The header of an answer. It may say that JSON follows, whatever follows."""
     return f'{spell(CHANNEL)} "final" (" "? {spell(CONSTRAIN)} "json")? {spell(MESSAGE)}'
 
 
 def parser(tools: Tools | None, begun: str = "") -> TextParser:
-    """For one output. tools: None where calls are not looked for.
+    """The parser of one output. tools: None: calls are not looked for.
 
-    begun: what the prompt holds of the output.
+    begun: the prompt's part of the output.
     """
 
-    def read(reader: Reader, calls: Calls) -> Reading[None]:
+    def read(reader: TextReader, calls: Calls) -> Reading[None]:
         last = ""
         header, amid = _open_message(begun)
         while True:
@@ -131,7 +131,7 @@ def _open_message(begun: str) -> tuple[str | None, bool]:
     return head[max(head.rfind(START), 0) :], bool(body.strip())
 
 
-def _read_call(reader: Reader, calls: Calls, name: str) -> Reading[bool]:
+def _read_call(reader: TextReader, calls: Calls, name: str) -> Reading[bool]:
     """A message's body, if it is arguments; none at all are none."""
     start = reader.at
     yield from reader.spaces()
@@ -151,10 +151,10 @@ def _read_call(reader: Reader, calls: Calls, name: str) -> Reading[bool]:
     return True
 
 
-def _header(reader: Reader) -> Reading[str | None]:
-    """What stands before a message's body, up to which it is; None if there is no message here.
+def _header(reader: TextReader) -> Reading[str | None]:
+    """The header of a message, up to its body; None if there is no message here.
 
-    The prompt has begun the first one: what is left of its header may be no more than a recipient.
+    The prompt has begun the first one: the rest of its header may be only a recipient.
     """
     for mark in (START, CHANNEL, _TO):
         if (yield from reader.take(mark)):
@@ -168,8 +168,8 @@ def _header(reader: Reader) -> Reading[str | None]:
     return mark + header
 
 
-def _unmarked(reader: Reader) -> Reading[None]:
-    """What is no message is content, up to where one begins."""
+def _unmarked(reader: TextReader) -> Reading[None]:
+    """Read text outside messages as content, up to the next message."""
     for mark in (START, CHANNEL):
         if reader.text.startswith(mark):
             reader.content(mark)

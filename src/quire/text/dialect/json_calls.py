@@ -9,7 +9,7 @@ from collections.abc import Callable
 from quire.text.dialect import literals
 from quire.text.dialect.calls import Calls
 from quire.text.dialect.mending import Mender, mended
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 
 _NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
@@ -20,10 +20,10 @@ _IN_TEXT = {quote: re.compile(rf"[^{quote}\\]*(?:\\[\s\S][^{quote}\\]*)*") for q
 _SCALAR = re.compile(r"[-+.0-9a-zA-Z]*")
 
 
-def read_call(reader: Reader, calls: Calls) -> Reading[bool]:
-    """A call in the form of a JSON object; False if it is none, and then nothing has been said.
+def read_call(reader: TextReader, calls: Calls) -> Reading[bool]:
+    """A call in the form of a JSON object; False if it is not one, and then nothing is reported.
 
-    Its arguments are told as they come. What else the object holds is passed over.
+    Arguments are reported as they come. Other fields of the object are skipped.
     """
     name: str | None = None
     held: str | None = None  # arguments that come before the name
@@ -57,7 +57,7 @@ def read_call(reader: Reader, calls: Calls) -> Reading[bool]:
     return given is not None
 
 
-def read_calls(reader: Reader, calls: Calls) -> Reading[bool]:
+def read_calls(reader: TextReader, calls: Calls) -> Reading[bool]:
     """Calls in a list or in a row; False if the first is none. What follows a good one is left."""
     listed = yield from reader.take("[")
     yield from reader.spaces()
@@ -77,8 +77,8 @@ def read_calls(reader: Reader, calls: Calls) -> Reading[bool]:
     return True
 
 
-def past(reader: Reader, mark: str) -> Reading[None]:
-    """Past the mark that ends a call, and past brackets too many or a fence before it."""
+def past(reader: TextReader, mark: str) -> Reading[None]:
+    """Skip the mark that ends a call, and surplus brackets or a fence before it."""
     while (yield from reader.peek()) in ("}", " ", "\n", "`"):
         reader.at += 1
     if (yield from reader.take(mark)):
@@ -87,7 +87,9 @@ def past(reader: Reader, mark: str) -> Reading[None]:
         reader.retreat()
 
 
-def read_arguments(reader: Reader, calls: Calls, name: str, id: str | None = None) -> Reading[bool]:
+def read_arguments(
+    reader: TextReader, calls: Calls, name: str, id: str | None = None
+) -> Reading[bool]:
     """The arguments of a call: an object, a text that holds one, or null."""
     if (yield from reader.peek()) != "{":
         given = _as_object((yield from read_value(reader)) or "")
@@ -109,8 +111,8 @@ def read_arguments(reader: Reader, calls: Calls, name: str, id: str | None = Non
     return True
 
 
-def read_text(reader: Reader) -> Reading[str | None]:
-    """What a JSON string stands for, mended; None if it is none."""
+def read_text(reader: TextReader) -> Reading[str | None]:
+    """The text that a JSON string stands for, mended; None if it is not a string."""
     start, quote = reader.at, (yield from reader.peek())
     if quote not in _IN_TEXT:
         return None
@@ -128,7 +130,7 @@ def read_text(reader: Reader) -> Reading[str | None]:
             yield
 
 
-def read_value(reader: Reader) -> Reading[str | None]:
+def read_value(reader: TextReader) -> Reading[str | None]:
     """A JSON value as it is spelled, mended; None if it is none."""
     start, first = reader.at, (yield from reader.peek())
     if first in _IN_TEXT:
@@ -145,7 +147,7 @@ def read_value(reader: Reader) -> Reading[str | None]:
         yield
 
 
-def _read_key(reader: Reader) -> Reading[str | None]:
+def _read_key(reader: TextReader) -> Reading[str | None]:
     """The next key of an object, and past its colon; "" at the object's end, None if it breaks."""
     yield from reader.spaces()
     if (yield from reader.take(",")):
@@ -160,8 +162,8 @@ def _read_key(reader: Reader) -> Reading[str | None]:
     return key
 
 
-def _finish(reader: Reader, calls: Calls, called: bool) -> Reading[bool]:
-    """Past what an object holds after a call's arguments, as far as that is well formed."""
+def _finish(reader: TextReader, calls: Calls, called: bool) -> Reading[bool]:
+    """Skip the rest of an object after a call's arguments, as far as it is well formed."""
     if called and not calls.incomplete:
         while key := (yield from _read_key(reader)):
             if (yield from read_value(reader)) is None:
@@ -173,10 +175,10 @@ def _finish(reader: Reader, calls: Calls, called: bool) -> Reading[bool]:
     return called
 
 
-def _mend(reader: Reader, give: Callable[[str], None], *, used: bool = True) -> Reading[Mender]:
-    """Past an object or a list, or as far as it is one.
+def _mend(reader: TextReader, give: Callable[[str], None], *, used: bool = True) -> Reading[Mender]:
+    """Read an object or a list, as far as it is valid.
 
-    give: told what it comes to, piece by piece. used: what has been told is done with.
+    give: called with the repaired text, piece by piece. used: what has been given is done with.
     """
     mender = Mender()
     while True:
@@ -190,9 +192,9 @@ def _mend(reader: Reader, give: Callable[[str], None], *, used: bool = True) -> 
 
 
 def _as_object(spelled: str | None) -> str | None:
-    """The JSON object that arguments come to; None if they are no object.
+    """The JSON object of a call's arguments; None if they are not an object.
 
-    spelled: JSON; None where the model has given no arguments.
+    spelled: JSON; None if the model has written no arguments.
     """
     text = "null" if spelled is None else spelled
     if text.startswith('"'):

@@ -26,7 +26,7 @@ def parse(text: str) -> ast.expr:
 
 
 def spelling(text: str) -> Callable[[ast.expr], str]:
-    """What tells how a part of a parsed text is spelled there."""
+    """A function that says how a part of a parsed text is spelled there."""
     source = text.encode()
     lines = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
 
@@ -39,7 +39,7 @@ def spelling(text: str) -> Callable[[ast.expr], str]:
 
 
 def value(node: ast.expr) -> Any:
-    """What a literal stands for. JSON's own true, false and null count too."""
+    """The value of a literal. JSON's own true, false and null count too."""
     match node:
         case ast.Constant(str() | int() | float() | None as constant):
             return constant

@@ -5,13 +5,13 @@ from __future__ import annotations
 from quire.text.dialect.calls import Calls
 from quire.text.dialect.grammar import Frame
 from quire.text.dialect.json_calls import read_calls
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 
 MARK = "<|python_tag|>"
 FRAME = Frame(before=('{"name": "NAME", "parameters": ',), after=("}",), between=("; ",), bare=True)
 
 
-def read(reader: Reader, calls: Calls) -> Reading[bool]:
+def read(reader: TextReader, calls: Calls) -> Reading[bool]:
     called = False
     while True:
         marked = yield from reader.take(MARK)

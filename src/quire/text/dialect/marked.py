@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from quire.text.dialect.calls import Calls
 from quire.text.dialect.grammar import NUMBER, Frame
 from quire.text.dialect.json_calls import read_arguments
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 
 FENCE, _FENCE_ENDS = "```json", "```"
 
@@ -27,7 +27,7 @@ class Section:
     def marks(self) -> tuple[str, ...]:
         return self.opens, self.call, self.arguments, self.ends, self.closes
 
-    def read(self, reader: Reader, calls: Calls) -> Reading[bool]:
+    def read(self, reader: TextReader, calls: Calls) -> Reading[bool]:
         """All calls of a section; False if the first is none. What follows a good one is left."""
         yield from reader.take(self.opens)
         called = False
@@ -46,7 +46,7 @@ class Section:
             reader.use()
         return called
 
-    def _read_call(self, reader: Reader, calls: Calls) -> Reading[bool]:
+    def _read_call(self, reader: TextReader, calls: Calls) -> Reading[bool]:
         if not (yield from reader.take(self.call)):
             return False
         name = (yield from reader.word()).removeprefix(self.prefix)

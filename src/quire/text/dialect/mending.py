@@ -28,7 +28,7 @@ _NO_CHARACTER = r"\ufffd"
 
 
 class _Next(Enum):
-    """What may come."""
+    """What may come next."""
 
     VALUE = auto()
     KEY = auto()
@@ -54,7 +54,7 @@ class Mender:
         self._said: list[str] = []
 
     def feed(self, text: str, at: int) -> tuple[str, int]:
-        """What the text from ``at`` on comes to, and up to where it has been read."""
+        """The mended form of the text from ``at`` on, and the position up to which it was read."""
         while at < len(text) and not self.done and not self.broken:
             before = at
             at = self._in_text(text, at) if self._quote else self._between(text, at)
@@ -81,7 +81,7 @@ class Mender:
         return at + 1
 
     def _escape(self, text: str, at: int) -> int:
-        """Past an escape; not, where it is not all there."""
+        """Skip an escape, if it is complete."""
         if _is_partial(text, at):
             return at
         if self._quote == "'" == text[at + 1]:
@@ -175,7 +175,7 @@ def mended(text: str) -> str | None:
 
 
 def _is_partial(text: str, at: int) -> bool:
-    """Whether an escape may go on beyond the text."""
+    """Whether an escape may continue after the end of the text."""
     return _end(_PARTIAL, text, at) == len(text)
 
 

@@ -8,14 +8,14 @@ from quire.text.dialect import tagged
 from quire.text.dialect.calls import Calls
 from quire.text.dialect.grammar import ID, Frame
 from quire.text.dialect.json_calls import read_arguments, read_calls
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 
 OPENS, NUMBERED, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 FRAME = Frame(before=(OPENS, "NAME", (NUMBERED, ID), ARGUMENTS))
 LIST_FRAME = replace(tagged.listed(OPENS, ""), after=((', "id": "', ID, '"'), "}"))
 
 
-def read(reader: Reader, calls: Calls) -> Reading[bool]:
+def read(reader: TextReader, calls: Calls) -> Reading[bool]:
     yield from reader.take(OPENS)
     yield from reader.spaces()
     if (yield from reader.peek()) in ("[", "{"):

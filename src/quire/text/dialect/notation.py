@@ -1,7 +1,7 @@
-"""JSON as some models write it: keys without quotes, texts between marks of their own.
+"""JSON as some models write it: keys without quotes, texts between special marks.
 
-As Gemma 4's {city:<|"|>Paris<|"|>,days:[1,2]}. llguidance knows no such JSON; so a schema becomes
-rules here, as far as they can promise what it says, and is refused beyond that.
+Such as Gemma 4's {city:<|"|>Paris<|"|>,days:[1,2]}. llguidance does not know such JSON. So a schema
+becomes rules here, as far as they can guarantee it, and is refused otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import RequestError, shown
-from quire.text.dialect.grammar import Rules, Schema, Spell, beyond, literal, members
+from quire.text.dialect.grammar import GrammarRules, Schema, Spell, beyond, literal, members
 from quire.text.dialect.plain_text import text_terminal, values
 
 _SCALARS = ("integer", "number", "boolean", "null")
@@ -22,7 +22,7 @@ _REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/~%]+)")
 _OF_ARRAYS = {"type", "items", "minItems", "maxItems"}
 _OF_UNIONS = {"anyOf", "type"}
 _COMMA = ' "," '
-_MOST_ITEMS = 64  # of a bound: beyond, the grammar becomes large
+_MOST_ITEMS = 64  # of a bound: larger ones make the grammar large
 _MOST_LEVELS = 32
 
 
@@ -39,7 +39,7 @@ class Notation:
     quoted: bool
     stops: tuple[str, ...]
 
-    def arguments(self, rules: Rules, schema: Schema) -> str:
+    def arguments(self, rules: GrammarRules, schema: Schema) -> str:
         """See ``Frame.arguments``."""
         definitions = {key: schema.get(key, {}) for key in ("$defs", "definitions")}
         return _Writer(self, rules, definitions).object(schema, 0)
@@ -76,9 +76,11 @@ class Notation:
 
 
 class _Writer:
-    """Of one tool's schema."""
+    """Writes the rules of one tool's schema."""
 
-    def __init__(self, notation: Notation, rules: Rules, definitions: Mapping[str, Any]) -> None:
+    def __init__(
+        self, notation: Notation, rules: GrammarRules, definitions: Mapping[str, Any]
+    ) -> None:
         self._notation, self._rules, self._definitions = notation, rules, definitions
         self._named: dict[str, str] = {}  # rules by what refers to them
         self._anything = ""
@@ -196,7 +198,7 @@ class _Writer:
 
 
 def _of(schema: Schema, type_: str) -> Schema:
-    """Of a schema with several types, what is said of one."""
+    """The part of a schema with several types that is about one of them."""
     about = {
         "object": {"properties", "required", "additionalProperties"},
         "array": _OF_ARRAYS,

@@ -14,10 +14,10 @@ from typing import Any
 from quire.core.errors import RequestError, shown
 from quire.text.dialect import literals
 from quire.text.dialect.calls import Calls
-from quire.text.dialect.grammar import Rules, Schema, beyond, literal, members
+from quire.text.dialect.grammar import GrammarRules, Schema, beyond, literal, members
 from quire.text.dialect.mending import mended
 from quire.text.dialect.plain_text import text_terminal, values
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 from quire.text.dialect.value_types import fits, parted, python_words, types_of
 
 _LONGEST_KEY = 256  # characters
@@ -53,7 +53,7 @@ class Spelling:
 
     # -- for grammars --------------------------------------------------------------------------
 
-    def arguments(self, rules: Rules, schema: Schema) -> str:
+    def arguments(self, rules: GrammarRules, schema: Schema) -> str:
         """See ``Frame.arguments``."""
         parameters = []
         line = "\n" if self.margin else ""
@@ -70,8 +70,8 @@ class Spelling:
             parameters.append(spelled if required else f"({spelled})?")
         return " ".join(parameters)
 
-    def _values(self, rules: Rules, schema: Schema, end: str) -> list[str]:
-        """What may stand for a value and its end: a text as it is, anything else as JSON."""
+    def _values(self, rules: GrammarRules, schema: Schema, end: str) -> list[str]:
+        """A grammar for a value and its end: a text as it is, anything else as JSON."""
         texts, others = parted(schema)
         spelled = [self._text(rules, one, others, end) for one in texts]
         free = any(beyond(one, ("type",)) is None for one in texts)
@@ -96,7 +96,7 @@ class Spelling:
             return [json.dumps(one) if isinstance(one, (list, dict)) else str(one) for one in named]
         return python_words(schema)
 
-    def _text(self, rules: Rules, schema: Schema, others: list[Schema], end: str) -> str:
+    def _text(self, rules: GrammarRules, schema: Schema, others: list[Schema], end: str) -> str:
         """A text is read as what it looks like, where a value may be that.
 
         So it looks like nothing else where the schema says more of that than its type.
@@ -129,8 +129,8 @@ class Spelling:
 
     # -- for readers ---------------------------------------------------------------------------
 
-    def read_call(self, reader: Reader, calls: Calls, name: str) -> Reading[bool]:
-        """A call's arguments and what ends them, told as they come: texts bit by bit.
+    def read_call(self, reader: TextReader, calls: Calls, name: str) -> Reading[bool]:
+        """A call's arguments and its end, reported as they come: texts bit by bit.
 
         False if neither an argument nor the end is here.
         """
@@ -162,8 +162,8 @@ class Spelling:
             reader.use()
         return True
 
-    def _follows(self, reader: Reader) -> Reading[bool]:
-        """Past white space; whether what may come between arguments comes there."""
+    def _follows(self, reader: TextReader) -> Reading[bool]:
+        """Skip white space; whether a separator of arguments follows."""
         yield from reader.spaces()
         start = reader.at
         for mark in filter(None, (self.key, self.call_ends, self.outer)):
@@ -172,7 +172,7 @@ class Spelling:
                 return True
         return False
 
-    def _read_value(self, reader: Reader, calls: Calls, types: frozenset[str]) -> Reading[bool]:
+    def _read_value(self, reader: TextReader, calls: Calls, types: frozenset[str]) -> Reading[bool]:
         """One value and its end; False where the text ends before that."""
         pieces: list[str] = []
 
@@ -209,7 +209,7 @@ class Spelling:
         calls.give('"' if plain else self._spelled("".join(pieces) + last, types))
         return True
 
-    def _ends(self, reader: Reader, mark: str) -> Reading[bool | None]:
+    def _ends(self, reader: TextReader, mark: str) -> Reading[bool | None]:
         """Whether a value ends at this mark, past which it is then; None where the text is cut.
 
         Where its own mark has been forgotten, nothing comes after the end of the call.
@@ -240,7 +240,7 @@ def _strict(schemas: list[Schema]) -> bool:
 
 
 def _value_of(text: str) -> Any:
-    """What a text stands for, in JSON or in Python; a text that is neither stands for itself."""
+    """The value of a text, in JSON or in Python; a text that is neither is itself."""
     try:
         return json.loads(literals.as_json(text))
     except literals.NoLiteral:

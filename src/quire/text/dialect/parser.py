@@ -8,17 +8,17 @@ from typing import NamedTuple, Protocol
 
 from quire.text.dialect.calls import Calls, Tools
 from quire.text.dialect.events import Event
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 
-ReadCall = Callable[[Reader, Calls], Reading[bool]]
+ReadCall = Callable[[TextReader, Calls], Reading[bool]]
 
 
-class Standing(NamedTuple):
-    """Where a text stands of which more is to come.
+class ParserState(NamedTuple):
+    """The state of a text that is still growing.
 
     reasons: reasoning has been opened.
-    amid: some of the reasoning is there, or of the content: white space is as it was written, and
-    in content no reasoning is opened any more.
+    amid: some of the reasoning, or of the content, is there: white space is kept as written, and
+        content opens no reasoning any more.
     """
 
     reasons: bool = False
@@ -31,30 +31,30 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True)
 class Marks:
-    """What stands around a model's reasoning.
+    """The marks around a model's reasoning.
 
-    implied: a text begins with reasoning, whether it says so or not.
+    implied: a text begins with reasoning, whether it is marked or not.
     """
 
     start: str
     end: str
     implied: bool = False
 
-    def standing(self, opening: str, said: str = "") -> Standing:
-        """Where an answer stands that a prompt has begun.
+    def standing(self, opening: str, said: str = "") -> ParserState:
+        """The state of an answer that a prompt has begun.
 
-        opening: what the chat template has written of it.
-        said: its text, as far as it is there; if it begins with reasoning, it says so.
+        opening: the chat template's part of it.
+        said: its text so far; if it begins with reasoning, it shows that.
         """
         start, end = opening.rfind(self.start), opening.rfind(self.end)
         opened, text = start > end, said.strip()
         if not text:
-            return Standing(opened or (self.implied and end < 0))
+            return ParserState(opened or (self.implied and end < 0))
         if text.startswith(self.start):
             opened, text = True, text[len(self.start) :]
         if self.end in text:
             opened = False
-        return Standing(opened, amid=not opened or bool(text))
+        return ParserState(opened, amid=not opened or bool(text))
 
 
 @dataclass(frozen=True)
@@ -71,41 +71,43 @@ class CallForm:
     bare: bool = False
 
 
-class Parser(Protocol):
-    """What turns one text into events, as it comes."""
+class EventParser(Protocol):
+    """Turns one text into events, as it comes."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is looked for: any text is content."""
+        """Whether all text is content, with nothing to look for."""
         ...
 
     def push(self, text: str) -> list[Event]:
-        """What ``text`` makes known."""
+        """The events that ``text`` completes."""
         ...
 
     def finish(self, *, cut: bool = False) -> list[Event]:
-        """What the end of the text makes known. cut: the model would have gone on."""
+        """The events that the end of the text completes. cut: the model would have continued."""
         ...
 
 
 class TextParser:
-    """A ``Parser`` that is a reading of the text: however that is cut, it reads the same."""
+    """A ``EventParser`` that is a reading of the text: however that is cut, it reads the same."""
 
     is_plain = False
 
-    def __init__(self, tools: Tools | None, read: Callable[[Reader, Calls], Reading[None]]) -> None:
-        self._reader = Reader()
+    def __init__(
+        self, tools: Tools | None, read: Callable[[TextReader, Calls], Reading[None]]
+    ) -> None:
+        self._reader = TextReader()
         self._reading = read(self._reader, Calls(self._reader, tools or {}))
         next(self._reading)
 
     def push(self, text: str) -> list[Event]:
-        """See ``Parser.push``."""
+        """See ``EventParser.push``."""
         self._reader.add(text)
         next(self._reading)
         return self._taken()
 
     def finish(self, *, cut: bool = False) -> list[Event]:
-        """See ``Parser.finish``."""
+        """See ``EventParser.finish``."""
         self._reader.ended, self._reader.cut = True, cut
         next(self._reading, None)
         return self._taken()
@@ -123,12 +125,13 @@ class TextParser:
 class OutputParser(TextParser):
     """Turns a text into events, as it comes.
 
-    However the text is cut into pieces, the events come to the same. What is no call, or breaks
-    before its arguments begin, is content to the letter, but for white space beside a mark.
+    However the text is cut into pieces, the events add up to the same. Text that is not a call, or
+    that breaks before its arguments begin, is content to the letter, except for white space beside
+    a mark.
 
-    form: None where no calls are looked for.
-    marks: None where the model does not reason.
-    standing: after what the prompt holds of it.
+    form: None: calls are not looked for.
+    marks: None: the model does not reason.
+    standing: the state after the prompt's part.
     """
 
     def __init__(
@@ -136,7 +139,7 @@ class OutputParser(TextParser):
         form: CallForm | None = None,
         tools: Tools | None = None,
         marks: Marks | None = None,
-        standing: Standing = Standing(),  # noqa: B008  # frozen
+        standing: ParserState = ParserState(),  # noqa: B008  # frozen
     ) -> None:
         self.is_plain = form is None and (marks is None or not standing.may_reason)
         super().__init__(tools, _Text(form, marks, standing).read)
@@ -148,16 +151,16 @@ class _Text:
 
     form: CallForm | None
     marks: Marks | None
-    standing: Standing
+    standing: ParserState
 
-    def read(self, reader: Reader, calls: Calls) -> Reading[None]:
+    def read(self, reader: TextReader, calls: Calls) -> Reading[None]:
         while not reader.text and not reader.ended:
             yield
         if self.marks is not None and self.standing.may_reason:
             yield from self._reasoning(reader, calls, self.marks)
         yield from self._content(reader, calls)
 
-    def _reasoning(self, reader: Reader, calls: Calls, marks: Marks) -> Reading[None]:
+    def _reasoning(self, reader: TextReader, calls: Calls, marks: Marks) -> Reading[None]:
         if not self.standing.amid:
             yield from reader.spaces()
             opened = yield from reader.take(marks.start)
@@ -180,7 +183,7 @@ class _Text:
                 reader.reason(space + mark)
                 reader.pass_mark(mark)
 
-    def _content(self, reader: Reader, calls: Calls) -> Reading[None]:
+    def _content(self, reader: TextReader, calls: Calls) -> Reading[None]:
         form = self.form
         opens = form.opens if form is not None else ()
         if form is not None and form.bare:
@@ -204,16 +207,16 @@ class _Text:
 
     def _call(
         self,
-        reader: Reader,
+        reader: TextReader,
         calls: Calls,
         space: str,
         *,
         only_known: bool,
         in_thought: bool = False,
     ) -> Reading[bool]:
-        """Read a call, if there is one at this place, and the white space after it.
+        """Read a call, if there is one here, and the white space after it.
 
-        space: before it. in_thought: one that is not complete is thought about, and not made.
+        space: before it. in_thought: an incomplete one is part of the reasoning, and not made.
         """
         assert self.form is not None
         calls.only_known, calls.whole_only = only_known, in_thought

@@ -13,9 +13,9 @@ _ANYTHING = "(?s:.*)"
 
 
 def whole(pattern: str) -> str:
-    """What matches texts in which ``pattern`` is found, without slashes around it.
+    """An expression for texts in which ``pattern`` is found, without slashes around it.
 
-    RequestError where an anchor stands amid it.
+    RequestError for an anchor in the middle.
     """
     return "|".join(_anchored(one, pattern) for one in _alternatives(pattern))
 
@@ -36,7 +36,7 @@ def _anchored(pieces: list[str], pattern: str) -> str:
 
 
 def _alternatives(pattern: str) -> Iterator[list[str]]:
-    """What stands between the bars that are in no group, in pieces."""
+    """The texts between the bars that are in no group, in pieces."""
     pieces: list[str] = []
     depth = 0
     for piece in _PIECES.findall(pattern):
@@ -50,7 +50,7 @@ def _alternatives(pattern: str) -> Iterator[list[str]]:
 
 
 def _spelled(piece: str) -> str:
-    """As it can stand between slashes, on one line."""
+    """The pattern as it can be written between slashes, on one line."""
     if piece in _ASCII:
         return f"[{_ASCII[piece]}]"
     if piece[0] == "[":

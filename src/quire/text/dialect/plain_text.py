@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.core.errors import RequestError
-from quire.text.dialect.grammar import Rules, Schema, beyond, literal
+from quire.text.dialect.grammar import GrammarRules, Schema, beyond, literal
 from quire.text.dialect.patterns import whole
 
 _TEXTS = {"type", "enum", "const", "pattern", "minLength", "maxLength"}  # what is said of texts
 
 
-def text_terminal(rules: Rules, schema: Schema, stops: Sequence[str], chars: str = ".") -> str:
-    """A terminal for a text that follows a schema and holds none of ``stops``, which end it.
+def text_terminal(
+    rules: GrammarRules, schema: Schema, stops: Sequence[str], chars: str = "."
+) -> str:
+    """A terminal for a text that follows a schema and contains none of ``stops``, which end it.
 
-    chars: an expression for one character. RequestError where the schema asks for more.
+    chars: an expression for one character. RequestError if the schema asks for more.
     """
     if other := beyond(schema, _TEXTS):
         raise RequestError(
@@ -34,6 +36,6 @@ def text_terminal(rules: Rules, schema: Schema, stops: Sequence[str], chars: str
 
 
 def values(schema: Schema) -> list[Any] | None:
-    """Those that a schema names; None if it allows others."""
+    """The values that a schema names; None if it allows others."""
     named = schema.get("enum", [schema["const"]] if "const" in schema else None)
     return named if isinstance(named, list) else None

@@ -1,4 +1,4 @@
-"""[f(a=1), g(b="x")], as Python would call them: Llama 4, and others that are told to."""
+"""[f(a=1), g(b="x")], as Python would call them: Llama 4, and others with such instructions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from collections.abc import Callable
 from quire.core.errors import RequestError, shown
 from quire.text.dialect import literals
 from quire.text.dialect.calls import Calls
-from quire.text.dialect.grammar import Frame, Rules, Schema, literal, members
+from quire.text.dialect.grammar import Frame, GrammarRules, Schema, literal, members
 from quire.text.dialect.mending import mended
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 from quire.text.dialect.value_types import python_words
 
 OPENS, CLOSES = "<|python_start|>", "<|python_end|>"
 
 
-def _arguments(rules: Rules, schema: Schema) -> str:
-    """By name, those first that must be there. Values are JSON, which ``read`` takes too.
+def _arguments(rules: GrammarRules, schema: Schema) -> str:
+    """Rules for arguments by name, required ones first. Values are JSON, which ``read`` accepts
+    too.
 
     Python's own words are what models know.
     """
@@ -61,7 +62,7 @@ _NAMES = re.compile(
 _WIDE = ord("ａ") - ord("a")
 
 
-def read(reader: Reader, calls: Calls) -> Reading[bool]:
+def read(reader: TextReader, calls: Calls) -> Reading[bool]:
     """All of the list at once: whether it is one of calls shows at its end."""
     if (yield from reader.take(OPENS)):
         calls.only_known = False
@@ -84,8 +85,8 @@ def read(reader: Reader, calls: Calls) -> Reading[bool]:
     return bool(found)
 
 
-def _pass_brackets(reader: Reader) -> Reading[bool]:
-    """Past a bracket and the one that closes it; False where they do not match."""
+def _pass_brackets(reader: TextReader) -> Reading[bool]:
+    """Skip a bracket and all up to the one that closes it; False if they do not match."""
     opened: list[str] = []
     while True:
         char = yield from _next_of(reader, _BETWEEN)
@@ -102,8 +103,8 @@ def _pass_brackets(reader: Reader) -> Reading[bool]:
             return True
 
 
-def _pass_text(reader: Reader, quote: str) -> Reading[bool]:
-    """Past a Python string, in one or in three quotes; False if it does not end."""
+def _pass_text(reader: TextReader, quote: str) -> Reading[bool]:
+    """Skip a Python string, in one or in three quotes; False if it does not end."""
     for end in (quote * 3, quote * 2, quote):
         if (yield from reader.take(end)):
             break
@@ -121,7 +122,7 @@ def _pass_text(reader: Reader, quote: str) -> Reading[bool]:
             yield
 
 
-def _next_of(reader: Reader, others: re.Pattern[str]) -> Reading[str]:
+def _next_of(reader: TextReader, others: re.Pattern[str]) -> Reading[str]:
     """The first character that is none of the others; none at the end."""
     while True:
         text = reader.text

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from quire.text.dialect.calls import Calls
 from quire.text.dialect.grammar import LINE, Frame
 from quire.text.dialect.one_by_one import Spelling
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 
 FUNCTION, FUNCTION_ENDS, PARAMETER = "<function=", "</function>", "<parameter="
 
@@ -40,7 +40,7 @@ class Manner:
         ends = ("</parameter>", FUNCTION_ENDS, self.closes)
         return Spelling(PARAMETER, ">", *ends, margin=self.margin, python=True)
 
-    def read(self, reader: Reader, calls: Calls) -> Reading[bool]:
+    def read(self, reader: TextReader, calls: Calls) -> Reading[bool]:
         """A call."""
         yield from reader.take(self.opens)
         yield from reader.spaces()

@@ -21,12 +21,12 @@ _WORD = re.compile(r"[\w.-]*")
 _MOST_SPACE = 64  # characters of it that are held back, in case that a mark follows
 
 
-class Reader:
-    """The text that has come and is not used up, and the events found so far.
+class TextReader:
+    """The text that has come and is not used up, and the events so far.
 
-    at: what is before it has been looked at; ``retreat`` returns to where the last ``use`` was.
-    ended: no more text comes. cut: although it is not at its end.
-    gap: white space around a call, to be said if more is said after it.
+    at: the position up to which it was looked at; ``retreat`` returns to the last ``use``.
+    ended: no more text comes. cut: although it is not complete.
+    gap: white space around a call, reported if more text follows.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Reader:
         self.text += text
 
     def use(self) -> None:
-        """What has been looked at is done with."""
+        """Drop what has been looked at."""
         if self._record is not None:
             self._record.append(self.text[: self.at])
         self.text = self.text[self.at :]
@@ -69,7 +69,7 @@ class Reader:
             self.gap = ""
 
     def pass_mark(self, mark: str) -> None:
-        """Past a mark that ``flow`` has come to; it is done with."""
+        """Skip a mark that ``flow`` has reached; it is used up."""
         self.at = len(mark)
         self.use()
 
@@ -93,7 +93,7 @@ class Reader:
         return True
 
     def spaces(self) -> Reading[None]:
-        """Past white space."""
+        """Skip white space."""
         while True:
             self.at = _SPACES.match(self.text, self.at).end()  # type: ignore[union-attr]
             if self.at < len(self.text) or self.ended:
@@ -101,7 +101,7 @@ class Reader:
             yield
 
     def drop_spaces(self) -> Reading[str]:
-        """Past white space, which is done with; the first of it."""
+        """Skip and drop white space; the first character of it."""
         dropped = ""
         while True:
             rest = self.text[self.at :]
@@ -121,7 +121,7 @@ class Reader:
             yield
 
     def until(self, mark: str, most: int) -> Reading[str | None]:
-        """What is before ``mark``, past which it goes; None if that is not within ``most``."""
+        """The text before ``mark``, which is skipped; None: not within ``most`` characters."""
         start, seen = self.at, self.at
         while (end := self.text.find(mark, seen, start + most)) < 0:
             if self.ended or len(self.text) >= start + most:
@@ -132,10 +132,10 @@ class Reader:
         return self.text[start:end]
 
     def flow(self, say: Callable[[str], None], marks: Sequence[str]) -> Reading[tuple[str, str]]:
-        """Say what comes, up to the first of the marks.
+        """Report text up to the first of the marks.
 
-        Gives the white space before the mark, which is not said, and the mark, which is not passed
-        yet; it is "" at the end of the text.
+        Returns the white space before the mark, which is not reported, and the mark, which is not
+        skipped yet; "" at the end of the text.
         """
         while True:
             end, mark = self._find(marks)
@@ -151,7 +151,7 @@ class Reader:
             yield
 
     def _find(self, marks: Sequence[str]) -> tuple[int, str]:
-        """Where the first mark is and which, or from where on one may be about to come."""
+        """The position of the first mark, and the mark; or where one may be beginning."""
         text, end = self.text, len(self.text)
         found = ""
         for mark in marks:

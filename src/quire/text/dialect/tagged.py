@@ -8,7 +8,7 @@ from quire.text.dialect.calls import Calls
 from quire.text.dialect.grammar import NUMBER, Frame
 from quire.text.dialect.json_calls import past, read_calls
 from quire.text.dialect.parser import CallForm
-from quire.text.dialect.reader import Reader, Reading
+from quire.text.dialect.reader import Reading, TextReader
 
 
 def form(opens: str, closes: str) -> CallForm:
@@ -54,7 +54,7 @@ def numbered(opens: str, closes: str) -> Frame:
     )
 
 
-def _read(opens: str, closes: str, reader: Reader, calls: Calls) -> Reading[bool]:
+def _read(opens: str, closes: str, reader: TextReader, calls: Calls) -> Reading[bool]:
     yield from reader.take(opens)
     yield from reader.spaces()
     if (yield from reader.take("```")):

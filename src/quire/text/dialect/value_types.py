@@ -57,9 +57,9 @@ def types_of(schema: object, root: Mapping[str, Any], level: int = 0) -> frozens
 
 
 def parted(schema: Mapping[str, Any]) -> tuple[list[Schema], list[Schema]]:
-    """The schemas of texts that a value may follow, and those of others.
+    """The schemas of texts that a value may follow, and those of other values.
 
-    RequestError where it cannot be told apart.
+    RequestError if it cannot be told apart.
     """
     texts: list[Schema] = []
     others: list[Schema] = []
@@ -112,7 +112,7 @@ def definitions(schema: Schema) -> Schema:
 
 
 def of_type(schema: Schema, type_: str) -> Schema:
-    """Of a schema with several types, what is said of one."""
+    """The part of a schema with several types that is about one of them."""
     others: set[str] = set().union(*(_ABOUT[one] for one in _ABOUT if one != type_))
     return {**{key: one for key, one in schema.items() if key not in others}, "type": type_}
 
@@ -123,7 +123,7 @@ def _check(schema: Schema, known: set[str]) -> None:
 
 
 def referred(schema: Mapping[str, Any], root: Mapping[str, Any]) -> object:
-    """What a reference within ``root`` refers to; None if that is not there."""
+    """The target of a reference within ``root``; None: it does not exist."""
     head, *path = str(schema["$ref"]).split("/")
     found: object = root if head == "#" else None
     for step in path:

@@ -17,7 +17,7 @@ _READ = 256 << 20  # bytes
 
 
 def machine_facts() -> dict[str, Any]:
-    """What figures cannot be compared without."""
+    """The facts without which figures cannot be compared."""
     process = psutil.Process()
     cores = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else os.cpu_count()
     return {
@@ -66,7 +66,7 @@ def peak_rss(pid: int | None = None) -> int | None:
 
 
 def cpu_model() -> str:
-    """Its name, with the numbers that tell generations apart."""
+    """The processor's name, with the numbers that tell generations apart."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -93,7 +93,9 @@ class OthersShare:
 
 
 def _processor_seconds() -> tuple[float, float, float]:
-    """Of all cores; of those, busy; of those, for this process and those that it has started."""
+    """Processor seconds of all cores; of those, busy ones; of those, of this process and its
+    children.
+    """
     times, process = psutil.cpu_times(), psutil.Process()
     own = _seconds(process) + sum(map(_seconds, process.children(recursive=True)))
     # A guest's time is in user already.
@@ -103,7 +105,7 @@ def _processor_seconds() -> tuple[float, float, float]:
 
 
 def _seconds(process: psutil.Process) -> float:
-    """Of a process and of its children that have ended; none if it has ended itself."""
+    """Processor seconds of a process and its ended children; none if it has ended."""
     try:
         times = process.cpu_times()
     except psutil.NoSuchProcess:

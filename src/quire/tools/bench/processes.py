@@ -36,12 +36,12 @@ class ServerProcess:
         return peak_rss(self.process.pid)
 
     def log(self) -> str:
-        """What it has written, to stdout and stderr."""
+        """The server's output, stdout and stderr."""
         return _text(self._log)
 
 
 def run_bench(arguments: Sequence[str]) -> dict[str, Any]:
-    """What ``quire bench ARGUMENTS --json`` reports, in a new process. Raises EngineError."""
+    """The report of ``quire bench ARGUMENTS --json`` in a new process. Raises EngineError."""
     command = [sys.executable, "-m", "quire", "bench", *arguments, "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

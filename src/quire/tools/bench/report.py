@@ -74,9 +74,9 @@ def summary(run: BenchRun) -> dict[str, Any]:
 
 
 def drafting(runs: Sequence[BenchRun]) -> dict[str, Any]:
-    """What speculation brought; nothing where nobody drafted.
+    """Figures of speculation; empty if nothing was drafted.
 
-    mean_acceptance_length: tokens that a step gave a sequence that was drafted for, as vLLM has it.
+    mean_acceptance_length: tokens per step of a sequence with drafts, as in vLLM.
     """
     told = [run.drafts for run in runs if run.drafts is not None]
     drafts = sum(one.num_drafts for one in told)

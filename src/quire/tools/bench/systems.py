@@ -21,14 +21,14 @@ _COUNTER = r"^\w+:spec_decode_%s_total(?:\{.*\})? (\S+)$"
 
 
 class BenchOutcome(NamedTuple):
-    """What one request gave: its times, or what went wrong."""
+    """The result of one request: its times, or its error."""
 
     metrics: RequestMetrics | None
     error: str | None = None
 
 
 class Drafts(NamedTuple):
-    """What speculation has done."""
+    """Counters of speculation."""
 
     num_drafts: int  # times that a sequence was drafted for in a step
     num_draft_tokens: int
@@ -43,14 +43,14 @@ _NO_DRAFTS = Drafts(0, 0, 0)
 
 
 class BenchRun(NamedTuple):
-    """What a workload gave."""
+    """The result of a workload."""
 
     outcomes: list[BenchOutcome]
     seconds: float  # from the first request to the last token
     drafts: Drafts | None = None  # None: nothing is told of any
 
     def all_metrics(self) -> list[RequestMetrics]:
-        """Of every request; EngineError if one was lost or came out short."""
+        """Metrics of every request; EngineError if one failed or ended early."""
         lost = [outcome.error for outcome in self.outcomes if outcome.error is not None]
         if lost:
             raise EngineError(f"{len(lost)} of {len(self.outcomes)} requests failed: {lost[0]}")
@@ -71,7 +71,7 @@ class ServingSystem(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What else there is to report once the requests have run."""
+        """Further facts to report once the requests have run."""
         ...
 
 
@@ -184,7 +184,7 @@ class Online:
 
 
 def drafts_in(metrics: str) -> Drafts | None:
-    """What /metrics tells of them, here as at vLLM's; None where it tells nothing."""
+    """The counters of drafts in /metrics, here as in vLLM; None: there are none."""
     found = [re.findall(_COUNTER % name, metrics, re.M) for name in Drafts._fields]
     if not all(found):
         return None

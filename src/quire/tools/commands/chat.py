@@ -30,16 +30,17 @@ _KEY_VARIABLE = "QUIRE_API_KEY"
 
 def add_chat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
-    parser.add_argument("--system", metavar="TEXT", help="instructions before the conversation")
-    text = "show answers as Markdown, where the terminal can"
+    parser.add_argument("--system", metavar="TEXT", help="system message before the conversation")
+    text = "show answers as Markdown, if the terminal can"
     add_flag(parser, "markdown", "bool", True, text)
     group = parser.add_argument_group(
-        "server", "With a URL, a running server answers instead of an engine in this process."
+        "server", "With --url, a running server answers instead of an engine in this process."
     )
-    add_flag(group, "url", "str", None, "of a server with OpenAI's API, such as http://host:8000")
+    text = "server with OpenAI's API, such as http://host:8000"
+    add_flag(group, "url", "str", None, text, value="URL")
     add_flag(
-        group, "api_key", "str", None, f"key that the server asks for (default: {_KEY_VARIABLE}, a "
-        "variable that other users of this machine do not see)",
+        group, "api_key", "str", None, "API key of the server (default: the variable "
+        f"{_KEY_VARIABLE}, which other users of this machine cannot see)", value="KEY",
     )  # fmt: skip
     add_sampling_flags(parser, max_tokens=None, leave_out=("n",))
     add_engine_flags(parser)

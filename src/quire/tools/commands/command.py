@@ -1,4 +1,4 @@
-"""What a subcommand of ``quire`` is, and those that come with other packages."""
+"""The form of ``quire``'s subcommands, and those that come with other packages."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Command(NamedTuple):
     """A subcommand.
 
     add: declares its flags.
-    run: does it, and gives the exit status.
-    serves: others wait for this process, so it waits for nobody who reads its output.
+    run: runs it, and returns the exit status.
+    serves: it serves others, and so must not wait for whoever reads its output.
     """
 
     name: str
@@ -37,15 +37,15 @@ class Elsewhere(NamedTuple):
 
 ELSEWHERE: Mapping[str, Elsewhere] = {
     "deploy": Elsewhere("several engines behind one address, on Ray Serve", "cluster"),
-    "simulate": Elsewhere("serve a workload on a virtual clock, no model", "lab"),
-    "plan": Elsewhere("how many users fit, how fast, and what would change it", "lab"),
+    "simulate": Elsewhere("simulate serving a workload on a virtual clock, without a model", "lab"),
+    "plan": Elsewhere("how many users fit, how fast, and what would change that", "lab"),
     "reproduce": Elsewhere(
-        "the PagedAttention paper's experiments, simulated, beside what was published", "lab"
+        "simulate the PagedAttention paper's experiments, beside its published figures", "lab"
     ),
     "calibrate": Elsewhere(
-        "measure how long steps take, here or elsewhere, for simulate and plan", "lab"
+        "measure how long steps take, here or on a server, for simulate and plan", "lab"
     ),
-    "compare": Elsewhere("a recording of a server against its simulation: how far off, and why",
+    "compare": Elsewhere("compare a server's recording with its simulation: how far off, and why",
                          "lab"),
 }  # fmt: skip
 

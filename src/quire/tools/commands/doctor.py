@@ -1,4 +1,4 @@
-"""``quire doctor``: what this machine is, which kernels run, and what would make it faster."""
+"""``quire doctor``: this machine, the kernels that it runs, and what would make it faster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Look, measure and advise; the exit status."""
+    """Gather facts, measure and advise; the exit status."""
     from quire.tools.doctor.advice import advise
     from quire.tools.doctor.facts import gather
 
@@ -37,16 +37,16 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def describe(facts: Facts) -> list[str]:
-    """The facts for a person, a line each."""
+    """The facts as text, one per line."""
     rows = {
         "processor": f"{facts.processor}; {facts.cores} cores of {facts.cpus} CPUs to use",
         "kernels": _kernels(facts),
         "memory": _memory(facts),
         "container": _container(facts),
         "huge pages": {
-            None: "this system does not tell",
+            None: "unknown on this system",
             "never": "never",
-            "madvise": "where they are asked for, and they are (madvise)",
+            "madvise": "on request (madvise), and Quire requests them",
             "always": "always",
         }.get(facts.huge_pages, facts.huge_pages or ""),
         "threads": _threads(facts),
@@ -58,9 +58,9 @@ def describe(facts: Facts) -> list[str]:
 
 def _kernels(facts: Facts) -> str:
     if facts.kernels is None:
-        return "none, so that plain PyTorch computes"
+        return "none: plain PyTorch computes"
     reasons = "; ".join(f"not {build}: {why}" for build, why in facts.refusals.items())
-    return f"{facts.kernels} ({reasons or 'the best that there is'})"
+    return f"{facts.kernels} ({reasons or 'the best there is'})"
 
 
 def _memory(facts: Facts) -> str:
@@ -68,8 +68,8 @@ def _memory(facts: Facts) -> str:
     if facts.bandwidth is not None:
         rate = facts.bandwidth / 2**30
         text += (
-            f"; read at {facts.bandwidth / _GB:.1f} GB/s, so that one user of a model with 1 GiB "
-            f"of weights gets at most {rate:.0f} tokens/s"
+            f"; read at {facts.bandwidth / _GB:.1f} GB/s: one user of a model with 1 GiB of "
+            f"weights gets at most {rate:.0f} tokens/s"
         )
     return text
 

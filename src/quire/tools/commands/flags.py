@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import Field, fields
 from typing import Any
 
@@ -15,60 +15,120 @@ from quire.http.config.server import ServerConfig
 from quire.tools.commands.parser import Parser
 
 _SAMPLING_FIELDS = [field for field in fields(SamplingParams) if field.metadata["flag"]]
+ALSO = {
+    "tensor_parallel_size": ("-tp",),
+    "replicas": ("--num-replicas", "--decode-replicas"),
+}
+"""Other names of flags, by their settings."""
+
+_MOST_SHOWN = 64  # characters of all choices; more are listed in the help
+_COMMON = "settings used most"
+_SECTIONS = (
+    _COMMON, "replicas", "model", "device", "memory", "scheduling", "speculation", "adapters",
+    "streaming sessions", "parallelism", "blocks outside the pool", "server", "API", "security",
+    "observing",
+)  # fmt: skip
+"""The groups of flags, in the order in which help shows them."""
 
 
-def add_flag(group: Any, name: str, kind: str, default: Any, text: str) -> None:
-    """One flag for one field of a dataclass, its type read from the annotation."""
-    names = ["--" + name.replace("_", "-"), *_SHORT.get(name, ())]
-    if default not in (None, ()):
-        text += " (%(default)s)"
+def add_flag(
+    group: Any,
+    name: str,
+    kind: str,
+    default: Any,
+    text: str,
+    *,
+    value: str | None = None,
+    several: bool = False,
+) -> None:
+    """A flag for a value of a type, given as it is annotated.
+
+    value: what help calls it. several: a list may be given after one flag.
+    """
+    names = ["--" + name.replace("_", "-"), *ALSO.get(name, ())]
+    text = (text + _shown(default, name)).replace("%", "%%")
     if kind.startswith("bool"):
         group.add_argument(
             *names, action=argparse.BooleanOptionalAction, default=default, help=text
         )
-    elif "Sequence[str]" in kind:
-        group.add_argument(*names, action="append", default=[], metavar="TEXT", help=text)
-    else:
-        number = float if kind.startswith("float") else _integer
-        # Sizes such as 4GiB, and JSON, are read by the config itself.
-        json = kind.startswith(("Mapping", "StructuredOutputs"))
-        itself = json or kind.startswith("str") or name.endswith("_bytes")
-        parse = str if itself else number
-        metavar = "JSON" if json else _METAVARS[parse]
-        group.add_argument(*names, type=parse, default=default, metavar=metavar, help=text)
+        return
+    options: dict[str, Any] = {"type": str, "default": default, "metavar": value or "TEXT"}
+    if "Sequence[str]" in kind:
+        how = {"nargs": "+", "action": "extend"} if several else {"action": "append"}
+        options.update(default=[], **how)
+    elif kind.startswith(("Mapping", "StructuredOutputs")):  # the config itself reads JSON
+        options.update(metavar="JSON")
+    elif kind.startswith("float"):
+        options.update(type=float, metavar=value or "X")
+    elif kind.startswith("int") and not name.endswith("_bytes"):  # and sizes such as 4GiB
+        options.update(type=_integer, metavar=value or "N")
+    group.add_argument(*names, help=text, **options)
+
+
+def _shown(default: object, name: str) -> str:
+    """The default as help shows it; nothing for a switch that is off, or for no value."""
+    match default:
+        case None | False | "" | ():
+            return ""
+        case True:
+            return " (default: on)"
+        case int() if name.endswith("_bytes"):
+            return f" (default: {default // 2**20}MiB)"
+        case float():
+            return f" (default: {default:g})"
+        case _:
+            return f" (default: {default})"
 
 
 def _integer(text: str) -> int:
-    """A number, or with an ending as vLLM has them: 32k is 32,000, and 32K 32,768."""
+    """A number, or with an ending as in vLLM: 32k is 32,000, and 32K 32,768."""
     factor = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:])
     try:
         return int(text) if factor is None else int(float(text[:-1]) * factor)
     except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
 
 
-_SHORT = {"tensor_parallel_size": ("-tp",)}
-_METAVARS: Mapping[Callable[[str], Any], str] = {str: "TEXT", float: "X", _integer: "N"}
+# -- of settings -------------------------------------------------------------------------------
 
 
-# -- of the engine -----------------------------------------------------------------------------
+def add_setting(group: Any, declared: Field[Any], default: Any = None) -> None:
+    """A flag for a field of a config. ``default``: another one than the field's."""
+    text, choices = declared.metadata["help"], declared.metadata["choices"]
+    value = value_of(declared)
+    if choices and not value.startswith("{"):
+        text = f"{text}; one of {', '.join(map(str, choices))}"
+    if default is None:
+        default = declared.default
+    kind = str(declared.type)
+    add_flag(group, declared.name, kind, default, text, value=value, several=True)
+
+
+def value_of(declared: Field[Any]) -> str:
+    """What help calls the value of a setting: its choices if they are few, its unit, its kind."""
+    facts, kind = declared.metadata, str(declared.type)
+    choices = ",".join(map(str, facts["choices"]))
+    if choices and len(choices) <= _MOST_SHOWN:
+        return f"{{{choices}}}"
+    if facts["unit"] is not None:
+        return str(facts["unit"] if facts["unit"] == "GiB" else facts["unit"].upper())
+    kinds = {"int": "N", "float": "X", "Mapping": "JSON"}
+    found = next((word for name, word in kinds.items() if kind.startswith(name)), "TEXT")
+    return str(facts["value"] or found)
+
+
+def add_settings(
+    parser: argparse.ArgumentParser, kinds: Sequence[type], but: Sequence[str] = ("model",)
+) -> None:
+    """Flags for the fields of configs: those used most in one group, others in one per section."""
+    groups = {section: parser.add_argument_group(section) for section in _SECTIONS}
+    for declared in (each for kind in kinds for each in fields(kind) if each.name not in but):
+        section = _COMMON if declared.metadata["common"] else declared.metadata["section"]
+        add_setting(groups[section], declared)
 
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("engine")
-    for field in fields(EngineConfig):
-        if field.name != "model":
-            _add_setting(group, field)
-
-
-def _add_setting(group: Any, field: Field[Any]) -> None:
-    """For a list, one flag with several values, or several flags."""
-    text = field.metadata["help"]
-    if "Sequence[str]" in str(field.type):
-        flag = "--" + field.name.replace("_", "-")
-        group.add_argument(flag, nargs="+", action="extend", default=[], metavar="TEXT", help=text)
-    else:
-        add_flag(group, field.name, str(field.type), field.default, text)
+    add_settings(parser, [EngineConfig])
 
 
 def help_of(name: str) -> str:
@@ -76,14 +136,14 @@ def help_of(name: str) -> str:
 
 
 def options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The fields of EngineConfig, as the flags have them."""
+    """The fields of EngineConfig, as the flags give them."""
     return {field.name: getattr(arguments, field.name) for field in fields(EngineConfig)}
 
 
 def check_no_engine_flags(
     arguments: argparse.Namespace, but: Sequence[str] = (), what: str = "a url"
 ) -> None:
-    """ConfigError for a flag that an engine elsewhere does not hear of, ``but`` for some."""
+    """ConfigError for a flag that would not reach an engine elsewhere, ``but`` for some."""
     chosen = options(arguments)
     for field in fields(EngineConfig):
         if field.name in ("model", *but):
@@ -100,17 +160,8 @@ def engine_options(argv: Sequence[str]) -> dict[str, Any]:
     return options(parser.parse_args(argv))
 
 
-# -- of the server -----------------------------------------------------------------------------
-
-
-def add_server_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("server")
-    for field in fields(ServerConfig):
-        _add_setting(group, field)
-
-
 def server_config(arguments: argparse.Namespace) -> ServerConfig:
-    """The fields of ServerConfig, as the flags have them. ConfigError for one out of range."""
+    """The ServerConfig that the flags give. ConfigError for a value out of range."""
     names = [field.name for field in fields(ServerConfig)]
     return ServerConfig(**{name: getattr(arguments, name) for name in names})
 
@@ -121,7 +172,7 @@ def server_config(arguments: argparse.Namespace) -> ServerConfig:
 def add_sampling_flags(
     parser: argparse.ArgumentParser, max_tokens: int | None, leave_out: Sequence[str] = ()
 ) -> None:
-    group = parser.add_argument_group("sampling", "Left out, they are the model's own defaults.")
+    group = parser.add_argument_group("sampling", "What is left out has the model's own default.")
     for field in _SAMPLING_FIELDS:
         if field.name not in leave_out:
             default = max_tokens if field.name == "max_tokens" else None
@@ -129,7 +180,7 @@ def add_sampling_flags(
 
 
 def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The sampling parameters that were given; max_tokens in any case, for None is no limit."""
+    """The sampling parameters that were given; always max_tokens, whose None means no limit."""
     chosen = {field.name: getattr(arguments, field.name, None) for field in _SAMPLING_FIELDS}
     given = {name: value for name, value in chosen.items() if value is not None and value != []}
     return {**given, "max_tokens": arguments.max_tokens}

@@ -20,13 +20,16 @@ _STDIN = "-"
 
 def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "prompt", nargs="*", metavar="PROMPT", help="text to complete; -, or none: standard input"
+        "prompt",
+        nargs="*",
+        metavar="PROMPT",
+        help="text to complete (default, and -: standard input)",
     )
     parser.add_argument("--model", metavar="MODEL", help=help_of("model"))
     parser.add_argument(
         "--adapter",
         metavar="NAME",
-        help="which of lora_modules completes the prompts",
+        help="adapter (of --lora-modules) that completes the prompts",
     )
     add_sampling_flags(parser, max_tokens=128)
     add_engine_flags(parser)
@@ -55,8 +58,8 @@ def generate(arguments: argparse.Namespace) -> int:
         metrics = result.metrics
         print(
             f"[{metrics.num_prompt_tokens} tokens in, {metrics.num_output_tokens} out, "
-            f"{metrics.e2e_latency:.2f} s; at most {metrics.peak_blocks} KV blocks, "
-            f"{metrics.block_seconds:.2f} block-seconds, {metrics.cached_tokens} tokens cached, "
+            f"{metrics.e2e_latency:.2f} s; {metrics.peak_blocks} KV blocks at most, "
+            f"{metrics.block_seconds:.2f} block-seconds, {metrics.cached_tokens} cached tokens, "
             f"{metrics.num_preemptions} preemptions]",
             file=sys.stderr,
         )
@@ -64,7 +67,7 @@ def generate(arguments: argparse.Namespace) -> int:
 
 
 def _prompts(given: list[str]) -> list[str]:
-    """``-`` is what standard input holds, without the line's end that shells add."""
+    """The prompts; ``-`` is standard input, without the newline that shells add at its end."""
     if given.count(_STDIN) > 1:
         raise ConfigError("prompt: standard input (-) can be read once only")
     return [_read_stdin() if one == _STDIN else one for one in given or [_STDIN]]
@@ -74,7 +77,7 @@ def _read_stdin() -> str:
     try:
         text = sys.stdin.read().removesuffix("\n")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"prompt: standard input is no text: {error.reason}") from error
+        raise ConfigError(f"prompt: standard input is not text: {error.reason}") from error
     if not text:
         raise ConfigError("prompt: standard input is empty")
     return text

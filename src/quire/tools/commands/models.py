@@ -1,4 +1,4 @@
-"""``quire models``: what is in the cache, whether it can be served, and for how many it fits."""
+"""``quire models``: the cached models, which can be served, and for how many users."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _ROUNDED = {"int8": 0.55, "int4": 0.32}  # of 16-bit weights that rounding leave
 
 @dataclass(frozen=True)
 class Report:
-    """What there is to say about a model that is here."""
+    """The facts about a cached model."""
 
     name: str
     directory: str
     weight_bytes: int
-    served_by: str | None = None  # Quire's own code, or transformers; None: it is not
-    max_model_len: int | None = None  # the longest text, here; None: it does not fit
-    users: int | None = None  # conversations of the length asked for, at once
+    served_by: str | None = None  # Quire's own code, or transformers; None: neither
+    max_model_len: int | None = None  # of one text on this machine; None: it does not fit
+    users: int | None = None  # conversations of --tokens at once
     users_at_longest: int | None = None
-    note: str | None = None  # why something is missing
+    note: str | None = None  # why a figure is missing
 
 
 def add_models(parser: argparse.ArgumentParser) -> None:
     add_download_dir(parser)
     parser.add_argument(
-        "--tokens", type=int, default=2048, metavar="N", help="count users with conversations of "
-        "so many tokens (%(default)s)",
+        "--tokens", type=int, default=2048, metavar="TOKENS", help="length of the conversations "
+        "with which users are counted (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
 
@@ -64,10 +64,10 @@ def models(arguments: argparse.Namespace) -> int:
         return 0
     where = "the GPU" if is_gpu else "main memory"
     print("\n".join(_table(reports, arguments.tokens)))
-    print(f"\n{size(memory)} of {where} are free; as quire serve would have it by default.")
+    print(f"\n{size(memory)} of {where} are free; users are counted for quire serve's defaults.")
     if len(reports) == 1:
         cache = cache_directory(arguments.download_dir)
-        print(f"No others in {cache}: quire pull NAME downloads one.")
+        print(f"There is no other model in {cache}: quire pull NAME downloads one.")
     return 0
 
 
@@ -84,7 +84,7 @@ def _found(download_dir: str | None) -> Iterator[CachedModel]:
 
 
 def _memory(is_gpu: bool) -> tuple[int, float]:
-    """Bytes for weights and pool, and the share of what weights leave that a pool takes."""
+    """Bytes for weights and pool, and the share of the bytes left by weights for the pool."""
     if not is_gpu:
         from quire.execution.free_memory import free_memory
 
@@ -106,14 +106,14 @@ def _report(model: CachedModel, memory: int, share: float, tokens: int) -> Repor
     except ModelError as error:
         return replace(found, note=str(error))
     if is_encoder:
-        return replace(found, note="an encoder: it embeds or judges texts, and keeps none of them")
+        return replace(found, note="an encoder: it embeds or scores texts, and keeps no KV cache")
     try:
         shape = read_shape(model.directory)
         if shape.planned_only:
-            return replace(found, note="what fits is not known: its cache is transformers' own")
+            return replace(found, note="what fits is unknown: transformers keeps its cache")
         cache = shape.cache()
     except (ModelError, ConfigError) as error:
-        return replace(found, note=f"what fits is not known: {error}")
+        return replace(found, note=f"what fits is unknown: {error}")
     config = EngineConfig()
     budget = MemoryBudget(max(0, memory - weight_bytes), share)
     try:
@@ -128,7 +128,7 @@ def _report(model: CachedModel, memory: int, share: float, tokens: int) -> Repor
 
 
 def _served_by(directory: Path) -> tuple[str, bool]:
-    """What would run it, and whether it is an encoder. ModelError: nothing would."""
+    """What would run the model, and whether it is an encoder. ModelError: nothing would."""
     from quire.models.config import read_config
     from quire.models.loader import check_servable, is_encoder
 
@@ -136,7 +136,7 @@ def _served_by(directory: Path) -> tuple[str, bool]:
 
 
 def _users(limits: EngineLimits, tokens: int | None) -> int:
-    """Conversations of that length that the pool holds, if so many may run."""
+    """How many conversations of that length the pool holds and the engine runs at once."""
     size = limits.block_size
     fitting = min(kv_group.seqs_that_fit(tokens, size) for kv_group in limits.kv_groups)
     return min(fitting, limits.max_num_seqs)
@@ -152,8 +152,8 @@ def _too_large(model: Report, memory: int) -> str:
 
 
 def _table(reports: list[Report], tokens: int) -> list[str]:
-    rows = [["model", "weights", "served by", "longest text", f"users of {tokens:,}",
-             "of the longest"]]  # fmt: skip
+    rows = [["model", "weights", "served by", "longest text", f"users at {tokens:,}",
+             "at the longest"]]  # fmt: skip
     rows += [
         [
             one.name,

@@ -1,4 +1,4 @@
-"""Flags of others: some ask for what is so anyway, and pass; others are written otherwise here."""
+"""Flags of other servers: those that change nothing here, and those that have another name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from quire.engine.config.neutral import COMMON, RARE
+from quire.engine.config.neutral import COMMON, RARE, Neutral
 
 logger = logging.getLogger(__name__)
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 _DRAFTS = "--speculative-config.num_speculative_tokens N"
 _DRAFT_MODEL = "--speculative-config.method draft --speculative-config.model NAME"
 _METHOD = "--speculative-config.method with auto, ngram, suffix or draft"
-_BY_ITSELF = "--speculative-config alone: how far drafts go is decided by what they turn out to be"
+_BY_ITSELF = "--speculative-config alone: the engine adapts how many tokens it drafts"
 INSTEAD: Mapping[str, str] = {
     "--override-pooler-config": "--pooler-config",
     **dict.fromkeys(("--speculative-model", "--spec-model"), _DRAFT_MODEL),  # vLLM's
@@ -37,28 +37,35 @@ INSTEAD: Mapping[str, str] = {
     **dict.fromkeys(("--draft", "--draft-n", "--draft-max"), _DRAFTS),
     **dict.fromkeys(("--draft-min", "--draft-n-min", "--draft-p-min"), _BY_ITSELF),
 }
-"""Flags of others that ask for what is told otherwise here, and what to write."""
+"""Flags of other servers that have another name here, and what to write."""
 
 
 def add_others_flags(parser: argparse.ArgumentParser) -> None:
-    """All of them that the parser does not have itself, and that can be given a value here."""
-    group = parser.add_argument_group("of vLLM", "They ask for what is so anyway.")
-    for neutral in (*COMMON, *RARE):
-        flag = f"--{neutral.name.replace('_', '-')}"
-        if not neutral.values or flag in INSTEAD:
-            continue
-        names: list[str] = [flag]
-        given: dict[str, Any] = {"metavar": "TEXT"}
+    """Flags of vLLM that the parser lacks, and that have a value which changes nothing here."""
+    usable = [one for one in (*COMMON, *RARE) if one.values and _flag(one) not in INSTEAD]
+    common = ", ".join(_flag(one) for one in usable if one in COMMON)
+    group = parser.add_argument_group(
+        "accepted as in vLLM",
+        f"They ask for what Quire does anyway; a line in the log says why. {common}, and "
+        f"{len(usable) - len(COMMON)} rarer ones.",
+    )
+    for neutral in usable:
+        names: list[str] = [_flag(neutral)]
+        given: dict[str, Any] = {"metavar": "VALUE"}
         if neutral.is_switch:
-            names, given = [flag, f"--no-{flag[2:]}"], {"nargs": 0}
-        help_text = neutral.why.replace("%", "%%") if neutral in COMMON else argparse.SUPPRESS
+            names, given = [names[0], f"--no-{names[0][2:]}"], {"nargs": 0}
         group.add_argument(
-            *names, action=_Note, const=neutral, default=argparse.SUPPRESS, help=help_text, **given
-        )
+            *names, action=_Note, const=neutral, default=argparse.SUPPRESS, help=argparse.SUPPRESS,
+            **given,
+        )  # fmt: skip
+
+
+def _flag(neutral: Neutral) -> str:
+    return f"--{neutral.name.replace('_', '-')}"
 
 
 class _Note(argparse.Action):
-    """Says why there is nothing to do."""
+    """Logs why a flag changes nothing."""
 
     def __call__(
         self,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-from collections.abc import Iterator, Sequence
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,22 +15,71 @@ from quire.core.errors import ConfigError
 from quire.tools.commands.others_flags import INSTEAD
 
 _MOST_CHARACTERS = 1 << 20  # of a file of flags
+_HELP_AT, _WIDEST = 28, 102  # columns: where help begins, and where it ends at most
+_MANY_FLAGS = 12  # more than this many are not listed in a usage
+
+
+class _Help(argparse.HelpFormatter):
+    """Help in lines that can be read, switches in one word, usage in one line."""
+
+    def __init__(self, prog: str) -> None:
+        columns = shutil.get_terminal_size().columns
+        super().__init__(prog, max_help_position=_HELP_AT, width=min(columns, _WIDEST) - 2)
+
+    def add_usage(
+        self, usage: str | None, actions: Iterable[argparse.Action], *others: Any, **more: Any
+    ) -> None:
+        actions = list(actions)
+        if usage is None and sum(bool(one.option_strings) for one in actions) > _MANY_FLAGS:
+            usage = _short_usage(self._prog, actions)
+        super().add_usage(usage, actions, *others, **more)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if action.nargs == argparse.PARSER:  # whose commands are indented further
+            self._action_max_length += 2
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Lines of a help text; flags in it stay whole."""
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = self._split_lines(text, width - len(indent))
+        return "\n".join(indent + line for line in lines)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """--[no-]warm-up, and -tp, --tensor-parallel-size N, in every version of Python."""
+        names = action.option_strings
+        if not names:
+            return super()._format_action_invocation(action)
+        if isinstance(action, argparse.BooleanOptionalAction):
+            return f"--[no-]{names[0][2:]}"
+        shown = ", ".join(sorted(names, key=len))
+        if action.nargs == 0:
+            return shown
+        return f"{shown} {self._format_args(action, action.dest.upper())}"
+
+
+def _short_usage(prog: str, actions: Iterable[argparse.Action]) -> str:
+    given = [one for one in actions if not one.option_strings and one.metavar]
+    names = [f"[{one.metavar}{' ...' * (one.nargs == '*')}]" for one in given]
+    return " ".join([prog, *names, "[flags]"])
 
 
 class Parser(argparse.ArgumentParser):
-    """Like argparse's, but for dashes and underscores, which are one, and for unknown flags."""
+    """Like argparse's, but dashes and underscores are the same, and unknown flags are explained."""
 
     reads_files = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **options})
+        super().__init__(*args, **{"allow_abbrev": False, "formatter_class": _Help, **options})
 
     def add_config_file(self) -> None:
         """Give it a flag for a file that holds others."""
         self.reads_files = True
         self.add_argument(
-            "--config", metavar="FILE", help="YAML file whose keys are flags; what is given here "
-            "counts before it",
+            "--config", metavar="FILE", help="YAML file whose keys are flags; flags that are "
+            "given on the command line win",
         )  # fmt: skip
 
     def parse_known_args(  # type: ignore[override]  # one overload of argparse's two is used
@@ -46,12 +97,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong below one line of usage: the flags would fill a screen."""
-        names = [action.metavar for action in self._get_positional_actions() if action.metavar]
-        usage = " ".join([self.prog, *(f"[{name}]" for name in names), "[flags]"])
+        usage = _short_usage(self.prog, self._actions)
         self.exit(2, f"usage: {usage} ({self.prog} --help lists them)\nquire: error: {message}\n")
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """None: argparse would take -t for -tp even where it is told to complete no flags."""
+        """None: argparse would take -t for -tp even with allow_abbrev off."""
         return []
 
     def _gathered(self, args: Sequence[str]) -> list[str]:
@@ -88,7 +138,7 @@ class Parser(argparse.ArgumentParser):
     # -- the file --------------------------------------------------------------------------
 
     def _from_file(self, args: Sequence[str]) -> list[str]:
-        """What the file says that is not said on the command line."""
+        """The file's flags that are not on the command line."""
         finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         finder.add_argument("--config")
         path = finder.parse_known_args(args)[0].config
@@ -113,7 +163,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _value(text: str) -> object:
-    """What JSON makes of it, or else the text."""
+    """The value of a text as JSON, or else the text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

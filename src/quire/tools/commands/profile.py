@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def profiled(engine: Engine | None, path: str | None) -> Iterator[None]:
-    """engine: None: it is a server's. ConfigError where nothing could be written."""
+    """Write a profile of the block to ``path``. ConfigError if it cannot be written.
+
+    engine: None: a server's, which only that server can profile.
+    """
     if path is None:
         yield
         return

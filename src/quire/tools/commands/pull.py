@@ -1,4 +1,4 @@
-"""``quire pull``: what is needed of a model on Hugging Face's hub, into the cache."""
+"""``quire pull``: downloads the files that Quire needs of a model on Hugging Face."""
 
 from __future__ import annotations
 
@@ -25,27 +25,31 @@ _SHOWN = 6  # files, the largest
 
 
 def add_pull(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="such as Qwen/Qwen2.5-0.5B-Instruct")
-    parser.add_argument("--revision", metavar="R", help="branch, tag or commit (default: main)")
+    parser.add_argument(
+        "name", metavar="NAME", help="model on Hugging Face, such as Qwen/Qwen2.5-0.5B-Instruct"
+    )
+    parser.add_argument(
+        "--revision", metavar="REVISION", help="branch, tag or commit (default: main)"
+    )
     add_download_dir(parser)
 
 
 def add_download_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--download-dir", metavar="DIR", help="where models are kept (default: Hugging Face's own "
+        "--download-dir", metavar="DIRECTORY", help="directory of models (default: Hugging Face's "
         "cache, which HF_HOME moves)",
     )  # fmt: skip
 
 
 def pull(arguments: argparse.Namespace) -> int:
-    """Download what is not here yet; the exit status."""
+    """Download the files that are missing; the exit status."""
     name, revision, directory = arguments.name, arguments.revision, arguments.download_dir
     if Path(name).is_dir():
         raise ModelError(f"{name} is a directory, which can be served as it is")
 
     from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
-    logging.getLogger().setLevel(logging.WARNING)  # the rest is every request that is made
+    logging.getLogger().setLevel(logging.WARNING)  # the rest logs every HTTP request
     disable_progress_bars()
     repository, wanted = split_file(name)
     if wanted is not None:
@@ -68,31 +72,31 @@ def pull(arguments: argparse.Namespace) -> int:
 def _check_weights(name: str, files: Sequence[RemoteFile]) -> None:
     if not any(file.name.endswith(".safetensors") for file in files):
         raise ModelError(
-            f"{name} has no safetensors files, so Quire cannot serve it; pickled weights (.bin, "
-            ".pt) are not read, and a GGUF file is pulled as NAME:FILE: look for another "
-            "repository of the same model"
+            f"{name} has no safetensors files, so Quire cannot serve it. Pickled weights (.bin, "
+            ".pt) are not read; a GGUF file is pulled as NAME:FILE. Look for another repository "
+            "of the same model"
         )
     if not any(file.name == "config.json" for file in files):
-        raise ModelError(f"{name} has no config.json, so it is no model that Quire can serve")
+        raise ModelError(f"{name} has no config.json, so Quire cannot serve it")
 
 
 def _check_space(directory: Path, needed: int) -> None:
-    """ModelError where the disk is too small, before a byte is written."""
+    """ModelError if the disk is too small, before a byte is written."""
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if needed > free:
         raise ModelError(
-            f"{size(needed)} are to be downloaded, but only {size(free)} are free in {directory}: "
+            f"the download takes {size(needed)}, but only {size(free)} are free in {directory}: "
             "make room or choose another --download-dir"
         )
 
 
 def _describe(name: str, files: Sequence[RemoteFile], missing: int) -> list[str]:
     total = sum(file.num_bytes for file in files)
-    todo = f"{size(missing)} to download" if missing else "all of it is here"
+    todo = f"{size(missing)} to download" if missing else "all downloaded"
     lines = [f"{name}: {len(files)} file{'s' * (len(files) > 1)}, {size(total)}, {todo}"]
     lines += [f"  {size(file.num_bytes):>10}  {file.name}" for file in files[:_SHOWN]]
     if len(files) > _SHOWN:
         rest = sum(file.num_bytes for file in files[_SHOWN:])
-        lines.append(f"  {size(rest):>10}  in {len(files) - _SHOWN} more")
+        lines.append(f"  {size(rest):>10}  in {len(files) - _SHOWN} more files")
     return lines

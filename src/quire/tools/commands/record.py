@@ -1,4 +1,4 @@
-"""``quire record``: what a running server's page shows, kept in a file."""
+"""``quire record``: records what a running server's page shows."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ _URL = "http://127.0.0.1:8000"
 
 
 def add_record(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", nargs="?", default=_URL, metavar="URL", help=f"server ({_URL})")
-    parser.add_argument("--out", required=True, metavar="FILE", help="where to write it")
-    add_flag(parser, "seconds", "float", MOST_SECONDS, "how long, 1 to 3600; Ctrl-C ends it before")
-    add_flag(
-        parser, "api_key", "str", None, "key that the server asks for (default: QUIRE_API_KEY, a "
-        "variable that other users of this machine do not see)",
-    )  # fmt: skip
-    add_flag(parser, "api_key_file", "str", None, "file with the key")
     parser.add_argument(
-        "--text", action="store_true", help="prompts and outputs too, of a server that shows them "
-        "(--dashboard-show-text); there are none without it",
+        "url", nargs="?", default=_URL, metavar="URL", help=f"server (default: {_URL})"
+    )
+    parser.add_argument("--out", required=True, metavar="FILE", help="file to write")
+    text = "length of the recording, 1 to 3600; Ctrl-C ends it earlier"
+    add_flag(parser, "seconds", "float", MOST_SECONDS, text, value="SECONDS")
+    add_flag(
+        parser, "api_key", "str", None, "API key of the server (default: the variable "
+        "QUIRE_API_KEY, which other users of this machine cannot see)", value="KEY",
+    )  # fmt: skip
+    add_flag(parser, "api_key_file", "str", None, "file with the key", value="FILE")
+    parser.add_argument(
+        "--text", action="store_true", help="record prompts and outputs too; the server must "
+        "show them (--dashboard-show-text)",
     )  # fmt: skip
 
 
 def record(arguments: argparse.Namespace) -> int:
-    """Record until it is full or somebody ends it: the file is whole then."""
+    """Record until the file is full or a signal ends it; either way the file is complete."""
     from quire.http.config.keys import gather_keys
     from quire.tools.recording.served import ServerRecording
 
@@ -46,14 +49,14 @@ def record(arguments: argparse.Namespace) -> int:
     path = Path(arguments.out)
     with stopped_by_signals() as stop:
         told = recording.run(path, arguments.seconds, stop, Once())
-    limit = " (all that a recording may hold)" if told.full == "bytes" else ""
+    limit = " (the most that a recording may hold)" if told.full == "bytes" else ""
     print(f"{path}: {seconds(told.seconds)}, {size(path.stat().st_size)}{limit}")
     return 0
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """Set by Ctrl-C, or by SIGTERM; a second one ends it as ever."""
+    """An event that Ctrl-C or SIGTERM sets; a second signal ends the process."""
     stop = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -71,7 +74,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 
 class Once:
-    """Says what is wrong, and the same thing not again."""
+    """Prints a problem once, however often it comes."""
 
     def __init__(self) -> None:
         self._said = ""

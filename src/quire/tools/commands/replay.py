@@ -1,4 +1,4 @@
-"""``quire replay``: the page over a recording. No engine, no model."""
+"""``quire replay``: shows a recording on the page, without an engine or a model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from quire.tools.commands.text import seconds
 
 
 def add_replay(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="that a page, record or simulate has made")
-    add_flag(parser, "port", "int", 8010, "of this machine alone, 0: any")
+    parser.add_argument("file", metavar="FILE", help="recording (quire record, or the page)")
+    text = "port on this machine, which others cannot reach; 0: any free port"
+    add_flag(parser, "port", "int", 8010, text, value="PORT")
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Serve it until somebody ends it. ConfigError if the file is not what it should be."""
+    """Serve it until a signal ends it. ConfigError if the file is not a recording."""
     import uvicorn
 
     from quire.http.guards.listening import bound

@@ -1,4 +1,4 @@
-"""``quire serve``: an engine behind OpenAI's HTTP API."""
+"""``quire serve``: serves an engine by OpenAI's HTTP API."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from types import FrameType
 from quire.core.errors import ConfigError
 from quire.engine.config import EngineConfig
 from quire.engine.streams import last_words
-from quire.http.config.names import check_names
+from quire.http.config.server import ServerConfig, check_together
 from quire.tools.commands.flags import (
-    add_engine_flags,
-    add_server_flags,
+    add_settings,
     help_of,
     options,
     server_config,
@@ -21,28 +20,27 @@ from quire.tools.commands.flags import (
 from quire.tools.commands.others_flags import add_others_flags
 from quire.tools.commands.parser import Parser
 
-_CLOSING = 15.0  # seconds that a server may take beside its shutdown_timeout
+_CLOSING = 15.0  # seconds that a server may take on top of its shutdown_timeout
 
 
 def add_serve(parser: Parser) -> None:
     parser.add_config_file()
     parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
     parser.add_argument(
-        "--headless", action="store_true", help="no server: the ranks of a machine beside the "
-        "first one (--node-rank)",
+        "--headless", action="store_true", help="start ranks on this machine, and no server; for "
+        "machines with a --node-rank above 0",
     )  # fmt: skip
-    add_engine_flags(parser)
-    add_server_flags(parser)
+    add_settings(parser, [EngineConfig, ServerConfig])
     add_others_flags(parser)
 
 
 def serve(arguments: argparse.Namespace) -> int:
     """Load the model and serve it until a signal ends it; the exit status."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # until the server has taken them over
+    for number in (signal.SIGINT, signal.SIGTERM):  # until the server handles them
         signal.signal(number, _leave)
-    # What the flags say is checked, and the port taken, before a model is loaded.
+    # Flags are checked and the port is bound before a model is loaded.
     config, engine_config = server_config(arguments), EngineConfig.create(options(arguments))
-    check_names(config, engine_config)
+    check_together(config, engine_config)
     if arguments.headless != bool(engine_config.node_rank):
         raise ConfigError("headless is for machines with a node_rank above 0, and only for them")
     if arguments.headless:
@@ -52,8 +50,7 @@ def serve(arguments: argparse.Namespace) -> int:
 
     from quire.http.guards.last_resort import LastResort
     from quire.http.guards.listening import bound
-    from quire.http.logs import set_format
-    from quire.http.serving import longest_end, run_server
+    from quire.http.serving import longest_end, run_server, set_format
 
     set_format(config.log_format)
     last_resort = LastResort(longest_end(config))
@@ -68,20 +65,20 @@ def serve(arguments: argparse.Namespace) -> int:
                 status = run_server(app, config, sockets, last_resort)
             finally:
                 engine.close()
-    except BaseException:  # the caller may live on
+    except BaseException:  # the caller may go on running
         last_resort.close()
         raise
     if app.state.service.engine.at_work:
-        # Python would wait for its threads, or take itself apart under them, and crash.
+        # Python would wait for its threads, or tear down under them, and crash.
         last_words()
         os._exit(status)
     return status
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Nothing is served yet that could be finished; this also ends process 1 of a container.
+    """End at once, as nothing is served yet; this also ends process 1 of a container.
 
-    At once: an exception would be dropped where the signal comes within a destructor.
+    An exception would be dropped if the signal comes within a destructor.
     """
     last_words()
     os._exit(128 + number)

@@ -1,4 +1,4 @@
-"""Figures as people read them, and tables with aligned columns."""
+"""Figures in units for people, and tables with aligned columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def size(num_bytes: float) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count, in words that do not."""
+    """Three significant digits, or all digits before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -33,7 +33,7 @@ def percent(share: float | None) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Lines of a table: the first column to the left, the others to the right."""
+    """The lines of a table: the first column left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *others in rows:

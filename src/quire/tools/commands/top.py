@@ -16,24 +16,29 @@ _ROWS = 500  # requests of each kind that are asked for
 
 
 def add_top(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", nargs="*", default=[_URL], metavar="URL", help=f"servers ({_URL})")
+    parser.add_argument(
+        "url", nargs="*", default=[_URL], metavar="URL", help=f"servers (default: {_URL})"
+    )
     add_flag(
-        parser, "api_key", "str", None, "key that the servers ask for (default: QUIRE_API_KEY, a "
-        "variable that other users of this machine do not see)",
+        parser, "api_key", "str", None, "API key of the servers (default: the variable "
+        "QUIRE_API_KEY, which other users of this machine cannot see)", value="KEY",
     )  # fmt: skip
-    add_flag(parser, "api_key_file", "str", None, "file with the key")
-    add_flag(parser, "interval", "float", 1.0, "seconds between two looks, 0.1 to 3600")
+    add_flag(parser, "api_key_file", "str", None, "file with the key", value="FILE")
+    text = "time between two updates, 0.1 to 3600"
+    add_flag(parser, "interval", "float", 1.0, text, value="SECONDS")
     parser.add_argument(
-        "--sort", choices=_SORTS, default="line", help="order of requests (%(default)s)"
+        "--sort", choices=_SORTS, default="line", help="order of requests (default: %(default)s)"
     )
     parser.add_argument(
-        "--once", action="store_true", help="look once and print; so too where this is no terminal"
+        "--once", action="store_true", help="print once and end; also if this is no terminal"
     )
-    parser.add_argument("--json", action="store_true", help="print what the servers say, once")
+    parser.add_argument(
+        "--json", action="store_true", help="print what servers answer as JSON, once"
+    )
 
 
 def top(arguments: argparse.Namespace) -> int:
-    """Look until the person leaves, or once; the exit status is 1 if a server did not answer."""
+    """Show servers until the user quits, or once; exit status 1: a server did not answer."""
     from rich.console import Console
 
     from quire.http.config.keys import gather_keys

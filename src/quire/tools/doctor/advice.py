@@ -22,7 +22,7 @@ class Advice(NamedTuple):
 
 
 def advise(facts: Facts) -> list[Advice]:
-    """What matters most comes first."""
+    """Advice, the most important first."""
     return [*_kernels(facts), *_gpus(facts), *_cores(facts), *_memory(facts), *_limits(facts)]
 
 

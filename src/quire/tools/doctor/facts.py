@@ -25,7 +25,9 @@ _VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_PROC_
 
 @dataclass(frozen=True)
 class Facts:
-    """What speed depends on here. Bytes, and bytes a second; None: not known, or no limit."""
+    """The facts of this machine that decide speed. Bytes, and bytes per second; None: unknown, or
+    no limit.
+    """
 
     versions: str
     processor: str

@@ -26,7 +26,7 @@ def huge_pages(system: Path = SYSTEM) -> str | None:
 
 
 def governor(system: Path = SYSTEM) -> str | None:
-    """What decides the processor's frequency."""
+    """The policy for the processor's frequency."""
     return _text(system / "devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 

@@ -82,7 +82,7 @@ class Writer:
         self.close()
 
     def state(self, state: Mapping[str, Any]) -> None:
-        """As /v1/quire/state tells it. All until then can be read even if no more comes."""
+        """Write a state of /v1/quire/state. All lines so far can be read even if no more comes."""
         model = name_of(str(state["model"]))
         self._add(state["time"], "state", {**state, "model": model})
         with self._told():
@@ -93,13 +93,14 @@ class Writer:
         self._add(time, "blocks", base64.b64encode(frame).decode())
 
     def decisions(self, time: float, decisions: Sequence[Mapping[str, Any]]) -> None:
-        """Those that are new."""
+        """Write the decisions that are new."""
         if decisions:
             self._add(time, "decisions", decisions)
 
     def story(self, time: float, story: Mapping[str, Any]) -> None:
-        """Of one request, as /v1/quire/requests/{id} tells it, but for its decisions, which are
-        in lines of their own."""
+        """Write a request as in /v1/quire/requests/{id}, without its decisions, which have lines of
+        their own.
+        """
         if not self._header.text:
             story = {**story, **dict.fromkeys(_TEXTS)}
         self._add(time, "story", {**story, "decisions": []})
@@ -139,7 +140,7 @@ class Writer:
 
 
 def name_of(model: str) -> str:
-    """What a recording calls a model: of a path its last part, since it goes to others."""
+    """A model's name in a recording: of a path its last part, since recordings are passed on."""
     if _PATH.match(model):
         return re.split(r"[/\\]", model.rstrip("/\\"))[-1] or "model"
     return model

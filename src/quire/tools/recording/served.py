@@ -42,7 +42,7 @@ class ServerRecording:
     def run(
         self, path: Path, seconds: float, stop: threading.Event, say: Callable[[str], None]
     ) -> Writer:
-        """Record until it is full, or somebody says stop."""
+        """Record until the file is full, or ``stop`` is set."""
         first = self._ask("/v1/quire/state")
         header = RecordingHeader(
             "server", first["model"], first["time"], first["version"], self._text
@@ -87,7 +87,7 @@ class ServerRecording:
                 writer.blocks(*self._frames.get(timeout=min(left, _HASTE)))
 
     def _watch(self, stop: threading.Event, say: Callable[[str], None]) -> None:
-        """In a thread of its own: what is waited for while nothing changes."""
+        """Watch the server from a thread of its own, which waits while nothing changes."""
         while not stop.is_set():
             try:
                 for frame in self._frames_told():

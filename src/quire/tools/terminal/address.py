@@ -83,6 +83,6 @@ def _refusal(status: int, text: str) -> RequestError | EngineError | ConfigError
 
 
 def error_message(value: dict[str, Any]) -> str:
-    """Of a body in OpenAI's shape."""
+    """The message in an error body of OpenAI's form."""
     error = value["error"]
     return str(error["message"] if isinstance(error, dict) else error)

@@ -27,7 +27,7 @@ class Chat:
         self._commands = Commands(self.conversation, self.params, screen)
 
     def run(self) -> None:
-        """Until the input ends or a command ends it."""
+        """Chat until the input ends or a command ends it."""
         for text in self._inputs():
             command = self._commands.find(text)
             if command is None:
@@ -107,7 +107,7 @@ class Chat:
         return ending
 
     def _tell(self, ending: Ending, dropped: int) -> None:
-        """What there is to say about an answer."""
+        """Print the figures of an answer."""
         longest = self._model.max_model_len
         used = ending.prompt_tokens + ending.output_tokens
         if dropped:

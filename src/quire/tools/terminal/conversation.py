@@ -13,7 +13,7 @@ Message = dict[str, str]
 
 @dataclass
 class ChatTurn:
-    """What a person said, and the answer; None: there is none yet."""
+    """What the user said, and the answer; None: there is none yet."""
 
     said: str
     answer: str | None = None
@@ -28,7 +28,7 @@ class ChatHistory:
     _saved_to: set[Path] = field(default_factory=set)
 
     def messages(self) -> list[Message]:
-        """As a chat template and OpenAI's API take them."""
+        """The messages for a chat template or OpenAI's API."""
         found = [{"role": "system", "content": self.system}] if self.system else []
         for turn in self.turns:
             found.append({"role": "user", "content": turn.said})
@@ -44,11 +44,10 @@ class ChatHistory:
         return True
 
     def save(self, path: Path) -> None:
-        """As JSON messages if the name ends so, else as Markdown.
+        """Save as JSON messages if the name ends so, else as Markdown.
 
         Raises:
-            ConfigError: it cannot be written, or there is a file that this conversation did not
-                write.
+            ConfigError: it cannot be written, or the file exists and is not from this conversation.
         """
         if path.exists() and path not in self._saved_to:
             raise ConfigError(f"{path} exists already: choose another name")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from quire.text.dialect import (
     ContentPiece,
     Event,
+    EventParser,
     OutputParser,
-    Parser,
     ReasoningPiece,
     dialect_of,
     marks_of,
@@ -57,7 +57,7 @@ class LocalModel:
     def _prompt(self, messages: Sequence[Message]) -> str:
         return self._tokenizer.apply_chat_template(messages, {})
 
-    def _parser(self, opening: str, said: str) -> Parser:
+    def _parser(self, opening: str, said: str) -> EventParser:
         """Tells reasoning from the answer, which the prompt may have begun."""
         if self._dialect is not None and self._dialect.parser is not None:
             return self._dialect.parser(None, opening + said)

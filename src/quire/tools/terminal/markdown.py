@@ -13,7 +13,7 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")  # as Markdown has them; str.splitlines k
 
 
 class _PlainHeading(Heading):
-    """To the left, without a frame."""
+    """A heading on the left, without a frame."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         text = self.text

@@ -59,7 +59,7 @@ class RemoteModel:
         yield Piece(ending=Ending(finish_reason, *tokens))
 
     def _card(self, name: str | None) -> dict[str, Any]:
-        """What the server says about its model."""
+        """The server's facts about its model."""
         with self._address.send("GET", "/v1/models") as reply:
             text = reply.read()
         try:

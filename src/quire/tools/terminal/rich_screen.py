@@ -109,7 +109,7 @@ class _GrowingAnswer:
         self.live.update(self._tail(), refresh=True)
 
     def finish(self) -> None:
-        """What has not been printed yet."""
+        """Print what has not been printed yet."""
         self.live.update(Text(), refresh=True)
         if self._reasoning.strip():
             self._print(Text(self._reasoning.strip(), "dim italic"))
@@ -142,7 +142,7 @@ class _GrowingAnswer:
         return lines[written[0] : written[-1] + 1] if written else []
 
     def _tail(self) -> RenderableType:
-        """As many of the last lines of the block that grows as the terminal has."""
+        """The last lines of the growing block that fit in the terminal."""
         growing: RenderableType = Text(self._reasoning.strip() or "…", "dim italic")
         if self._text:
             growing = self._rendered(self._text)
@@ -171,7 +171,7 @@ def _bindings() -> KeyBindings:
 
 
 def _history() -> History:
-    """In the file where state is kept; nowhere if that cannot be written."""
+    """The input history, in the file where state is kept; in none if that cannot be written."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
     file = state / "quire" / "chat_history"
     with suppress(OSError):

@@ -37,7 +37,7 @@ class Screen(Protocol):
 
 
 class PlainScreen:
-    """For pipes and files: answers alone go to standard output, as they come."""
+    """Output to pipes and files: only answers go to standard output, as they come."""
 
     keys: Mapping[str, str] = {QUOTES: "before and after a message of several lines"}
 

@@ -22,7 +22,7 @@ _KEYS = "q quits  s sorts by {next} (now {sort})  p {pause}"
 
 
 class Servers:
-    """Those that are looked at, asked all at once."""
+    """The servers to look at, all at once."""
 
     def __init__(self, urls: Sequence[str], api_key: str | None, limit: int) -> None:
         self._addresses = [Address(url, api_key, _PATIENCE) for url in urls]
@@ -41,9 +41,9 @@ class Servers:
 
 
 class Top:
-    """Looks again and again until it is told to end.
+    """Shows the servers again and again, until a key ends it.
 
-    interval: seconds between two looks.
+    interval: seconds between two updates.
     """
 
     def __init__(self, servers: Servers, sort: str, interval: float) -> None:
@@ -103,6 +103,6 @@ def _single_keys() -> Iterator[None]:
 
 
 def _key(seconds: float) -> str:
-    """The next one, or nothing within so many seconds."""
+    """The next key, or nothing within this many seconds."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
     return sys.stdin.read(1) or "q" if ready else ""

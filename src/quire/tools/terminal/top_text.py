@@ -35,7 +35,7 @@ SORTS: Mapping[str, Callable[[Row], Any]] = {
 
 @dataclass(frozen=True)
 class View:
-    """A server as it was when it was asked last: its state, or why there is none."""
+    """A server as of the last update: its state, or why there is none."""
 
     url: str
     state: State | None = None
@@ -45,7 +45,7 @@ class View:
 def page(
     views: Sequence[View], width: int, height: int | None, sort: str, keys: str = ""
 ) -> RenderableType:
-    """All of them in so many lines; None: as many as it takes."""
+    """All servers in this many lines; None: as many as they take."""
     heads = [_head(view, width) for view in views]
     parts: list[RenderableType] = [line for head in heads for line in head]
     room = None if height is None else height - len(parts) - bool(keys)
@@ -56,7 +56,7 @@ def page(
 
 
 def printed(views: Sequence[View], console: Console, sort: str) -> None:
-    """The same once, for whoever reads it later."""
+    """Print the servers once."""
     console.print(page(views, console.width, None, sort))
 
 
@@ -113,7 +113,7 @@ def _pace(state: State, width: int) -> Text:
 
 
 def _longest(where: Mapping[str, float]) -> str:
-    """What a step spends most of its time on."""
+    """The part of a step that takes most time."""
     seconds = {name: value for name, value in where.items() if name != "steps"}
     name = max(seconds, key=seconds.__getitem__)
     return f"{name} {_percent(seconds[name] / max(1e-9, sum(seconds.values())))} of a step"

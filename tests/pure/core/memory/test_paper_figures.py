@@ -43,6 +43,7 @@ def test_figure_8_parallel_samples_copy_the_shared_last_block_once() -> None:
     admit(allocator, 0, 7)
     allocator.fork(0, 1)
     assert blocks(allocator, 0) == blocks(allocator, 1) == (0, 1)
+    assert allocator.blocks_to_append({0: 1, 1: 1}) == 1
     assert allocator.append({0: 1, 1: 1}) == [BlockMove(MoveKind.COPY, 1, 2)]
     # The first writer copies; the last owner writes in place.
     assert blocks(allocator, 0) == (0, 2)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import ModelError
-from quire.models.shape import Fields, ModelShape, StoredWeights, read_shape, read_stored
+from quire.models.shape import ConfigFields, ModelShape, StoredWeights, read_shape, read_stored
 
 GROUP_0 = {
     "targets": ["Linear"],
@@ -34,7 +34,7 @@ def weights(**changes: Any) -> dict[str, Any]:
 
 
 def read(config: dict[str, Any]) -> StoredWeights:
-    return read_stored(Fields(config, "config.json: quantization_config"))
+    return read_stored(ConfigFields(config, "config.json: quantization_config"))
 
 
 @pytest.mark.parametrize(

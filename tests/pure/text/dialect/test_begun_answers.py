@@ -13,7 +13,7 @@ from references.packages import Unreachable, published_templates
 from quire.core.errors import RequestError
 from quire.text.begun import Begun, begun_in
 from quire.text.chat_template import ChatTemplate
-from quire.text.dialect import REASONING, Marks, OutputParser, Reply, Standing, harmony, marks_of
+from quire.text.dialect import REASONING, Marks, OutputParser, ParserState, Reply, harmony, marks_of
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 THINK = Marks("<think>", "</think>")
@@ -38,7 +38,7 @@ def standing(
     messages: Sequence[Mapping[str, Any]],
     variables: Mapping[str, Any] | None = None,
     marks: Marks = THINK,
-) -> Standing:
+) -> ParserState:
     return marks.standing(*begun(template, messages, variables, marks))
 
 
@@ -128,13 +128,13 @@ def test_a_thought_of_any_length_is_gone_on_with(
     for name, (template, marks) in published.items():
         fields = {"reasoning_content": thought, "reasoning": thought}
         for last, expected in (
-            ({"content": f"{marks.start}{thought}"}, Standing(True, True)),
-            ({"content": f"{marks.start}\n{thought}"}, Standing(True, True)),
-            ({"content": f"{marks.start}\n"}, Standing(True)),
-            ({"content": f"{marks.start}{thought}{marks.end}Well,"}, Standing(False, True)),
-            ({"content": "Well,", **fields}, Standing(False, True)),
-            ({"content": "Well,"}, Standing(False, True)),
-            ({"content": f"The tag {marks.start} is"}, Standing(False, True)),
+            ({"content": f"{marks.start}{thought}"}, ParserState(True, True)),
+            ({"content": f"{marks.start}\n{thought}"}, ParserState(True, True)),
+            ({"content": f"{marks.start}\n"}, ParserState(True)),
+            ({"content": f"{marks.start}{thought}{marks.end}Well,"}, ParserState(False, True)),
+            ({"content": "Well,", **fields}, ParserState(False, True)),
+            ({"content": "Well,"}, ParserState(False, True)),
+            ({"content": f"The tag {marks.start} is"}, ParserState(False, True)),
         ):
             messages = [
                 {"role": "user", "content": f"What is {marks.end}{marks.start}?"},
@@ -148,7 +148,7 @@ def test_a_thought_of_any_length_is_gone_on_with(
                 continue
             if name == "NVIDIA-Nemotron-Nano-v2" and not expected.reasons:
                 # It opens the reasoning of a last message whatever that says.
-                expected = Standing(marks.end not in last["content"], True)
+                expected = ParserState(marks.end not in last["content"], True)
             assert found == expected, (name, last, prompt[-200:])
             asked += 1
     assert asked > 200
@@ -260,9 +260,9 @@ def test_a_template_s_own_way_with_a_thought_is_seen() -> None:
     last = {"role": "assistant", "content": "<think>Hm.</think>Well"}
     header = "{{ messages[0].content }}<|assistant|>"
     for source, content, expected in (
-        (dropping, "<think>Hm.</think>Well", Standing(False, True)),
-        (moving, " <think>Hm. So", Standing(True, True)),
-        (moving, "Hm. So", Standing(True, True)),
+        (dropping, "<think>Hm.</think>Well", ParserState(False, True)),
+        (moving, " <think>Hm. So", ParserState(True, True)),
+        (moving, "Hm. So", ParserState(True, True)),
     ):
         messages = [*HELLO, {**last, "content": content}]
         assert standing(ChatTemplate(header + source, {}), messages, CONTINUE) == expected
@@ -300,16 +300,16 @@ def test_where_an_answer_stands(
 @pytest.mark.parametrize(
     ("at", "text", "reasoning", "content"),
     [
-        (Standing(), " <think> Hm. </think> Hi", "Hm.", "Hi"),
-        (Standing(True), "\nHm. </think> Hi", "Hm.", "Hi"),
-        (Standing(True, True), " and so.</think> Hi", " and so.", "Hi"),
-        (Standing(True, True), "<think> is a tag.</think> Hi", "<think> is a tag.", "Hi"),
-        (Standing(False, True), " <think> is a tag.</think> Hi", "",
+        (ParserState(), " <think> Hm. </think> Hi", "Hm.", "Hi"),
+        (ParserState(True), "\nHm. </think> Hi", "Hm.", "Hi"),
+        (ParserState(True, True), " and so.</think> Hi", " and so.", "Hi"),
+        (ParserState(True, True), "<think> is a tag.</think> Hi", "<think> is a tag.", "Hi"),
+        (ParserState(False, True), " <think> is a tag.</think> Hi", "",
          " <think> is a tag.</think> Hi"),
     ],
 )  # fmt: skip
 def test_a_text_is_read_from_where_it_stands(
-    at: Standing, text: str, reasoning: str, content: str
+    at: ParserState, text: str, reasoning: str, content: str
 ) -> None:
     reply = Reply.of(OutputParser(marks=THINK, standing=at).parse(text))
     assert (reply.reasoning, reply.content) == (reasoning, content)

@@ -15,8 +15,8 @@ from quire.text.dialect import (
     CallEnded,
     ContentPiece,
     OutputParser,
+    ParserState,
     Reply,
-    Standing,
     dialect_of,
     marks_of,
 )
@@ -38,7 +38,9 @@ THINK = REASONING["qwen3"]
 
 
 def parse(name: str, text: str, *, reasons: bool = False, marks: bool = False) -> Reply:
-    parser = OutputParser(DIALECTS[name].form, TOOLS, THINK if marks else None, Standing(reasons))
+    parser = OutputParser(
+        DIALECTS[name].form, TOOLS, THINK if marks else None, ParserState(reasons)
+    )
     return Reply.of(parser.parse(text))
 
 

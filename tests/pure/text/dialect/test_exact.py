@@ -9,7 +9,7 @@ import pytest
 
 from quire.core.errors import RequestError
 from quire.text.dialect import DIALECTS
-from quire.text.dialect.grammar import Rules, Wanted
+from quire.text.dialect.grammar import GrammarRules, Wanted
 from quire.text.dialect.notation import Notation
 from support.grammars import allows, backend, compiled, tokens_of
 
@@ -69,7 +69,7 @@ def test_a_tool_s_texts_are_no_marks_where_marks_are_tokens(quoted: bool) -> Non
         "properties": {"x": {"enum": ["<|end|>", {"x": ["a", 5]}, ID]}},
         "required": ["x"],
     }
-    rules = Rules(marked, "<[*]>")
+    rules = GrammarRules(marked, "<[*]>")
     start = notation.arguments(rules, schema)
     made = compiled(grammar="\n".join([f"start: {start}", *rules.lines]))
 

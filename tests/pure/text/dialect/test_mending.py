@@ -16,8 +16,8 @@ from quire.text.dialect import (
     CallBegun,
     CallEnded,
     Event,
+    EventParser,
     OutputParser,
-    Parser,
     Reply,
 )
 from quire.text.dialect.mending import MOST_LEVELS, mended
@@ -81,7 +81,7 @@ CALLS = {
 }
 
 
-def made(name: str) -> Parser:
+def made(name: str) -> EventParser:
     dialect = DIALECTS[name]
     return dialect.parser(TOOLS) if dialect.parser else OutputParser(dialect.form, TOOLS)
 

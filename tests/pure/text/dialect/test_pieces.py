@@ -13,10 +13,10 @@ from quire.text.dialect import (
     CallBegun,
     CallEnded,
     Event,
+    EventParser,
     OutputParser,
-    Parser,
+    ParserState,
     Reply,
-    Standing,
 )
 
 TOOLS = {"f": {"properties": {"n": {"type": "integer"}, "l": {"type": "array"}}}, "g": {}}
@@ -63,7 +63,7 @@ def cases(draw: st.DrawFn) -> tuple[str, str, list[int]]:
     return name, text, sorted({0, *cuts, len(text)})
 
 
-def run(parser: Parser, pieces: list[str]) -> list[Event]:
+def run(parser: EventParser, pieces: list[str]) -> list[Event]:
     events = [event for piece in pieces for event in parser.push(piece)]
     return events + parser.finish()
 
@@ -78,7 +78,7 @@ def test_the_pieces_add_up_to_the_whole(
 
     def parser() -> OutputParser:
         return OutputParser(
-            DIALECTS[name].form, TOOLS, marks, standing=Standing(thinks and reasons)
+            DIALECTS[name].form, TOOLS, marks, standing=ParserState(thinks and reasons)
         )
 
     whole = run(parser(), [text])

@@ -15,7 +15,7 @@ from quire.http.config.server import ServerConfig
 from quire.text.begun import Begun
 from quire.text.chat_template import ChatTemplate
 from quire.text.detokenizer import Detokenizer
-from quire.text.dialect import DIALECTS, REASONING, Reply, Standing, literal
+from quire.text.dialect import DIALECTS, REASONING, ParserState, Reply, literal
 from quire.text.tokenizer import JsonTokenizer
 
 DEMO = Path(quire.__file__).parent / "models/demo" / "tokenizer.json"
@@ -64,23 +64,23 @@ def test_tokens_of_reasoning_are_counted_where_marks_are_tokens() -> None:
     spaces = made.encode("\n \n" * 9, add_special_tokens=False)
     assert len(spaces) > 4
     for before, at in (
-        ([start], Standing()),
-        ([*spaces, start], Standing()),
-        ([], Standing(True)),
-        ([start], Standing(True)),
-        ([], Standing(True, True)),
+        ([start], ParserState()),
+        ([*spaces, start], ParserState()),
+        ([], ParserState(True)),
+        ([start], ParserState(True)),
+        ([], ParserState(True, True)),
     ):
         for after in ([end, *thought], [end, start, *thought], []):
             ids = [*before, *thought, *after]
             assert speech.reasoning_tokens(ids, at) == len(thought)
-    assert speech.reasoning_tokens([start, *thought], Standing(True, True)) == len(thought) + 1
+    assert speech.reasoning_tokens([start, *thought], ParserState(True, True)) == len(thought) + 1
     for ids, at in (
-        (thought, Standing()),
-        ([*thought[:1], start, *thought, end], Standing()),
-        ([start, *thought, end], Standing(False, True)),
+        (thought, ParserState()),
+        ([*thought[:1], start, *thought, end], ParserState()),
+        ([start, *thought, end], ParserState(False, True)),
     ):
         assert speech.reasoning_tokens(ids, at) == 0
-    assert Speech.of(tokenizer(), ServerConfig()).reasoning_tokens([1], Standing(True)) is None
+    assert Speech.of(tokenizer(), ServerConfig()).reasoning_tokens([1], ParserState(True)) is None
 
 
 def test_settings_come_before_what_the_template_tells() -> None:

@@ -1,4 +1,4 @@
-"""A server asked over HTTP: what it is, and answers with the times of their tokens."""
+"""Requests to a server over HTTP: its facts, and answers with the times of their tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quire_lab.calibration.client.probes import Stream
 
 _PATIENCE = 10.0  # seconds, for facts
 _LONGEST = 120.0  # of an answer
-_TOKENS = (10, 1000)  # ids that any vocabulary has, beyond the special ones
+_TOKENS = (10, 1000)  # ids that any vocabulary has, above the special ones
 _CACHE = re.compile(r"^\w+:cache_config_info\{(.*)\}", re.M)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _AT_ONCE = 1.5  # tokens of an event, in the mean, from which on steps cannot be told apart
@@ -38,7 +38,7 @@ class Target(NamedTuple):
 
 
 class ServerFacts(NamedTuple):
-    """What a server tells of itself; None: it does not."""
+    """The facts that a server reports; None: it does not."""
 
     model: str
     max_model_len: int | None
@@ -47,11 +47,11 @@ class ServerFacts(NamedTuple):
 
 
 class Refused(Exception):
-    """It does not take requests of this form."""
+    """The server does not accept requests of this form."""
 
 
 def look_at(target: Target) -> ServerFacts:
-    """ConfigError if nothing is there, it lets nobody in, or has no such model."""
+    """The facts of a server. ConfigError: none is there, it needs a key, or lacks the model."""
     try:
         return asyncio.run(_facts(target))
     except (OSError, EOFError, asyncio.TimeoutError, KeyError, TypeError, ValueError) as error:
@@ -83,7 +83,7 @@ async def _facts(target: Target) -> ServerFacts:
 
 
 def cache_config(metrics: str) -> dict[str, str]:
-    """What /metrics tells of the KV pool, here as at vLLM's."""
+    """The facts about the KV pool in /metrics, here as in vLLM's."""
     found = _CACHE.search(metrics)
     return {} if found is None else dict(_LABEL.findall(found[1]))
 
@@ -99,7 +99,7 @@ class TimedServer:
         self._target = target
         self._client = HttpClient(target.url, target.api_key)
         self._model = model
-        self._random = Random(time.time_ns())  # nobody has asked this before: no prefix is cached
+        self._random = Random(time.time_ns())  # new prompts: no prefix is cached
         self._forms = [*_FORMS]
 
     async def ask(
@@ -200,7 +200,7 @@ def _says(choice: Mapping[str, Any]) -> bool:
 
 
 class RequestForm(NamedTuple):
-    """A way to ask for an answer to a prompt of so many tokens."""
+    """A form of request for the answer to a prompt of some number of tokens."""
 
     path: str
     body: Callable[[Random, int], dict[str, Any]]

@@ -1,8 +1,8 @@
-"""What a server is asked, and which steps lie between what its client sees.
+"""The requests that a server gets, and the steps between the tokens that its client sees.
 
-A client sees no steps. But while nobody else is served, it knows them: a prompt alone is computed
-in chunks of max_num_batched_tokens until its first token comes; of requests that all decode, each
-gets a token a step; and if one more comes, its prompt is computed beside them.
+A client sees no steps. But while no other client is served, it can infer them: a prompt alone is
+computed in chunks of max_num_batched_tokens until its first token comes; of requests that all
+decode, each gets a token per step; and if one more comes, its prompt is computed beside them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Room(NamedTuple):
 class ClientProbe:
     """``users`` with prompts of one length at once; then perhaps one more, while they decode.
 
-    newcomer: tokens of that one's prompt; 0: nobody comes.
+    newcomer: tokens of the additional prompt; 0: none comes.
     """
 
     users: int
@@ -56,7 +56,7 @@ class ClientProbe:
 
     @property
     def output_tokens(self) -> int:
-        """Of each user. Alone, a prompt is all that counts."""
+        """Output tokens of each user. For a prompt alone, only the prompt matters."""
         return 2 if self.alone else _OUTPUT * (2 if self.newcomer else 1)
 
     @property
@@ -71,7 +71,7 @@ class ClientProbe:
 
 
 def plan(room: Room) -> list[ClientProbe]:
-    """From small to large, as far as there is room."""
+    """The probes, from small to large, as far as there is room."""
 
     def fits(users: int, tokens: int) -> bool:
         tokens += 2 * _OUTPUT
@@ -109,9 +109,9 @@ def timings(probe: ClientProbe, streams: Sequence[Stream], room: Room) -> list[T
 
 
 def typical(timings: Sequence[Timing]) -> Timing:
-    """Of the same probe, the one in the middle, by the step.
+    """The median of one probe's results, by time per step.
 
-    A network holds tokens up and then brings many at once, so that the quickest is no better.
+    A network delays tokens and then delivers many at once, so that the fastest is no better.
     """
     ordered = sorted(timings, key=lambda one: one.seconds / len(one.works))
     return ordered[(len(ordered) - 1) // 2]
@@ -131,7 +131,7 @@ def prefill(tokens: int, budget: int, seqs: int = 0, context: int = 0) -> Iterat
 
 
 def _decoding(users: Sequence[Stream]) -> list[Timing]:
-    """Of the one whose first token came last: from that until somebody has his last."""
+    """The decode steps from the last first token of any user to the first user's last token."""
     one = max(users, key=lambda user: user.times[0])
     last = min(user.times[-1] for user in users) + _slack(one)
     steps = sum(time <= last for time in one.times) - 1
@@ -144,7 +144,9 @@ def _decoding(users: Sequence[Stream]) -> list[Timing]:
 
 
 def _joined(users: Sequence[Stream], newcomer: Stream, room: Room) -> list[Timing]:
-    """Of one user: from his last token before the newcomer came until the one with its first."""
+    """The steps of one user, from its last token before the newcomer came until the newcomer's
+    first.
+    """
     one, count = users[0], len(users)
     first = sum(time <= newcomer.sent for time in one.times) - 1
     last = sum(time < newcomer.times[0] - _slack(one) for time in one.times)

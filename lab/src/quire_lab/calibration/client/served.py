@@ -36,10 +36,10 @@ def calibrate_server(
     time_limit: float,
     progress: Callable[[str], None],
 ) -> Calibration:
-    """Ask, as long as ``time_limit`` allows, and fit.
+    """Send probes for up to ``time_limit`` seconds, and fit.
 
     Raises:
-        ConfigError: what is wrong with the server, or too little could be measured.
+        ConfigError: the server does not work, or too little could be measured.
     """
     if not 1 <= time_limit <= _MOST_SECONDS:
         raise ConfigError(f"time_limit must be from 1 to 86,400 seconds, got {time_limit:g}")
@@ -66,7 +66,7 @@ def calibrate_server(
 async def _measure(
     server: TimedServer, room: Room, time_limit: float, progress: Callable[[str], None]
 ) -> list[Timing]:
-    """In the order of probes, of each what it took as a rule."""
+    """The typical result of each probe, in their order."""
     probes, end = plan(room), time.monotonic() + time_limit
     if not probes:
         raise ConfigError("the model's length or the KV pool is too small to calibrate with")
@@ -136,8 +136,9 @@ def _most_tokens(timing: Timing) -> int:
 
 
 def _knots(measured: Sequence[Timing]) -> tuple[int, ...]:
-    """Numbers of tokens that steps had, well apart. Beyond the last but one the line is straight,
-    for whole prompts cannot tell what bends there: products, or attention's squares."""
+    """Numbers of tokens in steps, well apart. After the last but one the line is straight, for
+    whole prompts cannot show what bends there: products, or the squares of attention.
+    """
     seen = sorted({work.num_tokens for one in measured for work in one.works})
     most = seen[-1]
     knots = [seen[0]]

@@ -33,7 +33,7 @@ class Machine:
     step_seconds: a step's fixed cost: launches, scheduling, sampling.
     block_tokens: what finding a block of keys costs, in tokens that could be read meanwhile.
     is_cpu: others use its memory too, so that a pool takes less of it by default.
-    price_per_hour: as its user says; nobody else does.
+    price_per_hour: the user's; Quire knows no prices.
     """
 
     name: str

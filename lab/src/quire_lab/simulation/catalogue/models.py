@@ -11,12 +11,12 @@ from pathlib import Path
 from quire.core.errors import ModelError
 from quire.models.demo import DEMO_MODEL
 from quire.models.files import read_json
-from quire.models.shape import Fields, ModelShape, read_shape, shape_of
+from quire.models.shape import ConfigFields, ModelShape, read_shape, shape_of
 
 _ENTRIES = read_json(Path(__file__).with_name("models.json"))
 
 MODELS: Mapping[str, ModelShape] = {
-    entry["name"]: shape_of(entry["name"], Fields(entry["config"], entry["name"]))
+    entry["name"]: shape_of(entry["name"], ConfigFields(entry["config"], entry["name"]))
     for entry in _ENTRIES
 }
 

@@ -30,7 +30,7 @@ class Ask:
 
 
 class PrefillAsker:
-    """What a replica that answers knows of those who prefill, in one of its lives."""
+    """What a replica that answers knows of prefill replicas, in one of its lives."""
 
     def __init__(self, most_local: int, router: Router) -> None:
         self.pairing = Pairing(most_local)
@@ -38,12 +38,12 @@ class PrefillAsker:
 
 
 class Asking:
-    """Between those who answer and those who prefill.
+    """Requests of replicas that answer to prefill replicas.
 
-    most_local: new tokens of a prompt that are computed where it is answered, at most.
-    able: who prefills now.
-    give: let a replica have a request, which computes what it lacks. send: blocks, from who has
-    computed them to who has asked.
+    most_local: uncached tokens of a prompt up to which it is computed where it is answered.
+    able: the prefill replicas that serve now.
+    give: sends a request to a replica, which computes what it lacks.
+    send: sends blocks from the replica that computed them to the one that answers.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Asking:
         self._able, self._give, self._send = able, give, send
         self._askers: dict[str, PrefillAsker] = {}  # by name, which is another in each life
         self._choices: dict[int, Router] = {}  # by number of a prompt under way: whose choice
-        self._unheard: list[Ask] = []  # since nobody prefills
+        self._unheard: list[Ask] = []  # since no prefill replica serves
 
     @property
     def has_work(self) -> bool:
@@ -93,7 +93,7 @@ class Asking:
         return True
 
     def ask_again(self) -> None:
-        """Somebody prefills now."""
+        """Continue, since a prefill replica serves now."""
         unheard, self._unheard = self._unheard, []
         for ask in unheard:
             if ask.stands:
@@ -107,11 +107,11 @@ class Asking:
         self._askers[ask.target.name].pairing.answered()
         if able:
             self._send(flight, source, ask.target, ask.names, now)
-        else:  # between two steps of somebody else's
+        else:  # between two steps of another engine
             self._clock.at(now, lambda _: self._take_up(ask, flight.times_lost))
 
     def lost(self, source: SimulatedReplica, flight: Flight) -> None:
-        """Who computed its prompt has failed: it is computed where it is answered."""
+        """The prefill replica has failed: the prompt is computed where it is answered."""
         ask = self._taken_back(flight, source)
         if ask is not None:
             self._give(flight, ask.target)
@@ -124,7 +124,7 @@ class Asking:
         self._give(flight, router.choose(flight, self._able()))
 
     def _taken_back(self, flight: Flight, source: SimulatedReplica) -> Ask | None:
-        """Who waits for the prompt that ``source`` had; None: nobody does."""
+        """The request whose prompt ``source`` had; None: none waits for it."""
         self._choices.pop(flight.number).done(flight, source)
         ask, flight.ask = flight.ask, None
         assert ask is None or isinstance(ask, Ask)
@@ -135,7 +135,7 @@ class Asking:
             self._give(ask.flight, ask.target)
 
     def _give_up(self, ask: Ask, now: float) -> None:
-        """Nobody has taken the prompt in time."""
+        """No prefill replica has taken the prompt in time."""
         if ask.stands and ask in self._unheard:
             self._unheard.remove(ask)
             ask.flight.ask = None

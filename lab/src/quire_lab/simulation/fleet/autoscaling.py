@@ -1,5 +1,6 @@
-"""How many replicas there are, as ``quire deploy --max-replicas`` has it: its rule, on what
-replicas tell, and Ray Serve's look back and delays around it."""
+"""The number of replicas, as with ``quire deploy --max-replicas``: its rule, on replicas' reports,
+and Ray Serve's averages and delays around it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Autoscaling:
 
 
 class Autoscaler:
-    """Told of all replicas that serve, once a second, it says how many there should be."""
+    """Reads all serving replicas' reports once a second, and sets how many there should be."""
 
     def __init__(self, settings: Autoscaling, target: int) -> None:
         self.target = target
@@ -43,7 +44,7 @@ class Autoscaler:
         self._since: tuple[int, float] | None = None  # more (1) or less (-1) is wanted, and since
 
     def observe(self, now: float, demands: Mapping[str, ReplicaDemand]) -> None:
-        """By name of the replica. ``target`` may be another afterwards."""
+        """Take note of reports by replica. ``target`` may change."""
         for gone in self._told.keys() - demands.keys():
             del self._told[gone]
         for name, demand in demands.items():

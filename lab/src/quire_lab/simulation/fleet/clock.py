@@ -14,9 +14,9 @@ Event = Callable[[float], None]
 
 
 class FleetClock:
-    """What comes next. At one time steps end first, then things happen, then steps are planned.
+    """Orders events. At one time steps end first, then things happen, then steps are planned.
 
-    now: of what has come last.
+    now: the time of the last event.
     """
 
     def __init__(self, begin: float) -> None:
@@ -31,20 +31,20 @@ class FleetClock:
         self._num_events += 1
 
     def wake(self, replica: SimulatedReplica) -> None:
-        """It was idle, and has something to do now."""
+        """An idle replica has work now."""
         self._replicas[replica.slot] = replica
         replica.pause = self.now, PLANS
         heappush(self._engines, (*replica.pause, replica.slot))
 
     def reschedule(self, replica: SimulatedReplica) -> None:
-        """Somebody has come to it while it was at work: it may have to go on before."""
+        """A busy replica has got a request: it may have to continue earlier."""
         pause = replica.engine.due(replica.pause)
         if pause != replica.pause:
             replica.pause = pause
             heappush(self._engines, (*pause, replica.slot))
 
     def drop(self, replica: SimulatedReplica) -> None:
-        """It does nothing any more."""
+        """A replica does nothing any more."""
         if self._replicas.pop(replica.slot, None) is not None:
             self._engines = [one for one in self._engines if one[2] != replica.slot]
             heapify(self._engines)
@@ -67,7 +67,7 @@ class FleetClock:
             return False
         replica = self._replicas.get(slot)
         if replica is None or (time, phase) != replica.pause:
-            heappop(self._engines)  # it has been told to go on at another time
+            heappop(self._engines)  # it was rescheduled
             return True
         self.now = time
         assert replica.running is not None, "else it is dropped"

@@ -33,8 +33,9 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class Failures:
-    """at: told ones. mtbf: mean seconds of a replica's life, drawn by an exponential distribution;
-    None: there are no others than those told."""
+    """at: given failures. mtbf: mean seconds of a replica's life, drawn from an exponential
+    distribution; None: only the given failures.
+    """
 
     at: tuple[Failure, ...] = ()
     mtbf: float | None = None

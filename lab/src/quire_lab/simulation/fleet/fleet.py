@@ -140,8 +140,9 @@ class FleetSimulator:
         self._route(flight, now)
 
     def _route(self, flight: Flight, now: float) -> None:
-        """To who answers it; or, behind a proxy, to who computes its prompt, and then to who goes
-        on."""
+        """Send a request to the replica that answers it; or, behind a proxy, to one that computes
+        its prompt, and then to one that continues.
+        """
         role = self._first if flight.source is None else Role.DECODE
         able = self._serving[role]
         if not able:
@@ -206,7 +207,7 @@ class FleetSimulator:
         self._arrivals.ended(now)
 
     def _keep_or_refuse(self, flight: Flight, role: Role, now: float) -> None:
-        """Nobody serves now: wait for who starts, if anybody does."""
+        """No replica serves now: wait for one that starts, if any does."""
         if any(one.state is State.STARTING and one.kind.role is role for one in self._replicas):
             self._nowhere.append(flight)
             return
@@ -214,7 +215,7 @@ class FleetSimulator:
         self._over(flight, record, now)
 
     def _route_again(self, now: float) -> None:
-        """Whom nobody took."""
+        """Route the requests that no replica has taken."""
         waiting, self._nowhere = self._nowhere, []
         for flight in waiting:
             self._route(flight, now)
@@ -222,7 +223,7 @@ class FleetSimulator:
     # -- replicas ------------------------------------------------------------------------------
 
     def _start(self, slot: int, now: float, seconds: float) -> None:
-        """A replica that serves after so many seconds."""
+        """Start a replica, which serves after this many seconds."""
         if slot == len(self._replicas):
             self._replicas.append(self._made(slot))
         replica = self._replicas[slot]
@@ -275,7 +276,9 @@ class FleetSimulator:
     def _fail(
         self, slot: int, now: float, restart_after: float | None, life: int | None = None
     ) -> None:
-        """What it has is lost, and sent again at once. ``life``: only if it is still that one."""
+        """Let a replica fail; its requests are sent again at once. ``life``: only if it is still
+        that one.
+        """
         replica = self._replicas[slot] if slot < len(self._replicas) else None
         if replica is None or not replica.is_up or life not in (None, replica.life):
             return
@@ -293,7 +296,7 @@ class FleetSimulator:
         self._route_again(now)
 
     def _lose(self, replica: SimulatedReplica, lost: Sequence[Flight], now: float) -> None:
-        """What a replica had; but prompts that another has asked for are not lost to clients."""
+        """Drop a replica's requests; prompts that other replicas wanted are not lost to clients."""
         if self._asking is not None and replica.kind.role is Role.PREFILL:
             for flight in lost:
                 self._asking.lost(replica, flight)
@@ -311,7 +314,7 @@ class FleetSimulator:
     # -- once a second -------------------------------------------------------------------------
 
     def _tick(self, now: float) -> None:
-        """Replicas tell how they are."""
+        """Collect the replicas' reports."""
         for replica in self._replicas:
             if replica.is_up:
                 replica.tell(now)

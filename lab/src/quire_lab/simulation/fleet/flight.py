@@ -10,12 +10,12 @@ from quire.engine.traces.request import TraceRequest
 
 
 class Flight:
-    """From its arrival to its end, wherever it is.
+    """A request from its arrival to its end, wherever it is.
 
-    trace: with the time at which it came first. times_lost: by replicas that failed.
-    ask: the ``Ask`` for its prompt's blocks, while another computes them.
-    source: who has computed its prompt, before somebody is chosen to go on: slot and life.
-    names: of its blocks that this other one has been sent.
+    trace: with the time of its first arrival. times_lost: by replicas that failed.
+    ask: the ``Ask`` for its prompt's blocks, while another replica computes them.
+    source: slot and life of the replica that computed its prompt, until one is chosen to continue.
+    names: blocks that this other one was sent.
     """
 
     __slots__ = ("ask", "names", "number", "source", "times_lost", "trace")
@@ -29,12 +29,12 @@ class Flight:
         self.names: Sequence[BlockHash] = ()
 
     def begin_anew(self) -> None:
-        """Who had it is gone."""
+        """Its replica is gone."""
         self.times_lost += 1
         self.ask = self.source = None
         self.names = ()
 
     @property
     def prompt(self) -> TraceRequest:
-        """What a prefill engine is asked for: the prompt, and a token that nobody looks at."""
+        """The request to a prefill engine: the prompt, and a token that is not used."""
         return replace(self.trace, output_tokens=1, max_tokens=None, n=1, beam_search=False)

@@ -1,4 +1,4 @@
-"""A prompt's blocks on their way from who has computed it to who goes on from it."""
+"""A prompt's blocks on their way from the replica that computed it to the one that continues it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quire_lab.simulation.fleet.transfer import Links, TransferCosts
 
 @dataclass(frozen=True)
 class Sent:
-    """times_lost and target_life are as they were: who has died since gets nothing."""
+    """times_lost and target_life as they were: a replica that has died since gets nothing."""
 
     flight: Flight
     source: SimulatedReplica
@@ -39,7 +39,7 @@ class Sent:
 
 
 class BlockHandover:
-    """Sends blocks, over links that are busy for so long."""
+    """Sends blocks, over links that are busy meanwhile."""
 
     def __init__(self, costs: TransferCosts) -> None:
         self._links = Links(costs)
@@ -62,7 +62,7 @@ class BlockHandover:
         names: Sequence[BlockHash],
         now: float,
     ) -> Sent:
-        """These blocks, but for those that have come already for somebody else."""
+        """Send these blocks, except those that have come already for another request."""
         has, limits = target.source, target.limits
         new = [name for name in names if has is None or not has.has(name)]
         size = len(new) * sum(limits.block_bytes(target.kind.deployment.cache.token_bytes))

@@ -28,11 +28,11 @@ class State(Enum):
 
 
 class SimulatedReplica:
-    """An engine where one is running, what it was sent, and what came of all of its lives.
+    """The engine of a replica, what it was sent, and the results of all of its lives.
 
     name: another one in each life. flights: sent here and not answered, by number.
-    report: what it has told last. running: its engine's steps, while it has any to do; pause: when
-    they go on.
+    report: the last one. running: its engine's steps, while there are any; pause: when they
+        continue.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class SimulatedReplica:
         )
 
     def stop(self, now: float) -> None:
-        """It is not paid for any more."""
+        """Stop paying for it."""
         if self.is_up:
             self._end_life(now, failed=False)
         elif self.state is State.STARTING:
@@ -125,7 +125,7 @@ class SimulatedReplica:
             self._since = None
 
     def fail(self, now: float) -> list[Flight]:
-        """What it had, in order of arrival, is lost."""
+        """Let it fail; returns the lost requests in order of arrival."""
         lost = sorted(self.flights.values(), key=lambda flight: flight.number)
         for live in self.engine.lose(now):
             self._lost_tokens += live.num_output_tokens

@@ -1,4 +1,4 @@
-"""What came of a fleet, as values."""
+"""The results of a fleet, as values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_LIVES = 256
 
 
 class Life(NamedTuple):
-    """Of a replica, in seconds of the clock. serves: None, if it ended before it could."""
+    """The life of a replica, in seconds of the clock. serves: None: it ended before it could."""
 
     started: float
     serves: float | None
@@ -27,7 +27,7 @@ class ReplicaResult:
     """One replica, over all of its lives.
 
     num_sent: requests, each time that one was. lost_tokens: of outputs, that clients had been sent.
-    dollars_per_hour: of all its machines; None: nobody has said.
+    dollars_per_hour: of all its machines; None: unknown.
     paid_seconds: from each start to the end after it, loading and failures included.
     served_seconds: in which it could serve.
     lives: the first MOST_LIVES of them.
@@ -94,12 +94,12 @@ class FleetResult(ServedLoad):
 
     @property
     def machine_seconds(self) -> float:
-        """That were paid for."""
+        """Seconds of machines that were paid for."""
         return sum(one.paid_seconds * one.num_machines for one in self.replicas)
 
     @property
     def dollars(self) -> float | None:
-        """For that; None where a price is missing."""
+        """The price of that; None: a price is missing."""
         total = 0.0
         for one in self.replicas:
             if one.dollars_per_hour is None:
@@ -109,12 +109,12 @@ class FleetResult(ServedLoad):
 
     @property
     def tokens(self) -> int:
-        """Of prompts and outputs."""
+        """Tokens of prompts and outputs."""
         return self.tokens_in + self.tokens_out
 
     @property
     def hit_share(self) -> float:
-        """Of the prompts' tokens, those that a replica's prefix cache had."""
+        """The share of prompt tokens that were found in a replica's prefix cache."""
         caches = [one.result.prefix_cache for one in self.replicas]
         queries = sum(cache.queries for cache in caches)
         return sum(cache.hits for cache in caches) / queries if queries else 0.0

@@ -1,4 +1,4 @@
-"""Who gets a request. The rules of ``quire deploy`` are those that it has itself."""
+"""Which replica gets a request. The rules that ``quire deploy`` has are its own."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Router(Protocol):
-    """Chooses among replicas that serve, by what they have told a second ago or less."""
+    """Chooses among serving replicas, by reports that are at most a second old."""
 
     def choose(self, flight: Flight, replicas: Sequence[SimulatedReplica]) -> SimulatedReplica:
-        """Of at least one. The request counts as sent there."""
+        """One of at least one. The request counts as sent there."""
         ...
 
     def done(self, flight: Flight, replica: SimulatedReplica) -> None:
@@ -76,8 +76,8 @@ class Costs:
 class ShortestWait:
     """``shortest-wait``: where the prompt is computed first, by the replicas' own step times.
 
-    What is in line for blocks waits as long as the replica predicts; then full steps compute what
-    is there of prompts, and this one's, beside the sequences that run.
+    Requests that wait for blocks wait as long as the replica predicts; then full steps compute the
+    prompts that are there, and this one's, beside the running sequences.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class ShortestWait:
         self._chosen: dict[str, int] = {}  # which choice each was last
 
     def choose(self, flight: Flight, replicas: Sequence[SimulatedReplica]) -> SimulatedReplica:
-        """Among equals who was chosen longest ago, so that what is new spreads."""
+        """Among equals the least recently chosen, so that new requests spread."""
         best = min(
             replicas,
             key=lambda one: (
@@ -130,7 +130,7 @@ def _work(prompt: int, running: int, held: int) -> Work:
 
 
 def prefix_of(flight: Flight) -> Prefix:
-    """Of a request's prompt, in pieces as long as those of ``quire deploy``."""
+    """The prefix of a request's prompt, in pieces as long as those of ``quire deploy``."""
     trace = flight.trace
     length = min(trace.prompt_tokens, TOKENS_PER_PIECE * MOST_PIECES)
     pieces = block_names(trace.content, length, TOKENS_PER_PIECE, f"own {flight.number}")

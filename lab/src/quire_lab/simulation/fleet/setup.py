@@ -1,4 +1,4 @@
-"""What a fleet is made of."""
+"""The parts of a fleet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOCAL = DeployConfig().max_local_prefill_length
 
 
 class Role(Enum):
-    """What of a request a replica does."""
+    """A replica's part of a request."""
 
     BOTH = "both"
     PREFILL = "prefill"  # its prompt and nothing more
@@ -42,14 +42,14 @@ class ReplicaKind:
 
 @dataclass(frozen=True)
 class FleetSetup:
-    """Replicas, and what happens to them.
+    """Replicas, and their fate.
 
     routing: one of ROUTINGS.
-    start_seconds: from when a replica is started until it serves.
-    autoscaling: None: there are as many replicas as there are kinds, always.
-    max_local_prefill_length: where prefill is apart, new tokens of a prompt that are computed where
-        it is answered, at most; others are asked for, as ``quire deploy`` does it. None: a proxy
-        has every prompt computed first, as before engines with ``--role``.
+    start_seconds: from the start of a replica until it serves.
+    autoscaling: None: there are always as many replicas as there are kinds.
+    max_local_prefill_length: with prefill replicas, uncached tokens up to which a prompt is
+        computed where it is answered, as with ``quire deploy``. None: a proxy has every prompt
+        computed first, as in front of engines with ``--role``.
     """
 
     kinds: tuple[ReplicaKind, ...]
@@ -91,7 +91,7 @@ class FleetSetup:
 
     @property
     def is_apart(self) -> bool:
-        """Whether prompts are computed by others than those who go on from them."""
+        """Whether prefill is disaggregated."""
         return self.kinds[0].role is not Role.BOTH
 
     def kind(self, slot: int) -> ReplicaKind:

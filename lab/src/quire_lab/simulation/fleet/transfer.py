@@ -1,4 +1,4 @@
-"""Blocks from who computed a prompt to who goes on from it."""
+"""The transfer of blocks from the replica that computed a prompt to the one that continues it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Links:
     def send(
         self, source: tuple[int, Deployment], target: tuple[int, Deployment], size: int, now: float
     ) -> float:
-        """When so many bytes are there, that could be sent from ``now`` on."""
+        """When this many bytes arrive, if they can be sent from ``now`` on."""
         out, into = (source[0], True), (target[0], False)
         start = max(now, self._free.get(out, 0.0), self._free.get(into, 0.0))
         bandwidth = min(self._costs.of(source[1]), self._costs.of(target[1]))
@@ -69,13 +69,13 @@ class Delivered:
         return name in self._names
 
     def used(self, names: Iterable[BlockHash]) -> None:
-        """What was sent stays until its request has ended, used or not."""
+        """Sent blocks stay until their request has ended, used or not."""
 
     def clear(self) -> None:
         self._names.clear()
 
     def room(self) -> int:
-        """What is computed here is not kept beside the pool."""
+        """None: blocks that are computed here are only kept in the pool."""
         return 0
 
     def read(self, content: Content, kv_group: int, buffers: Sequence[memoryview]) -> None:

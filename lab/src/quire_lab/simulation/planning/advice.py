@@ -17,7 +17,7 @@ BINDS = {
 
 
 _LASTING = 1.1
-"""Times what a line that never empties gets: what is above that cannot last."""
+"""Times the rate of a queue that never empties: a rate above that cannot last."""
 
 
 def ranked(plan: Plan) -> tuple[Changed, ...]:
@@ -35,12 +35,12 @@ def idle(plan: Plan) -> tuple[Changed, ...]:
 
 
 def alike(plan: Plan) -> tuple[Changed, ...]:
-    """Other routings that give as much as one of those above."""
+    """Other routings that are as good as the best ones."""
     return tuple(one for one in plan.changed if one.gain >= 1 + CLOSE and one.like is not None)
 
 
 def answer(plan: Plan) -> str:
-    """Whether it is enough for what was asked about."""
+    """Whether the plan meets the load that was asked about."""
     many = f"{plan.tensor_parallel} x " if plan.tensor_parallel > 1 else ""
     machine, model = f"{many}{plan.machine.name}", plan.model.name
     most, asked = best_rate(plan), plan.asked_rate
@@ -55,7 +55,7 @@ def answer(plan: Plan) -> str:
 
 
 def advice(plan: Plan) -> str:
-    """What to do, because of what."""
+    """What to do, with the reason."""
     best, because = ranked(plan), BINDS[plan.binds]
     free = [one for one in best if one.change.price is Price.NOTHING]
     bought = [one for one in best if one.change.price is not Price.NOTHING]
@@ -73,24 +73,24 @@ def advice(plan: Plan) -> str:
 
 
 def too_few(plan: Plan) -> str | None:
-    """Where the workload is over before its line has grown; None where it is long enough."""
+    """A note if the workload ends before its queue has grown; None: it is long enough."""
     lasting = plan.saturation.request_rate
     if plan.goals == Goals() or best_rate(plan) <= _LASTING * lasting:
         return None
     return (
-        f"{len(plan.sample.requests):,} requests are over before a line has grown: for ever, no "
+        f"{len(plan.sample.requests):,} requests end before a queue has grown: in the long run no "
         f"more than some {lasting:.3g} requests/s can be served; give a longer workload."
     )
 
 
 def best_rate(plan: Plan) -> float:
-    """Requests per second that it takes; evenly strewn where its own bursts are too much."""
+    """Requests per second that it takes; spread evenly if its own bursts are too much."""
     even = plan.goodput.poisson
     return plan.goodput.rate if even is None else even
 
 
 def per_million(plan: Plan, dollars: float, rate: float) -> float:
-    """Dollars for a million tokens, of prompts and outputs together, served at this rate.
+    """Dollars per million tokens, of prompts and outputs together, served at this rate.
 
     dollars: an hour.
     """
@@ -98,7 +98,7 @@ def per_million(plan: Plan, dollars: float, rate: float) -> float:
 
 
 def cost(plan: Plan, change: Change, rate: float) -> str | None:
-    """An hour, and for a million tokens; None where no price is known."""
+    """Dollars per hour, and per million tokens; None: the price is unknown."""
     if change.dollars is None or not rate:
         return None
     million = per_million(plan, change.dollars, rate)
@@ -106,7 +106,7 @@ def cost(plan: Plan, change: Change, rate: float) -> str | None:
 
 
 def _choice(plan: Plan, found: list[Changed]) -> str:
-    """Of what is not free, the best first: what to take, and what else would do."""
+    """The best of the changes that cost something: what to take, and the alternatives."""
     accurate = next((one for one in found if one.change.price is Price.ACCURACY), None)
     machines = _machines(plan, [one for one in found if one.change.price is Price.MONEY])
     if accurate is None or machines is None:
@@ -118,8 +118,9 @@ def _choice(plan: Plan, found: list[Changed]) -> str:
 
 
 def _machines(plan: Plan, found: list[Changed]) -> Changed | None:
-    """Of what is bought, the best first: what is enough, and of that what costs least; where
-    nothing has to be enough, no more than twice the machines."""
+    """The best of the bought changes: of those that are enough the cheapest; if nothing has to be
+    enough, no more than twice the machines.
+    """
     enough = [one for one in found if _is_enough(plan, one)]
     if plan.asked_rate is None or plan.asked_rate <= best_rate(plan):
         few = 2 * plan.tensor_parallel
@@ -133,7 +134,7 @@ def _machines(plan: Plan, found: list[Changed]) -> Changed | None:
 
 
 def _is_enough(plan: Plan, one: Changed) -> bool:
-    """For what is asked about."""
+    """Whether it is enough for the load that was asked about."""
     return plan.asked_rate is not None and one.rate >= plan.asked_rate
 
 

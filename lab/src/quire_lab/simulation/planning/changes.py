@@ -1,4 +1,4 @@
-"""Every knob that can bind, turned: what else could be had, and what that would cost."""
+"""Changes of every setting that can be the limit, with their costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK_SIZES = (8, 16, 32, 64, 128)
 
 
 class Price(Enum):
-    """What a change is paid with."""
+    """The kind of cost of a change."""
 
     NOTHING = "a setting"
     ACCURACY = "some accuracy"
@@ -26,11 +26,11 @@ class Price(Enum):
 
 
 class Change(NamedTuple):
-    """One knob turned alone.
+    """One setting, changed alone.
 
-    deployment: with it. replicas: so many of them, behind a router with this ``routing``.
-    why: what it does, as the end of a sentence that begins with "because".
-    same: how it is known without a simulation that it changes nothing.
+    deployment: with it. replicas: their number, behind a router with this ``routing``.
+    why: its effect, as the end of a sentence that begins with "because".
+    same: why it is known without a simulation that it changes nothing.
     further: more of the same, tried if this much is better than nothing.
     """
 
@@ -50,16 +50,16 @@ class Change(NamedTuple):
 
     @property
     def dollars(self) -> float | None:
-        """An hour; None where no price is known."""
+        """Dollars per hour; None: the price is unknown."""
         each = self.deployment.dollars
         return None if each is None else each * self.replicas
 
 
 class Changed(NamedTuple):
-    """What a change gives: requests per second, and times as many as without it.
+    """The effect of a change: requests per second, and how many times as many as without it.
 
-    Both are 0 where it gives less than nothing: how much less is not looked for.
-    refused: why it cannot be had. like: another routing of as many replicas that gives as much.
+    Both are 0 if it is worse than nothing: how much worse is not searched.
+    refused: why it is impossible. like: another routing of as many replicas that is as good.
     """
 
     change: Change
@@ -72,10 +72,10 @@ class Changed(NamedTuple):
 def changes(
     deployment: Deployment, beyond: SimulationResult, shares: bool, prices: Mapping[str, float]
 ) -> Iterator[Change]:
-    """All but replicas, for which see ``replicas.py``.
+    """All changes except replicas, for which see ``replicas.py``.
 
-    beyond: what a rate that is too high came to. shares: whether prompts begin alike.
-    prices: dollars an hour, by name of a machine.
+    beyond: the result of a rate that is too high. shares: whether prompts begin alike.
+    prices: dollars per hour, by name of a machine.
     """
     yield from _settings(deployment, beyond, shares)
     if deployment.costs is None:  # else times of steps are known of this machine and model alone
@@ -95,7 +95,7 @@ def _settings(base: Deployment, beyond: SimulationResult, shares: bool) -> Itera
             continue
         # Each sequence wastes less than a block.
         room = beyond.most_held + size * beyond.most_running <= 0.95 * slots
-        same = None if waits or shares or not room else "nobody waits for a block"
+        same = None if waits or shares or not room else "no request waits for a block"
         why = f"{'less' if size < limits.block_size else 'more'} of a block stays empty"
         other = base.configured(block_size=size)
         yield Change("block_size", f"block size {size}", free, why, other, same=same)
@@ -106,9 +106,9 @@ def _settings(base: Deployment, beyond: SimulationResult, shares: bool) -> Itera
         same = None if shares or gave_way else "no two prompts begin alike"
         yield Change("enable_prefix_caching", name, free, why, other, same=same)
     if not limits.num_host_blocks:
-        why = "who gives way comes back without being computed again"
+        why = "preempted requests come back without being recomputed"
         other = base.configured(swap_space=64.0, preemption_mode="auto")
-        same = None if gave_way else "nobody gives way"
+        same = None if gave_way else "no request is preempted"
         yield Change("swap_space", "64 GiB of swap space", free, why, other, same=same)
 
 
@@ -142,7 +142,7 @@ def _sequences(base: Deployment, beyond: SimulationResult) -> Iterator[Change]:
 
 
 def _forms(base: Deployment) -> Iterator[Change]:
-    """Of weights and of keys and values."""
+    """Other forms of weights, and of keys and values."""
     model, price = base.model, Price.ACCURACY
     if model.form is None and model.stored_bytes is None:
         plain = plain_form(model.dtype, BYTES[model.dtype])
@@ -181,12 +181,12 @@ def _machines(base: Deployment, prices: Mapping[str, float]) -> Iterator[Change]
 
 
 def priced(machine: Machine, prices: Mapping[str, float]) -> Machine:
-    """With the price that is told of it, if one is."""
+    """The machine with its given price, if there is one."""
     return replace(machine, price_per_hour=prices.get(machine.name.lower(), machine.price_per_hour))
 
 
 def next_faster(machine: Machine) -> Machine | None:
-    """Of the catalogue, the one that is least above this one in everything."""
+    """The smallest machine of the catalogue that is above this one in everything."""
     above = [
         other
         for other in MACHINES.values()

@@ -1,4 +1,4 @@
-"""A plan's load against its rate, and the load that was asked about: what its page draws."""
+"""A plan's results against the rate, and the load that was asked about, for its page."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SHARES = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25)
 
 @dataclass(frozen=True)
 class LoadCurve:
-    """What comes of the workload at several rates.
+    """The results of the workload at several rates.
 
-    pool_rate: at which a line that never empties is served; compute_rate: likewise, were memory
-        without end. load: what was asked about, or the highest rate; result: what comes of it.
+    pool_rate: the rate at which a queue that is never empty is served; compute_rate: the same with
+        unlimited memory. load: the one asked about, or the highest rate; result: its result.
     """
 
     points: tuple[tuple[float, SimulationResult], ...]

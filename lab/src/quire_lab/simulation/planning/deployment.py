@@ -25,12 +25,12 @@ _SHOWN = 6  # ways in which a model would fit
 class Deployment:
     """A model on ``tensor_parallel`` machines.
 
-    config: the engine's settings; its pool is what weights and activations leave of the memory
-        that may be taken, unless kv_cache_memory_bytes says otherwise.
-    costs: calibrated seconds of steps; None: the roofline's.
-    drafting: who drafts, and how well; None: nobody. A model that does is on one of the machines;
-        the others keep as much free, for all have as many blocks.
-    kv_allocator: how KV memory is given out, one of KV_ALLOCATORS.
+    config: the engine's settings; its pool is what weights and activations leave of the memory that
+        may be used, unless kv_cache_memory_bytes says otherwise.
+    costs: calibrated step times; None: the roofline's.
+    drafting: how it drafts, and how well; None: not at all. A draft model is on one of the
+        machines; the others keep as much free, for all have equally many blocks.
+    kv_allocator: how KV memory is allocated, one of KV_ALLOCATORS.
     """
 
     model: ModelShape
@@ -67,13 +67,13 @@ class Deployment:
 
     @property
     def name(self) -> str:
-        """Of its machines."""
+        """Name of its machines."""
         parallel, machine = self.tensor_parallel, self.machine.name
         return machine if parallel == 1 else f"{parallel} x {machine}"
 
     @property
     def activation_bytes(self) -> int:
-        """Of a step of 2,048 tokens: some vectors of each, and the logits of a batch in float32."""
+        """Bytes of a step of 2,048 tokens: some vectors of each, and a batch's logits."""
         model = self.model
         vectors = 4 * model.hidden_size + 2 * model.intermediate_size
         return 2 * ACTIVATION_TOKENS * vectors + 4 * 256 * model.vocab_size
@@ -99,7 +99,7 @@ class Deployment:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Of a token in the pool, a draft model's too."""
+        """Bytes of a token in the pool, a draft model's included."""
         return self.model.kv_bytes_per_token + self._draft_kv_bytes
 
     @property
@@ -129,7 +129,7 @@ class Deployment:
 
     @property
     def cache(self) -> CacheShape:
-        """What a token takes in it, layer by layer."""
+        """Memory of a token in the pool, layer by layer."""
         config = self.config
         own = self.model.cache(None if config.window is not None else config.max_model_len)
         if self.draft is None:
@@ -156,25 +156,25 @@ class Deployment:
         return replace(self, kv_allocator=kv_allocator)
 
     def limits(self) -> EngineLimits:
-        """As the real engine would have them here."""
+        """The limits that the real engine would have here."""
         config, cache = self.config, self.cache
         room = MemoryBudget(self.kv_bytes, 1.0)
         return fill(limits_under(self.kv_allocator, config, cache), cache, config, room)
 
     @property
     def _share(self) -> float:
-        """Of a machine's memory that may be taken at all."""
+        """The share of a machine's memory that may be used at all."""
         return 1.0 if self.machine.is_cpu else self.config.gpu_memory_utilization
 
     @property
     def _taken_bytes(self) -> int:
-        """Of weights and activations, over all machines."""
+        """Bytes of weights and activations, over all machines."""
         weights = self.model.weight_bytes_over(self.tensor_parallel)
         draft = 0 if self.draft is None else self.draft.shape.weight_bytes
         return weights + (self.activation_bytes + draft) * self.tensor_parallel
 
     def _check_pool(self, size: int) -> None:
-        """A pool that was asked for may take all that there is; a calibrated one was there."""
+        """A pool of a given size may take all that there is; a calibrated one has existed."""
         total = self.machine.memory * self.tensor_parallel
         if self.costs is None and size * self.copies > total - self._taken_bytes:
             copies = f" on each of {self.copies}" if self.copies > 1 else ""

@@ -19,17 +19,17 @@ from quire_lab.simulation.sample import WorkloadSample
 MOST_REPLICAS = 256
 _CLOSE = 0.05  # share to which a budget's rate is found
 LASTS = 30.0
-"""Seconds that a load should last at least: a shorter one is over before a line has grown."""
+"""Seconds that a load should last at least: a shorter one ends before a queue has grown."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One machine, as many of them as it takes.
+    """One machine, as many of them as are needed.
 
-    replicas: of ``deployment`` each; 0: not to be had, for the reason in ``refused``.
-    result: what comes of the load then.
-    afforded: replicas that the budget pays for; afforded_rate: requests per second that these take
-        within the goals. None: it was not asked, or there is no price.
+    replicas: of ``deployment`` each; 0: not possible, for the reason in ``refused``.
+    result: the results of the load then.
+    afforded: replicas that the budget pays for; afforded_rate: requests per second that these serve
+        within the goals. None: without a budget, or without a price.
     """
 
     deployment: Deployment
@@ -45,7 +45,7 @@ class Option:
 
     @property
     def price(self) -> float | None:
-        """Of all its machines, an hour."""
+        """Dollars per hour of all its machines."""
         each = self.deployment.dollars
         return None if each is None or not self.replicas else each * self.replicas
 
@@ -63,7 +63,7 @@ class Option:
 
     @property
     def per_million_tokens(self) -> float | None:
-        """Of prompts and outputs together."""
+        """Dollars per million tokens of prompts and outputs together."""
         result = self.result
         if result is None or not result.seconds:
             return None
@@ -83,9 +83,9 @@ class Option:
 
 @dataclass(frozen=True)
 class MachineSearch:
-    """Tries machines for one load: so many users, or requests at a rate.
+    """Tries machines for one load: users, or requests at a rate.
 
-    base: the model and its settings; its tensor parallel is the least that is tried.
+    base: the model and its settings; its tensor parallel size is the smallest one that is tried.
     """
 
     base: Deployment
@@ -121,7 +121,7 @@ class MachineSearch:
         return best if budget is None else self._within(best, budget)
 
     def at(self, option: Option, share: float) -> tuple[float, FleetResult]:
-        """So much of the load, and all that comes of it with these machines."""
+        """A share of the load, and its results with these machines."""
         other = self
         if self.users is not None:
             other = replace(self, users=max(1, round(share * self.users)))
@@ -143,7 +143,7 @@ class MachineSearch:
             parallel *= 2
 
     def _fewest(self, deployment: Deployment, most_machines: int | None) -> Option | None:
-        """None: it takes more machines. ConfigError: it cannot be done at all."""
+        """The fewest machines; None: more are needed. ConfigError: it is impossible."""
         parallel = deployment.tensor_parallel
         most = MOST_REPLICAS if most_machines is None else most_machines // parallel
         if not most:
@@ -163,7 +163,7 @@ class MachineSearch:
         return None if count is None else Option(deployment, count, found[count])
 
     def _hint(self, base: Saturation) -> int:
-        """As many as would serve it if everybody came at once."""
+        """The number that would serve the load if it came at once."""
         if self.users is None:
             return math.ceil((self.rate or 0.0) / base.request_rate)
         return math.ceil(self.users / max(1.0, base.running))
@@ -171,8 +171,9 @@ class MachineSearch:
     def _served(
         self, deployment: Deployment, count: int, rate: float | None, whole: bool = False
     ) -> FleetResult:
-        """What comes of the load, or of this rate; less, once too many have missed the goals,
-        unless the ``whole`` is wanted."""
+        """The results of the load, or of this rate; only a part, once too many have missed the
+        goals, unless the ``whole`` is wanted.
+        """
         arrivals, requests = self._arrivals(rate)
         simulator = FleetSimulator(
             FleetSetup((ReplicaKind(deployment),) * count, self.routing),
@@ -195,7 +196,7 @@ class MachineSearch:
         return OpenLoop(sample.at_rate(rate)), count
 
     def _within(self, option: Option, budget: float) -> Option:
-        """With what the budget gets of the same."""
+        """The option with what the budget buys of it."""
         each, deployment = option.deployment.dollars, option.deployment
         if each is None:
             return option

@@ -17,11 +17,11 @@ OnStep = Callable[[float, Step], None]
 
 
 class NamesMatter(Exception):
-    """Somebody gives way, who may find his own blocks when he comes back."""
+    """A sequence was preempted, and may find its own blocks when it comes back."""
 
 
 def nobody_gives_way(now: float, step: Step) -> None:
-    """For ``Simulator.on_step``: NamesMatter as soon as anybody's blocks are taken."""
+    """For ``Simulator.on_step``: raises NamesMatter as soon as a sequence is preempted."""
     if any(decision.what.preempts for decision in step.decisions):
         raise NamesMatter
 
@@ -34,16 +34,18 @@ def nameless(limits: EngineLimits, sample: WorkloadSample) -> EngineLimits | Non
 
 
 def nameless_deployment(deployment: Deployment, sample: WorkloadSample) -> Deployment | None:
-    """As ``nameless``, of the settings."""
+    """``nameless`` for the settings."""
     if nameless(deployment.limits(), sample) is None:
         return None
     return deployment.configured(enable_prefix_caching=False)
 
 
 def sooner(without: Callable[[], Result] | None, named: Callable[[], Result]) -> Result:
-    """What ``named`` gives, by ``without`` names if it can be had like that: where no two prompts
-    begin alike, nobody finds a block but who comes back to his own, and nobody does unless he has
-    given way. Then ``without`` raises NamesMatter."""
+    """The result of ``named``, computed without block hashes (``without``) if that is the same.
+
+    If no two prompts begin alike, only a preempted sequence can find a block, its own, when it
+    comes back. Then ``without`` raises NamesMatter.
+    """
     if without is not None:
         try:
             return without()

@@ -24,14 +24,14 @@ GOAL_SHARE = 0.9
 
 
 def most_missed_of(count: int) -> int:
-    """Of so many requests, those that may miss the goals."""
+    """How many of these requests may miss the goals."""
     return math.floor((1 - GOAL_SHARE) * count + 1e-6)
 
 
 class Binding(Enum):
-    """What keeps more from being served."""
+    """The limit of the rate."""
 
-    MEMORY = "memory"  # the pool is full, and somebody waits for blocks
+    MEMORY = "memory"  # the pool is full, and requests wait for blocks
     COMPUTE = "compute"  # prompts wait for their share of steps
     LATENCY = "latency"  # steps take longer than the goal for a token
     SEQUENCES = "max_num_seqs"
@@ -39,9 +39,9 @@ class Binding(Enum):
 
 @dataclass(frozen=True)
 class Saturation:
-    """What happens when everybody comes at once.
+    """The results if all requests come at once.
 
-    running: requests that run while others wait, mean over that time; all, if nobody waits.
+    running: mean number of running requests while others wait; if none wait, all.
     """
 
     running: float
@@ -72,9 +72,9 @@ class Saturation:
 
 
 class Variant(NamedTuple):
-    """One change and what it would do; or why it cannot be had.
+    """One change and its effect; or why it is impossible.
 
-    base: what the same requests do without it.
+    base: the results of the same requests without it.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Variant(NamedTuple):
 
 
 class UserLoad(NamedTuple):
-    """Users who each have one request under way, by allocator."""
+    """The results of users with one request at a time each, by allocator."""
 
     users: int
     results: tuple[tuple[str, SimulationResult], ...]
@@ -100,7 +100,7 @@ class UserLoad(NamedTuple):
 class Goodput(NamedTuple):
     """The highest rate that is good enough; 0 where the workload's own bursts are too much.
 
-    poisson: with the same requests evenly strewn, where the rate is 0.
+    poisson: with the same requests spread evenly, if the rate is 0.
     beyond_rate: the lowest that was found too high; infinite where none was.
     """
 
@@ -168,13 +168,13 @@ class Plan:
 
     @property
     def binds(self) -> Binding:
-        """What keeps the rate from being higher."""
+        """The limit that keeps the rate from being higher."""
         beyond = self.goodput.beyond or self.saturation.result
         return binding(beyond, self.limits)
 
 
 def binding(result: SimulationResult, limits: EngineLimits) -> Binding:
-    """What a load that was too high ran into first."""
+    """The first limit that a load above the highest rate has met."""
     full = result.most_held >= 0.95 * limits.num_blocks * limits.block_size
     waits = result.num_decisions.get("wait", 0) > 0
     gave_way = result.preemptions.swaps + result.preemptions.recomputes > 0

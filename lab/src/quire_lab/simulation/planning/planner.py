@@ -47,11 +47,11 @@ class Planner:
     deployment: Deployment
     sample: WorkloadSample
     goals: Goals
-    progress: Callable[[str], None] = lambda _: None  # told what is being simulated
+    progress: Callable[[str], None] = lambda _: None  # called with what is being simulated
     prices: Mapping[str, float] = field(default_factory=dict)  # of machines, dollars an hour
 
     def plan(self, users: int | None, rate: float | None) -> Plan:
-        """The whole plan. ``users``, ``rate``: the load that was asked about."""
+        """The whole plan. ``users``, ``rate``: the load to plan for."""
         limits = self.deployment.limits()
         saturation = self.saturation(limits)
         alone = self.alone(limits)
@@ -95,7 +95,7 @@ class Planner:
         return Saturation.of(result, width=1)
 
     def without_paging(self, base: Saturation) -> tuple[Variant, ...]:
-        """What fits where each sequence has one region."""
+        """What fits if each sequence has one region."""
         variants = []
         for one in BASELINES:
             name = f"{one.name}: reserves {one.reserves}"
@@ -107,7 +107,7 @@ class Planner:
         return tuple(variants)
 
     def other_work(self, limits: EngineLimits, base: Saturation) -> tuple[Variant, ...]:
-        """What more outputs of each request would be: more work, and no improvement."""
+        """The effect of more outputs per request: more work, and no improvement."""
         variants = []
         for width in (2, 4):
             self.progress(f"{width} outputs")
@@ -123,13 +123,13 @@ class Planner:
         return Variant.of(f"{width} beams (first {len(few.requests)})", base, result, width)
 
     def _contiguous(self, baseline: Baseline) -> Deployment:
-        """With contiguous memory."""
+        """The results with contiguous memory."""
         return self.deployment.under(baseline.kv_allocator).configured(enable_prefix_caching=None)
 
     # -- loads ---------------------------------------------------------------------------------
 
     def user_load(self, users: int) -> UserLoad:
-        """So many users, each with one request at a time, under each allocator."""
+        """This many users, each with one request at a time, under each allocator."""
         everybody = max(users, self.deployment.config.max_num_seqs)
         paged = self.deployment.under(PAGED).configured(max_num_seqs=everybody)
         self.progress(f"{users} users, paged")
@@ -147,8 +147,10 @@ class Planner:
         baseline: Baseline | None = None,
         gives_up: bool = False,
     ) -> SimulationResult:
-        """So many users, each with one request at a time. ``gives_up``: once too many have missed
-        the goals."""
+        """This many users, each with one request at a time.
+
+        ``gives_up``: once too many have missed the goals.
+        """
         count = max(len(self.sample.requests), 4 * users)
         most_missed = most_missed_of(count) if gives_up else None
 
@@ -161,10 +163,10 @@ class Planner:
         return self._serve(limits, arrivals, most_missed)
 
     def alone(self, limits: EngineLimits) -> SimulationResult | None:
-        """One user, who meets the goals; None if there are none.
+        """The result of one user, who meets the goals; None: there are no goals.
 
         Raises:
-            ConfigError: he does not; with what he gets.
+            ConfigError: the user does not; with the latencies.
         """
         if self.goals == Goals():
             return None
@@ -194,7 +196,7 @@ class Planner:
             found[users] = self.closed(limits, users, gives_up=True)
             return found[users].goodput_share >= GOAL_SHARE
 
-        # Little's law: who is under way at the highest rate, as many as there are then.
+        # Little's law: the requests under way at the highest rate.
         at = goodput.at
         hint = saturation.most_running if at is None else round(goodput.rate * at.e2e_latency.mean)
         best = highest_count(meets, max(2, hint), max(2, 2 * saturation.most_running))
@@ -229,14 +231,14 @@ class Planner:
             return highest_rate(meets, [guess], guess / 70, 30 * guess)
 
         low, high = foreseen(search, meets, _NEAR * saturation.request_rate)
-        # What failed has given up: the whole of it is wanted once.
+        # A failed run has stopped early: run it whole once.
         beyond = None if high == math.inf else self._run(limits, partial(sample.at_rate, high))
         return Goodput(low, found.get(low), beyond, beyond_rate=high)
 
     def memory_need(
         self, limits: EngineLimits, users: int | None, rate: float | None
     ) -> MemoryNeed | None:
-        """What the load holds at its worst moment, where memory makes nobody wait."""
+        """The most memory that the load holds if no request ever waits for memory."""
         if users is None and rate is None:
             return None
         self.progress("memory needed")
@@ -253,7 +255,7 @@ class Planner:
         return MemoryNeed(load, result.most_held * each, result)
 
     def load(self, limits: EngineLimits, users: int | None, rate: float | None) -> SimulationResult:
-        """So many users; or requests at this rate; or all of them at once."""
+        """The results of users; or of requests at this rate; or of all of them at once."""
         if users is not None:
             return self.closed(limits, users)
         come = self.sample.at_once() if rate is None else self.sample.at_rate(rate)

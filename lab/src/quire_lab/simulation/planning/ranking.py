@@ -1,4 +1,4 @@
-"""Every change of a plan's setting, weighed by what the plan was asked for."""
+"""Tries every change of a plan's settings, and ranks them by the plan's goals."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _CLOSE = 0.05
 
 @dataclass(frozen=True)
 class ChangeRanking:
-    """Finds what each change alone would do.
+    """Finds the effect of each change alone.
 
-    goodput: without any; where bursts miss the goals at every rate, that of even arrivals counts.
-    simulator: of a deployment with these limits, which gives up once so many have missed the goals.
-    asked_rate: requests per second that have to be served. prices: as ``changes`` takes them.
+    goodput: without any; if bursts miss the goals at every rate, that of even arrivals counts.
+    simulator: of a deployment with these limits, which stops once this many have missed the goals.
+    asked_rate: requests per second to be served. prices: as for ``changes``.
     """
 
     deployment: Deployment

@@ -13,7 +13,7 @@ from quire_lab.simulation.planning.deployment import Deployment
 ROUTINGS = ("prefix-aware", "round-robin", "shortest-wait")
 """That are tried; of those that give as much, the first is proposed."""
 
-_MOST = 8  # replicas; what takes more is asked of --fewest-machines
+_MOST = 8  # replicas; for more there is --fewest-machines
 
 
 def pairs(base: Deployment) -> Iterator[Change]:
@@ -30,13 +30,14 @@ def halves(base: Deployment) -> Change | None:
     except ConfigError:
         return None
     name = f"2 replicas of {half.tensor_parallel} x {base.machine.name}, {ROUTINGS[0]}"
-    why = "nobody waits for the others' part of each step"
+    why = "no machine waits for the others' part of each step"
     return Change("replicas", name, Price.NOTHING, why, half, 2, ROUTINGS[0])
 
 
 def numbers(each: float, asked: float | None) -> Iterator[int]:
-    """Of replicas beyond two that are worth a look, where each takes so many requests per second:
-    three, and as many as are asked for."""
+    """Numbers of replicas above two to try, if each serves this many requests per second: three,
+    and as many as the load needs.
+    """
     yield 3
     if asked is not None and each:
         enough = math.ceil(asked / each)

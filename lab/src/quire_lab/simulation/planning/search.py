@@ -21,9 +21,9 @@ def highest_rate(
 ) -> tuple[float, float]:
     """The highest rate that is met, and the lowest that is not, within ``close`` of each other.
 
-    The first is 0 where none from ``least`` on is met, the second infinite where all up to
-    ``most`` are. hints: rates to try first, as far as they can still tell anything. low: a rate
-    that is known to be met.
+    The first is 0 if none from ``least`` on is met, the second infinite if all up to ``most`` are.
+    hints: rates to try first, as far as they can still show anything. low: a rate that is known to
+    be met.
     """
     high, step, coming = math.inf, _FIRST_STEP, list(hints)
     while high == math.inf or high - low > close * high:

@@ -57,7 +57,7 @@ def _load(users: int | None, rate: float | None) -> str:
 
 
 def _few(sample: WorkloadSample, least: int) -> WorkloadSample:
-    """Its first requests, but no fewer than ``least`` where there are so many."""
+    """The first requests, but at least ``least`` if there are as many."""
     count = tokens = 0
     for request in sample.requests[: max(_FEW, least)]:
         if tokens >= _FEW_TOKENS and count >= least:

@@ -27,10 +27,10 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class DraftTrials:
-    """The load without drafts, with so many, and as the engine chooses.
+    """The load without drafts, with fixed numbers of them, and with as many as the engine chooses.
 
-    measure: what counts: goodput where there are goals, the time for a token where requests come at
-        times of their own, else tokens per second.
+    measure: what counts: goodput if there are goals, time per token if requests have times of their
+        own, else tokens per second.
     """
 
     load: str
@@ -41,7 +41,7 @@ class DraftTrials:
 
     @property
     def best(self) -> Trial:
-        """Of those with so many drafts in each step: the fewest that are as good as any."""
+        """The fewest drafts per step that are as good as any number."""
         most = max(map(self.gain, self.fixed))
         return next(one for one in self.fixed if self.gain(one) >= _AS_GOOD * most)
 

@@ -1,4 +1,4 @@
-// The latest preemptions, each with what either way of it was reckoned to cost.
+// The latest preemptions, each with the estimated costs of swap and recompute.
 
 import { h, setText } from "../dom.js";
 import { duration } from "../format.js";
@@ -9,7 +9,7 @@ const MOST = 8;
 const columns = (page) => [
   { title: "Time", of: (one) => page.source.clock(one.time) },
   { title: "Request", of: (one) => one.request_id, kind: "name" },
-  { title: "Given way by", of: (one) => one.what },
+  { title: "Preempted by", of: (one) => one.what },
   { title: "Swap costs", of: (one) => duration(one.swap_seconds), kind: "number" },
   { title: "Recompute costs", of: (one) => duration(one.recompute_seconds), kind: "number" },
   { title: "Why", of: (one) => one.why, kind: "brief" },

@@ -8,9 +8,9 @@ const MOST_CELLS = 400; // of a branch's table in one KV group
 const FIGURES = {
   "prompt": (row) => count(row.prompt_tokens), "computed": (row) => count(row.computed_tokens),
   "output": (row) => outputOf(row, "of"),
-  "found in cache": (row) => `${count(row.cached_tokens)} (${percent(row.cached_tokens / row.prompt_tokens)})`,
+  "prefix cache hit": (row) => `${count(row.cached_tokens)} (${percent(row.cached_tokens / row.prompt_tokens)})`,
   "fetched": (row) => count(row.fetched_tokens),
-  "drafts right": (row) => (row.draft_tokens ? `${count(row.accepted_tokens)} of ${count(row.draft_tokens)}` : "–"),
+  "accepted draft tokens": (row) => (row.draft_tokens ? `${count(row.accepted_tokens)} of ${count(row.draft_tokens)}` : "–"),
   "blocks now": (row) => count(row.blocks), "at most": (row) => count(row.peak_blocks),
   "shared": (row) => count(row.shared_blocks), "copied": (row) => count(row.copied_blocks),
   "block-seconds": (row) => row.block_seconds.toFixed(1), "branches": (row) => count(row.branches),
@@ -49,7 +49,7 @@ export function requestPanel({ close, button, clock }) {
   function ended() {
     element.classList.add("ended");
     act.firstChild.hidden = true;
-    setText(standing, drawn ? "It has ended. This is how it stood when it was last seen." : "It has ended.");
+    setText(standing, drawn ? "It has ended. This is its last known state." : "It has ended.");
   }
 
   function show(story, blockSize) {
@@ -94,7 +94,7 @@ function groupTable(table, branch, number, blockSize) {
   const left = table.blocks.length - cells.length;
   if (left > 0) cells.push(h("li", { class: "quiet" }, `and ${count(left)} more`));
   return h("div", {}, number === null ? null : h("p", { class: "quiet" },
-    `KV group ${number}${table.dropped ? `, ${counted(table.dropped, "block")} left behind by its window` : ""}`),
+    `KV group ${number}${table.dropped ? `, ${counted(table.dropped, "block")} outside its window` : ""}`),
   h("ol", { class: "cells" }, cells));
 }
 

@@ -13,7 +13,7 @@ export const memory = { id: "memory", title: "Memory", make: (page) => new Memor
 
 const SLOTS = [["used", "--used"], ["reserved", "--reserved"], ["internal", "--internal"], ["external", "--external"],
   ["cached", "--cached"], ["free", "--free"]];
-const FIGURES = ["slots used", "blocks held", "cached, to be found", "saved by sharing", "of held slots, used so far"];
+const FIGURES = ["slots used", "blocks held", "cached, for prefix hits", "saved by sharing", "of held slots, used so far"];
 
 class MemoryView {
   constructor(page) {
@@ -92,7 +92,7 @@ class MemoryView {
     const { counts, held, cached, extra } = countKinds(blocks);
     this.kinds.put(counts);
     this.figures.put({
-      "blocks held": `${count(held)} of ${count(blocks.length)}`, "cached, to be found": count(cached),
+      "blocks held": `${count(held)} of ${count(blocks.length)}`, "cached, for prefix hits": count(cached),
       "saved by sharing": counted(extra, "block"),
     });
     this.inspector.draw();
@@ -108,7 +108,7 @@ class MemoryView {
     });
     const next = [...requests.preempted, ...requests.waiting].find((one) => one.wait && one.wait.ahead === 0);
     this.said.classList.toggle("pressed", next !== undefined);
-    setText(this.said, next ? `Next in line: ${next.wait.text}.` : quiet(state));
+    setText(this.said, next ? `First in the queue: ${next.wait.text}.` : quiet(state));
     const { selected } = this.page, row = selected === null ? null : holderOf(state, selected);
     this.only.hidden = selected === null;
     setText(this.only, row ? `only ${shortened(row.id)}: ${counted(row.blocks, "block")} ×` : "only one that has ended ×");
@@ -116,10 +116,10 @@ class MemoryView {
 }
 
 function quiet({ pool, requests }) {
-  if (requests.num_running) return "Everybody who has come is running.";
-  if (pool.held_blocks) return "Nothing runs; what is held belongs to sessions between two turns.";
-  const kept = pool.cached_blocks ? `; ${counted(pool.cached_blocks, "block")} keep text that may be asked for again` : "";
-  return `Nothing runs: all ${counted(pool.num_blocks, "block")} of ${pool.block_size} tokens can be taken${kept}.`;
+  if (requests.num_running) return "All requests are running; none waits.";
+  if (pool.held_blocks) return "No request is running; held blocks belong to sessions between two turns.";
+  const kept = pool.cached_blocks ? `; ${counted(pool.cached_blocks, "block")} keep text for prefix hits` : "";
+  return `No request is running: all ${counted(pool.num_blocks, "block")} of ${pool.block_size} tokens are available${kept}.`;
 }
 
 const sum = (slots) => Object.values(slots).reduce((one, other) => one + other, 0);

@@ -25,9 +25,9 @@ const SETTINGS = {
 };
 
 const SPECULATION = {
-  "asked, in this order": (told) => told.drafters.join(", "), "drafted for": (told) => counted(told.drafts, "time"),
-  "drafts": (told) => count(told.draft_tokens), "right": (told) => count(told.accepted_tokens),
-  "share": (told) => percent(told.draft_tokens ? told.accepted_tokens / told.draft_tokens : null),
+  "drafters, in this order": (told) => told.drafters.join(", "), "sequences drafted for": (told) => counted(told.drafts, "time"),
+  "drafts": (told) => count(told.draft_tokens), "accepted": (told) => count(told.accepted_tokens),
+  "acceptance rate": (told) => percent(told.draft_tokens ? told.accepted_tokens / told.draft_tokens : null),
   "memory": (told) => bytes(told.bytes),
 };
 
@@ -47,7 +47,7 @@ const KV_GROUPS = [
 ];
 const SESSIONS = [
   { title: "Session", of: (one) => one.id, kind: "name" },
-  { title: "Now", of: (one) => (one.busy ? "has a turn" : "rests") },
+  { title: "Now", of: (one) => (one.busy ? "running a turn" : "idle") },
   number("Tokens", (one) => count(one.tokens)), number("Blocks", (one) => count(one.blocks)),
   number("Cache epoch", (one) => count(one.cache_epoch), "how often it was cut"),
 ];
@@ -115,7 +115,7 @@ function make(page) {
     parts.adapters.show(now.adapters !== null && now.adapters.length > 0, now.adapters
       ? "None is loaded." : "Off: --enable-lora serves adapters beside the model.");
     adapters.draw(now.adapters ?? []);
-    parts.store.show(now.store !== null, "Off: --kv-store keeps blocks on disk, beyond the pool and the process.");
+    parts.store.show(now.store !== null, "Off: --kv-store keeps blocks on disk, outside the pool and the process.");
     if (now.store) store.put(told(STORE, now.store));
   }
   return { element, state, shown: () => page.source.state && state() };

@@ -19,26 +19,26 @@ const NAME = { title: "Request", of: (row) => row.id, kind: "name" };
 const WHO = [
   { title: "Adapter", of: (row) => row.adapter ?? "–", show: any((row) => row.adapter) },
   number("Priority", (row) => String(row.priority), { show: any((row) => row.priority) }),
-  number("Age", (row) => duration(row.seconds), { about: "since it came" }),
+  number("Age", (row) => duration(row.seconds), { about: "since arrival" }),
   number("Prompt", (row) => count(row.prompt_tokens), { about: "tokens" }),
 ];
-const OUTPUT = number("Output", (row) => outputOf(row, "/"), { about: "tokens, of at most" });
+const OUTPUT = number("Output", (row) => outputOf(row, "/"), { about: "tokens, of the most there may be" });
 const ENDS = number("Ends within", (row) => duration(row.ends_within_seconds),
-  { about: "if it becomes as long as it may" });
+  { about: "if its output becomes as long as allowed" });
 const REMEDY = { title: "What would help", of: (row) => row.wait.remedy ?? "–", kind: "brief",
   show: any((row) => row.wait.remedy) };
 const WHY = { title: "Why", of: (row) => row.wait.text, kind: "wide" };
-const SINCE = number("Waits for", (row) => duration(row.waiting_seconds),
-  { about: "since it came, or gave way" });
+const SINCE = number("Queue time", (row) => duration(row.waiting_seconds),
+  { about: "since arrival, or since preemption" });
 
 const COLUMNS = {
   running: [NAME, ...WHO,
-    number("Found", (row) => orDash(row.cached_tokens,
-      `${count(row.cached_tokens)} (${whole(row.cached_tokens / row.prompt_tokens)})`), { about: "tokens of the prompt, in the prefix cache" }),
+    number("Prefix cache hit", (row) => orDash(row.cached_tokens,
+      `${count(row.cached_tokens)} (${whole(row.cached_tokens / row.prompt_tokens)})`), { about: "prompt tokens" }),
     number("Fetched", (row) => count(row.fetched_tokens),
-      { show: any((row) => row.fetched_tokens), about: "tokens, from beyond the pool" }),
+      { show: any((row) => row.fetched_tokens), about: "tokens, from outside the pool" }),
     number("Computed", (row) => count(row.computed_tokens), { about: "tokens" }), OUTPUT,
-    number("Drafts right", (row) => (row.draft_tokens
+    number("Accepted drafts", (row) => (row.draft_tokens
       ? `${whole(row.accepted_tokens / row.draft_tokens)} of ${count(row.draft_tokens)}` : "–"),
       { show: any((row) => row.draft_tokens) }),
     number("Branches", (row) => orDash(row.branches > 1 && row.branches), { show: any((row) => row.branches > 1) }),
@@ -46,14 +46,14 @@ const COLUMNS = {
     number("Shared, copied", (row) => orDash(row.shared_blocks, `${count(row.shared_blocks)}, ${count(row.copied_blocks)}`),
       { show: any((row) => row.shared_blocks + row.copied_blocks), about: "blocks" }),
     number("Block-seconds", (row) => row.block_seconds.toFixed(1)),
-    number("Gave way", (row) => orDash(row.swaps + row.recomputes),
+    number("Preempted", (row) => orDash(row.swaps + row.recomputes),
       { show: any((row) => row.swaps + row.recomputes) }), ENDS],
   preempted: [NAME, ...WHO, OUTPUT,
     { title: "By", of: (row) => (row.on_host ? "swap" : "recompute") },
-    number("Gave way", (row) => count(row.swaps + row.recomputes), { about: "how often" }), SINCE, WHY, REMEDY],
+    number("Preempted", (row) => count(row.swaps + row.recomputes), { about: "times" }), SINCE, WHY, REMEDY],
   waiting: [NAME, ...WHO, SINCE, WHY,
     number("Begins in", (row) => duration(row.wait.predicted_seconds),
-      { about: "likely, by how fast others were let in" }), ENDS, REMEDY],
+      { about: "estimate, by how fast others were admitted" }), ENDS, REMEDY],
 };
 
 function make(page) {
@@ -61,10 +61,10 @@ function make(page) {
   const act = { title: "", kind: "act", of: (row) => abortButton(page, dialog, row.id) };
   const panel = requestPanel({ close: () => choose(null), button: (id) => abortButton(page, dialog, id),
     clock: (time) => page.source.clock(time) });
-  const head = figures(["running", "preempted", "waiting", "all let in within"]);
+  const head = figures(["running", "preempted", "waiting", "all admitted within"]);
   const filter = h("input", { type: "search", placeholder: "name or adapter", oninput: () => state(),
     "aria-label": "only requests whose name or adapter has this" });
-  const nobody = h("p", { class: "panel quiet", hidden: true }, "Nobody is here: no request runs or waits.");
+  const nobody = h("p", { class: "panel quiet", hidden: true }, "No request is running or waiting.");
   const lists = KINDS.map(([kind, title]) => {
     const table = new Table({ label: `${title} requests`, columns: [...COLUMNS[kind], act],
       key: (row) => row.id, choose: (id) => choose(id) });
@@ -111,7 +111,7 @@ function make(page) {
   function state() {
     const { requests: told, queue_predicted_seconds: within } = page.source.state;
     head.put({ "running": count(told.num_running), "preempted": count(told.num_preempted),
-      "waiting": count(told.num_waiting), "all let in within": told.num_waiting ? duration(within) : "–" });
+      "waiting": count(told.num_waiting), "all admitted within": told.num_waiting ? duration(within) : "–" });
     nobody.hidden = everybody().length > 0;
     for (const { kind, table, element: section } of lists) {
       const rows = told[kind].filter((row) => `${row.id} ${row.adapter ?? ""}`.includes(filter.value.trim()));

@@ -62,19 +62,19 @@ function specified() {
     latency("Time to first token", (point) => point.firstToken, "Of the latest 4,096 requests."),
     latency("Between tokens", (point) => point.betweenTokens, "Of the latest 4,096 tokens."),
     { title: "A step's time by part", ...seconds, stacked: true, least: 1e-4,
-      note: "Mean over the latest ten seconds, timed only while somebody looks.",
+      note: "Mean over the latest ten seconds, measured only while a page is open.",
       series: PARTS.map(([name, colour]) => line(name, colour, (point) => spent(point.parts, name))) },
-    { title: "Prompt tokens, found or missed", ...tokens, stacked: true,
+    { title: "Prefix cache: prompt tokens hit or missed", ...tokens, stacked: true,
       series: PREFIX.map(([name, title, colour]) => (
         line(title, colour, gained((point) => point.prefix[`${name}_tokens`])))) },
-    { title: "What taken slots did", ...shares, stacked: true,
-      note: "Used slots hold tokens; what is not used is waste.",
+    { title: "Use of held slots", ...shares, stacked: true,
+      note: "Used slots hold tokens; all others are waste.",
       series: SLOTS.map(([name, colour]) => (
         line(name, colour, shareOf(name, SLOTS.map(([one]) => one), (point) => point.slotSeconds)))) },
     { title: "Preemptions", format: (number) => `${rate(number)}/min`, brief: count, stacked: true, least: 4,
       series: [line("by recompute", "--internal", perMinute((point) => point.decisions.recompute ?? 0)),
         line("by swap", "--sink", perMinute((point) => point.decisions.swap ?? 0))] },
-    { title: "Speculation", ...shares, note: "Of the drafts that were verified.",
+    { title: "Speculation", ...shares, note: "Share of the verified draft tokens.",
       optional: (point) => point.speculation?.draft_tokens > 0, series: [line("accepted", "--accent", accepted)] },
   ];
 }
@@ -84,7 +84,7 @@ function make(page) {
   const charts = specified().map((one) => ({ ...one, chart: new Chart({ ...one, cursor, clock }) }));
   const panels = charts.map(({ chart }) => h("div", { class: "panel" }, chart.element));
   const latest = preemptions(page);
-  const nothing = h("p", { class: "panel quiet" }, "Nothing has been told yet: this page asks every second.");
+  const nothing = h("p", { class: "panel quiet" }, "No data yet. This page updates every second.");
   const element = h("div", { class: "grid" }, h("h2", { class: "unseen" }, "Time"), nothing,
     h("div", { class: "grid time-charts" }, panels), latest.element);
 

@@ -21,7 +21,7 @@ def tanh(x):
 
 @triton.jit
 def _load_rows(base, places, inside, D: tl.constexpr, D_PAD: tl.constexpr, MASKED: tl.constexpr):
-    """[places, D_PAD] of rows D long; zeros where not ``inside`` and beyond D."""
+    """[places, D_PAD] of rows D long; zeros where not ``inside``, and after D."""
     dims = tl.arange(0, D_PAD)
     pointers = base + places[:, None] * D + dims[None, :]
     if MASKED:
@@ -110,7 +110,7 @@ def _sweep(
 def _whole_rounds(
     first, last, oldest, newest, window, WINDOW: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """From where on and up to where rounds of keys need no mask: queries see all of them.
+    """The first and the last round of keys without a mask, since queries see all of them.
 
     Queries are at ``oldest`` to ``newest``, rounds are counted from ``first``.
     """

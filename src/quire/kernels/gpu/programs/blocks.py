@@ -1,4 +1,4 @@
-"""Whole blocks from one place to another, of many tensors in one launch."""
+"""Copies whole blocks, of many tensors in one launch."""
 
 from __future__ import annotations
 

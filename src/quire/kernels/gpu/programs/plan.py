@@ -34,7 +34,7 @@ def list_items(
     SEQS: tl.constexpr,  # power of two, at least S
     CHUNK: tl.constexpr,  # items written at once
 ):
-    """Program s lists the items of sequence s; the last one, S, those that are none."""
+    """Program s lists the work items of sequence s; the last one, S, the unused items."""
     seqs = tl.arange(0, SEQS)
     real = seqs < num_seqs
     start = tl.load(starts + seqs, mask=real, other=0)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from quire.models.linear.checkpoints.base import RoundedCheckpoint, unpacked
-from quire.models.parts import Part, Rows, as_rows, bounds, numbers_of
+from quire.models.parts import Rows, TensorPart, as_rows, bounds, numbers_of
 from quire.models.stored import Stored
 
 
@@ -36,13 +36,13 @@ class AWQ(RoundedCheckpoint):
             raise self.fault(name, f"has {outputs} outputs, not a multiple of 8")
         numbers = numbers_of(rows, outputs)
         words, place = torch.unique(numbers // 8, return_inverse=True)
-        chosen = Part(columns, as_rows(words))
+        chosen = TensorPart(columns, as_rows(words))
         packed = self.weights.read_codes(f"{name}.qweight", inputs, outputs // 8, part=chosen)
         codes = self._in_order(packed)[:, as_rows(place * 8 + numbers % 8)]
         zeros = self._in_order(self.weights.read_codes(f"{name}.qzeros", groups, outputs // 8))
         scales = self.weights.read(f"{name}.scales", groups, outputs, dtype=torch.float32)
         first, end = bounds(columns, inputs)
-        part = Part(rows, slice(first // size, end // size))
+        part = TensorPart(rows, slice(first // size, end // size))
         return self.grouped(4, codes.T.contiguous(), scales.T, zeros.T.contiguous(), part=part)
 
     @staticmethod

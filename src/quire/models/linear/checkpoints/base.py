@@ -12,14 +12,14 @@ from torch import Tensor
 
 from quire.core.errors import ModelError
 from quire.kernels.packing import Format, Groups
-from quire.models.parts import ALL, WHOLE, Part, Rows, outward, within
+from quire.models.parts import ALL, WHOLE, Rows, TensorPart, outward, within
 from quire.models.shape import Scheme, StoredWeights
 from quire.models.stored import ByGroups, Stored, in_columns
 from quire.models.weights import Weights
 
 
-class Checkpoint(Protocol):
-    """Reads the projections of such a checkpoint."""
+class RoundedProjections(Protocol):
+    """Reads the projections of a quantised checkpoint."""
 
     def holds(self, name: str) -> bool:
         """Whether this one is rounded; some are left as they were."""
@@ -33,7 +33,8 @@ class Checkpoint(Protocol):
     def read(
         self, name: str, inputs: int, outputs: int, rows: Rows = ALL, columns: slice = ALL
     ) -> Stored:
-        """The projection called ``name``, of so many inputs and outputs, or a part of it.
+        """The projection called ``name``, with these numbers of inputs and outputs, or a part of
+        it.
 
         rows: which outputs, in which order. columns: which inputs.
 
@@ -52,7 +53,7 @@ class PartReader(ABC):
     def read(
         self, name: str, inputs: int, outputs: int, rows: Rows = ALL, columns: slice = ALL
     ) -> Stored:
-        """See ``Checkpoint.read``."""
+        """See ``RoundedProjections.read``."""
         unit = 1 if columns is ALL else self.unit(name, inputs)
         outer = outward(columns, unit, inputs)
         found = self.read_part(name, inputs, outputs, rows, outer)
@@ -60,11 +61,11 @@ class PartReader(ABC):
 
     @abstractmethod
     def unit(self, name: str, inputs: int) -> int:
-        """Inputs, of so many, that can only be read together."""
+        """The number of inputs that can only be read together."""
 
     @abstractmethod
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
-        """As ``read``, of columns in whole units."""
+        """Like ``read``, for columns in whole units."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class RoundedCheckpoint(PartReader):
 
     @property
     def code_bytes(self) -> Mapping[str, float]:
-        """See ``Checkpoint.code_bytes``."""
+        """See ``RoundedProjections.code_bytes``."""
         return {"I32": 4, "I8": 1}
 
     def fault(self, name: str, what: str) -> ModelError:
@@ -102,14 +103,14 @@ class RoundedCheckpoint(PartReader):
         scales: Tensor,
         zeros: Tensor | None,
         order: Tensor | None = None,
-        part: Part = WHOLE,
+        part: TensorPart = WHOLE,
     ) -> Stored:
-        """(codes - zeros) * scales as it is where kernels can have it so, or else as floats.
+        """(codes - zeros) * scales as it is if kernels can have it so, or else as floats.
 
-        codes [out, in] and zeros [out, groups] uint8 of so many bits, scales [out, groups]. Kernels
-        want whole lines of inputs in a group, and keep scales in float16.
+        codes [out, in] and zeros [out, groups] uint8 of this many bits, scales [out, groups].
+        Kernels need whole lines of inputs in a group, and keep scales in float16.
 
-        part: the outputs and groups that the codes are of. The form does not hang on it.
+        part: the outputs and groups of the codes, on which the form does not depend.
         """
         form, half = (Format.int4, 8) if bits <= 4 else (Format.grouped_int8, 128)
         if zeros is None and 1 << (bits - 1) != half:

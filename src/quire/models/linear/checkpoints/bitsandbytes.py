@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from quire.models.linear.checkpoints.base import RoundedCheckpoint
-from quire.models.parts import Part, Rows, bounds
-from quire.models.shape import Fields
+from quire.models.parts import Rows, TensorPart, bounds
+from quire.models.shape import ConfigFields
 from quire.models.stored import ByOutputs, Stored
 
 _STORAGE = (torch.uint8, torch.int8, torch.bfloat16, torch.float16, torch.float32)
@@ -54,7 +54,7 @@ class BitsAndBytes(RoundedCheckpoint):
         weights = self.weights
         if f"{name}.SCB" in weights:
             weights.leave((f"{name}.weight_format",))
-            part = Part(rows, columns)
+            part = TensorPart(rows, columns)
             weight = weights.read_typed(f"{name}.weight", (torch.int8,), outputs, inputs, part=part)
             scales = weights.read(f"{name}.SCB", outputs, dtype=torch.float32)[rows] / 127
             return ByOutputs((weight.to(torch.int16) + 128).to(torch.uint8), scales)
@@ -68,15 +68,15 @@ class BitsAndBytes(RoundedCheckpoint):
         largest = self._largest(name, sizes, state)
         if not (inputs % block or block % 2):  # an output has whole blocks, and so has the part
             first, end = bounds(columns, inputs)
-            packed = Part(rows, slice(first // 2, end // 2)).of(packed.view(outputs, -1))
-            blocks = Part(rows, slice(first // block, end // block))
+            packed = TensorPart(rows, slice(first // 2, end // 2)).of(packed.view(outputs, -1))
+            blocks = TensorPart(rows, slice(first // block, end // block))
             largest = blocks.of(largest.view(outputs, -1))
             return _values(packed, table, largest, block).view(len(packed), -1).to(weights.dtype)
         padded = torch.nn.functional.pad(packed, (0, -(-sizes * block // 2) - len(packed)))
         values = _values(padded, table, largest, block)[:count].view(outputs, inputs)
         return values[rows].to(weights.dtype)
 
-    def _largest(self, name: str, count: int, state: Fields) -> Tensor:
+    def _largest(self, name: str, count: int, state: ConfigFields) -> Tensor:
         """[blocks] float32."""
         weights, prefix = self.weights, f"{name}.weight."
         if f"{prefix}nested_absmax" not in weights:
@@ -96,7 +96,7 @@ class BitsAndBytes(RoundedCheckpoint):
             raise self.fault(name, f"has {tensor.numel()} bytes, but the config asks for {count}")
         return tensor.flatten()
 
-    def _state(self, name: str) -> Fields:
+    def _state(self, name: str) -> ConfigFields:
         full = self._state_name(name)
         found = self.weights.shape(full) or (1,)
         raw = bytes(self.weights.read_typed(full, (torch.uint8,), *found).tolist())
@@ -106,11 +106,11 @@ class BitsAndBytes(RoundedCheckpoint):
             raise self.fault(full, "holds no JSON object") from error
         if not isinstance(values, dict):
             raise self.fault(full, "holds no JSON object")
-        return Fields(values, f"{self.weights.directory}: {full}")
+        return ConfigFields(values, f"{self.weights.directory}: {full}")
 
 
 def _values(packed: Tensor, table: Tensor, largest: Tensor, block: int) -> Tensor:
-    """Of whole blocks of codes, two in a byte, one after the other."""
+    """The numbers of whole blocks of codes, two in a byte, one after the other."""
     codes = torch.stack([packed >> 4, packed & 15], dim=-1).flatten()
     values = table[codes[: largest.numel() * block].long()]
     return (values.view(-1, block) * largest.reshape(-1, 1)).flatten()

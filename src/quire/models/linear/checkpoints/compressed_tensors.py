@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quire.models.linear.checkpoints.base import RoundedCheckpoint, in_order, unpacked
 from quire.models.linear.checkpoints.fp8 import read_outputs_scales, read_scaled
-from quire.models.parts import Part, Rows, bounds
+from quire.models.parts import Rows, TensorPart, bounds
 from quire.models.shape import Scheme
 from quire.models.stored import ByOutputs, Stored
 
@@ -53,7 +53,7 @@ class CompressedTensors(RoundedCheckpoint):
 
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
         """See ``PartReader.read_part``."""
-        scheme, weights, part = self._scheme(name), self.weights, Part(rows, columns)
+        scheme, weights, part = self._scheme(name), self.weights, TensorPart(rows, columns)
         assert scheme is not None
         outer = name.rpartition(".")[0]
         weights.leave(tuple(f"{name}.{part}" for part in _LEFT))
@@ -71,7 +71,7 @@ class CompressedTensors(RoundedCheckpoint):
         self, name: str, inputs: int, outputs: int, scheme: Scheme, rows: Rows, columns: slice
     ) -> Stored:
         """A code in each byte."""
-        part = Part(rows, columns)
+        part = TensorPart(rows, columns)
         weight = self.weights.read_typed(
             f"{name}.weight", (torch.int8,), outputs, inputs, part=part
         )
@@ -89,7 +89,7 @@ class CompressedTensors(RoundedCheckpoint):
             return ByOutputs(codes, scales[rows], scheme.rounds_rows)
         bits, scales = 4 if half == 8 else 8, self._scales(name, outputs, groups, scheme)
         first, end = bounds(columns, inputs)
-        part = Part(rows, slice(first // size, end // size))
+        part = TensorPart(rows, slice(first // size, end // size))
         return self.grouped(bits, codes, scales, zeros, part=part)
 
     def _scales(self, name: str, outputs: int, groups: int, scheme: Scheme) -> Tensor:
@@ -114,7 +114,7 @@ class CompressedTensors(RoundedCheckpoint):
         self._check_shape(name, inputs, outputs)
         order = self._order(name, inputs, size)
         words, (first, end) = -(-inputs // per_word), bounds(columns, inputs)
-        part = Part(rows, slice(first // per_word, -(-end // per_word)))
+        part = TensorPart(rows, slice(first // per_word, -(-end // per_word)))
         packed = weights.read_codes(f"{name}.weight_packed", outputs, words, part=part)
         codes = unpacked(packed, bits)[:, : end - first]
         codes = codes.contiguous() if order is None else codes[:, order]
@@ -124,7 +124,7 @@ class CompressedTensors(RoundedCheckpoint):
             packed = weights.read_codes(f"{name}.weight_zero_point", words, groups)
             zeros = unpacked(packed.T, bits)[:, :outputs].T.contiguous()
         scales = self._scales(name, outputs, groups, scheme)
-        part = Part(rows, slice(first // size, end // size))
+        part = TensorPart(rows, slice(first // size, end // size))
         return self.grouped(bits, codes, scales, zeros, order, part)
 
     def _check_shape(self, name: str, inputs: int, outputs: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from quire.models.linear.checkpoints.base import RoundedCheckpoint
-from quire.models.parts import Part, Rows, numbers_of
+from quire.models.parts import Rows, TensorPart, numbers_of
 from quire.models.stored import Stored
 from quire.models.weights import Weights
 
@@ -49,7 +49,7 @@ class FP8(RoundedCheckpoint):
         outer = name.rpartition(".")[0]
         self.weights.leave(tuple(f"{name}.{part}" for part in (*_LEFT, *_LEFT_OF_ATTENTION)))
         self.weights.leave(tuple(f"{outer}.{part}" for part in _LEFT_OF_ATTENTION))
-        shape, part = (outputs, inputs), Part(rows, columns)
+        shape, part = (outputs, inputs), TensorPart(rows, columns)
         return read_scaled(self.weights, name, self._scale(name), shape, block, part)
 
     def _scale(self, name: str) -> str:
@@ -63,11 +63,11 @@ def read_scaled(
     scale_name: str,
     shape: tuple[int, int],
     block: tuple[int, int] | None,
-    part: Part,
+    part: TensorPart,
 ) -> Tensor:
-    """Of the weight of a projection [out, in] a part, whose columns are of whole blocks.
+    """A part of a projection's weight [out, in], whose columns are whole blocks.
 
-    Without blocks a scale is of an output, or of all.
+    Without blocks, a scale is an output's, or the whole weight's.
     """
     weight = weights.read_typed(f"{name}.weight", _FLOATS_OF_8_BITS, *shape, part=part)
     if block is None:
@@ -76,7 +76,9 @@ def read_scaled(
     counts = [-(-size // length) for size, length in zip(shape, block, strict=True)]
     scales = weights.read(scale_name, *counts, dtype=torch.float32)
     result = torch.empty(weight.shape, dtype=weights.dtype)
-    across = Part(columns=part.columns).of(scales.repeat_interleave(block[1], dim=1)[:, : shape[1]])
+    across = TensorPart(columns=part.columns).of(
+        scales.repeat_interleave(block[1], dim=1)[:, : shape[1]]
+    )
     block_of = numbers_of(part.rows, shape[0]) // block[0]
     for first in range(0, len(weight), block[0]):  # so many at a time: less memory at once
         some = slice(first, first + block[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from quire.models.gguf import ROUNDED_BYTES
 from quire.models.linear.checkpoints.base import PartReader
-from quire.models.parts import Part, Rows
+from quire.models.parts import Rows, TensorPart
 from quire.models.stored import Stored
 
 
@@ -30,6 +30,6 @@ class GGUF(PartReader):
 
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
         """See ``PartReader.read_part``."""
-        part = Part(rows, columns)
+        part = TensorPart(rows, columns)
         found = self.weights.read_rounded(f"{name}.weight", outputs, inputs, part=part)
         return found if found.in_float16 else found.floats(self.weights.dtype)

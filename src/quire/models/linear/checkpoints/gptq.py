@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from quire.models.linear.checkpoints.base import RoundedCheckpoint, in_order, unpacked
-from quire.models.parts import Part, Rows, bounds
+from quire.models.parts import Rows, TensorPart, bounds
 from quire.models.stored import Stored
 
 
@@ -38,7 +38,7 @@ class GPTQ(RoundedCheckpoint):
         bits, size = scheme.bits, self.group(name, inputs, scheme)
         per_word, groups = 32 // bits, inputs // size
         first, end = bounds(columns, inputs)
-        words = Part(slice(first // per_word, end // per_word), rows)
+        words = TensorPart(slice(first // per_word, end // per_word), rows)
         if inputs % per_word:
             raise self.fault(name, f"has {inputs} inputs, not a multiple of {per_word}")
         order = self._order(name, inputs, size)
@@ -50,11 +50,11 @@ class GPTQ(RoundedCheckpoint):
         scales = weights.read(f"{name}.scales", groups, outputs, dtype=torch.float32)
         zeros = (zeros + self.stored.zero_offset) & (1 << bits) - 1
         codes = codes if order is None else codes[:, order]
-        part = Part(rows, slice(first // size, end // size))
+        part = TensorPart(rows, slice(first // size, end // size))
         return self.grouped(bits, codes, scales.T, zeros.T.contiguous(), order, part)
 
     def _order(self, name: str, inputs: int, size: int) -> Tensor | None:
-        """By groups, where inputs were taken by their activations (desc_act)."""
+        """The order of inputs by groups, if they were taken by their activations (desc_act)."""
         if f"{name}.g_idx" not in self.weights:
             if self.stored.ordered:
                 raise self.fault(name, "has no g_idx, which tells its order (desc_act)")

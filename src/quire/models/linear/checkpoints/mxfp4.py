@@ -15,7 +15,7 @@ from torch import Tensor
 
 from quire.kernels.packing import Format, Groups
 from quire.models.linear.checkpoints.base import RoundedCheckpoint, unpacked
-from quire.models.parts import ALL, Part, Rows, bounds
+from quire.models.parts import ALL, Rows, TensorPart, bounds
 from quire.models.stored import ByGroups, Stored, powers_of_two
 
 _GROUP = 32
@@ -45,7 +45,7 @@ class MXFP4(RoundedCheckpoint):
         blocks, scales = f"{stack}_blocks", f"{stack}_scales"
         many = (self.weights.shape(blocks) or (0,))[0]
         first, end = (bound // _GROUP for bound in bounds(columns, inputs))
-        part = Part(rows, ALL if columns is ALL else slice(first, end), int(number))
+        part = TensorPart(rows, ALL if columns is ALL else slice(first, end), int(number))
         shape = (many, outputs, inputs // _GROUP)
         exponents = self._bytes(scales, part, *shape).int() - 128  # codes stand for twice as much
         packed = self._bytes(blocks, part, *shape, _BLOCK_BYTES)
@@ -53,5 +53,5 @@ class MXFP4(RoundedCheckpoint):
         weight = ByGroups(Format.float4, codes, Groups(powers_of_two(exponents)))
         return weight if weight.in_float16 else weight.floats(self.weights.dtype)
 
-    def _bytes(self, name: str, part: Part, *shape: int) -> Tensor:
+    def _bytes(self, name: str, part: TensorPart, *shape: int) -> Tensor:
         return self.weights.read_typed(name, (torch.uint8,), *shape, part=part)

@@ -4,8 +4,8 @@ import { figures, h, setText } from "../../dom.js";
 import { count, counted, duration, percent } from "../../format.js";
 
 const NAMES = [
-  "prompt tokens", "found in the cache", "tokens written", "first token", "tokens a second", "most blocks held",
-  "block-seconds", "saved by sharing", "blocks copied", "drafts accepted", "preemptions",
+  "prompt tokens", "prefix cache hit", "output tokens", "first token", "tokens per second", "most blocks held",
+  "block-seconds", "saved by sharing", "blocks copied", "accepted draft tokens", "preemptions",
 ];
 const PARTS = { cached: "prompt, found in the cache", computed: "prompt, computed", written: "written" };
 
@@ -75,13 +75,13 @@ function textsOf(told) {
   const found = () => `${count(told.cached)} (${percent(told.cached / told.prompt)})`;
   const preemptions = [[told.swaps, "by swap"], [told.recomputes, "by recompute"]].filter(([times]) => times);
   return {
-    "prompt tokens": count(told.prompt), "tokens written": count(told.output),
-    "found in the cache": told.cached === undefined ? "not told" : found(),
-    "first token": duration(told.ttft), "tokens a second": told.rate ? told.rate.toFixed(1) : "–",
+    "prompt tokens": count(told.prompt), "output tokens": count(told.output),
+    "prefix cache hit": told.cached === undefined ? "unknown" : found(),
+    "first token": duration(told.ttft), "tokens per second": told.rate ? told.rate.toFixed(1) : "–",
     "most blocks held": count(told.peak),
-    "block-seconds": told.blockSeconds === undefined ? "not told" : told.blockSeconds.toPrecision(3),
+    "block-seconds": told.blockSeconds === undefined ? "unknown" : told.blockSeconds.toPrecision(3),
     "saved by sharing": count(told.shared), "blocks copied": count(told.copied),
-    "drafts accepted": told.drafted ? `${count(told.accepted)} of ${count(told.drafted)}` : "none made",
+    "accepted draft tokens": told.drafted ? `${count(told.accepted)} of ${count(told.drafted)}` : "none made",
     preemptions: preemptions.map(([times, how]) => `${times} ${how}`).join(", ") || "0",
   };
 }
@@ -93,6 +93,6 @@ function remarks(told, answer, pool, longest) {
     whole && `A block holds ${pool.block_size} tokens. To reserve room for the longest text would have taken `
       + `${counted(whole, "block")} for each answer.`,
     told.fetched && `${counted(told.fetched, "token")} of the cached ones came from the block store.`,
-    !answer.metrics && "All this as of the last look before it ended.",
+    !answer.metrics && "These are the last figures before it ended.",
   ].filter((text) => text).join(" ");
 }

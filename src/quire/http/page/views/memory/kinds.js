@@ -4,11 +4,11 @@
 export const KINDS = [
   { name: "used", colour: "--used", about: "Tokens are in it, and one sequence holds it" },
   { name: "shared", colour: "--shared", about: "Tokens are in it, and several sequences hold it: the more, the stronger" },
-  { name: "window", colour: "--window", about: "Used until the window of its sequence has left it behind" },
+  { name: "window", colour: "--window", about: "Used until it is outside the window of its sequence" },
   { name: "sinks", colour: "--sink", about: "Attention sinks of a sequence, which stay" },
   { name: "reserved", colour: "--reserved", about: "Held for tokens that are not computed yet" },
-  { name: "cached", colour: "--cached", about: "Free, but what it holds can be found until it is taken" },
-  { name: "free", colour: "--free", about: "Free, and blank" },
+  { name: "cached", colour: "--cached", about: "Free, but its tokens can be reused until it is taken" },
+  { name: "free", colour: "--free", about: "Free and empty" },
 ];
 const USED = 0, SHARED = 1, WINDOW = 2, SINK = 3, RESERVED = 4, CACHED = 5, FREE = 6;
 export const OF_WINDOWS = new Set([WINDOW, SINK]);

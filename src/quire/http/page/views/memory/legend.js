@@ -58,7 +58,7 @@ export class OwnerLegend {
       setText(button.querySelector("b"), count(one.blocks));
     }
     const hidden = state.requests.num_running + state.num_sessions - shown.length;
-    setText(this.rest, all.length === 0 ? "nobody holds any" : all.length > shown.length ? `and ${count(hidden)} more` : "");
+    setText(this.rest, all.length === 0 ? "no request holds any" : all.length > shown.length ? `and ${count(hidden)} more` : "");
   }
 
   #button(one) {

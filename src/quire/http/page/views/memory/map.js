@@ -44,7 +44,7 @@ export class BlockCanvas {
     this.lines.hidden = size < GRID_FROM;
     this.mark.style.width = this.mark.style.height = `${size}px`;
     this.element.setAttribute("aria-label", `${name}: ${counted(count, "block")}. Arrow keys go from block to block, `
-      + "Enter chooses who holds it, Escape chooses nobody.");
+      + "Enter selects the request that holds it, Escape selects none.");
     return true;
   }
 

@@ -1,4 +1,4 @@
-"""A conversation's turn as it is told: block by block, and at the end what it took."""
+"""A conversation's turn as it comes: block by block, and at the end what it took."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from quire.http.service import Progress, Service
 from quire.text.dialect import ContentPiece, Event
 
 
-class Hears(Protocol):
+class TurnListener(Protocol):
     def hear(self, gained: Delta) -> list[Event]: ...
 
     def finish_reason(self, reason: str | None) -> str | None: ...
 
 
 class Speaker(Protocol):
-    """A ``Conversation``, or what is like one."""
+    """A ``PreparedChat``, or what is like one."""
 
     def run(self, request_id: str, *, whole: bool) -> Progress: ...
 
-    def listener(self, index: int) -> Hears: ...
+    def listener(self, index: int) -> TurnListener: ...
 
 
 class RawText:
@@ -42,7 +42,7 @@ class RawText:
     def run(self, request_id: str, *, whole: bool) -> Progress:
         return self._service.run(request_id, [self._prompt], self._params, {}, whole=whole)
 
-    def listener(self, index: int) -> Hears:
+    def listener(self, index: int) -> TurnListener:
         return self
 
     def hear(self, gained: Delta) -> list[Event]:
@@ -53,7 +53,7 @@ class RawText:
 
 
 @dataclass
-class Told:
+class TurnState:
     """All of it so far.
 
     reason: why it ended, tool_calls included. output: the engine's, once it has.
@@ -64,11 +64,11 @@ class Told:
     output: RequestOutput | None = None
 
 
-class Telling:
-    """One turn, told once.
+class TurnStream:
+    """One turn, streamed once.
 
     names: how the door calls fields that may be refused yet.
-    singly: tokens that come together are told one by one: which of them changed what.
+    singly: tokens that come together are taken one by one: which of them changed what.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Telling:
         self._singly = singly
         self._blocks = Blocks(new_call_id)
         self._names = names
-        self.told = Told(self._blocks.closed)
+        self.state = TurnState(self._blocks.closed)
 
     async def changes(
         self, prefix: str, *, whole: bool = False
     ) -> AsyncGenerator[list[tuple[Delta, list[Change]]], None]:
-        """What each delta changes, by the steps in which they come; ``told`` is up to date then.
+        """What each delta changes, by the steps in which they come; ``state`` is up to date then.
 
         whole: there is one delta, which has it all.
         """
@@ -101,16 +101,16 @@ class Telling:
                         gained = [one for delta in gained for one in delta.singly()]
                     yield [(delta, self._hear(delta)) for delta in gained]
 
-    async def all(self, prefix: str) -> Told:
+    async def all(self, prefix: str) -> TurnState:
         async with aclosing(self.changes(prefix, whole=True)) as steps:
             async for _ in steps:
                 pass
-        return self.told
+        return self.state
 
     def _hear(self, delta: Delta) -> list[Change]:
         listener, final = self._speaker.listener(0), delta.finish_reason is not None
         changes = [*self._blocks.hear(listener.hear(delta), final=final)]
         if final:
-            self.told.reason = listener.finish_reason(delta.finish_reason)
-            self.told.output = delta.final
+            self.state.reason = listener.finish_reason(delta.finish_reason)
+            self.state.output = delta.final
         return changes

@@ -1,0 +1,60 @@
+"""Blocks beyond the pool."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+_STORE, _OF_STORE = "src/quire/blocks/store", "tests/pure/blocks/store"
+_RECORD = f"{_OF_STORE}/test_record.py"
+
+MUTANTS = (
+    Mutant(
+        "sums of records are not compared",
+        f"{_STORE}/record.py",
+        "if digest(buffers) != sums[kv_group]:",
+        "if False:",
+        f"{_RECORD}::test_what_is_damaged_is_never_given",
+    ),
+    Mutant(
+        "heads of records are not compared",
+        f"{_STORE}/record.py",
+        "if bytes(head) != self._head(content, sums):",
+        "if False:",
+        f"{_RECORD}::test_what_belongs_to_something_else_is_not_taken",
+    ),
+    Mutant(
+        "a part is looked for in the place of another",
+        f"{_STORE}/record.py",
+        "self.head_bytes + sum(self.part_bytes[:kv_group])",
+        "self.head_bytes",
+        f"{_RECORD}::test_what_is_read_is_what_was_written",
+    ),
+    Mutant(
+        "a store forgets a block's newer copy with the older one",
+        f"{_STORE}/index.py",
+        "if place is not None and place.file == segment:",
+        "if place is not None:",
+        f"{_OF_STORE}/test_index.py::test_the_newer_copy_is_found_and_stays_when_the_older_one_is_gone",
+    ),
+    Mutant(
+        "a segment that is damaged breaks the index",
+        f"{_STORE}/index.py",
+        "with suppress(OSError):",
+        "with suppress():",
+        f"{_OF_STORE}/test_directory.py::test_a_segment_whose_beginning_is_damaged_is_passed_over",
+    ),
+    Mutant(
+        "a disk is not asked for what memory has lost",
+        f"{_STORE}/tiers.py",
+        "return self.shelf.has(name) or (self.disk is not None and self.disk.has(name))",
+        "return self.shelf.has(name)",
+        f"{_OF_STORE}/test_tiers.py::test_a_disk_has_what_main_memory_has_lost",
+    ),
+    Mutant(
+        "main memory does not note what is found in the pool",
+        f"{_STORE}/tiers.py",
+        "        self.shelf.used(ordered)\n",
+        "",
+        f"{_OF_STORE}/test_tiers.py::test_the_least_recently_used_go_first_and_what_comes_back_is_what_was_stored",
+    ),
+)

@@ -1,0 +1,175 @@
+"""A step becomes tokens; and the memory and threads that it has."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+_EXECUTION, _OF_EXECUTION = "src/quire/execution", "tests/torch/execution"
+_SAMPLING, _SAMPLER = f"{_EXECUTION}/sampling", f"{_OF_EXECUTION}/test_sampler.py"
+_PAST, _LIMITS = f"{_OF_EXECUTION}/test_past.py", f"{_OF_EXECUTION}/test_memory_limits.py"
+_PROMISES, _BUDGET = f"{_OF_EXECUTION}/test_promises.py", f"{_OF_EXECUTION}/test_memory_budget.py"
+_MESSAGES = f"{_OF_EXECUTION}/test_rank_messages.py"
+
+MUTANTS = (
+    Mutant(
+        "what is derived of a text is shared by forks",
+        f"{_SAMPLING}/past.py",
+        "other._counts, other._counted = self._counts.copy(), self._counted",
+        "other._counts, other._counted = self._counts, self._counted",
+        f"{_PAST}::test_a_fork_goes_its_own_way",
+    ),
+    Mutant(
+        "what is derived of a text is not taken back with it",
+        f"{_SAMPLING}/past.py",
+        "        if start < self._counted:\n            self.counts(start)\n",
+        "",
+        f"{_PAST}::test_a_fork_goes_its_own_way",
+    ),
+    Mutant(
+        "a token that is taken back stays counted",
+        f"{_SAMPLING}/past.py",
+        "            self._counts.remove(self._output[self._counted])\n",
+        "            pass\n",
+        f"{_PAST}::test_a_fork_goes_its_own_way",
+    ),
+    Mutant(
+        "branches of a request draw the same numbers",
+        f"{_SAMPLING}/rows.py",
+        "return (splitmix64(seed, 0, branch, position) >> 11) * 2.0**-53",
+        "return (splitmix64(seed, 0, 0, position) >> 11) * 2.0**-53",
+        f"{_SAMPLER}::test_branches_of_a_request_differ",
+    ),
+    Mutant(
+        "neighbouring seeds draw neighbouring numbers",
+        f"{_SAMPLING}/rows.py",
+        "return (splitmix64(seed, 0, branch, position) >> 11) * 2.0**-53",
+        "return ((seed + branch + position) % 7) / 7",
+        f"{_SAMPLER}::test_neighbouring_draws_are_unrelated",
+    ),
+    Mutant(
+        "bans do not yield where they would forbid everything",
+        f"{_SAMPLING}/logits_processors.py",
+        "    flat[places] = torch.where(stuck[numbers], kept, values)\n",
+        "",
+        f"{_SAMPLER}::test_bans_yield_where_they_would_forbid_everything",
+    ),
+    Mutant(
+        "the end is not held back before min_tokens",
+        f"{_SAMPLING}/logits_processors.py",
+        "    if row.num_output_tokens < request.params.min_tokens:\n",
+        "    if False:\n",
+        f"{_SAMPLER}::test_min_tokens_holds_back_the_end",
+    ),
+    Mutant(
+        "a repetition is divided whatever its sign",
+        f"{_SAMPLING}/logits_processors.py",
+        "torch.where(logits > 0, logits / penalties, logits * penalties)",
+        "logits / penalties",
+        f"{_SAMPLER}::test_edits_are_those_of_the_definitions",
+    ),
+    Mutant(
+        "a presence counts each time",
+        f"{_SAMPLING}/logits_processors.py",
+        "np.frombuffer(counts.counts, np.float32) * frequency + presence",
+        "np.frombuffer(counts.counts, np.float32) * (frequency + presence)",
+        f"{_SAMPLER}::test_edits_are_those_of_the_definitions",
+    ),
+    Mutant(
+        "a parameter is declared, and does nothing",
+        f"{_SAMPLING}/logits_processors.py",
+        "        if params.logit_bias:\n",
+        "        if False:\n",
+        f"{_SAMPLER}::test_edits_are_those_of_the_definitions",
+    ),
+    Mutant(
+        "which of equally likely tokens is told depends on what others ask for",
+        f"{_SAMPLING}/sampler.py",
+        "return bool((tied & (last >= 0)).any())",
+        "return False",
+        f"{_SAMPLER}::test_what_others_ask_for_does_not_choose_among_equals",
+    ),
+    Mutant(
+        "a row of NaN gives a token",
+        f"{_SAMPLING}/sampler.py",
+        "is_sound = math.isfinite(raw_peak) and math.isfinite(peak)",
+        "is_sound = True",
+        f"{_SAMPLER}::test_a_row_without_a_distribution_is_none_and_harms_no_other",
+    ),
+    Mutant(
+        "chunk sums are added up where chunks are cut",
+        f"{_EXECUTION}/pooling.py",
+        "rows = torch.cat([self.kept[chunk.seq_id][None], rows])",
+        "rows = torch.cat([rows.sum(0)[None], self.kept[chunk.seq_id][None]])",
+        f"{_OF_EXECUTION}/test_pooling.py::test_a_sum_does_not_depend_on_where_it_is_cut",
+    ),
+    Mutant(
+        "`numactl --membind` is not read",
+        f"{_EXECUTION}/memory_limits.py",
+        '        lists.append(policy.rpartition(":")[2])\n',
+        "        pass\n",
+        f"{_LIMITS}::test_nodes_that_memory_may_come_from",
+    ),
+    Mutant(
+        "a cgroup above the process's own is not read",
+        "src/quire/kernels/cgroups.py",
+        "for directory in (group, *group.parents):",
+        "for directory in (group,):",
+        f"{_BUDGET}::test_the_least_of_nested_cgroups_is_what_is_free",
+    ),
+    Mutant(
+        "pages of files count as taken",
+        f"{_EXECUTION}/memory_limits.py",
+        "max(0, (used or 0) - _of_files(group, total))",
+        "used or 0",
+        f"{_BUDGET}::test_pages_of_files_are_free_memory",
+    ),
+    Mutant(
+        "what others were promised is as large as when they began",
+        f"{_EXECUTION}/promises.py",
+        "return max(0, self.target - (self.base if taken is None else taken))",
+        "return max(0, self.target - self.base)",
+        f"{_PROMISES}::test_what_has_been_taken_is_not_promised_any_more",
+    ),
+    Mutant(
+        "a dead engine's promise counts",
+        f"{_EXECUTION}/promises.py",
+        "return None if _takes(file, fcntl.LOCK_SH) else Promise(*json.load(file))",
+        "return Promise(*json.load(file))",
+        f"{_PROMISES}::test_what_the_dead_leave_behind_is_removed",
+    ),
+    Mutant(
+        "who measures counts itself",
+        f"{_EXECUTION}/promises.py",
+        "self._base = max([_private_bytes(os.getpid()) or 0, *others])",
+        "self._base = _private_bytes(os.getpid()) or 0",
+        f"{_PROMISES}::test_who_measures_counts_engines_of_its_own_process_but_not_itself",
+    ),
+    Mutant(
+        "adapters are told off by one",
+        f"{_EXECUTION}/ranks/messages.py",
+        "    place += DIGEST * num_adapters\n",
+        "    place += DIGEST * (num_adapters - 1)\n",
+        f"{_MESSAGES}::test_an_order_arrives_as_it_was",
+    ),
+    Mutant(
+        "what is to be stored is told without its tokens",
+        f"{_EXECUTION}/ranks/messages.py",
+        '        numbers += [*unpack("2q", content.name), *content.token_ids]\n',
+        '        numbers += [*unpack("2q", content.name), *([0] * len(content.token_ids))]\n',
+        f"{_MESSAGES}::test_an_order_arrives_as_it_was",
+    ),
+    Mutant(
+        "soft cuts are told to nobody",
+        f"{_EXECUTION}/ranks/messages.py",
+        "len(widths), block_size, asked, adapted, biases]",
+        "len(widths), block_size, asked, adapted, 0]",
+        f"{_MESSAGES}::test_an_order_arrives_as_it_was",
+    ),
+    Mutant(
+        "every token stands at its table's beginning",
+        f"{_EXECUTION}/batch.py",
+        "        positions += range(start, end)\n",
+        "        positions += range(end - start)\n",
+        f"{_OF_EXECUTION}/test_batch.py::test_every_token_stands_where_its_table_says",
+    ),
+)

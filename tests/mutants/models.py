@@ -1,0 +1,146 @@
+"""A checkpoint becomes a decoder, and ranks' parts of it."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+_MODELS, _OF_MODELS = "src/quire/models", "tests/torch/models"
+_SHARDS, _ROUNDING = f"{_OF_MODELS}/test_shards.py", f"{_OF_MODELS}/test_rounding.py"
+_FILES, _READER = f"{_OF_MODELS}/test_checkpoint_files.py", "tests/pure/models/shape/test_reader.py"
+_STORED = f"{_OF_MODELS}/test_stored_checkpoints.py"
+
+MUTANTS = (
+    Mutant(
+        "a hidden file counts as a checkpoint",
+        f"{_MODELS}/checkpoint_files.py",
+        r'r"(adapter|consolidated|\.).*"',
+        r'r"(adapter|consolidated).*"',
+        f"{_FILES}::test_what_is_found",
+    ),
+    Mutant(
+        "of numbered files those that there are will do",
+        f"{_MODELS}/checkpoint_files.py",
+        "        if missing or len(have) != total:\n",
+        "        if False:\n",
+        f"{_FILES}::test_what_is_not_found_is_said",
+    ),
+    Mutant(
+        "an index leads out of its directory",
+        f"{_MODELS}/checkpoint_files.py",
+        'file.is_absolute() or ".." in file.parts or',
+        "",
+        f"{_OF_MODELS}/test_damaged_directories.py::test_an_index_stays_in_its_directory",
+    ),
+    Mutant(
+        "a window of Qwen's counts though it is not used",
+        f"{_MODELS}/shape/windows.py",
+        'if not asked and not fields.get("use_sliding_window", bool, False):',
+        "if False:",
+        f"{_READER}::test_a_window_of_qwen_counts_where_it_is_used",
+    ),
+    Mutant(
+        "a window counts in layers before max_window_layers",
+        f"{_MODELS}/shape/windows.py",
+        "window if layer >= first else None",
+        "window if layer < first else None",
+        f"{_READER}::test_a_window_of_qwen_counts_where_it_is_used",
+    ),
+    Mutant(
+        "Gemma's windows are in every layer",
+        f"{_MODELS}/shape/windows.py",
+        "None if every and (layer + 1) % every == 0 else window",
+        "window",
+        f"{_READER}::test_windows_of_gemma_leave_out_every_so_many_layers",
+    ),
+    Mutant(
+        "the first group that matches wins, whatever its targets",
+        f"{_MODELS}/shape/stored.py",
+        "return found[min(found)] if found else None",
+        "return next(iter(found.values()), None)",
+        "tests/pure/models/shape/test_stored.py::test_of_targets_that_overlap_the_nearest_counts",
+    ),
+    Mutant(
+        "an ignore list's patterns are taken for names",
+        f"{_MODELS}/shape/stored.py",
+        '    if target.startswith("re:"):\n',
+        "    if False:\n",
+        f"{_STORED}::test_names_and_patterns_choose",
+    ),
+    Mutant(
+        "a GPTQ zero is one off in one of the two formats",
+        f"{_MODELS}/shape/stored.py",
+        'zero_offset=int(form == "gptq")',
+        "zero_offset=1",
+        f"{_STORED}::test_a_weight_is_what_its_format_says",
+    ),
+    Mutant(
+        "inputs of `desc_act` stay in their order",
+        f"{_MODELS}/linear/checkpoints/gptq.py",
+        "codes = codes if order is None else codes[:, order]",
+        "codes = codes",
+        f"{_STORED}::test_a_weight_is_what_its_format_says",
+    ),
+    Mutant(
+        "scales of a block are those of the first",
+        f"{_MODELS}/linear/checkpoints/fp8.py",
+        "across[block_of[some]]",
+        "across[block_of[some] * 0]",
+        f"{_STORED}::test_a_weight_is_what_its_format_says",
+    ),
+    Mutant(
+        "MXFP4's codes have the scales of their neighbours",
+        f"{_MODELS}/linear/checkpoints/mxfp4.py",
+        "int() - 128",
+        "int() - 127",
+        f"{_OF_MODELS}/test_mxfp4.py::test_the_numbers_are_those_of_transformers",
+    ),
+    Mutant(
+        "scales of int4 are not fitted",
+        f"{_MODELS}/linear/rounding.py",
+        "_FITS = 1",
+        "_FITS = 0",
+        f"{_ROUNDING}::test_scales_lose_less_than_the_largest_weights_would",
+    ),
+    Mutant(
+        "attention has four bits as well",
+        f"{_MODELS}/linear/rounding.py",
+        "form = Format.int6 if attention else Format.int4",
+        "form = Format.int4",
+        f"{_ROUNDING}::test_attention_has_more_bits_and_odd_inputs_int8",
+    ),
+    Mutant(
+        "keys of the wrong heads where ranks share some",
+        f"{_MODELS}/shard.py",
+        "first = self.rank * count // self.size",
+        "first = self.rank % count",
+        f"{_SHARDS}::test_every_family",
+    ),
+    Mutant(
+        "gate and up are not divided apart",
+        f"{_MODELS}/dividing.py",
+        "        first += count\n    return rows\n",
+        "    return rows\n",
+        f"{_SHARDS}::test_every_family",
+    ),
+    Mutant(
+        "columns of the first rank on all",
+        f"{_MODELS}/dividing.py",
+        "slice(held.start * width, held.stop * width)",
+        "slice(0, (held.stop - held.start) * width)",
+        f"{_SHARDS}::test_every_family",
+    ),
+    Mutant(
+        "a vocabulary that does not divide loses its end",
+        f"{_MODELS}/shard.py",
+        "return range(first, first + each + (self.rank < more))",
+        "return range(first, first + each)",
+        f"{_SHARDS}::test_vocabularies_and_heads_are_held_in_order",
+    ),
+    Mutant(
+        "a rank's part begins where its group does",
+        f"{_MODELS}/parts.py",
+        "return slice(columns.start - outer.start, columns.stop - outer.start)",
+        "return slice(0, columns.stop - columns.start)",
+        f"{_OF_MODELS}/test_shards_of_rounded_weights.py::test_parts_of_a_checkpoints_weight",
+    ),
+)

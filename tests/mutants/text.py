@@ -1,0 +1,127 @@
+"""Text to tokens and back, and what a model's text means."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+_TEXT, _DIALECT, _OF_TEXT = "src/quire/text", "src/quire/text/dialect", "tests/pure/text"
+_OF_DIALECT = f"{_OF_TEXT}/dialect"
+_STOPS, _TOKENS = f"{_OF_TEXT}/test_stop_strings.py", f"{_OF_TEXT}/test_token_texts.py"
+_BEGUN, _MENDING = f"{_OF_DIALECT}/test_begun_answers.py", f"{_OF_DIALECT}/test_mending.py"
+_PIECES = f"{_OF_DIALECT}/test_pieces.py"
+
+MUTANTS = (
+    Mutant(
+        "a stop string inside another is missed",
+        f"{_TEXT}/stop_strings.py",
+        "                    self.complete[node] = self.complete[shorter]\n",
+        "                    pass\n",
+        f"{_STOPS}::test_a_stop_string_inside_another_ends_the_text_first",
+    ),
+    Mutant(
+        "a text that leaves a stop string falls back to the root",
+        f"{_TEXT}/stop_strings.py",
+        "            node = self._shorter[node]\n        return found",
+        "            node = self.ROOT\n        return found",
+        f"{_STOPS}::test_text_ends_at_the_first_complete_stop_string_however_it_comes",
+    ),
+    Mutant(
+        "more is held back than need be",
+        f"{_TEXT}/stop_strings.py",
+        "return self._release(len(self._held) - automaton.lengths[node])",
+        "return self._release(max(0, len(self._held) - max(automaton.lengths)))",
+        f"{_STOPS}::test_text_that_cannot_be_a_stop_string_is_not_held_back",
+    ),
+    Mutant(
+        "of stop strings that end together the shortest counts",
+        f"{_TEXT}/stop_strings.py",
+        "                if self.complete[node] is None:\n",
+        "                if self.complete[shorter] is not None:\n",
+        f"{_STOPS}::test_of_those_that_end_together_the_longest_counts",
+    ),
+    Mutant(
+        "a stop string that is complete too early ends the text",
+        f"{_TEXT}/stop_strings.py",
+        "if may_end and (matched",
+        "if (matched",
+        f"{_STOPS}::test_what_is_complete_too_early_is_text_and_what_only_begins_there_ends_it",
+    ),
+    Mutant(
+        "the prompt does not count as a text's beginning",
+        f"{_TEXT}/detokenizer.py",
+        '            self._stripped(own.bytes[token_id].decode(errors="replace"))\n',
+        "            break\n",
+        f"{_TOKENS}::test_what_comes_is_the_text_of_all_without_that_of_the_prompt",
+    ),
+    Mutant(
+        "a character that the prompt begins comes in two",
+        f"{_TEXT}/detokenizer.py",
+        "        self._decoder.decode(tail)\n",
+        "        pass\n",
+        f"{_TOKENS}::test_a_character_that_the_prompt_begins_comes_whole",
+    ),
+    Mutant(
+        "a text that never becomes one is kept for ever",
+        f"{_TEXT}/detokenizer.py",
+        " and len(self._window) - self._emitted < _MOST_HELD",
+        "",
+        f"{_TOKENS}::test_a_text_that_never_becomes_one_is_not_kept_for_ever",
+    ),
+    Mutant(
+        "half a character is shown",
+        f"{_TEXT}/detokenizer.py",
+        "if len(after) <= len(before) or waits:",
+        "if len(after) <= len(before):",
+        f"{_TOKENS}::test_so_it_does_where_tokens_depend_on_others",
+    ),
+    # -- dialects ------------------------------------------------------------------------------
+    Mutant(
+        "a mark at the end of a piece is not waited for",
+        f"{_DIALECT}/reader.py",
+        "if not self.ended and mark.startswith(text[at:]):",
+        "if False:",
+        f"{_PIECES}::test_the_pieces_add_up_to_the_whole",
+    ),
+    Mutant(
+        "a broken call loses its mark",
+        f"{_DIALECT}/parser.py",
+        "                reader.content(space + mark)\n",
+        "                reader.content(space)\n",
+        f"{_OF_DIALECT}/test_dialects.py::test_what_is_no_call_is_content_to_the_letter",
+    ),
+    Mutant(
+        "a call in mid-reasoning is lost",
+        f"{_DIALECT}/parser.py",
+        "stops = (marks.end, *(self.form.opens if self.form else ()))",
+        "stops = (marks.end,)",
+        f"{_MENDING}::test_a_call_in_mid_thought_is_made",
+    ),
+    Mutant(
+        "a thought about a call is a call",
+        f"{_DIALECT}/parser.py",
+        "only_known=True, in_thought=True",
+        "only_known=True",
+        f"{_MENDING}::test_a_thought_about_a_call_is_no_call",
+    ),
+    Mutant(
+        "bare text calls what is no tool",
+        f"{_DIALECT}/parser.py",
+        'if not (yield from self._call(reader, calls, "", only_known=True)):',
+        'if not (yield from self._call(reader, calls, "", only_known=False)):',
+        f"{_OF_DIALECT}/test_dialects.py::test_what_is_no_call_is_content_to_the_letter",
+    ),
+    Mutant(
+        "a begun answer may open reasoning",
+        f"{_DIALECT}/parser.py",
+        "return self.reasons or not self.amid",
+        "return True",
+        f"{_BEGUN}::test_a_text_is_read_from_where_it_stands",
+    ),
+    Mutant(
+        "a thought that has been closed goes on",
+        f"{_DIALECT}/parser.py",
+        "        if self.end in text:\n            opened = False\n",
+        "",
+        f"{_BEGUN}::test_where_an_answer_stands",
+    ),
+)
