@@ -28,12 +28,12 @@ from quire.core.scheduling import Scheduler
 from quire.engine.assembly import engine as assembly
 from quire.engine.engine import Engine
 from quire.execution.executor import ModelExecutor
+from quire.execution.forward import Worker
 from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.graphs import graph_sizes
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.kv.cache import KVCache
 from quire.execution.memory_budget import MemoryBudget
-from quire.execution.worker import Worker
 from quire.kernels.reference import ReferenceKernels
 from quire.models.base import Model
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import asyncio
 import re
 import sys
 import threading
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
@@ -155,14 +156,12 @@ def calls_to_the_first_kernel() -> tuple[int, int]:
 
     Those that stand on the stack, in each of the threads and tasks that it goes through.
     """
-    import asyncio
-
     import httpx
 
     from quire.engine.assembly import build_engine
     from quire.engine.async_engine import AsyncEngine
     from quire.engine.config import EngineConfig
-    from quire.engine.output_collector import OutputCollector
+    from quire.engine.delivery import OutputCollector
     from quire.engine.thread import EngineThread
     from quire.http.app import create_app
     from quire.http.config.server import ServerConfig
@@ -210,9 +209,119 @@ def calls_to_the_first_kernel() -> tuple[int, int]:
     ]
 
 
+_BRIEF, _LONG = 60, 120  # tokens of two chats, whose difference is what further tokens cost
+
+
+def files_of_a_chat() -> tuple[Counter[str], int]:
+    """Functions by file, and calls, of one streamed chat from its first byte to its last.
+
+    Of Quire's own, in all threads, of a chat like which another was answered before.
+    """
+    calls = _calls_of_a_chat(_BRIEF)
+    files = Counter(str(Path(code.co_filename).relative_to(SOURCE)) for code in calls)
+    return files, calls.total()
+
+
+def calls_per_token() -> dict[str, float]:
+    """Calls of Quire's own functions, in all threads, for a further token of a lone request.
+
+    A generator or coroutine counts each time that it goes on.
+    """
+    calls = _calls_of_a_chat(_LONG)
+    calls.subtract(_calls_of_a_chat(_BRIEF))
+    return {
+        f"{Path(code.co_filename).relative_to(SOURCE)} {code.co_qualname}": count / (_LONG - _BRIEF)
+        for code, count in calls.most_common()
+        if count
+    }
+
+
+def _calls_of_a_chat(max_tokens: int) -> Counter[CodeType]:
+    """Calls while the demonstration model answers a streamed chat, all of it in this process."""
+    from quire.engine.assembly import build_engine
+    from quire.engine.config import EngineConfig
+    from quire.http.app import create_app
+    from quire.http.config.server import ServerConfig
+
+    calls: Counter[CodeType] = Counter()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(str(SOURCE)):
+            calls[frame.f_code] += 1
+
+    engine, _ = build_engine(EngineConfig.create({"kv_cache_memory_bytes": "4MiB"}))
+    engine.clock = lambda: 0.0  # so that nothing is done because some seconds have gone by
+    app = create_app(engine, ["demo"], ServerConfig())
+
+    async def ask() -> Counter[CodeType]:
+        async with app.router.lifespan_context(app):
+            await _ask_for_a_stream(app, max_tokens)
+            calls.clear()
+            sys.setprofile(note)
+            try:
+                await _ask_for_a_stream(app, max_tokens)
+            finally:
+                sys.setprofile(None)
+            return Counter(calls)
+
+    threading.setprofile(note)  # of the threads that begin from now on: the engine's
+    try:
+        return asyncio.run(ask())
+    finally:
+        threading.setprofile(None)  # type: ignore[arg-type]
+
+
+async def _ask_for_a_stream(app: Any, max_tokens: int) -> None:
+    """Call the app for a streamed chat as an HTTP server does, and take its answer."""
+    import json
+
+    from quire.http.answers.streaming import DIRECT
+
+    body = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": "Once upon a time"}],
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    request = {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+    messages = [request]
+    answer = b""
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop()
+        await asyncio.Event().wait()  # nobody hangs up
+        raise AssertionError
+
+    async def send(message: dict[str, Any]) -> None:
+        nonlocal answer
+        answer += message.get("body", b"")
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/v1/chat/completions",
+        "raw_path": b"/v1/chat/completions",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+        "state": {DIRECT: send},
+    }
+    await app(scope, receive, send)
+    assert answer.endswith(b"data: [DONE]\n\n"), answer[-200:]
+
+
 RUNNING: dict[str, Callable[[], float]] = {
     "calls on the stack from a route to its first kernel": lambda: calls_to_the_first_kernel()[0],
     "calls on the stack from a kernel back to the route": lambda: calls_to_the_first_kernel()[1],
+    "files that one streamed chat runs through": lambda: len(files_of_a_chat()[0]),
+    "calls for a further token of a lone request": lambda: sum(calls_per_token().values()),
 }
 """What is measured by serving a request with the demonstration model."""
 
@@ -280,6 +389,10 @@ def main() -> None:
     for what, count in COUNTS.items():
         if isinstance(found := count(), list):
             print(f"\n{what}:", *found, sep="\n  ")
+    chat, token = files_of_a_chat()[0], calls_per_token()
+    print("\nfunctions of one streamed chat:", *(f"{chat[file]:5} {file}" for file in sorted(chat)),
+          sep="\n  ")  # fmt: skip
+    print("\ncalls of a token:", *(f"{token[name]:5.2f} {name}" for name in token), sep="\n  ")
 
 
 if __name__ == "__main__":

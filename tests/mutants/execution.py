@@ -34,15 +34,15 @@ MUTANTS = (
     ),
     Mutant(
         "branches of a request draw the same numbers",
-        f"{_SAMPLING}/randomness.py",
-        "stream = splitmix64(splitmix64(seed, 0), branch)",
-        "stream = splitmix64(splitmix64(seed, 0), 0)",
+        f"{_SAMPLING}/rows.py",
+        "return (splitmix64(seed, 0, branch, position) >> 11) * 2.0**-53",
+        "return (splitmix64(seed, 0, 0, position) >> 11) * 2.0**-53",
         f"{_SAMPLER}::test_branches_of_a_request_differ",
     ),
     Mutant(
         "neighbouring seeds draw neighbouring numbers",
-        f"{_SAMPLING}/randomness.py",
-        "return (splitmix64(stream, position) >> 11) * 2.0**-53",
+        f"{_SAMPLING}/rows.py",
+        "return (splitmix64(seed, 0, branch, position) >> 11) * 2.0**-53",
         "return ((seed + branch + position) % 7) / 7",
         f"{_SAMPLER}::test_neighbouring_draws_are_unrelated",
     ),
@@ -91,15 +91,15 @@ MUTANTS = (
     Mutant(
         "a row of NaN gives a token",
         f"{_SAMPLING}/sampler.py",
-        "if math.isfinite(raw_peak) and math.isfinite(peak) else None",
-        "if True else None",
+        "is_sound = math.isfinite(raw_peak) and math.isfinite(peak)",
+        "is_sound = True",
         f"{_SAMPLER}::test_a_row_without_a_distribution_is_none_and_harms_no_other",
     ),
     Mutant(
         "chunk sums are added up where chunks are cut",
         f"{_EXECUTION}/pooling.py",
-        "rows = torch.cat([self._kept[chunk.seq_id][None], rows])",
-        "rows = torch.cat([rows.sum(0)[None], self._kept[chunk.seq_id][None]])",
+        "rows = torch.cat([self.kept[chunk.seq_id][None], rows])",
+        "rows = torch.cat([rows.sum(0)[None], self.kept[chunk.seq_id][None]])",
         f"{_OF_EXECUTION}/test_pooling.py::test_a_sum_does_not_depend_on_where_it_is_cut",
     ),
     Mutant(
@@ -168,8 +168,8 @@ MUTANTS = (
     Mutant(
         "every token stands at its table's beginning",
         f"{_EXECUTION}/batch.py",
-        "        positions += range(chunk.start, end)\n",
-        "        positions += range(end - chunk.start)\n",
+        "        positions += range(start, end)\n",
+        "        positions += range(end - start)\n",
         f"{_OF_EXECUTION}/test_batch.py::test_every_token_stands_where_its_table_says",
     ),
 )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from quire.models.linear.checkpoints.base import RoundedCheckpoint
-from quire.models.parts import Part, Rows
+from quire.models.parts import Rows, TensorPart
 from quire.models.stored import Stored
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from quire.core.protocol import Request, SamplingParams
 from quire.execution.sampling.past import Past
-from quire.execution.sampling.randomness import uniform
+from quire.execution.sampling.rows import uniform
 from quire.execution.sampling.sampler import SampleRow
 
 EOS = 2

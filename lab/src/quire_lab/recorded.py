@@ -17,8 +17,7 @@ from quire.engine.decision_log import DecisionLog
 from quire.engine.outputs import Delta, together
 from quire.engine.part_times import PartTimes
 from quire.engine.progress import RequestProgress
-from quire.engine.recent import Recent
-from quire.engine.stats import EngineStats
+from quire.engine.stats import EngineStats, Recent
 from quire.engine.waiting_room import WaitingRoom
 from quire.http.answers.rendering import encode
 from quire.http.live.state import StateReader

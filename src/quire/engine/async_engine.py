@@ -22,20 +22,18 @@ from typing import Any, TypeVar
 from quire.blocks.transfer import BlockFetcher
 from quire.core.errors import EngineError, QuireError, RequestError
 from quire.core.protocol import Origin, PoolingParams, SamplingParams
-from quire.engine.delivery import Delivery
+from quire.engine.delivery import Delivery, OutputCollector
 from quire.engine.engine import Engine
 from quire.engine.handover import Handover
-from quire.engine.output_collector import OutputCollector
 from quire.engine.outputs import Delta
 from quire.engine.preparation import LONG, PreparationThreads
-from quire.engine.prepared import PreparedRequest
-from quire.engine.prompts import Prompt
+from quire.engine.prompts import PreparedRequest, Prompt
 from quire.engine.thread import EngineThread
 from quire.engine.waiting_room import Places
 from quire.text.begun import ChatPrompt
 from quire.text.chat_template import Message
+from quire.text.encoder import weight
 from quire.text.prompt_form import PromptForm
-from quire.text.weight import weight
 
 _T = TypeVar("_T")
 Deltas = AsyncGenerator[list[Delta], None]

@@ -6,13 +6,91 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from quire.core.errors import EngineError
-from quire.engine.output_collector import OutputCollector
-from quire.engine.outputs import Delta
+from quire.engine.outputs import Delta, joined
 
 GATHERED = 0.01  # seconds
 _HANDED_OUT = 64  # deltas, by weight, for which tasks are woken in a turn of the event loop
+
+_SCORED = 8  # deltas without log-probabilities that are written in the time of one with some
+
+
+@dataclass(slots=True)
+class _Held:
+    """Of one output: what has come since something of it was given."""
+
+    deltas: list[Delta] = field(default_factory=list)
+    num_tokens: int = 0
+
+
+class OutputCollector:
+    """The deltas of one or several requests. The task is woken once for all that came together.
+
+    interval: of each output so many tokens are gathered to one delta, but its first token and its
+        end are given at once; None: nothing is given before the end.
+    weight: how much there is to write, in deltas without log-probabilities.
+    """
+
+    def __init__(self, interval: int | None = 1) -> None:
+        self._interval = interval
+        self._held: dict[tuple[str, int], _Held] = {}
+        self._deltas: list[Delta] = []
+        self.weight = 0
+        self._failure: EngineError | None = None
+        self._waiter: asyncio.Future[None] | None = None  # an Event would cost twice as much
+
+    def put(self, delta: Delta) -> bool:
+        """Whether there is something to take now."""
+        if self._interval == 1:
+            self._deltas.append(delta)
+            self.weight += 1 if delta.logprobs is None else _SCORED
+        else:
+            self._gather(delta)
+        return len(self._deltas) > 0
+
+    def wake(self) -> None:
+        """Have the task take what there is, if it waits."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def fail(self, failure: EngineError) -> None:
+        """Nothing more will come, because of ``failure``."""
+        self._failure = failure
+        self.wake()
+
+    async def take(self) -> list[Delta]:
+        """All that has come since the last time; waits for it. Raises the failure after that."""
+        if not self._deltas and self._failure is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        deltas, self._deltas, self.weight = self._deltas, [], 0
+        if not deltas and self._failure is not None:
+            raise self._failure
+        return deltas
+
+    def _gather(self, delta: Delta) -> None:
+        output = delta.request_id, delta.index
+        held = self._held.setdefault(output, _Held())
+        held.deltas.append(delta)
+        held.num_tokens += len(delta.token_ids)
+        if delta.final is not None:  # which ends all of the request's outputs
+            for other in [one for one in self._held if one[0] == delta.request_id]:
+                if other != output:
+                    self._give(other)
+        if delta.finish_reason is not None or (
+            self._interval is not None and (delta.first or held.num_tokens >= self._interval)
+        ):
+            self._give(output)
+
+    def _give(self, output: tuple[str, int]) -> None:
+        delta = joined(self._held.pop(output).deltas)
+        self._deltas.append(delta)
+        self.weight += 1 if delta.logprobs is None else _SCORED
 
 
 class Delivery:
@@ -40,7 +118,10 @@ class Delivery:
     def put(self, deltas: list[Delta]) -> None:
         """What a step gave."""
         self._steps.append(deltas)
-        if not self._gathering or any(delta.urgent for delta in deltas):
+        urgent = not self._gathering
+        for delta in deltas:
+            urgent = urgent or delta.first or delta.finish_reason is not None
+        if urgent:
             self.call_soon(self._take)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
@@ -62,7 +143,14 @@ class Delivery:
         busy = bool(self._due)
         while self._steps:
             for delta in self._steps.popleft():
-                self._give(delta)
+                collector = self.collectors.get(delta.request_id)
+                if collector is None or not collector.put(delta):
+                    continue  # its caller has left, or waits for more
+                if delta.first or delta.finish_reason is not None:
+                    self._waiting.pop(collector, None)
+                    self._due.append(collector)
+                else:
+                    self._waiting[collector] = None
         if not self._gathering:
             self._gathering = True
             asyncio.get_running_loop().call_later(GATHERED, self._gathered)
@@ -71,19 +159,10 @@ class Delivery:
         if not busy:
             self._hand_out()
 
-    def _give(self, delta: Delta) -> None:
-        collector = self.collectors.get(delta.request_id)
-        if collector is None or not collector.put(delta):  # its caller has left, or waits for more
-            return
-        if delta.urgent:
-            self._waiting.pop(collector, None)
-            self._due.append(collector)
-        else:
-            self._waiting[collector] = None
-
     def _gathered(self) -> None:
         self._gathering = False  # before it looks: what comes from now on calls for itself
-        self._take()
+        if self._steps or self._waiting:
+            self._take()
 
     def _hand_out(self) -> None:
         """To some tasks, which have their turn before the next ones are woken; so do others."""

@@ -16,7 +16,7 @@ from quire.engine.engine import Engine
 from quire.engine.interrupts import Interrupts, within
 from quire.engine.many import naming
 from quire.engine.outputs import Delta
-from quire.engine.prepared import PreparedRequest
+from quire.engine.prompts import PreparedRequest
 
 _T = TypeVar("_T")
 _FORKED = (

@@ -20,16 +20,16 @@ class EarlyEnds:
 
     def __init__(self, end: Callable[[str, QuireError], Delta | None]) -> None:
         self._end = end
-        self._told: list[Delta] = []
+        self.told: list[Delta] = []  # since the last call of ``take``
 
     def take(self) -> list[Delta]:
-        """What is to be told since the last call."""
-        told, self._told = self._told, []
+        """What is to be told."""
+        told, self.told = self.told, []
         return told
 
     def add(self, deltas: list[Delta]) -> None:
         """These too are to be told, by whoever tells next."""
-        self._told += deltas
+        self.told += deltas
 
     def unready(
         self,
@@ -50,4 +50,4 @@ class EarlyEnds:
     def _end_one(self, request_id: str, error: QuireError) -> None:
         told = self._end(request_id, error)
         if told is not None:
-            self._told.append(told)
+            self.told.append(told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,22 +24,18 @@ from quire.core.protocol import (
     Verdict,
 )
 from quire.core.scheduling import Scheduler, SequenceGroup
-from quire.engine.aside import take_aside
 from quire.engine.books import count_faults
 from quire.engine.capabilities import Capabilities, Hooks
 from quire.engine.decision_log import DecisionLog, tell
-from quire.engine.drafted import count_drafts
 from quire.engine.early_ends import EarlyEnds
 from quire.engine.input_processor import InputProcessor
 from quire.engine.outputs import Delta, together
 from quire.engine.part_times import PartTimes
-from quire.engine.prepared import PreparedParams, PreparedRequest
-from quire.engine.progress import RequestProgress
-from quire.engine.prompts import Prompt
-from quire.engine.recent import Recent
+from quire.engine.progress import RequestProgress, take_outcomes
+from quire.engine.prompts import PreparedParams, PreparedRequest, Prompt
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager, SessionRules
-from quire.engine.stats import EngineStats
+from quire.engine.stats import EngineStats, Recent
 from quire.engine.tracing import Standing, Watchers
 from quire.engine.waiting_room import QueueLimits, WaitingRoom
 
@@ -260,19 +256,23 @@ class Engine:
 
         With ``run_ahead``, the next one is begun before, where it can be planned already.
         """
-        with self.parts("step"):
+        with self.parts["step"]:
             pending = self._pending or self._begin_now()
-            self._pending = self._begin_next(pending)
-            deltas = self._early_ends.take() + self._take_in(pending)
-            self._tell_blocks()
-        self.watchers.took(pending.step, more=self.has_work)
+            self._pending = self._begin_next(pending) if self._traits.run_ahead else None
+            deltas = self._take_in(pending)
+            if self._early_ends.told:
+                deltas = self._early_ends.take() + deltas
+            if self.capabilities.events is not None:
+                self._tell_blocks()
+        if self.watchers.of_steps:
+            self.watchers.took(pending.step, more=self.has_work)
         return deltas
 
     def _begin_now(self) -> PendingStep:
         for prepare in self._hooks.prepare:
             if (unready := prepare(self.scheduler)) is not None:
                 self._early_ends.unready(*unready, self._requests)
-        with self.parts("plan"):
+        with self.parts["plan"]:
             for propose in self._hooks.propose:
                 propose(self.scheduler)
             step = self.scheduler.schedule(self.clock())
@@ -288,18 +288,22 @@ class Engine:
             events.publish(cache.events.take())
 
     def _begin_next(self, pending: PendingStep) -> PendingStep | None:
-        if not self._traits.run_ahead or pending.has_failed:
+        if pending.has_failed:
             return None
         if any(waits(self.scheduler) for waits in self._hooks.waits):
             return None
-        with self.parts("plan"):
+        with self.parts["plan"]:
             step = self.scheduler.schedule_ahead(pending.step, self.clock())
         return None if step is None else self._begin(step)
 
     def _begin(self, step: Step) -> PendingStep:
-        self._note(step)
+        if self.watchers.of_steps:
+            self.watchers.planned(step)
+        if step.decisions or self.log.waiting:
+            self._note(step)
         self.waiting_room.observe(step.now)
-        self.recent.begin(step.now)
+        if step.now >= self.recent.due:
+            self.recent.begin(step.now)
         try:
             return self.executor.submit(step)
         except RankError:
@@ -319,7 +323,7 @@ class Engine:
         except BaseException:  # it is no less a failed step; who hears of it, hears of this first
             self._early_ends.add(self._give_up(pending))
             raise
-        with self.parts("update"):
+        with self.parts["update"]:
             return self._update(pending.step, result)
 
     def _update(self, step: Step, result: StepResult) -> list[Delta]:
@@ -328,32 +332,44 @@ class Engine:
         self.stats.observe_step(step, seconds)
         for observe in self._hooks.observe:
             observe(step, result.outcomes, seconds)
-        self.stats.num_failed_swaps += sum(move.content is None for move in result.failed_moves)
         self._last_end = now
-        failed = self._fail(take_aside(step, result.outcomes, self._request_of))
-        right = count_drafts(step, result.outcomes, self._request_of, self.stats)
+        if result.failed_moves:
+            swaps = [move for move in result.failed_moves if move.content is None]
+            self.stats.num_failed_swaps += len(swaps)
+        failures, right = take_outcomes(step, result.outcomes, self._request_of, self.stats)
+        failed = self._fail(failures) if failures else []
         news: list[Delta] = []
+        ended: dict[str, None] = {}  # requests of which an output has, in order
 
         def told(progress: Progress) -> bool:
-            request, seq_id = self._requests[progress.request.request_id], progress.seq_id
-            if right.get(seq_id, 0):
+            request_id, seq_id = progress.request.request_id, progress.seq_id
+            request = self._requests[request_id]
+            if right and right.get(seq_id, 0):
                 right[seq_id] -= 1
                 request.num_accepted_tokens += 1
-            news.append(request.advance(progress, now))
-            return news[-1].finish_reason is not None
+            delta = request.advance(progress, now)
+            news.append(delta)
+            if delta.finish_reason is None:
+                return False
+            ended[request_id] = None
+            return True
 
         self.scheduler.update(step, result, now, told)
-        deltas = failed + together(news)
-        # A request's end is told once its blocks are free, and charged.
-        ends = {d.request_id: i for i, d in enumerate(deltas) if d.finish_reason is not None}
-        for request_id, last in ends.items():
-            request = self._requests.get(request_id)
-            if request is not None and request.done:
-                del self._requests[request_id]
-                self._note_end(request)
-                deltas[last] = request.last(deltas[last], now)
+        deltas = failed + (together(news) if len(news) > 1 else news)
+        if ended:
+            self._tell_ends(deltas, ended, now)
         self.recent.observe(deltas, len(step.chunks))
         return deltas
+
+    def _tell_ends(self, deltas: list[Delta], ended: Iterable[str], now: float) -> None:
+        """A request's end is told with its last delta, once its blocks are free, and charged."""
+        last = {d.request_id: i for i, d in enumerate(deltas) if d.finish_reason is not None}
+        for request_id in ended:
+            request, i = self._requests[request_id], last[request_id]
+            if request.done:
+                del self._requests[request_id]
+                self._note_end(request)
+                deltas[i] = request.last(deltas[i], now)
 
     def _give_up(self, pending: PendingStep) -> list[Delta]:
         """End the requests of a step that failed, and of the one that was to go on from it."""
@@ -370,7 +386,8 @@ class Engine:
         return deltas
 
     def _note_end(self, progress: RequestProgress, error: QuireError | None = None) -> None:
-        self.sessions.end_turn(progress.request.request_id)
+        if self.sessions.turns:
+            self.sessions.end_turn(progress.request.request_id)
         for ends in self._hooks.request_ends:
             ends(progress.request)
         self._tell_end(progress, error)
@@ -380,7 +397,6 @@ class Engine:
             self.watchers.ended(progress.request, progress.standing(self.clock(), error))
 
     def _note(self, step: Step) -> None:
-        self.watchers.planned(step)
         self.log.take(step.decisions, step.now)
         for decision in step.decisions:
             if decision.what.preempts:

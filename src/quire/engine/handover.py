@@ -11,8 +11,7 @@ from quire.blocks.transfer import BlockFetcher
 from quire.core.memory import BlockHash, KVAllocator, hash_blocks
 from quire.core.protocol import Request
 from quire.engine.preparation import PreparationThreads
-from quire.engine.prepared import PreparedRequest
-from quire.engine.prompts import Prompt
+from quire.engine.prompts import PreparedRequest, Prompt
 
 Call = Callable[[Callable[[], list[BlockHash]]], Awaitable[list[BlockHash]]]
 """What is returned in the engine's thread, between two steps."""

@@ -13,8 +13,7 @@ from quire.capabilities.grammar import GrammarCompiler
 from quire.core.errors import ContextLengthError, RequestError, UnknownAdapterError, shown
 from quire.core.protocol import Adapter, Pooler, PoolingParams, Request, SamplingParams
 from quire.core.protocol.checks import check_integer, check_token_ids
-from quire.engine.prepared import PreparedParams, PreparedRequest
-from quire.engine.prompts import Prompt, check_client, given_of
+from quire.engine.prompts import PreparedParams, PreparedRequest, Prompt, check_client, given_of
 from quire.text.bad_words import bad_word_ids
 from quire.text.begun import Begun, ChatPrompt, begun_in
 from quire.text.chat_template import Message

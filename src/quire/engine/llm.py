@@ -30,8 +30,7 @@ from quire.engine.many import (
     with_options,
 )
 from quire.engine.outputs import Delta, RequestOutput
-from quire.engine.prepared import PreparedParams
-from quire.engine.prompts import Prompt
+from quire.engine.prompts import PreparedParams, Prompt
 from quire.engine.scoring import Scoring
 from quire.engine.streaming_session import StreamingSession
 from quire.engine.vector_outputs import (

@@ -10,8 +10,7 @@ from quire.engine.capabilities import Capabilities
 from quire.engine.decision_log import DecisionLog
 from quire.engine.part_times import PartTimes
 from quire.engine.progress import RequestProgress
-from quire.engine.recent import Recent
-from quire.engine.stats import EngineStats
+from quire.engine.stats import EngineStats, Recent
 from quire.engine.waiting_room import WaitingRoom
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
-from itertools import chain, groupby
-from operator import attrgetter
+from itertools import chain
 from typing import NamedTuple
 
 from quire.core.errors import QuireError
@@ -131,11 +130,6 @@ class Delta(NamedTuple):
     failure: QuireError | None = None  # what to tell the caller, if its reason is error or abort
     parts: tuple[Delta, ...] = ()  # what it was put together from, token by token
 
-    @property
-    def urgent(self) -> bool:
-        """Whether its output begins or ends with it."""
-        return self.first or self.finish_reason is not None
-
     def singly(self) -> Iterator[Delta]:
         """The same, token by token."""
         *before, last = self.parts or (self,)
@@ -143,12 +137,17 @@ class Delta(NamedTuple):
         yield last._replace(final=self.final)
 
 
-def together(deltas: Iterable[Delta]) -> list[Delta]:
+def together(deltas: Sequence[Delta]) -> list[Delta]:
     """A step's deltas, token by token, as one for each output."""
-    return [joined([*group]) for _, group in groupby(deltas, _OUTPUT)]
-
-
-_OUTPUT = attrgetter("request_id", "index")
+    found: list[Delta] = []
+    run = 0  # where the deltas begin that are the last one's, token by token
+    for i, delta in enumerate(deltas):
+        if found and found[-1].index == delta.index and found[-1].request_id == delta.request_id:
+            found[-1] = joined(deltas[run : i + 1])
+        else:
+            found.append(delta)
+            run = i
+    return found
 
 
 def joined(deltas: Sequence[Delta]) -> Delta:

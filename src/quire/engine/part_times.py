@@ -41,7 +41,7 @@ class PartTimes:
     """Listens to ``parts`` from when it is asked until nobody has asked for ten seconds."""
 
     def __init__(self, parts: Parts) -> None:
-        self._listeners = parts.listeners
+        self._parts = parts
         self._seconds = dict.fromkeys((_WHOLE, *_PARTS), 0.0)
         self._steps = 0
         self._marks: deque[_Mark] = deque(maxlen=round(_WINDOW / _APART) + 1)
@@ -50,10 +50,10 @@ class PartTimes:
     def of_late(self) -> StepParts | None:
         """Over the latest ten seconds; None if no step has been timed in them."""
         self._asked = now = time.monotonic()
-        if "state" not in self._listeners:
+        if "state" not in self._parts.listeners:
             self._marks.clear()
             self._mark(now)
-            self._listeners["state"] = self._hear
+            self._parts.listen("state", self._hear)
         first = next((one for one in self._marks if now - one.time <= _WINDOW), None)
         if first is None or first.steps == self._steps:
             return None
@@ -70,7 +70,7 @@ class PartTimes:
             return
         self._steps += 1
         if end - self._asked > _LINGER:
-            del self._listeners["state"]
+            self._parts.ignore("state")
         elif end - self._marks[-1].time >= _APART:
             self._mark(end)
 

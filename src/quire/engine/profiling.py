@@ -14,13 +14,13 @@ def begin_profile(engine: Engine) -> Profile:
     if _PROFILE in engine.parts.listeners:
         raise BusyError("a profile is being taken already; ask again when it is done")
     profile = Profile(engine.clock())
-    engine.parts.listeners[_PROFILE] = profile.part
+    engine.parts.listen(_PROFILE, profile.part)
     engine.watchers.add(profile)
     return profile
 
 
 def end_profile(engine: Engine, profile: Profile) -> None:
     """Note what has not ended yet, and no more."""
-    del engine.parts.listeners[_PROFILE]
+    engine.parts.ignore(_PROFILE)
     engine.watchers.remove(profile)
     profile.finish(engine.standings())

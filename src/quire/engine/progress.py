@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from quire.core.errors import EngineError, QuireError, RequestAbortedError
+from quire.core.errors import EngineError, QuireError, RequestAbortedError, RequestError
 from quire.core.metrics import RequestMetrics
-from quire.core.protocol import FinishReason, Progress
+from quire.core.protocol import FinishReason, Outcome, Progress, Step
 from quire.core.scheduling import SequenceGroup
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput, TokenLogprobTable
-from quire.engine.prepared import PreparedRequest
+from quire.engine.prompts import PreparedRequest
+from quire.engine.stats import EngineStats
 from quire.engine.tracing import Standing
 from quire.text.detokenizer import Detokenizer
 from quire.text.places import Place, places_of
@@ -34,29 +35,33 @@ class BranchProgress:
         self._detokenizer = Detokenizer(
             tokenizer, prepared.context, params.skip_special_tokens, params.kept_special_tokens
         )
-        self._stop = StopStrings(prepared.stops, params.include_stop_str_in_output)
+        self._stop: StopStrings | None = None
+        if prepared.stops is not None:
+            self._stop = StopStrings(prepared.stops, params.include_stop_str_in_output)
 
     def advance(self, token_id: int, reason: FinishReason | None) -> str:
         """Take one more token; the text it adds. Sets the output's finish and stop reasons."""
-        output, params = self.output, self._params
+        output, params, stop = self.output, self._params, self._stop
         output.token_ids.append(token_id)
-        stopped_by_token = reason is FinishReason.STOP
         text = ""
         if params.detokenize:
-            if self._reads(reason):
+            if reason is None or self._reads(reason):
                 text = self._detokenizer.push(token_id)
             if reason is not None:
                 text += self._detokenizer.flush()
             self.added = text
-            text = self._stop.push(text, may_end=len(output.token_ids) >= params.min_tokens)
-        if self._stop.matched is not None:
-            reason, output.stop_reason = FinishReason.STOP, self._stop.matched
+            if stop is not None:
+                text = stop.push(text, may_end=len(output.token_ids) >= params.min_tokens)
+        if stop is not None and stop.matched is not None:
+            reason, output.stop_reason = FinishReason.STOP, stop.matched
         elif reason is not None:
-            text += self._stop.flush()
-            if stopped_by_token and token_id in params.stop_token_ids:
+            if stop is not None:
+                text += stop.flush()
+            if reason is FinishReason.STOP and token_id in params.stop_token_ids:
                 output.stop_reason = token_id
         output.text += text
-        output.finish_reason = None if reason is None else reason.value
+        if reason is not None:
+            output.finish_reason = reason.value
         return text
 
     @property
@@ -120,17 +125,8 @@ class RequestProgress:
         first = len(output.token_ids) == 1
         if self._first_token_time is None:
             self._first_token_time = now
-        return Delta(
-            self.request.request_id,
-            output.index,
-            text,
-            (token_id,),
-            tables,
-            seconds,
-            first,
-            output.finish_reason,
-            output.stop_reason,
-        )
+        request_id, ending = self.request.request_id, (output.finish_reason, output.stop_reason)
+        return Delta(request_id, output.index, text, (token_id,), tables, seconds, first, *ending)
 
     @property
     def done(self) -> bool:
@@ -243,3 +239,46 @@ class RequestProgress:
             )
             for i, output in enumerate(best)
         ]
+
+
+def take_outcomes(
+    step: Step,
+    outcomes: Mapping[int, Outcome],
+    request_of: Callable[[int], RequestProgress | None],
+    stats: EngineStats,
+) -> tuple[dict[int, QuireError], dict[int, int]]:
+    """Take in what a step gave beside tokens: vectors of prompts, failures, what drafts came to.
+
+    Returns, by sequence, why some cannot go on; and how many drafts have turned out right: as many
+    of its next tokens were drafted. Where a text ends before the last of them, its request has had
+    no use of those after.
+    """
+    failures: dict[int, QuireError] = {}
+    right: dict[int, int] = {}
+    for chunk in step.chunks:
+        outcome, readout = outcomes.get(chunk.seq_id), chunk.readout
+        if outcome is None:
+            continue
+        drafted = 0 if readout is None else readout.rows - 1
+        if outcome.failure is None and outcome.vector is None and drafted <= 0:
+            continue
+        request = request_of(chunk.seq_id)
+        if request is None:
+            continue
+        if outcome.failure is not None:
+            failures[chunk.seq_id] = _failure(request, outcome.failure)
+        elif outcome.vector is not None:
+            request.vector = outcome.vector
+        elif outcome.tokens:
+            right[chunk.seq_id] = len(outcome.tokens) - 1
+            stats.observe_drafts(drafted, right[chunk.seq_id])
+            request.num_drafts += 1
+            request.num_draft_tokens += drafted
+    return failures, right
+
+
+def _failure(request: RequestProgress, why: str) -> QuireError:
+    """What it must be like is its caller's word."""
+    if request.request.params.structured_outputs is not None:
+        return RequestError(why, "structured_outputs")
+    return EngineError(why)

@@ -11,7 +11,7 @@ from quire.core.protocol import Adapter, Origin
 from quire.core.scheduling import Scheduler, Session
 from quire.engine.capabilities import Hooks
 from quire.engine.input_processor import InputProcessor
-from quire.engine.prepared import PreparedParams, PreparedRequest
+from quire.engine.prompts import PreparedParams, PreparedRequest
 
 _MOST_INPUT = 2**20  # tokens that wait for a turn, where no sequence is too long
 
@@ -52,7 +52,7 @@ class SessionManager:
         self._clock = clock
         self.rules, self.hooks = rules, Hooks()
         self._idle_since: dict[str, float] = {}  # inf: it has a turn
-        self._turns: dict[str, str] = {}  # request_id of a turn -> its session
+        self.turns: dict[str, str] = {}  # request_id of a turn -> its session
 
     # -- may be called from any thread ---------------------------------------------------------
 
@@ -92,7 +92,7 @@ class SessionManager:
         """Another scheduler takes the place of the one there was, and of its sessions."""
         self._scheduler = scheduler
         self._idle_since.clear()
-        self._turns.clear()
+        self.turns.clear()
 
     def open(
         self,
@@ -154,12 +154,12 @@ class SessionManager:
 
     def begin_turn(self, session_id: str, request_id: str) -> None:
         """A prepared turn stands in line: the session does not expire before it has ended."""
-        self._turns[request_id] = session_id
+        self.turns[request_id] = session_id
         self._idle_since[session_id] = math.inf
 
     def end_turn(self, request_id: str) -> None:
         """A request has ended, which may be a turn."""
-        session_id = self._turns.pop(request_id, None)
+        session_id = self.turns.pop(request_id, None)
         if session_id is not None:
             self._used(session_id)
 

@@ -47,6 +47,7 @@ class WaitingRoom:
         self._tokens_coming = 0
         self._moving = threading.Lock()  # held while one goes from there to the queue
         self._estimate = WaitEstimate(queue)
+        self.observe = self._estimate.observe  # to be called after every step has been planned
 
     @contextmanager
     def reserve(self, count: int, prompts: Iterable[object] = ()) -> Iterator[Places]:
@@ -114,10 +115,6 @@ class WaitingRoom:
     def wait_of(self, count: int) -> float:
         """Seconds until so many have been let in, by what was seen."""
         return self._estimate.of(count)
-
-    def observe(self, now: float) -> None:
-        """Look at the queue. To be called after every step has been planned."""
-        self._estimate.observe(now)
 
     def seconds_until(self, count: int) -> float:
         """The time in which so many leave the queue, by what was seen; 1 to 600 s."""

@@ -7,7 +7,6 @@ are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from struct import pack as pack_values
 from struct import pack_into, unpack
 from typing import NamedTuple
@@ -37,10 +36,11 @@ class Header(NamedTuple):
     def lengths(self) -> list[int]:
         """Of the fields, in elements, in their order."""
         tokens, seqs = self.tokens, self.seqs
-        by_kv_group = [n for width in self.widths for n in (tokens, seqs, seqs * width)]
-        before = [tokens, tokens, seqs + 1, seqs, seqs, self.asked, self.fed, self.fed]
-        biases = [tokens * self.biases] * 2
-        return [*before, self.adapted, *biases, *by_kv_group]
+        lengths = [tokens, tokens, seqs + 1, seqs, seqs, self.asked, self.fed, self.fed]
+        lengths += (self.adapted, tokens * self.biases, tokens * self.biases)
+        for width in self.widths:
+            lengths += (tokens, seqs, seqs * width)
+        return lengths
 
 
 _BY_KV_GROUP = 11  # fields before those of the KV groups
@@ -75,22 +75,21 @@ class StepBatch(NamedTuple):
         parts = self.buffer.split_with_sizes(header.lengths)
         token_ids, positions, bounds, contexts, output_starts, *others = parts[:_BY_KV_GROUP]
         asked, places, rows, adapters, before, bias = others
-        kv_groups = tuple(
-            KVGroupTables(slots, tables.view(header.seqs, width), dropped, sinks)
-            for slots, dropped, tables, width, sinks in zip(
-                parts[_BY_KV_GROUP::3], parts[_BY_KV_GROUP + 1 :: 3], parts[_BY_KV_GROUP + 2 :: 3],
-                header.widths, header.sink_blocks, strict=True,
-            )
-        )  # fmt: skip
+        kv_groups: list[KVGroupTables] = []
+        place = _BY_KV_GROUP
+        for width, sinks in zip(header.widths, header.sink_blocks, strict=True):
+            slots, dropped, tables = parts[place : place + 3]
+            kv_groups.append(KVGroupTables(slots, tables.view(header.seqs, width), dropped, sinks))
+            place += 3
         attention = AttentionBatch(
             positions,
             self.query_starts,
             contexts,
             output_starts,
-            kv_groups,
+            tuple(kv_groups),
             header.block_size,
             bounds,
-            bias=_column_bias(header, before, bias),
+            bias=_column_bias(header, before, bias) if header.biases else None,
         )
         return Fields(token_ids, attention, asked, places, rows, adapters)
 
@@ -110,28 +109,30 @@ def pack(
     Lists, which become one array once they are whole: most steps have few tokens, and the weights
     have just been through the caches, so it is quickest to touch little code and memory.
     """
-    token_ids: list[int] = []
-    positions: list[int] = []
-    ends: list[int] = []
-    for chunk in chunks:
-        end = chunk.start + len(chunk.token_ids)
-        token_ids += chunk.token_ids
-        positions += range(chunk.start, end)
+    token_ids, positions, ends, output_starts = list[int](), list[int](), list[int](), list[int]()
+    bounds, tables, has_cuts = [0], list[BlockTable](), False
+    for _, own_ids, start, table, output_start, _, cuts in chunks:
+        end = start + len(own_ids)
+        token_ids += own_ids
+        positions += range(start, end)
+        bounds.append(len(token_ids))
         ends.append(end)
-    bounds = tuple(accumulate((len(chunk.token_ids) for chunk in chunks), initial=0))
-    output_starts = [chunk.output_start for chunk in chunks]
+        output_starts.append(output_start)
+        tables.append(table)
+        has_cuts = has_cuts or len(cuts) > 0
     numbers = [*token_ids, *positions, *bounds, *ends, *output_starts]
     numbers += [*asked, *fed_places, *fed_rows, *adapters]
-    biases = _add_biases(numbers, chunks, ends) if any(chunk.cuts for chunk in chunks) else 0
-    widths, sinks = [], []
-    for tables in zip(*(chunk.table.kv_groups for chunk in chunks), strict=True):
-        widths.append(max(len(table.block_ids) for table in tables))
-        sinks.append(tables[0].num_sink_blocks)
-        _add_kv_group(numbers, tables, chunks, ends, block_size, widths[-1])
+    biases = _add_biases(numbers, chunks, ends) if has_cuts else 0
+    widths = [_add_kv_group(numbers, tables, chunks, ends, block_size)]
+    sinks = [tables[0].num_sink_blocks]
+    for i, further in enumerate(tables[0].further):
+        own = [table.further[i] for table in tables]
+        widths.append(_add_kv_group(numbers, own, chunks, ends, block_size))
+        sinks.append(further.num_sink_blocks)
     kv_groups = tuple(widths), tuple(sinks)
     counts = len(asked), len(fed_places), len(adapters), biases
     header = Header(len(token_ids), len(chunks), *kv_groups, block_size, *counts)
-    return StepBatch(header, _tensor(numbers), bounds)
+    return StepBatch(header, _tensor(numbers), tuple(bounds))
 
 
 def _add_biases(numbers: list[int], chunks: Sequence[Chunk], ends: Sequence[int]) -> int:
@@ -152,9 +153,7 @@ def _add_biases(numbers: list[int], chunks: Sequence[Chunk], ends: Sequence[int]
     return most
 
 
-def _column_bias(header: Header, before: Tensor, bias: Tensor) -> ColumnBias | None:
-    if not header.biases:
-        return None
+def _column_bias(header: Header, before: Tensor, bias: Tensor) -> ColumnBias:
     shape = header.tokens, header.biases
     return ColumnBias(before.view(shape), bias.view(torch.float64).float().view(shape))
 
@@ -165,11 +164,13 @@ def _add_kv_group(
     chunks: Sequence[Chunk],
     ends: Sequence[int],
     block_size: int,
-    width: int,
-) -> None:
-    """Slots [T] of the chunks' tokens, which end at ``ends``; num_dropped [S]; tables [S, width]"""
-    for table, chunk, end in zip(tables, chunks, ends, strict=True):
-        blocks, num_dropped = table.block_ids, table.num_dropped
+) -> int:
+    """Slots [T] of the chunks' tokens, which end at ``ends``; num_dropped [S]; tables [S, width].
+
+    Returns the width.
+    """
+    width, all_dropped = 0, list[int]()
+    for (blocks, _, num_dropped, *_), chunk, end in zip(tables, chunks, ends, strict=True):
         first = chunk.start
         while first < end:
             offset = first % block_size
@@ -177,10 +178,13 @@ def _add_kv_group(
             slot = blocks[first // block_size - num_dropped] * block_size + offset
             numbers += range(slot, slot + last - first)
             first = last
-    numbers += [table.num_dropped for table in tables]
+        all_dropped.append(num_dropped)
+        width = max(width, len(blocks))
+    numbers += all_dropped
     for table in tables:
         numbers += table.block_ids
         numbers += (0,) * (width - len(table.block_ids))
+    return width
 
 
 def pack_texts(chunks: Sequence[Chunk], counts: Sequence[int], block_size: int) -> Texts:

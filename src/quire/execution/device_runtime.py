@@ -16,13 +16,12 @@ from quire.core.memory import BlockSource
 from quire.core.protocol import Adapter, RecoveryCosts
 from quire.execution.adapters import StepAdapters
 from quire.execution.executor import ModelExecutor, StepDrafts
-from quire.execution.forward import DirectForward, Forward
+from quire.execution.forward import DirectForward, Forward, Worker
 from quire.execution.free_memory import free_memory
 from quire.execution.kv.cache import KVCache
 from quire.execution.measure import measure_recovery
 from quire.execution.memory_budget import FREE_MEMORY_SHARE, MemoryBudget
 from quire.execution.promises import Claim
-from quire.execution.worker import Worker
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.instructions import Instructions
 from quire.kernels.ops import Kernels

@@ -55,9 +55,9 @@ class EncoderExecutor:
         outcomes: dict[int, Outcome] = {}
         for places in alike([len(chunk.token_ids) for chunk in step.chunks]):
             chunks, whose = [step.chunks[i] for i in places], [known[i] for i in places]
-            with self.parts("forward"):
+            with self.parts["forward"]:
                 result = self.model.forward(self._batch(chunks, whose)).cpu()
-            with self.parts("sampling"):
+            with self.parts["sampling"]:
                 for chunk, opened, rows in zip(chunks, whose, result, strict=True):
                     outcomes[chunk.seq_id] = self._outcome(chunk, opened, rows)
         return PendingStep(step, lambda: StepResult(outcomes))

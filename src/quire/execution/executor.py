@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Protocol
 
 import torch
 
+from quire.core.memory import BlockMove
 from quire.core.protocol import (
     Chunk,
     Opened,
@@ -20,11 +20,10 @@ from quire.core.protocol import (
 )
 from quire.execution.adapters import StepAdapters
 from quire.execution.batch import pack
-from quire.execution.forward import nothing_sampled
+from quire.execution.forward import Worker, nothing_sampled
 from quire.execution.pooling import Pools
 from quire.execution.sampling.choosing import Choosing
 from quire.execution.sampling.past import Past, Pasts
-from quire.execution.worker import Worker
 
 
 class StepDrafts(Protocol):
@@ -39,7 +38,7 @@ class StepDrafts(Protocol):
         ...
 
     def fill(
-        self, chunks: Sequence[Chunk], known: Sequence[Opened], pasts: Sequence[Past | None]
+        self, chunks: Sequence[Chunk], known: Sequence[Opened], pasts: Mapping[int, Past]
     ) -> Sequence[Chunk]:
         """A step's chunks with drafts in the places of those that are TO_DRAFT, or without them."""
         ...
@@ -85,24 +84,29 @@ class ModelExecutor:
     @torch.inference_mode()
     def submit(self, step: Step) -> PendingStep:
         """See ``Executor``."""
-        known, pasts = self._roster.follow(step), self.pasts.follow(step)
+        known, pasts = self._roster.follow(step), self.pasts.known
+        if pasts or (step.opened and _looks_back(step)):
+            self.pasts.follow(step)
         last, self._last = self._last, None
         draft_model = self._draft_model
         chunks: Sequence[Chunk] = step.chunks
         if draft_model is not None:
-            with self.parts("draft"):
+            with self.parts["draft"]:
                 draft_model.catch_up(step)
-        with self.parts("moves"):
-            failed_moves = self.worker.move(step.moves)
+        failed_moves: list[BlockMove] = []
+        if step.moves:
+            with self.parts["moves"]:
+                failed_moves = self.worker.move(step.moves)
         if not chunks:
-            self.pools.follow(step)
+            self.pools.drop(step.closed)
             return PendingStep(step, lambda: StepResult({}, failed_moves))
         if draft_model is not None:
-            with self.parts("draft"):
+            with self.parts["draft"]:
                 chunks = draft_model.fill(chunks, known, pasts)
-        bounds = [0, *accumulate(len(chunk.token_ids) for chunk in chunks)]
-        asked: list[int] = []
-        for chunk, end in zip(chunks, bounds[1:], strict=True):
+        bounds, asked, end = [0], list[int](), 0
+        for chunk in chunks:
+            end += len(chunk.token_ids)
+            bounds.append(end)
             if chunk.readout is not None:  # no row, where nothing is sampled
                 asked += range(end - chunk.readout.rows, end)
         before = last if step.ahead else None
@@ -111,21 +115,27 @@ class ModelExecutor:
             before.choose()  # from what this forward pass overwrites
         numbers = [] if self.adapters is None else self.adapters.numbers(known)
         batch = pack(chunks, self.worker.block_size, asked, places, rows, numbers)
-        with self.parts("forward"):
+        with self.parts["forward"]:
             sampled = nothing_sampled if before is None else before.tokens
             hidden = self.worker.compute(batch, sampled)
-        self.pools.follow(step)  # whoever is closed by it, the step before may have pooled
-        with self.parts("sampling"):
+        if self.pools.kept:
+            self.pools.drop(step.closed)  # which the step before may have pooled
+        with self.parts["sampling"]:
             beside = known, pasts, self.pools, hidden, before
             choosing = Choosing(self.worker, chunks, *beside, tell_forced=self.tell_forced)
             choosing.begin()
         self._last = choosing
 
         def result() -> StepResult:
-            with self.parts("sampling"):
+            with self.parts["sampling"]:
                 outcomes = choosing.outcomes()
             if draft_model is not None:
                 draft_model.observe(chunks, outcomes)
             return StepResult(outcomes, failed_moves)
 
         return PendingStep(step, result)
+
+
+def _looks_back(step: Step) -> bool:
+    """Whether a sequence is opened whose params look at what came before."""
+    return any(opened.request.params.needs_history for opened in step.opened)

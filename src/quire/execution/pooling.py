@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from quire.core.protocol import Chunk, Opened, Outcome, Pooling, PoolingParams, Step
-from quire.execution.worker import Worker
+from quire.core.protocol import Chunk, Opened, Outcome, Pooling, PoolingParams
+from quire.execution.forward import Worker
 from quire.models.dense import Dense
 
 _NOT_NUMBERS = "the model's states are not numbers (NaN)"
@@ -23,21 +23,22 @@ class Pools:
     with their blocks. Where those are lost the prompt is computed anew from its beginning.
 
     dense: what pooled states pass on their way to a vector.
+    kept: by sequence [d]; sums in float64.
     """
 
     dense: Sequence[Dense] = ()
 
     def __init__(self) -> None:
-        self._kept: dict[int, Tensor] = {}  # by sequence [d]; sums in float64
+        self.kept: dict[int, Tensor] = {}
 
     def forget(self) -> None:
         """No sequence lives any more."""
-        self._kept.clear()
+        self.kept.clear()
 
-    def follow(self, step: Step) -> None:
-        """To be done with every step, once tokens of the one before have been chosen."""
-        for seq_id in step.closed:
-            self._kept.pop(seq_id, None)
+    def drop(self, closed: Iterable[int]) -> None:
+        """Sequences that a step closes, once tokens of the one before have been chosen."""
+        for seq_id in closed:
+            self.kept.pop(seq_id, None)
 
     def outcomes(
         self, chunks: Sequence[Chunk], known: Sequence[Opened], states: Tensor, worker: Worker
@@ -52,7 +53,7 @@ class Pools:
             elif params is not None:
                 state = self._pooled(chunk, params, states[first:end])
                 if chunk.readout is not None:
-                    self._kept.pop(chunk.seq_id, None)
+                    self.kept.pop(chunk.seq_id, None)
                     yield chunk.seq_id, outcome(finished(state, params, self.dense))
             first = end
         for start in range(0, len(scored), _AT_ONCE):
@@ -67,20 +68,20 @@ class Pools:
             return states[-1]
         if params.pooling is Pooling.CLS:
             if chunk.start == 0:
-                self._kept[chunk.seq_id] = states[0].clone()
-            return self._kept[chunk.seq_id]
+                self.kept[chunk.seq_id] = states[0].clone()
+            return self.kept[chunk.seq_id]
         if params.pooling is Pooling.MAX:
             most = states.amax(0)
             if chunk.start:
-                most = torch.maximum(self._kept[chunk.seq_id], most)
-            self._kept[chunk.seq_id] = most
+                most = torch.maximum(self.kept[chunk.seq_id], most)
+            self.kept[chunk.seq_id] = most
             return most
         # One state is added after the other, so that no bit depends on where chunks are cut: in
         # main memory, where a running sum is one.
         rows = states.double().cpu()
         if chunk.start:
-            rows = torch.cat([self._kept[chunk.seq_id][None], rows])
-        total = self._kept[chunk.seq_id] = rows.cumsum(0)[-1].clone()
+            rows = torch.cat([self.kept[chunk.seq_id][None], rows])
+        total = self.kept[chunk.seq_id] = rows.cumsum(0)[-1].clone()
         return total / (chunk.start + len(chunk.token_ids))
 
 

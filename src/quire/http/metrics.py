@@ -138,13 +138,18 @@ class ServerMetrics(Watcher):
 
     def observe_step(self, deltas: Sequence[Delta]) -> None:
         """Count what one step of the engine gave."""
-        self._generation_tokens.inc(sum(len(delta.token_ids) for delta in deltas))
-        self._itl.observe([d.seconds for d in deltas if d.token_ids and not d.first])
+        num_tokens, between = 0, list[float]()
         for delta in deltas:
-            if delta.first and delta.index == 0:  # a request's outputs begin together: counted once
+            num_tokens += len(delta.token_ids)
+            if not delta.first:
+                if delta.token_ids:
+                    between.append(delta.seconds)
+            elif delta.index == 0:  # a request's outputs begin together: counted once
                 self._ttft.observe(delta.seconds)
             if delta.final is not None and delta.finish_reason is not None:
                 self._observe_end(delta.final, delta.finish_reason)
+        self._generation_tokens.inc(num_tokens)
+        self._itl.observe(between)
 
     def observe_aborted(self, count: int) -> None:
         """Count requests that were ended from outside: the engine's steps do not tell of them."""

@@ -22,7 +22,6 @@ from quire.kernels.native import (
     native_mlp,
     native_norm,
     native_norms,
-    native_rotation,
 )
 from quire.kernels.ops import (
     AttentionBatch,
@@ -69,7 +68,8 @@ class CPUPlan:
             batch.query_starts, batch.context_lens.data_ptr(), batch.block_size, self.threads
         )
         for kv_group in batch.kv_groups:
-            slots, tables, dropped = (t.contiguous() for t in kv_group[:3])
+            slots, tables = kv_group.slots.contiguous(), kv_group.block_tables.contiguous()
+            dropped = kv_group.num_dropped.contiguous()
             self._tensors += (slots, tables, dropped)
             self.native.add_kv_group(
                 slots.data_ptr(),
@@ -92,8 +92,16 @@ class CPUPlan:
         """The rotation as C++ sees it, made once for all layers."""
         known = self._rotations.get(id(rotation))
         if known is None:
-            known = self._rotations[id(rotation)] = rotation, native_rotation(rotation)
+            known = self._rotations[id(rotation)] = rotation, _rotation(rotation)
         return known[1]
+
+
+def _rotation(rotation: Rotation) -> _native.Rotation:
+    cos, sin, sink_cos, sink_sin = rotation
+    sinks = (0, 0)
+    if sink_cos is not None and sink_sin is not None:
+        sinks = sink_cos.data_ptr(), sink_sin.data_ptr()
+    return _native.Rotation(cos.data_ptr(), sin.data_ptr(), *sinks, cos.shape[1])
 
 
 class _Decoder(NamedTuple):
@@ -285,7 +293,7 @@ class CPUKernels(Kernels):
             texts.numbers.data_ptr(),
             texts.block_size,
             texts.kv_groups,
-            [native_rotation(rotation) for rotation in rotations],
+            [_rotation(rotation) for rotation in rotations],
             torch.get_num_threads(),
             out.data_ptr(),
         )
@@ -364,7 +372,7 @@ def _fuse(
     def fused(x: Tensor, plan: CPUPlan, rotations: Sequence[Rotation]) -> Tensor:
         x = x.contiguous()
         out = torch.empty_like(x)
-        turns = [plan.rotation(rotation) for rotation in rotations]
+        turns = list(map(plan.rotation, rotations))
         kernels.run(native, plan.native, x.data_ptr(), out.data_ptr(), turns)
         return x if decoder.final_norm is None else out
 

@@ -18,7 +18,6 @@ from quire.kernels.ops import (
     LayerKV,
     Norm,
     Norms,
-    Rotation,
     SelfAttention,
 )
 from quire.kernels.products import PackedWeight
@@ -128,11 +127,6 @@ def native_norm(norm: Norm) -> _native.Norm:
         norm.eps,
         norm.centred,
     )
-
-
-def native_rotation(rotation: Rotation) -> _native.Rotation:
-    cos, sin, sink_cos, sink_sin = map(_address, rotation)
-    return _native.Rotation(cos, sin, sink_cos, sink_sin, rotation.cos.shape[1])
 
 
 def _address(tensor: Tensor | None) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from quire.kernels.ops import (
@@ -29,7 +30,7 @@ from quire.models.layers import Layer, run_layers
 from quire.models.linear import Linear, NamedParts
 from quire.models.linear.base import PlainLinear
 from quire.models.rope import Rope
-from quire.models.vocabulary import Vocabulary
+from quire.models.shard import Shard
 
 
 class LearnedPositions(NamedTuple):
@@ -62,6 +63,42 @@ class Decoder:
         """The layers for kernels that run them whole."""
         layers = tuple(layer.fusable() for layer in self.layers)
         return DecoderStack(layers, self.final_norm, self.dtype, self.ranks)
+
+
+class Vocabulary(NamedTuple):
+    """From tokens' ids to their vectors, and from states to logits.
+
+    Each rank has the rows of some tokens.
+    """
+
+    embed: Linear
+    head: Linear
+    size: int  # of all ranks together
+    ranks: Ranks | None
+
+    def rows(self, token_ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """token_ids [T] -> [T, width]; exact, since all ranks but one add zeros."""
+        if self.ranks is None:
+            return self.embed.rows(token_ids, dtype)
+        held = Shard(self.ranks.rank, self.ranks.size).run(self.size)
+        others = (token_ids < held.start) | (token_ids >= held.stop)
+        x = self.embed.rows((token_ids - held.start).masked_fill(others, 0), dtype)
+        x.masked_fill_(others[:, None], 0)
+        self.ranks.add_up(x)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [R, width] -> [R, size] float32; of no tokens, but on the first rank."""
+        logits = self.head.floats(hidden)
+        if self.ranks is None:
+            return logits
+        size = self.ranks.size
+        counts = [len(Shard(rank, size).run(self.size)) for rank in range(size)]
+        padded = F.pad(logits, (0, max(counts) - logits.shape[1])).contiguous()
+        gathered = self.ranks.gather(padded)
+        if gathered is None:
+            return logits[:, :0]
+        return torch.cat([one[:, :count] for one, count in zip(gathered, counts, strict=True)], 1)
 
 
 class DecoderModel:

@@ -82,16 +82,17 @@ class Rope:
             )
             frequencies = self.frequencies(torch.maximum(starts, positions + 1))
         angles = positions[:, None].float() * frequencies
-        return Rotation(self._scaled(angles.cos()), self._scaled(angles.sin()))
+        cos, sin = angles.cos(), angles.sin()
+        if self.attention_factor != 1.0:
+            cos, sin = cos * self.attention_factor, sin * self.attention_factor
+        return Rotation(cos, sin)
 
     def _exact_turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines from float64: float32 cannot hold the angles of far positions."""
         assert isinstance(self.frequencies, Tensor)
         angles = positions[:, None].double() * self.frequencies.to(positions.device)
-        return self._scaled(angles.cos()).float(), self._scaled(angles.sin()).float()
-
-    def _scaled(self, turns: Tensor) -> Tensor:
-        return turns if self.attention_factor == 1.0 else turns * self.attention_factor
+        cos, sin = angles.cos(), angles.sin()
+        return (cos * self.attention_factor).float(), (sin * self.attention_factor).float()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from quire.core.protocol.checks import check_unicode
 from quire.text.chat_template import Message
 from quire.text.pairs import Pair
 from quire.text.tokenizer import Tokenizer
-from quire.text.weight import weight
 
 MAX_TOKENS = 2**20  # of one input where there is no longest sequence
 MAX_CHARACTERS = 2**22  # of one input, where max_model_len does not allow for more
@@ -98,3 +97,21 @@ class Encoder:
             return RequestError(text, field)
         longest = self.max_tokens
         return ContextLengthError(text, field, tokens, min(most, longest), longest)
+
+
+def weight(value: object, at_most: int) -> int:
+    """Characters and items in a JSON value, counted until they are more than ``at_most``."""
+    total, todo = 0, [value]
+    while todo and total <= at_most:
+        match todo.pop():
+            case str(text):
+                total += len(text)
+            case Mapping() as items:
+                total += len(items)
+                if total <= at_most:
+                    todo += [*items, *items.values()]
+            case list() | tuple() as items:
+                total += len(items)
+                if total <= at_most:
+                    todo += items
+    return total

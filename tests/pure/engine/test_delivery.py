@@ -10,8 +10,7 @@ from world.loop import VirtualLoop
 
 from quire.core.errors import EngineError
 from quire.core.protocol import TokenLogprobs
-from quire.engine.delivery import GATHERED, Delivery
-from quire.engine.output_collector import OutputCollector
+from quire.engine.delivery import GATHERED, Delivery, OutputCollector
 from quire.engine.outputs import Delta, TokenLogprobTable
 from quire.text.places import Place
 from quire.text.token_texts import TokenTexts

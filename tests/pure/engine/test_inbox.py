@@ -9,7 +9,7 @@ import pytest
 
 from quire.core.errors import EngineError
 from quire.core.protocol import TokenLogprobs
-from quire.engine.output_collector import OutputCollector
+from quire.engine.delivery import OutputCollector
 from quire.engine.outputs import Delta, RequestOutput, TokenLogprobTable, joined
 from quire.text.places import Place
 from quire.text.token_texts import TokenTexts

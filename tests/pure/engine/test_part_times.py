@@ -10,12 +10,12 @@ from quire.engine.part_times import PartTimes
 
 
 def step(parts: Parts) -> None:
-    with parts("step"):
-        with parts("plan"):
+    with parts["step"]:
+        with parts["plan"]:
             pass
-        with parts("forward"):
+        with parts["forward"]:
             sum(range(1000))
-        with parts("somebody else's"):
+        with parts["somebody else's"]:
             pass
 
 
@@ -35,9 +35,9 @@ def test_a_profile_and_the_state_do_not_disturb_each_other() -> None:
     parts, noted = Parts(), list[str]()
     times = PartTimes(parts)
     times.of_late()
-    parts.listeners["profile"] = lambda name, begin, end: noted.append(name)
+    parts.listen("profile", lambda name, begin, end: noted.append(name))
     step(parts)
-    del parts.listeners["profile"]
+    parts.ignore("profile")
     step(parts)
     told = times.of_late()
     assert told is not None and told.steps == 2

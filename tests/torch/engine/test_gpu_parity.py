@@ -18,8 +18,8 @@ from quire.engine.capacity.pool import MemoryBudget
 from quire.engine.outputs import RequestOutput
 from quire.execution.device_runtime import Draft
 from quire.execution.executor import ModelExecutor
+from quire.execution.forward import Worker
 from quire.execution.measure import measure_recovery
-from quire.execution.worker import Worker
 from quire.models.base import Model
 from support.drafting import Drafting, knowing
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels

@@ -16,8 +16,8 @@ from quire.core.protocol import (
     Request,
     SamplingParams,
 )
+from quire.execution.forward import Worker
 from quire.execution.pooling import Pools
-from quire.execution.worker import Worker
 
 # Added from left to right the one is lost; by pieces it need not be.
 STATES = torch.tensor([[1.0, 3.0], [1e17, -1e17], [-1e17, 1e17], [5.0, 7.0]])
@@ -36,7 +36,7 @@ def pooled(cuts: list[int]) -> bytes:
             one.vector for _, one in pools.outcomes([chunk], known, STATES[start:end], worker)
         ]
     (vector,) = vectors
-    assert vector is not None and not pools._kept
+    assert vector is not None and not pools.kept
     return torch.tensor(vector).numpy().tobytes()
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from quire.core.protocol.sampling_params import SamplingParams
 from quire.execution.sampling.logits_processors import process_logits
-from quire.execution.sampling.randomness import splitmix64, uniform
+from quire.execution.sampling.rows import splitmix64, uniform
 from quire.execution.sampling.sampler import SampleRow, beam_candidates, sample, token_logprobs
 from quire.execution.sampling.sampler import draw as choose
 from support.capture_rules import AsksTheDeviceError, capture_rules

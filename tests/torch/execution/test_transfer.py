@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from quire.execution.transfer import Readback, unpacked
+from quire.execution.sampling.rows import Readback, unpacked
 
 
 def test_tensors_are_read_as_they_are() -> None:

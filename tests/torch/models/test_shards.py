@@ -15,12 +15,11 @@ from quire.core.errors import ConfigError
 from quire.kernels.ranks import Ranks
 from quire.models import loader
 from quire.models.adaptable import adaptable
-from quire.models.decoder import DecoderModel
+from quire.models.decoder import DecoderModel, Vocabulary
 from quire.models.linear import PlainLinear
 from quire.models.loader import load_model
 from quire.models.shard import Divided, Shard
 from quire.models.streaming import Streaming
-from quire.models.vocabulary import Vocabulary
 from quire.models.weights import Weights
 from support import lora
 from support.gguf_files import Kind, write_gguf

@@ -24,7 +24,7 @@ from quire.engine.assembly import build_engine
 from quire.engine.capacity import Capacity
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
-from quire.engine.prepared import PreparedRequest
+from quire.engine.prompts import PreparedRequest
 from quire.engine.recorder import RequestRecorder
 from quire.engine.step_recorder import StepRecorder
 from quire.engine.traces.request import TraceRequest

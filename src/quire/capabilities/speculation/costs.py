@@ -1,9 +1,22 @@
-"""What a step takes that decodes so many rows, as it has been measured."""
+"""What steps have been measured to take: by rows, by a draft model's passes, with drafts or not."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict, deque
 from itertools import pairwise
+from math import inf
+from statistics import median
+
+from quire.core.protocol import TO_DRAFT, Step
+
+PASSES = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Of a draft model, that are weighed against each other."""
+
+_TRIED = (1, 2, 4, 8, 16)
+_KEPT = 9  # of each number: one step that was disturbed is no measure
+_ENOUGH = 5
+_HOPED = 0.1  # for each pass beyond those that have been measured
 
 _KNOTS = (
     1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512,
@@ -18,6 +31,58 @@ _LEAST = 1e-7  # seconds; clocks may stand still
 _SETTLED = 3  # steps, of which the first may have been a slow one
 _SURPRISE = 0.5  # a step that takes longer than was thought by more than that was disturbed
 _FILL_EVERY = 16  # steps
+_EVERY, _SECOND = 4, 2  # of steps without drafts in a row one in so many is noted, from the second
+_COLD, _NEAR = 1, 6  # steps after one without drafts: caches are warm, and what that takes is known
+
+
+class Measured:
+    """Seconds of steps that only decode, and what a draft model's passes add to them."""
+
+    def __init__(self) -> None:
+        self.costs = StepCosts()
+        self._ahead = StepCosts()  # of steps that were begun while the one before was under way
+        self._passes: defaultdict[int, PassCosts] = defaultdict(PassCosts)  # by size of the batch
+        self._plain_steps = 0  # in a row
+        self._since_plain = 0  # steps
+
+    def settled(self, rows: int) -> bool:
+        """Whether it is known what a step of so many rows takes without drafts."""
+        return self.costs.settled(rows) or self._ahead.settled(rows)
+
+    def plain(self, rows: int) -> float:
+        """Seconds of a step of so many rows, as it is without drafts."""
+        return (self._ahead if self._ahead.known else self.costs).seconds(rows)
+
+    def passes(self, rows: int) -> PassCosts:
+        """Of steps of about so many rows besides."""
+        return self._passes[rows.bit_length()]
+
+    def observe(self, step: Step, seconds: float) -> None:
+        """A step took so long."""
+        if step.num_tokens == len(step.chunks):
+            self._plain_steps, self._since_plain = self._plain_steps + 1, 0
+            if self._plain_steps % _EVERY != _SECOND and self.settled(len(step.chunks)):
+                return  # one of many that are all alike
+        else:
+            self._plain_steps, self._since_plain = 0, self._since_plain + 1
+        rows = passes = 0
+        for chunk in step.chunks:
+            count = 1 if chunk.readout is None else chunk.readout.rows
+            if len(chunk.token_ids) != count:
+                return  # it computes a prompt
+            rows += count
+            if count > 1 and chunk.token_ids[-1] == TO_DRAFT:
+                passes = max(passes, count - 1)
+        if passes:
+            besides = len(step.chunks)
+            if _COLD < self._since_plain <= _NEAR and self.settled(besides):
+                share = seconds / self.plain(besides) - 1
+                self.passes(besides).observe(passes, share)
+        elif rows:
+            if step.ahead:
+                self._ahead.observe(rows, seconds)
+            if not step.ahead or not self.costs.known:
+                self.costs.observe(rows, seconds)
 
 
 class StepCosts:
@@ -122,3 +187,44 @@ def _nearest(rows: int) -> int:
     if right == 0 or right > _LAST:
         return min(right, _LAST)
     return right if 2 * rows >= _KNOTS[right - 1] + _KNOTS[right] else right - 1
+
+
+class PassCosts:
+    """What a step takes more with passes and the rows that they lead to, as a share of one without.
+
+    Machines get slower and faster, and such shares stay. The first pass often takes most, and
+    further ones next to nothing.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, deque[float]] = {}
+        self._known: list[tuple[int, float]] = []  # passes, share; ascending
+        self.shares: list[tuple[int, float]] = [(1, _HOPED)]
+        """Of all numbers of passes that a step may have: at most twice as many as any before."""
+
+    def due(self) -> int | None:
+        """A number of passes that has not been measured often enough, though it may be."""
+        count, number = min((len(self._seen.get(one, ())), one) for one in _TRIED)
+        return number if count < _ENOUGH and number <= self.shares[-1][0] else None
+
+    def share(self, passes: int) -> float:
+        """Of so many."""
+        known = self._known
+        place = bisect_left(known, (passes, 0.0))
+        if place == len(known):
+            last, share = known[-1] if known else (0, 0.0)
+            return share + (passes - last) * _HOPED
+        above, most = known[place]
+        below, least = known[place - 1] if place else (0, 0.0)
+        return least + (most - least) * (passes - below) / (above - below)
+
+    def observe(self, passes: int, share: float) -> None:
+        """So many took so much."""
+        self._seen.setdefault(passes, deque(maxlen=_KEPT)).append(max(0.0, share))
+        least, known = inf, []
+        for number in sorted(self._seen, reverse=True):
+            least = min(least, median(self._seen[number]))  # fewer passes take no more
+            known.append((number, least))
+        self._known = known[::-1]
+        most = 2 * self._known[-1][0]
+        self.shares = [(one, self.share(one)) for one in PASSES if one <= most]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from quire.capabilities.speculation.measured import Measured
+from quire.capabilities.speculation.costs import Measured
 from quire.capabilities.speculation.plan import Choice, Guess
 from quire.core.protocol import Decision, Verdict
 

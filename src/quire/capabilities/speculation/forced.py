@@ -28,9 +28,10 @@ class Forced:
 
     def hear(self, outcomes: Mapping[int, Outcome]) -> None:
         """What a step gave."""
-        self._known = {
-            seq_id: outcome.forced for seq_id, outcome in outcomes.items() if outcome.forced
-        }
+        self._known.clear()
+        for seq_id, outcome in outcomes.items():
+            if outcome.forced:
+                self._known[seq_id] = outcome.forced
 
     def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
         """See ``Drafter``."""

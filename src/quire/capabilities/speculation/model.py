@@ -20,10 +20,9 @@ from quire.core.protocol import (
     last_of,
 )
 from quire.execution.batch import pack, pack_texts
-from quire.execution.forward import Hidden, nothing_sampled
+from quire.execution.forward import Hidden, Worker, nothing_sampled
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.sampler import SampleRow, draw
-from quire.execution.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -103,15 +102,15 @@ class DraftModel:
             self._fail()
 
     def fill(
-        self, chunks: Sequence[Chunk], known: Sequence[Opened], pasts: Sequence[Past | None]
+        self, chunks: Sequence[Chunk], known: Sequence[Opened], pasts: Mapping[int, Past]
     ) -> Sequence[Chunk]:
         """Compute a step's chunks, and put drafts in the places of those that are TO_DRAFT.
 
         Those that could not be made are left out: the rows before them are verified all the same.
         """
         texts = {
-            chunk.seq_id: _Text(chunk, whose, past)
-            for chunk, whose, past in zip(chunks, known, pasts, strict=True)
+            chunk.seq_id: _Text(chunk, whose, pasts.get(chunk.seq_id))
+            for chunk, whose in zip(chunks, known, strict=True)
             if chunk.token_ids[-1] == TO_DRAFT
         }
         if not self._failed:

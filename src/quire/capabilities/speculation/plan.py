@@ -6,9 +6,7 @@ from collections.abc import Sequence as Seq
 from itertools import accumulate
 from typing import NamedTuple
 
-from quire.capabilities.speculation.costs import StepCosts
-from quire.capabilities.speculation.measured import Measured
-from quire.capabilities.speculation.passes import PassCosts
+from quire.capabilities.speculation.costs import Measured, PassCosts, StepCosts
 from quire.capabilities.speculation.proposal import Proposal
 from quire.capabilities.speculation.trials import Trials
 from quire.core.protocol import TO_DRAFT

@@ -8,9 +8,9 @@ from collections.abc import Sequence as Seq
 from itertools import islice
 
 from quire.capabilities.speculation.acceptance import Acceptance
+from quire.capabilities.speculation.costs import Measured
 from quire.capabilities.speculation.decisions import Decisions
 from quire.capabilities.speculation.forced import Forced
-from quire.capabilities.speculation.measured import Measured
 from quire.capabilities.speculation.plan import Choice, Guess, plan
 from quire.capabilities.speculation.proposal import Drafter
 from quire.capabilities.speculation.trials import Trials
@@ -65,6 +65,7 @@ class Speculation:
         self._unseen = 0  # steps since anybody was looked at
         self._fruitless = _PATIENCE  # steps before which nobody was drafted for
         self._turn = 0  # where those begin who are looked at in turn
+        self._predicted: set[int] = set()  # sequences that are expected to be like something
 
     def waits(self, scheduler: Scheduler) -> bool:
         """Whether the step after the one under way is better planned once that is done.
@@ -82,7 +83,11 @@ class Speculation:
         guesses, self._unseen = self._guesses, 0
         guesses.clear()  # of a step that failed
         self._steps += 1
-        if self._repeats(scheduler):
+        if self._predicted_only and not self._predicted:
+            self._trial = None
+            self._fruitless += 1
+            return
+        if self._again and self._repeats(scheduler):
             return
         rows = scheduler.num_running_seqs
         if self._measured.settled(rows) and not self._rests(rows):
@@ -112,8 +117,6 @@ class Speculation:
 
     def _repeats(self, scheduler: Scheduler) -> bool:
         """Where steps are short, and a model drafts, what was chosen is kept for some of them."""
-        if not self._again:
-            return False
         if self._is_plain(by_model=True):
             self._again = 0
             return False
@@ -152,6 +155,16 @@ class Speculation:
     def observe(self, step: Step, outcomes: Mapping[int, Outcome], seconds: float) -> None:
         """What a step gave, and how long it took."""
         self._measured.observe(step, seconds)
+        for opened in step.opened:
+            if opened.request.prediction:
+                self._predicted.add(opened.seq_id)
+            else:
+                self._predicted.discard(opened.seq_id)  # a session's, whose last turn brought one
+        for parent, child, _ in step.forked:
+            if parent in self._predicted:
+                self._predicted.add(child)
+        if self._predicted_only and not self._predicted:
+            return
         self._trials.earn(seconds)
         if self._trial is not None and _only_decodes(step):
             rows = len(step.chunks)
@@ -165,6 +178,7 @@ class Speculation:
             self._guesses.clear()
         self._forced.hear(outcomes)
         for seq_id in step.closed:
+            self._predicted.discard(seq_id)
             self._decisions.close(seq_id)
             self._acceptance.close(seq_id)
             for drafter in self.drafters:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -95,27 +95,39 @@ class Roster:
         return len(self._known)
 
 
-class Parts:
-    """Times the parts of steps while there are listeners; else it does nothing.
-
-    listeners: by what they listen for. Parts may hold others.
-    """
+class Parts(dict[str, AbstractContextManager[None]]):
+    """A step's parts by name, each to be entered: they are timed while somebody listens."""
 
     def __init__(self) -> None:
-        self.listeners: dict[str, Listener] = {}
+        self._listeners: dict[str, Listener] = {}
 
-    def __call__(self, name: str) -> AbstractContextManager[None]:
-        return _Timed(name, self.listeners) if self.listeners else _UNTIMED
+    @property
+    def listeners(self) -> Collection[str]:
+        """What they listen for."""
+        return self._listeners.keys()
+
+    def listen(self, what_for: str, listener: Listener) -> None:
+        """Tell it of all parts from now on. Parts may hold others."""
+        self._listeners[what_for] = listener
+        self.clear()
+
+    def ignore(self, what_for: str) -> None:
+        """Tell it no more."""
+        del self._listeners[what_for]
+        self.clear()
+
+    def __missing__(self, name: str) -> AbstractContextManager[None]:
+        part = self[name] = _Timed(name, self._listeners) if self._listeners else _UNTIMED
+        return part
 
 
 class _Timed(AbstractContextManager[None]):
-    """One part. A generator would take three times as long."""
+    """One part, which may come again. A generator would take three times as long."""
 
     __slots__ = ("_begin", "_listeners", "_name")
 
     def __init__(self, name: str, listeners: Mapping[str, Listener]) -> None:
-        self._name, self._listeners = name, listeners
-        self._begin = time.monotonic()
+        self._name, self._listeners, self._begin = name, listeners, 0.0
 
     def __enter__(self) -> None:
         self._begin = time.monotonic()

@@ -189,30 +189,30 @@ class SamplingParams:
         """Another one like it. Nothing can be set in either: ``replace`` of dataclasses does."""
         return replace(self)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Branches that run at once."""
         if self.use_beam_search:
             return self.beam_width or self.best_of or self.n
         return self.best_of or self.n
 
-    @property
+    @cached_property
     def num_outputs(self) -> int:
         """Outputs that are returned."""
         return self.num_return_sequences or self.n
 
-    @property
+    @cached_property
     def sample_logprobs(self) -> int | None:
         """Likeliest tokens to report beside each sample's own; None if not even that is needed."""
         if self.logprobs is None and self.width > self.num_outputs and not self.use_beam_search:
             return 0  # to tell which outputs are the best
         return self.logprobs
 
-    @property
+    @cached_property
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
-    @property
+    @cached_property
     def guided(self) -> bool:
         """Whether not every token may follow every text."""
         return self.structured_outputs is not None or self.thinking_token_budget is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from quire.core.memory import BlockMove, BlockTable, Usage
@@ -85,9 +86,10 @@ class Step:
     now: float = 0.0
     usage: Usage = _UNKNOWN
 
-    @property
+    @cached_property
     def num_tokens(self) -> int:
-        return sum(len(chunk.token_ids) for chunk in self.chunks)
+        """Of a step that is complete."""
+        return sum([len(chunk.token_ids) for chunk in self.chunks])
 
 
 class TokenLogprobs(NamedTuple):

@@ -27,7 +27,7 @@ class _Planned(NamedTuple):
 class Profile(Watcher):
     """Notes what an engine does from ``begun`` on, up to a bound on its memory.
 
-    ``part`` is for ``Parts.listeners``. Times are those of the monotonic clock. No text is noted.
+    ``part`` is for ``Parts.listen``. Times are those of the monotonic clock. No text is noted.
     """
 
     def __init__(self, begun: float) -> None:

@@ -49,20 +49,32 @@ class Watcher:
 
 
 class Watchers(Watcher):
-    """Tells all of them. One that fails is told nothing any more, and harms nobody."""
+    """Tells all of them. One that fails is told nothing any more, and harms nobody.
+
+    of_steps: whether one of them looks at steps.
+    """
 
     def __init__(self, watchers: Sequence[Watcher] = ()) -> None:
-        self._all = [*watchers]
+        self._all: list[Watcher] = []
+        self.of_steps = False
+        for watcher in watchers:
+            self.add(watcher)
 
     def __bool__(self) -> bool:
         return bool(self._all)
 
     def add(self, watcher: Watcher) -> None:
         self._all.append(watcher)
+        self._look_for_steps()
 
     def remove(self, watcher: Watcher) -> None:
         if watcher in self._all:
             self._all.remove(watcher)
+            self._look_for_steps()
+
+    def _look_for_steps(self) -> None:
+        own = Watcher.planned, Watcher.took
+        self.of_steps = any((type(one).planned, type(one).took) != own for one in self._all)
 
     def began(self, request: Request) -> None:
         self._tell(lambda watcher: watcher.began(request))

@@ -15,6 +15,7 @@ from quire.core.memory import BlockSource
 from quire.core.protocol import Adapter, RecoveryCosts, Step
 from quire.execution.device_runtime import Draft
 from quire.execution.executor import ModelExecutor
+from quire.execution.forward import Worker
 from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.graphs import CUDARecorder, NoRecorder, graph_sizes
 from quire.execution.gpu.inputs import DeviceInputs
@@ -23,7 +24,6 @@ from quire.execution.gpu.memory import CUDAMemory, MemoryPlan, one_at_a_time, ru
 from quire.execution.gpu.worst_step import worst_step
 from quire.execution.measure import measure_recovery
 from quire.execution.memory_budget import MemoryBudget
-from quire.execution.worker import Worker
 from quire.kernels.gpu.kernels import GPUKernels
 from quire.kernels.gpu.support import check_cache_dtype, check_model
 from quire.models.base import Model

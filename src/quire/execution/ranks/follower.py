@@ -11,9 +11,8 @@ import torch
 from quire.core.memory import BlockMove, BlockSource, MoveKind
 from quire.core.protocol import Adapter
 from quire.execution.adapters import StepAdapters
-from quire.execution.forward import nothing_sampled
+from quire.execution.forward import Worker, nothing_sampled
 from quire.execution.ranks.messages import Order, decode
-from quire.execution.worker import Worker
 from quire.kernels.ranks import RankGroup
 
 _PATIENCE = 60.0  # seconds; whether rank 0 is there still, others look

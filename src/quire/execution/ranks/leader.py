@@ -12,10 +12,9 @@ from quire.core.errors import RankError
 from quire.core.memory import BlockMove, MoveKind
 from quire.execution.adapters import StepAdapters
 from quire.execution.batch import StepBatch
-from quire.execution.forward import Forward, Hidden, Sampled
+from quire.execution.forward import BlockStore, Forward, Hidden, Sampled, Worker
 from quire.execution.ranks.messages import Order, encode
 from quire.execution.ranks.source import SharedSource
-from quire.execution.worker import BlockStore, Worker
 from quire.kernels.ops import Kernels
 from quire.kernels.ranks import RankGroup
 from quire.models.base import Model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from quire.core.protocol import IN_FLIGHT, Chunk, Opened, Outcome, Readout, Sample, confirmed
-from quire.execution.forward import Hidden
+from quire.execution.forward import Hidden, Worker
 from quire.execution.pooling import Pools
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.prompt_logprobs import prompt_logprobs
+from quire.execution.sampling.rows import to_device
 from quire.execution.sampling.sampler import Draws, SampleRow, beam_candidates, draw
-from quire.execution.transfer import to_device
-from quire.execution.worker import Worker
 
 _NOT_NUMBERS = "the model's logits are not numbers (NaN)"
 
@@ -29,17 +28,8 @@ class _Asking(NamedTuple):
     readout: Readout
     whose: Opened
     past: Past | None  # None: its params do not look at it
-
-    @property
-    def num_draws(self) -> int:
-        rows, draws, candidates, _ = self.readout
-        return 0 if candidates else rows - 1 + draws
-
-    @property
-    def num_output_tokens(self) -> int:
-        """That are known where the first of its rows is read."""
-        end = self.chunk.start + len(self.chunk.token_ids)
-        return end - self.readout.rows + 1 - self.chunk.output_start
+    num_output_tokens: int  # that are known where the first of its rows is read
+    num_draws: int
 
 
 class Choosing:
@@ -54,20 +44,40 @@ class Choosing:
         worker: Worker,
         chunks: Sequence[Chunk],
         known: Sequence[Opened],
-        pasts: Sequence[Past | None],
+        pasts: Mapping[int, Past],
         pools: Pools,
         hidden: Hidden,
         before: Choosing | None,
         *,
         tell_forced: bool = False,
     ) -> None:
-        """known, pasts: of the chunks' sequences. before: whose tokens are IN_FLIGHT in them."""
+        """known: whose the chunks are. before: whose tokens are IN_FLIGHT in them."""
         self._tell_forced = tell_forced
-        self._asking = [
-            _Asking(chunk, chunk.readout, whose, past)
-            for chunk, whose, past in zip(chunks, known, pasts, strict=True)
-            if chunk.readout is not None and chunk.readout.rows
-        ]
+        self._asking: list[_Asking] = []
+        self._has_pasts = self._has_beams = False
+        self._reads_prompts = False  # whether something is made of the states of prompts
+        waits = False  # whether choosing takes a look at what is being computed
+        for chunk, whose in zip(chunks, known, strict=True):
+            request, readout = whose.request, chunk.readout
+            params = request.params
+            if params.prompt_logprobs is not None or request.pooling is not None:
+                self._reads_prompts = waits = True
+            if readout is None or not readout.rows:
+                continue
+            rows, draws, candidates, _ = readout
+            length = chunk.start + len(chunk.token_ids) + 1 - rows - chunk.output_start
+            if candidates:
+                self._has_beams = waits = True
+            # How many tokens top_k and top_p keep decides what is launched.
+            elif params.temperature and (params.top_k > 0 or params.top_p < 1):
+                waits = True
+            past = pasts.get(chunk.seq_id) if pasts else None
+            if past is not None:
+                self._has_pasts = True
+                waits = waits or chunk.token_ids[0] == IN_FLIGHT
+            draws = 0 if candidates else rows - 1 + draws
+            self._asking.append(_Asking(chunk, readout, whose, past, length, draws))
+        self._waits = waits
         self._chunks, self._known = chunks, known
         self._worker, self._pools = worker, pools
         self._draws: Draws | None = None
@@ -82,8 +92,7 @@ class Choosing:
 
     def begin(self) -> None:
         """Choose the tokens now, if that takes no waiting."""
-        looks = any(map(_looks_at_prompt, self._known))
-        if not looks and not any(map(_takes_waiting, self._asking)):
+        if not self._waits:
             self.choose()
 
     def choose(self) -> None:
@@ -95,17 +104,24 @@ class Choosing:
         if hidden is None:
             return
         if logits is not None:
-            self._remember()
+            if self._has_pasts:
+                self._remember()
             self._sample(logits)
-            self._find_candidates(logits)
-        step = self._chunks, self._known, hidden.states, self._worker
+            if self._has_beams:
+                self._find_candidates(logits)
+        if self._reads_prompts:
+            self._read_prompts(hidden.states)
+        self._hidden = self._before = self._logits = None
+
+    def _read_prompts(self, states: Tensor) -> None:
+        """What is made of the states [T, d] of prompts: log-probabilities, vectors."""
+        step = self._chunks, self._known, states, self._worker
         for seq_id, logprobs in prompt_logprobs(*step):
             outcome = self._outcomes.get(seq_id, _NOTHING)._replace(prompt_logprobs=logprobs)
             if any(math.isnan(one.logprob) for one in logprobs):
                 outcome = Outcome(failure=_NOT_NUMBERS)
             self._outcomes[seq_id] = outcome
         self._outcomes.update(self._pools.outcomes(*step))
-        self._hidden = self._before = self._logits = None
 
     def feed(self, chunks: Sequence[Chunk], bounds: Sequence[int]) -> tuple[list[int], list[int]]:
         """Which tokens the next step's chunks lack, and the rows of ``tokens`` that they are.
@@ -134,14 +150,30 @@ class Choosing:
                 last = first + asking.num_draws
                 if last > first:
                     seq_id = asking.chunk.seq_id
-                    outcome = self._outcomes.get(seq_id, _NOTHING)
-                    outcome = _outcome(asking, drawn[first:last], outcome)
+                    if last == first + 1 and (sample := drawn[first]) is not None:
+                        known = self._outcomes.get(seq_id, _NOTHING)
+                        outcome = Outcome((sample,), prompt_logprobs=known.prompt_logprobs)
+                    else:
+                        outcome = self._outcome(asking, drawn[first:last])
                     if self._tell_forced and asking.past is not None:
                         outcome = outcome._replace(forced=_forced(asking, outcome.tokens))
                     self._outcomes[seq_id] = outcome
                 first = last
             self._told = True
         return self._outcomes
+
+    def _outcome(self, asking: _Asking, drawn: Sequence[Sample | None]) -> Outcome:
+        """What the samples of a chunk come to."""
+        rows = asking.readout.rows
+        if rows == 1:
+            tokens: Sequence[Sample] = [one for one in drawn[:1] if one is not None]
+        else:
+            tokens = confirmed(drawn[:rows], asking.chunk.drafts)
+        forks = [one for one in drawn[rows:] if one is not None]
+        if not tokens or len(forks) < len(drawn) - rows:
+            return Outcome(failure=_why_nothing(asking))
+        known = self._outcomes.get(asking.chunk.seq_id, _NOTHING)
+        return Outcome(tokens, forks, (), known.prompt_logprobs)
 
     def _remember(self) -> None:
         """Note what the sequences have been given, where their params look at it."""
@@ -162,7 +194,11 @@ class Choosing:
         first = 0
         for asking in self._asking:
             count, draws, candidates, _ = asking.readout
-            if not candidates:
+            if asking.num_draws == 1:  # as nearly all ask, so without a call
+                (_, request, branch, _), length = asking.whose, asking.num_output_tokens
+                rows.append(SampleRow(request, branch, length, asking.past))
+                sources.append(first)
+            elif not candidates:
                 rows += _sample_rows(asking)
                 sources += range(first, first + count)
                 sources += [first + count - 1] * (draws - 1)
@@ -204,19 +240,6 @@ def _why_nothing(asking: _Asking) -> str:
     return failure or _NOT_NUMBERS
 
 
-def _outcome(asking: _Asking, drawn: Sequence[Sample | None], known: Outcome) -> Outcome:
-    """What the samples of a chunk come to."""
-    rows = asking.readout.rows
-    if rows == 1:
-        tokens: Sequence[Sample] = [one for one in drawn[:1] if one is not None]
-    else:
-        tokens = confirmed(drawn[:rows], asking.chunk.drafts)
-    forks = [one for one in drawn[rows:] if one is not None]
-    if not tokens or len(forks) < len(drawn) - rows:
-        return Outcome(failure=_why_nothing(asking))
-    return Outcome(tokens, forks, (), known.prompt_logprobs)
-
-
 def _forced(asking: _Asking, tokens: Sequence[Sample]) -> list[int]:
     """What must follow these tokens."""
     past = asking.past
@@ -235,19 +258,3 @@ def _sample_rows(asking: _Asking) -> Iterator[SampleRow]:
     else:
         for row in range(rows):
             yield SampleRow(request, branch, known + row, past)
-
-
-def _looks_at_prompt(known: Opened) -> bool:
-    """Whether something is made of the states of its prompt."""
-    request = known.request
-    return request.params.prompt_logprobs is not None or request.pooling is not None
-
-
-def _takes_waiting(asking: _Asking) -> bool:
-    """Whether choosing its tokens takes a look at what is being computed."""
-    if asking.readout.candidates:
-        return True
-    params = asking.whose.request.params
-    # How many tokens top_k and top_p keep decides what is launched.
-    truncated = not params.greedy and (params.top_k > 0 or params.top_p < 1)
-    return truncated or (asking.past is not None and asking.chunk.token_ids[0] == IN_FLIGHT)

@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire.execution.sampling.guidance import GuidedPlace
-from quire.execution.sampling.rows import FLOAT32, SampleRow, clamp_positive
-from quire.execution.transfer import to_device
+from quire.execution.sampling.rows import FLOAT32, SampleRow, clamp_positive, to_device
 
 _OCTETS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 # What the logits of eight tokens are cut to, by the bits that say which may be chosen. The least of

@@ -129,14 +129,17 @@ class Past:
 
 
 class Pasts:
-    """Those of the sequences that live and whose params look at what came before."""
+    """Those of the sequences that live and whose params look at what came before.
+
+    known: by sequence.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[int, Past] = {}
+        self.known: dict[int, Past] = {}
 
-    def follow(self, step: Step) -> list[Past | None]:
-        """To be done first of all with every step: the pasts of its chunks."""
-        known = self._known
+    def follow(self, step: Step) -> None:
+        """To be done first of all with every step that tells of sequences."""
+        known = self.known
         for opened in step.opened:
             known.pop(opened.seq_id, None)
             if opened.request.params.needs_history:
@@ -149,9 +152,8 @@ class Pasts:
                 known[child] = known[parent].fork()
         for seq_id in step.closed:
             known.pop(seq_id, None)
-        return [known.get(chunk.seq_id) for chunk in step.chunks]
 
     def forget(self) -> None:
         """Drop all that is derived."""
-        for past in self._known.values():
+        for past in self.known.values():
             past.forget()

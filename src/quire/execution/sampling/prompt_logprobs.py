@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from quire.core.protocol import Chunk, Opened, TokenLogprobs
+from quire.execution.forward import Worker
+from quire.execution.sampling.rows import to_device
 from quire.execution.sampling.sampler import token_logprobs
-from quire.execution.transfer import to_device
-from quire.execution.worker import Worker
 
 _ROWS = 256  # bounds the logits held at once
 

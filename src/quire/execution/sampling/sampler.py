@@ -26,8 +26,7 @@ from torch import Tensor
 from quire.core.protocol.step import Sample, TokenLogprobs
 from quire.execution.sampling.likeliest import Likeliest
 from quire.execution.sampling.logits_processors import process_logits
-from quire.execution.sampling.rows import Filters, SampleRow
-from quire.execution.transfer import Readback, to_device
+from quire.execution.sampling.rows import Filters, Readback, SampleRow, to_device
 
 __all__ = ["Draws", "SampleRow", "beam_candidates", "draw", "sample", "token_logprobs"]
 
@@ -68,20 +67,25 @@ class Draws:
         self.tokens = tokens
         # Whether rows are sound comes with them.
         self._drawn = Readback(tokens, raw_peaks, peaks)
-        num_tops = [row.request.params.sample_logprobs for row in rows if with_logprobs]
-        self._wanted = [i for i, num_top in enumerate(num_tops) if num_top is not None]
+        self._wanted, counts = list[int](), list[int]()
+        for i, row in enumerate(rows if with_logprobs else ()):
+            num_top = row.request.params.sample_logprobs
+            if num_top is not None:
+                self._wanted.append(i)
+                counts.append(num_top)
         self._logprobs = None
-        if self._wanted:
+        if counts:
             chosen = _take(tokens, self._wanted)
-            counts = [num_top for num_top in num_tops if num_top is not None]
             self._logprobs = _Logprobs(_take(logits, self._wanted), chosen, counts)
 
     def read(self) -> list[Sample | None]:
         """Wait for the device. None: the row has no distribution to sample."""
-        samples = [
-            Sample(token) if math.isfinite(raw_peak) and math.isfinite(peak) else None
-            for token, (raw_peak,), (peak,) in zip(*self._drawn.tolist(), strict=True)
-        ]
+        tokens, raw_peaks, peaks = self._drawn.tensors()
+        samples: list[Sample | None] = []
+        both = tokens.tolist(), raw_peaks.tolist(), peaks.tolist()
+        for token, (raw_peak,), (peak,) in zip(*both, strict=True):
+            is_sound = math.isfinite(raw_peak) and math.isfinite(peak)
+            samples.append(Sample(token) if is_sound else None)
         if self._logprobs is not None:
             for i, logprobs in zip(self._wanted, self._logprobs.read(), strict=True):
                 sample = samples[i]
@@ -105,12 +109,14 @@ def draw(
     allowed token is in the vocabulary with a finite logit. The other rows are unaffected.
     """
     most = len(rows) if logits.device.type != "cpu" else max(1, _AT_ONCE // logits.shape[1])
-    parts = [
-        _choose(logits[start : start + most], rows[start : start + most], argmax)
-        for start in range(0, len(rows), most)
-    ]
-    together = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
-    tokens, raw_peaks, peaks = together
+    if len(rows) <= most:
+        tokens, raw_peaks, peaks = _choose(logits, rows, argmax)
+    else:
+        parts = [
+            _choose(logits[start : start + most], rows[start : start + most], argmax)
+            for start in range(0, len(rows), most)
+        ]
+        tokens, raw_peaks, peaks = map(torch.cat, zip(*parts, strict=True))
     return Draws(tokens, raw_peaks, peaks, rows, logits, with_logprobs)
 
 
@@ -118,14 +124,21 @@ def _choose(
     logits: Tensor, rows: Sequence[SampleRow], argmax: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A token for each row [R], and the largest of its logits, as given and as edited [R, 1]."""
-    edited = process_logits(logits, rows)
+    drawn, edits = list[int](), False
+    for i, row in enumerate(rows):
+        params = row.request.params
+        edits = edits or params.edits_logits
+        if params.temperature:
+            drawn.append(i)
+    edited = process_logits(logits, rows) if edits else logits
     tokens = argmax(edited)
     peaks = edited.gather(1, tokens[:, None])  # [R, 1]; argmax takes NaN for the largest
-    drawn = [i for i, row in enumerate(rows) if not row.request.params.greedy]
-    if drawn:
-        asked = [rows[i] for i in drawn]
-        found = _draw(_take(edited, drawn), _take(peaks, drawn), asked)
-        tokens = _put(tokens, drawn, found.clamp(max=logits.shape[1] - 1))
+    if len(drawn) == len(rows):
+        tokens = _draw(edited, peaks, rows)
+    elif drawn:
+        indices = _indices(drawn, edited)
+        found = _draw(edited[indices], peaks[indices], [rows[i] for i in drawn])
+        tokens.index_copy_(0, indices, found)
     raw_peaks = peaks if edited is logits else logits.amax(-1, keepdim=True)
     return tokens, raw_peaks, peaks
 
@@ -235,30 +248,35 @@ def _logprob_table(logits: Tensor, chosen_ids: Tensor, width: int) -> Tensor:
 def _draw(logits: Tensor, peaks: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     """Draw from each row of ``logits`` [N, V] whose largest are ``peaks`` [N, 1]: ids [N].
 
-    What comes out for a row whose peak is not finite means nothing.
+    What comes out for a row whose peak is not finite is in the vocabulary, and means nothing.
     """
     vocab_size = logits.shape[1]
     filters = Filters.of(rows, vocab_size, logits.device)
     gaps = (peaks - logits).div_(filters.temperature.float())
-    if any(row.request.params.min_p > 0 for row in rows):
-        gaps.masked_fill_(gaps > filters.max_gap.float(), torch.inf)
-    top_k = [0 < row.request.params.top_k < vocab_size for row in rows]
-    narrow = [k or row.request.params.top_p < 1 for k, row in zip(top_k, rows, strict=True)]
-    truncated = [i for i, is_narrow in enumerate(narrow) if is_narrow]
-    whole = [i for i, is_narrow in enumerate(narrow) if not is_narrow]
-    tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
-    if whole:
-        found = _draw_whole(_take(gaps, whole), _take(filters.uniform, whole))
-        tokens = _put(tokens, whole, found)
-    if truncated:
-        kept_gaps = _take(gaps, truncated)
-        if all(top_k[i] for i in truncated):
-            mass = filters.top_p.new_zeros(len(truncated), 1)  # nobody asks
+    whole, truncated, has_min_p, all_top_k = list[int](), list[int](), False, True
+    for i, row in enumerate(rows):
+        params = row.request.params
+        has_min_p = has_min_p or params.min_p > 0
+        has_top_k = 0 < params.top_k < vocab_size
+        if has_top_k or params.top_p < 1:
+            truncated.append(i)
+            all_top_k = all_top_k and has_top_k
         else:
-            mass = _block_weights(kept_gaps.clone())[1].sum(-1, keepdim=True)
-        found = _draw_truncated(kept_gaps, mass, filters.take(_indices(truncated, gaps)))
-        tokens = _put(tokens, truncated, found)
-    return tokens
+            whole.append(i)
+    if has_min_p:
+        gaps.masked_fill_(gaps > filters.max_gap.float(), torch.inf)
+    if not truncated:
+        tokens = _draw_whole(gaps, filters.uniform)
+    elif not whole:
+        tokens = _draw_truncated(gaps, filters, all_top_k)
+    else:
+        tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+        indices = _indices(whole, gaps)
+        tokens.index_copy_(0, indices, _draw_whole(gaps[indices], filters.uniform[indices]))
+        indices = _indices(truncated, gaps)
+        found = _draw_truncated(gaps[indices], filters.take(indices), all_top_k)
+        tokens.index_copy_(0, indices, found)
+    return tokens.clamp_(max=vocab_size - 1)
 
 
 def _draw_whole(gaps: Tensor, uniform: Tensor) -> Tensor:
@@ -268,10 +286,16 @@ def _draw_whole(gaps: Tensor, uniform: Tensor) -> Tensor:
     the vocabulary.
     """
     weights, blocks = _block_weights(gaps)
-    block, within = _invert_cdf(blocks.cumsum(-1), uniform)
+    cdf = blocks.cumsum(-1)
+    aim = uniform * cdf[:, -1:]
+    block = _place(cdf, aim)
+    above = cdf.gather(1, block)
+    below = torch.where(block > 0, cdf.gather(1, (block - 1).clamp(min=0)), 0.0)
+    # Where in its block each number fell is a uniform number again.
+    within = ((aim - below) / (above - below)).clamp(max=_BELOW_ONE)
     inside = weights[torch.arange(len(gaps), device=gaps.device), block[:, 0]]
-    place, _ = _invert_cdf(inside.cumsum(-1, dtype=torch.float64), within)
-    return (block * _CDF_BLOCK + place)[:, 0]
+    cdf = inside.cumsum(-1, dtype=torch.float64)
+    return (block * _CDF_BLOCK + _place(cdf, within * cdf[:, -1:]))[:, 0]
 
 
 def _weights(gaps: Tensor) -> Tensor:
@@ -299,23 +323,27 @@ def _block_weights(gaps: Tensor) -> tuple[Tensor, Tensor]:
     return weights, weights.sum(-1).double()
 
 
-def _draw_truncated(gaps: Tensor, mass: Tensor, filters: Filters) -> Tensor:
+def _draw_truncated(gaps: Tensor, filters: Filters, all_top_k: bool) -> Tensor:
     """Draw from the tokens that top_k and then top_p keep: gaps [N, V] -> ids [N].
 
-    mass [N, 1] is the weight of all tokens, used for rows without top_k.
+    all_top_k: each row has one.
     """
-    num_rows, vocab_size = gaps.shape
-    tokens = torch.empty(num_rows, dtype=torch.int64, device=gaps.device)
-    pending = torch.arange(num_rows, device=gaps.device)
+    if all_top_k:
+        mass = filters.top_p.new_zeros(len(gaps), 1)  # nobody asks
+    else:
+        mass = _block_weights(gaps.clone())[1].sum(-1, keepdim=True)
+    vocab_size = gaps.shape[1]
     width = min(_SHORTLIST, vocab_size)
-    while True:
+    tokens, settled = _draw_shortlist(gaps, mass, filters, width)
+    pending: Tensor | None = None  # rows of those that the shortlist holds, of all
+    while width < vocab_size and not settled.all():
+        left = (~settled).nonzero()[:, 0]
+        gaps, mass, filters = gaps[left], mass[left], filters.take(left)
+        pending = left if pending is None else pending[left]
+        width = min(width * _SHORTLIST_GROWTH, vocab_size)
         drawn, settled = _draw_shortlist(gaps, mass, filters, width)
         tokens[pending] = drawn
-        left = (~settled).nonzero()[:, 0]
-        if width == vocab_size or len(left) == 0:
-            return tokens
-        gaps, mass, filters, pending = gaps[left], mass[left], filters.take(left), pending[left]
-        width = min(width * _SHORTLIST_GROWTH, vocab_size)
+    return tokens
 
 
 def _draw_shortlist(
@@ -323,6 +351,7 @@ def _draw_shortlist(
 ) -> tuple[Tensor, Tensor]:
     """Draw from what top_k and top_p keep of the ``width`` likeliest tokens.
 
+    mass [N, 1] is the weight of all tokens, used for rows without top_k.
     Returns ids [N] and, bool [N], whether the whole vocabulary would have given the same.
     """
     ids, short_gaps = _likeliest(gaps, width)
@@ -337,22 +366,14 @@ def _draw_shortlist(
     last = torch.searchsorted(cdf, target).clamp(max=width - 1)
     # If it equals the shortlist's last, the ties that lower ids win may be beyond.
     untied = short_gaps.gather(1, last) < short_gaps[:, -1:]
-    place, _ = _invert_cdf(cdf, filters.uniform, kept=cdf.gather(1, last))
+    place = _place(cdf, filters.uniform * cdf.gather(1, last))
     return ids.gather(1, place)[:, 0], ((enough & untied) | ends)[:, 0]
 
 
-def _invert_cdf(cdf: Tensor, uniform: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Find the place in each row of unnormalised ``cdf`` [N, M] where a uniform number falls.
-
-    ``kept`` [N, 1] is the part of the row's total to draw from, all by default. Returns places
-    [N, 1], and where in its own place each number fell, a uniform number again, [N, 1].
-    """
-    aim = uniform * (cdf[:, -1:] if kept is None else kept)
+def _place(cdf: Tensor, aim: Tensor) -> Tensor:
+    """The place [N, 1] in each row of unnormalised ``cdf`` [N, M] where ``aim`` [N, 1] falls."""
     # The first sum above the aim: a token without weight raises no sum, so it is never taken.
-    place = torch.searchsorted(cdf, aim, right=True).clamp(max=cdf.shape[1] - 1)
-    above = cdf.gather(1, place)
-    below = torch.where(place > 0, cdf.gather(1, (place - 1).clamp(min=0)), 0.0)
-    return place, ((aim - below) / (above - below)).clamp(max=_BELOW_ONE)
+    return torch.searchsorted(cdf, aim, right=True).clamp(max=cdf.shape[1] - 1)
 
 
 def _likeliest(gaps: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -385,13 +406,6 @@ def _tied_at_the_end(short: Tensor, counts: Sequence[int], vocab_size: int) -> b
 def _take(rows: Tensor, indices: list[int]) -> Tensor:
     """Those rows, increasing, without a copy where they are all of them."""
     return rows if len(indices) == len(rows) else rows[_indices(indices, rows)]
-
-
-def _put(rows: Tensor, indices: list[int], values: Tensor) -> Tensor:
-    """``rows`` with other values at these indices, increasing: ``values`` where they are all."""
-    if len(indices) == len(rows):
-        return values
-    return rows.index_copy_(0, _indices(indices, rows), values)
 
 
 def _indices(indices: list[int], like: Tensor) -> Tensor:

@@ -104,11 +104,15 @@ class EventStream(Response):
         await asyncio.create_task(self._send_all(scope.get("state", {}), send))
 
     async def _send_all(self, state: Mapping[str, Any], send: Send) -> None:
-        wire, last = _Wire(state, send, self.raw_headers), self._framing.end
+        wire = _Wire(state, send, self.raw_headers)
+        frame, last = self._framing.frame, self._framing.end
         async with aclosing(self._values) as batches, self._signs_of_life(wire):
             try:
                 async for values in batches:
-                    await wire.say(self._framed(values))
+                    framed: list[bytes] = []
+                    for value in values:
+                        framed.append(value if isinstance(value, bytes) else frame(value))
+                    await wire.say(b"".join(framed))
             except Exception as error:
                 if not wire.begun:
                     raise
@@ -116,7 +120,7 @@ class EventStream(Response):
                 request_id = state.get(REQUEST_ID, "")
                 text = "the stream of request %s ended with an error: %s"
                 logger.warning(text, request_id, error, exc_info=bug)
-                last = self._framing.frame(self._shape(explain(error, request_id)))
+                last = frame(self._shape(explain(error, request_id)))
         await wire.say(last, more=False)
 
     @asynccontextmanager
@@ -132,10 +136,6 @@ class EventStream(Response):
             signs.cancel()
             with suppress(asyncio.CancelledError):
                 await signs
-
-    def _framed(self, values: Sequence[Answer | bytes]) -> bytes:
-        frame = self._framing.frame
-        return b"".join([value if isinstance(value, bytes) else frame(value) for value in values])
 
 
 class _Wire:

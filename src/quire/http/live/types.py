@@ -6,7 +6,7 @@ from typing import Literal
 
 from quire.engine.dashboard import BranchTable, Holder, Pool, PrefixCache, Row, Rows
 from quire.engine.part_times import StepParts
-from quire.engine.recent import Percentiles, Rates
+from quire.engine.stats import Percentiles, Rates
 from quire.http.answers.rendering import Answer
 
 

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.capabilities.speculation.costs import StepCosts
-from quire.capabilities.speculation.measured import Measured
-from quire.capabilities.speculation.passes import PassCosts
+from quire.capabilities.speculation.costs import Measured, PassCosts, StepCosts
 from quire.core.memory import BlockTable
 from quire.core.protocol import TO_DRAFT, Chunk, Readout, Step
 

@@ -13,12 +13,11 @@ from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup, layers_by_window
 from quire.execution.batch import pack
 from quire.execution.executor import ModelExecutor
-from quire.execution.forward import DirectForward, Hidden
+from quire.execution.forward import DirectForward, Hidden, Worker
 from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.gpu.worst_step import worst_step
 from quire.execution.kv.cache import KVCache
-from quire.execution.worker import Worker
 from quire.kernels.ops import Kernels
 from quire.kernels.reference import ReferenceKernels
 from quire.models.base import Model

@@ -18,10 +18,9 @@ from quire.engine.config import EngineConfig
 from quire.execution.adapters import StepAdapters
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.executor import ModelExecutor
-from quire.execution.forward import Forward
+from quire.execution.forward import Forward, Worker
 from quire.execution.memory_budget import FREE_MEMORY_SHARE, MemoryBudget
 from quire.execution.ranks import LeadingWorker, Orders, SharedSource
-from quire.execution.worker import Worker
 from quire.kernels.instructions import Instructions
 from quire.kernels.ops import Kernels
 from quire.kernels.ranks import RankGroup
