@@ -15,7 +15,7 @@ RECIPE = Recipe(
         (
             "src/quire/models/shape/families.py",
             "FAMILIES = (\n",
-            'FAMILIES = (\n    Family("newt", "NewtForCausalLM"),\n',
+            'FAMILIES = (\n    FamilyFacts("newt", "NewtForCausalLM"),\n',
         ),
         (
             "src/quire/models/traits.py",

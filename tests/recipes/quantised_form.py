@@ -24,10 +24,10 @@ from quire.models.stored import Stored
 
 @dataclass(frozen=True)
 class OneStep(RoundedCheckpoint):
-    """See ``Checkpoint``."""
+    """See ``RoundedCheckpoint``."""
 
     def holds(self, name: str) -> bool:
-        """See ``Checkpoint.holds``."""
+        """See ``RoundedCheckpoint.holds``."""
         return f"{name}.weight_codes" in self.weights
 
     def unit(self, name: str, inputs: int) -> int:
@@ -36,7 +36,7 @@ class OneStep(RoundedCheckpoint):
 
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
         """See ``PartReader.read_part``."""
-        part = Part(rows, columns)
+        part = TensorPart(rows, columns)
         codes = self.weights.read_typed(
             f"{name}.weight_codes", (torch.int8,), outputs, inputs, part=part
         )
@@ -57,7 +57,7 @@ RECIPE = Recipe(
         (
             _STORED,
             "def _modelopt(",
-            """def _onestep(section: Fields) -> StoredWeights:
+            """def _onestep(section: ConfigFields) -> StoredWeights:
     return StoredWeights("onestep", (((_LINEAR,), Scheme("int", 8)),))
 
 
