@@ -91,8 +91,8 @@ def test_prompts_of_requests_that_were_aborted_count(server: LiveServer) -> None
         server.step_until(lambda: bool(server.engine.scheduler.running))
         server.executor.let(steps=2)
         stream.read_until(b"data: ")
+    server.step_until(lambda: not server.engine.has_work)  # the server hears of it on the way
     server.executor.release()
-    eventually(lambda: not server.engine.has_work)
     eventually(lambda: server.metric("quire:prompt_tokens_total") == before + 21)
     told = f'quire:request_success_total{{finished_reason="abort",model_name="{MODEL}"}} 1.0'
     eventually(lambda: told in httpx.get(f"{server.url}/metrics").text)

@@ -29,6 +29,8 @@ def test_a_replica_publishes_at_its_rank_or_where_ports_are_free() -> None:
             try:
                 taken.enter_context(socket.create_server(("127.0.0.1", port + 2)))
                 taken.enter_context(socket.create_server(("127.0.0.1", port + 11)))
+                for free in (port + 1, port + 3, port + 10, port + 13):
+                    socket.create_server(("", free)).close()
             except (OSError, OverflowError):
                 continue
             break

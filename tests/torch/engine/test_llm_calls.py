@@ -239,7 +239,7 @@ def test_every_default_of_vllm_is_accepted() -> None:
     ({"load_format": "dummy"}, "load_format may only be auto or safetensors or gguf"),
     ({"pipeline_parallel_size": 2}, "pipeline_parallel_size may only be 1"),
     ({"skip_tokenizer_init": True}, "skip_tokenizer_init may only be False"),
-    ({"limit_mm_per_prompt": {"image": 2}}, "models read texts only"),
+    ({"limit_mm_per_prompt": {"image": 2}}, "models read text only"),
     ({"cpu_offload_gb": 4}, "cpu_offload_gb may only be 0"),
     ({"logits_processors": ["x"]}, "logits_processors may only be left out"),
     ({"max_model_length": 5}, "did you mean max_model_len"),

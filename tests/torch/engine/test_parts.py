@@ -10,13 +10,13 @@ def test_a_step_has_all_its_parts() -> None:
     llm = LLM(kv_cache_memory_bytes="1MiB", threads=1)
     engine = llm.engine
     profile = begin_profile(engine)
-    llm.generate([[5, 6, 7]], SamplingParams(max_tokens=3), use_tqdm=False)
+    llm.generate([[5, 6, 7]], SamplingParams(n=2, max_tokens=3), use_tqdm=False)
     end_profile(engine, profile)
     steps = [one for one in profile.trace()["traceEvents"] if one["ph"] == "X" and one["pid"] == 1]
     by_name = {name: [one for one in steps if one["name"] == name]
                for name in ("step", "plan", "moves", "forward", "sampling", "update")}  # fmt: skip
-    assert {name: len(found) >= 3 for name, found in by_name.items()} == dict.fromkeys(
-        by_name, True
-    )
+    assert by_name["moves"], "a fork copies the block that it writes into"
+    least = {name: 1 if name == "moves" else 3 for name in by_name}
+    assert all(len(found) >= least[name] for name, found in by_name.items())
     whole = sum(one["dur"] for one in by_name.pop("step"))
     assert sum(one["dur"] for found in by_name.values() for one in found) <= whole, "none twice"
