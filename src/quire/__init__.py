@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quire.core import moved
+from quire.core.version import __version__
 
 if TYPE_CHECKING:
     from quire.capabilities.adapters.named import LoRARequest
     from quire.core.protocol import PoolingParams, SamplingParams
     from quire.engine.beams import BeamSearchParams
     from quire.engine.llm import LLM
-
-__version__ = "0.1.0"
 
 moved.install()
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 
-from quire import __version__
+from quire.core.version import __version__
 from quire.engine.async_engine import AsyncEngine, MakeThread
 from quire.engine.engine import Engine
 from quire.engine.outputs import Delta

@@ -15,8 +15,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from quire import __version__
 from quire.core.errors import ConfigError, QuireError
+from quire.core.version import __version__
 from quire.engine.streams import nobody_waits
 from quire.kernels.threads import wait_briefly
 from quire.tools.commands.chat import add_chat, chat

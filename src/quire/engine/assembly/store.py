@@ -10,11 +10,11 @@ from typing import Any
 import torch
 import xxhash
 
-from quire import __version__
 from quire.blocks.store import DiskStore, RecordForm, RecordShelf, Tiers, check_writable
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
 from quire.core.protocol import RecoveryCosts
+from quire.core.version import __version__
 from quire.engine.assembly.digests import FileDigests
 from quire.engine.assembly.draft import draft_directory
 from quire.engine.capacity import size_of

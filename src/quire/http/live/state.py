@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from msgspec.structs import asdict
 
-from quire import __version__
 from quire.blocks.store import Tiers
 from quire.core.errors import RequestError
 from quire.core.scheduling import Session
+from quire.core.version import __version__
 from quire.engine.dashboard import (
     Pace,
     Reasons,

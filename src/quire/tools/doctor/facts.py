@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from quire import __version__
+from quire.core.version import __version__
 from quire.execution.free_memory import free_memory
 from quire.execution.memory_limits import tightest
 from quire.http.config.open_files import most_connections

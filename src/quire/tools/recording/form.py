@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from quire import __version__
 from quire.core.errors import ConfigError
+from quire.core.version import __version__
 
 FORMAT = 1
 SUFFIX = ".quire"

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from quire import __version__
+from quire.core.version import __version__
 from quire.engine.assembly.digests import samples
 from quire.engine.config import EngineConfig
 from quire.models.checkpoint_files import find_files
