@@ -600,9 +600,16 @@ MUTANTS = (
     Mutant(
         "blocks computed from one that did not come back are kept by who found them in that step",
         f"{_SCHEDULING}/invalidation.py",
-        "            lost.update(_written(chunk, block_size))\n",
+        "            lost.update(written(chunk, block_size))\n",
         "            pass\n",
         f"{_INVALID}::test_all_that_a_step_makes_of_a_lost_block_is_lost",
+    ),
+    Mutant(
+        "what a step that failed was to compute is found, once a step planned ahead has left it",
+        f"{_SCHEDULING}/scheduler.py",
+        "for chunk in step.chunks if self.prefix_cache is not None else ():",
+        "for chunk in ():",
+        f"{_INVALID}::test_nothing_of_steps_that_failed_is_found",
     ),
     Mutant(
         "such blocks stay findable once their sequence has left",

@@ -380,7 +380,7 @@ class Engine:
             self._pending = None
         deltas = []
         for step in steps:
-            self.scheduler.invalidate(step.moves)
+            self.scheduler.invalidate(step)
             failed = EngineError(_STEP_FAILED)
             deltas += self._fail(dict.fromkeys((c.seq_id for c in step.chunks), failed))
         return deltas

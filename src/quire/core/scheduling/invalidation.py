@@ -41,7 +41,7 @@ def lost_blocks(step: Step, failed: Iterable[BlockMove], block_size: int) -> set
     while invalid := [chunk for chunk in sound if not lost.isdisjoint(_read(chunk))]:
         sound = [chunk for chunk in sound if lost.isdisjoint(_read(chunk))]
         for chunk in invalid:
-            lost.update(_written(chunk, block_size))
+            lost.update(written(chunk, block_size))
     return lost
 
 
@@ -50,7 +50,8 @@ def _read(chunk: Chunk) -> Iterator[PhysicalBlock]:
         yield from (PhysicalBlock(False, kv_group, block) for block in table.block_ids)
 
 
-def _written(chunk: Chunk, block_size: int) -> Iterator[PhysicalBlock]:
+def written(chunk: Chunk, block_size: int) -> Iterator[PhysicalBlock]:
+    """The blocks that hold a chunk's tokens."""
     first = chunk.start // block_size
     last = (chunk.start + len(chunk.token_ids) - 1) // block_size
     for kv_group, table in enumerate(chunk.table.kv_groups):

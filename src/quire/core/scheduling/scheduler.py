@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Set
 from collections.abc import Sequence as Seq
 
 from quire.core.errors import RequestError
-from quire.core.memory import BlockMove, KVAllocator, MoveKind
+from quire.core.memory import KVAllocator, MoveKind
 from quire.core.protocol import Decision, Request, Step, StepResult, Verdict
 from quire.core.scheduling.adapters import AdapterSlots
 from quire.core.scheduling.admission import Admission, SchedulerStats, too_many
 from quire.core.scheduling.branching import tokens_to_compute
 from quire.core.scheduling.chunking import Chunker
 from quire.core.scheduling.decoding import Candidates, LiveGroups, OnToken
-from quire.core.scheduling.invalidation import PhysicalBlock, lost_blocks, target_of
+from quire.core.scheduling.invalidation import PhysicalBlock, lost_blocks, target_of, written
 from quire.core.scheduling.limits import BatchLimits, fitted, refuse_as_turn
 from quire.core.scheduling.lookahead import Lookahead
 from quire.core.scheduling.preemption import Preemption, Recovery
@@ -277,16 +277,25 @@ class Scheduler:
         if self.prefix_cache is not None:
             self.prefix_cache.clear()
 
-    def invalidate(self, moves: Iterable[BlockMove]) -> None:
-        """These moves failed: groups that relied on them compute their tokens again."""
-        lost = {target_of(move) for move in moves if move.kind is not MoveKind.STORE}
+    def invalidate(self, step: Step) -> None:
+        """A step failed: groups that relied on its moves compute their tokens again.
+
+        Nobody finds what its chunks were to compute. That is more than their sequences hold: under
+        a window, a step that was planned after this one may have given some of it back.
+        """
+        lost = {target_of(move) for move in step.moves if move.kind is not MoveKind.STORE}
         if lost:
             self._invalidate(lost)
+        for chunk in step.chunks if self.prefix_cache is not None else ():
+            self._forget_contents(written(chunk, self.allocator.block_size))
 
     def _invalidate(self, lost: Set[PhysicalBlock]) -> None:
         for group in self._preemption.forget_invalid(self._everyone(), lost):
             self.queue.suspend(group)
-        if self.prefix_cache is not None:  # of who has left meanwhile, too
+        self._forget_contents(lost)  # of who has left meanwhile, too
+
+    def _forget_contents(self, lost: Iterable[PhysicalBlock]) -> None:
+        if self.prefix_cache is not None:
             on_device = ((one.kv_group, one.block) for one in lost if not one.on_host)
             self.prefix_cache.invalidate(on_device)
 

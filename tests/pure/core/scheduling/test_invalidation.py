@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from quire.core.memory import BlockMove, BlockTable, Demand, MoveKind, PagedAllocator
+import pytest
+
+from quire.core.memory import (
+    BlockMove,
+    BlockTable,
+    Demand,
+    LayeredAllocator,
+    MoveKind,
+    PagedAllocator,
+    Window,
+    hash_blocks,
+)
 from quire.core.protocol import Chunk, Readout, Request, SamplingParams, Step, StepResult
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.core.scheduling.invalidation import PhysicalBlock, lost_blocks
@@ -62,3 +73,29 @@ def test_what_a_request_computed_from_a_lost_block_is_not_found_once_it_has_left
     group = scheduler.add(Request("next", prompt, SamplingParams(), 1, seed=0))
     scheduler.schedule(2.0)
     assert group.memory.cached_tokens == 0
+
+
+@pytest.mark.parametrize("windows", [(None,), (8,), (None, 8), (5, 12)])
+@pytest.mark.parametrize("budget", [16, 32])
+def test_nothing_of_steps_that_failed_is_found(
+    windows: tuple[int | None, ...], budget: int
+) -> None:
+    """Neither what a step planned ahead has left behind of what the one before was to compute."""
+    pools = [
+        PagedAllocator(64, 4, 0, None if tokens is None else Window(tokens, budget))
+        for tokens in windows
+    ]
+    allocator = pools[0] if len(pools) == 1 else LayeredAllocator(4, pools)
+    scheduler = Scheduler(allocator, BatchLimits(4, budget))
+    prompt = tuple(range(60))
+    scheduler.add(Request("failed", prompt, SamplingParams(), 4, seed=0))
+    first = scheduler.schedule(0.0)
+    second = scheduler.schedule_ahead(first, 0.0)
+    assert second is not None
+    for step in (first, second):  # as an engine gives them up
+        scheduler.invalidate(step)
+    scheduler.abort("failed", invalid=True)
+    names = hash_blocks(b"", prompt, 4)
+    assert not any(pool.device.find(name) for pool in pools for name in names)
+    group = scheduler.add(Request("next", prompt, SamplingParams(), 4, seed=0))
+    assert scheduler.schedule(1.0).chunks[0].start == group.memory.cached_tokens == 0

@@ -120,7 +120,7 @@ def test_a_failed_step_costs_the_turn_not_the_session() -> None:
     talk.scheduler.sessions.append("s", [3] * 6)
     request = talk.turn("s")
     step = talk.scheduler.schedule(0.0)
-    talk.scheduler.invalidate(step.moves)
+    talk.scheduler.invalidate(step)
     talk.scheduler.abort(request.request_id, invalid=True)
     session = talk.scheduler.sessions.get("s")
     assert session.sequence.num_computed == 0

@@ -16,7 +16,7 @@ from quire.core.memory import (
     PagedAllocator,
     hash_blocks,
 )
-from quire.core.protocol import RecoveryCosts
+from quire.core.protocol import RecoveryCosts, Step
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.core.scheduling.offloading import Offloading
 from quire.core.scheduling.sequence import Sequence
@@ -68,7 +68,7 @@ def test_a_step_that_fails_takes_nothing_from_what_it_was_to_store() -> None:
     allocator.append({0: 8})
     allocator.commit(0, names, 2)
     move = BlockMove(MoveKind.STORE, 0, OUTSIDE, 0, Content(names[0], tokens[:4]))
-    scheduler.invalidate([move])
+    scheduler.invalidate(Step([move]))
     assert [allocator.locate(name) for name in names] == [(0,), (1,)]
 
 
