@@ -24,7 +24,6 @@ from quire.core.protocol import (
     Verdict,
 )
 from quire.core.scheduling import Scheduler, SequenceGroup
-from quire.engine.books import count_faults
 from quire.engine.capabilities import Capabilities, Hooks
 from quire.engine.decision_log import DecisionLog, tell
 from quire.engine.early_ends import EarlyEnds
@@ -35,7 +34,7 @@ from quire.engine.progress import RequestProgress, take_outcomes
 from quire.engine.prompts import PreparedParams, PreparedRequest, Prompt
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager, SessionRules
-from quire.engine.stats import EngineStats, Recent
+from quire.engine.stats import EngineStats, Recent, count_faults
 from quire.engine.tracing import Standing, Watchers
 from quire.engine.waiting_room import QueueLimits, WaitingRoom
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Iterable
@@ -10,8 +11,10 @@ from typing import NamedTuple
 
 from quire.core.memory import Usage
 from quire.core.protocol import Step
+from quire.core.scheduling import Scheduler
 from quire.engine.outputs import Delta
 
+logger = logging.getLogger(__name__)
 _WINDOW, _APART = 10.0, 0.25  # seconds
 _LATENCIES = 4096
 _POSITIONS = 16  # of drafts; more are counted where there are more
@@ -188,3 +191,15 @@ def _percentiles(values: Iterable[float]) -> Percentiles:
     last = len(ordered) - 1
     at = (ordered[round(last * share)] for share in (0.5, 0.9, 0.99))
     return Percentiles(len(ordered), *at)
+
+
+def count_faults(scheduler: Scheduler) -> int:
+    """Faults of the KV pool's counts, between requests; they are logged, and put right."""
+    try:
+        faults = scheduler.audit()
+    except Exception:  # whatever it is, requests have been served until now
+        logger.exception("the KV pool's books cannot be audited")
+        return 1
+    for fault in faults:
+        logger.error("the KV pool's books were wrong, and have been put right: %s", fault)
+    return len(faults)
