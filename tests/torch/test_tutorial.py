@@ -111,7 +111,8 @@ class Newcomer:
         sources = ("", "tests", "src", "lab/src", "cluster/src")
         paths = os.pathsep.join(str(self.tree.root / source) for source in sources)
         environment = {**os.environ, "PYTHONPATH": paths}
-        environment.pop("MAKEFLAGS", None)  # of a make that runs the tests
+        for of_a_make_that_runs_the_tests in ("MAKEFLAGS", "VENV", "TORCH", "PYTHON"):
+            environment.pop(of_a_make_that_runs_the_tests, None)
         return environment
 
 
