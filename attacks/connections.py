@@ -13,7 +13,7 @@ from attacks.attack import DROPPED, SERVED, Attack, completion
 from attacks.fields import most_outputs
 from attacks.target import CLOSED, Target, http_request
 
-_HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: quire\r\ncontent-type: application/json\r\n"
+_HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 _BODY = _HEAD + b"content-length: %d\r\n\r\n"
 _TRICKLE = 0.5  # seconds between two bytes of a slow client
 
@@ -122,11 +122,11 @@ MALFORMED = (
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),  # a client that speaks TLS
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET /health HTTP/9.9\r\n\r\n",
-    b"GET " + b"/" * 100_000 + b" HTTP/1.1\r\nhost: quire\r\n\r\n",
+    b"GET " + b"/" * 100_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
     b"GET /health HTTP/1.1\r\n" + b"x: y\r\n" * 20_000 + b"\r\n",
     b"GET /health HTTP/1.1\r\nno colon\r\n\r\n",
     b"GET /health HTTP/1.1\r\nhost: a\x00b\r\n\r\n",
-    b"POST /%ff%00 HTTP/1.1\r\nhost: quire\r\n\r\n",
+    b"POST /%ff%00 HTTP/1.1\r\nhost: localhost\r\n\r\n",
     _HEAD + b"content-length: -1\r\n\r\n",
     _HEAD + b"content-length: 99999999999999999999\r\n\r\n",
     _HEAD + b"content-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",

@@ -54,7 +54,7 @@ class Ended(NamedTuple):
 
 
 def watch_health(address: Address, tell: Connection) -> None:
-    request = b"GET /health HTTP/1.1\r\nhost: quire\r\nconnection: close\r\n\r\n"
+    request = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     asked = time.time()
     while True:
         arrived, status = 0.0, b""

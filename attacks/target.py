@@ -123,7 +123,7 @@ def status_of(answer: bytes | bytearray) -> str:
 
 def http_request(path: str, body: bytes, method: str = "POST") -> bytes:
     head = (
-        f"{method} {path} HTTP/1.1\r\nhost: quire\r\nconnection: close\r\n"
+        f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

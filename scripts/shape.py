@@ -197,7 +197,9 @@ def calls_to_the_first_kernel() -> tuple[int, int]:
     async def ask() -> None:
         async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://localhost"
+            ) as client:
                 body = {"model": "demo", "prompt": "once", "max_tokens": 2}
                 assert (await client.post("/v1/completions", json=body)).status_code == 200
 

@@ -96,7 +96,7 @@ def test_what_else_guards_others_is_not_passed_over(
     if setting == "allowed_origins":
         assert ServerConfig(allowed_origins=["https://here.example"]).api_key == ()
         monkeypatch.setenv(variable, "*")
-        assert ServerConfig().allowed_origins == ("*",)
+        assert ServerConfig().allowed_origins == ("localhost",)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,12 @@ class HalfSent:
 
     def __init__(self, server: LiveServer, *headers: str, path: str = COMPLETIONS) -> None:
         self.socket = socket.create_connection(("127.0.0.1", server.server.port), PATIENCE)
-        lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", *headers]
+        lines = [
+            f"POST {path} HTTP/1.1",
+            "Host: localhost",
+            "Content-Type: application/json",
+            *headers,
+        ]
         self.socket.sendall("".join(f"{line}\r\n" for line in [*lines, ""]).encode())
 
     def __enter__(self) -> HalfSent:

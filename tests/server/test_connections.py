@@ -16,9 +16,9 @@ from support.live_server import MODEL, PATIENCE, LiveServer, Post, eventually, l
 from support.server_process import SCRIPTED, ServerProcess
 
 BODY = json.dumps({"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 3}).encode()
-LINE = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+LINE = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 HEAD = LINE + b"Content-Length: %d\r\n\r\n" % len(BODY)
-METRICS = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+METRICS = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 KIB = 1024
 
 
@@ -205,7 +205,7 @@ def test_a_head_without_an_end_is_refused(
 
 def test_a_long_head_is_served(shared: LiveServer) -> None:
     with sockets(shared.server.port, 1) as (client,):
-        head = HEAD.replace(b"Host: x", b"Host: x\r\nA: " + b"b" * 50 * KIB)
+        head = HEAD.replace(b"Host: localhost", b"Host: localhost\r\nA: " + b"b" * 50 * KIB)
         for _ in range(3):  # the limit is of each request
             client.sendall(head + BODY)
             assert client.recv(2**16).startswith(b"HTTP/1.1 200 ")

@@ -23,6 +23,7 @@ from support.live_server import MODEL, LiveServer, Post, events, eventually, liv
 
 COMPLETIONS = "/v1/completions"
 PAGE = "https://page.example"
+HERE = "http://localhost:3000"
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +51,9 @@ def test_every_answer_bears_its_request_s_id(
     shared: LiveServer, method: str, path: str, body: dict[str, Any], status: int
 ) -> None:
     def ask(**headers: str) -> httpx.Response:
-        answer = shared.http.request(method, path, headers={"origin": PAGE, **headers}, **body)
+        answer = shared.http.request(method, path, headers={"origin": HERE, **headers}, **body)
         assert answer.status_code == status
-        assert answer.headers["access-control-allow-origin"] == "*"
+        assert answer.headers["access-control-allow-origin"] == HERE
         return answer
 
     assert ask(**{"x-request-id": "my-own.1"}).headers["x-request-id"] == "my-own.1"
@@ -117,10 +118,10 @@ def test_a_failure_that_nobody_foresaw_is_told_with_its_id(
         raise ZeroDivisionError
 
     monkeypatch.setattr("quire.http.openai.completions.check_answer", fail)
-    headers = {"x-request-id": "nine", "origin": PAGE}
+    headers = {"x-request-id": "nine", "origin": HERE}
     answer = shared.http.post(COMPLETIONS, json={"prompt": "x"}, headers=headers)
     assert answer.status_code == 500 and "request nine" in answer.json()["error"]["message"]
-    assert answer.headers["access-control-allow-origin"] == "*"
+    assert answer.headers["access-control-allow-origin"] == HERE
     assert answer.headers["x-request-id"] == "nine"
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
     assert record.getMessage() == "request nine failed" and record.exc_info
@@ -136,9 +137,15 @@ def asks(server: LiveServer, origin: str) -> httpx.Response:
     return server.http.options(COMPLETIONS, headers={"origin": origin, **wanted})
 
 
-def test_a_browser_may_ask_for_any_page(shared: LiveServer) -> None:
-    answer = asks(shared, PAGE)
-    assert answer.status_code == 204 and answer.headers["access-control-allow-origin"] == "*"
+def test_a_browser_may_ask_for_any_page_of_a_server_with_keys() -> None:
+    with live_server(api_key=["secret"]) as server:
+        answer = asks(server, PAGE)
+        assert answer.status_code == 204 and answer.headers["access-control-allow-origin"] == "*"
+
+
+def test_a_browser_may_ask_for_pages_of_this_machine(shared: LiveServer) -> None:
+    answer = asks(shared, HERE)
+    assert answer.status_code == 204 and answer.headers["access-control-allow-origin"] == HERE
     assert answer.headers["access-control-allow-methods"] == "POST"
     assert answer.headers["access-control-allow-headers"] == "authorization,content-type"
     assert "access-control-allow-origin" not in shared.http.get("/health").headers
@@ -158,8 +165,62 @@ def test_only_pages_that_are_allowed(guarded: LiveServer) -> None:
 
 def test_no_page_at_all() -> None:
     with live_server(allowed_origins=["[]"]) as server:
-        assert asks(server, PAGE).status_code == 405
-        assert "vary" not in server.http.get("/health", headers={"origin": PAGE}).headers
+        assert asks(server, HERE).status_code == 403
+        answer = server.http.get("/health", headers={"origin": HERE})
+        assert answer.status_code == 403 and "vary" not in answer.headers
+
+
+# -- a server for this machine alone -----------------------------------------------------------
+
+ANSWERED = [
+    {"host": "localhost:8000"}, {"host": "LOCALHOST."}, {"host": "127.0.0.1"},
+    {"host": "[::1]:8000"}, {"host": "app.localhost"}, {"host": "proxy.example"},
+    {"origin": "http://127.0.0.1:5173"}, {"origin": "https://[::1]"}, {"origin": "tauri://app"},
+    {"origin": "http://proxy.example"}, {"origin": "https://page.example"},
+]  # fmt: skip
+REFUSED = [
+    {"host": "evil.example"}, {"host": "evil.example:8000"}, {"host": "localhost.evil.example"},
+    {"host": "127.0.0.1.evil.example"}, {"host": "[::2]"}, {"host": "192.168.0.9"}, {"host": ""},
+    {"origin": "https://evil.example"}, {"origin": "http://localhost.evil.example"},
+    {"origin": "null"}, {"origin": "http://[::1"}, {"origin": ""},
+    {"origin": "http://page.example"},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def private() -> Iterator[LiveServer]:
+    with live_server(
+        allowed_hosts=["proxy.example"], allowed_origins=["localhost", "https://page.example"]
+    ) as server:
+        yield server
+
+
+@pytest.mark.parametrize("headers", ANSWERED, ids=str)
+def test_without_a_key_it_answers_its_own_machine(
+    private: LiveServer, headers: dict[str, str]
+) -> None:
+    body = {"prompt": "x", "max_tokens": 1}
+    assert private.http.post(COMPLETIONS, json=body, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("headers", REFUSED, ids=str)
+def test_no_page_of_another_site_reaches_it(private: LiveServer, headers: dict[str, str]) -> None:
+    """By a name that leads here (DNS rebinding), or straight: nothing is computed for it."""
+    done = private.executor.num_steps
+    body = {"prompt": "x", "max_tokens": 1}
+    for path in (COMPLETIONS, "/api/generate", "/v1/messages"):
+        answer = private.http.post(path, json=body, headers=headers)
+        assert answer.status_code == 403, answer.text
+        assert "--allowed-" in answer.text
+    for path in ("/", "/v1/models", "/v1/quire/state", "/health", "/metrics"):
+        assert private.http.get(path, headers=headers).status_code == 403
+    assert private.executor.num_steps == done
+
+
+def test_with_a_key_any_name_will_do(guarded: LiveServer) -> None:
+    headers = {"host": "any.example", "authorization": "Bearer secret"}
+    body = {"prompt": "x", "max_tokens": 1}
+    assert guarded.http.post(COMPLETIONS, json=body, headers=headers).status_code == 200
 
 
 # -- what there is not -------------------------------------------------------------------------

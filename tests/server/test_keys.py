@@ -112,7 +112,7 @@ def test_a_route_that_is_added_later_needs_one_too() -> None:
 def test_no_spelling_of_a_path_leads_round_the_guard(target: str, two_keys: LiveServer) -> None:
     for method in ("GET", "HEAD", "OPTIONS"):
         with socket.create_connection(("127.0.0.1", two_keys.server.port), 10) as connection:
-            connection.sendall(f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            connection.sendall(f"{method} {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             status = connection.recv(100).split()[1]
         assert status in (b"401", b"400"), (method, target, status)
 
@@ -122,7 +122,7 @@ def test_no_spelling_of_a_path_leads_round_the_guard(target: str, two_keys: Live
 )
 def test_beside_the_page_s_own_files_nothing_is_below_it(target: str, two_keys: LiveServer) -> None:
     with socket.create_connection(("127.0.0.1", two_keys.server.port), 10) as connection:
-        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert connection.recv(100).split()[1] == b"404"
 
 
@@ -178,7 +178,7 @@ def test_openai_s_client_with_and_without_a_key(two_keys: LiveServer) -> None:
 
 def test_a_body_is_not_read_before_its_key_is_known(two_keys: LiveServer) -> None:
     with socket.create_connection(("127.0.0.1", two_keys.server.port), 10) as connection:
-        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 999999"
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999"
         connection.sendall(f"{head}\r\n\r\n".encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
 

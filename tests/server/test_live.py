@@ -323,7 +323,7 @@ def test_pages_that_never_read_are_nobodys_burden(server: LiveServer) -> None:
     with contextlib.ExitStack() as stack:
         pages = [stack.enter_context(socket.create_connection(address)) for _ in range(100)]
         for page in pages:
-            page.sendall(b"GET /v1/quire/blocks?stream=true HTTP/1.1\r\nHost: x\r\n\r\n")
+            page.sendall(b"GET /v1/quire/blocks?stream=true HTTP/1.1\r\nHost: localhost\r\n\r\n")
         firsts = Counter(page.recv(12) for page in pages)
         most = watching._MOST
         assert firsts == {b"HTTP/1.1 200": most, b"HTTP/1.1 429": 100 - most}

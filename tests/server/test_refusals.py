@@ -223,7 +223,8 @@ def test_a_body_too_large_is_refused_while_it_is_read() -> None:
             ("Content-Length: 9999999", b""),
         ):
             with socket.create_connection(("127.0.0.1", server.server.port), 10) as connection:
-                head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
+                head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost"
+                head += "\r\nContent-Type: application/json"
                 connection.sendall(f"{head}\r\n{framing}\r\n\r\n".encode() + start + b"x" * 2000)
                 assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
         assert server.complete(prompt="x").status_code == 200

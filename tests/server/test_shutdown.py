@@ -206,7 +206,9 @@ PLACES = {
 def test_the_process_is_gone_whatever_hangs(place: str, how: str, tmp_path: Path) -> None:
     with scripted(tmp_path / "trace", f"{LAST}{PLACES[place]} = {how}") as server:
         body = json.dumps(ASK)
-        head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n"
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+        )
         with socket.create_connection(("127.0.0.1", server.port)) as asking:
             if place in ("a step", "a text"):
                 asking.sendall(f"{head}content-type: application/json\r\n\r\n{body}".encode())

@@ -20,8 +20,8 @@ from quire.http.guards.connections import ClientConnection, Connections
 from quire.http.guards.hang_up import CancelOnDisconnect
 from quire.http.guards.turns import Haste, Turnstile
 
-READ = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-WORK = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n"
+READ = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+WORK = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000\r\n\r\n"
 
 
 class Turns:

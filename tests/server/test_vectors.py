@@ -198,7 +198,9 @@ def test_what_cannot_be_is_refused_by_name(
 def test_who_leaves_takes_nothing_along(server: LiveServer) -> None:
     server.executor.hold()
     body = json.dumps({"model": MODEL, "input": TEXTS}).encode()
-    head = b"Host: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = b"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
+        body
+    )
     with socket.create_connection(("127.0.0.1", server.server.port)) as client:
         client.sendall(b"POST /v1/embeddings HTTP/1.1\r\n" + head + body)
         eventually(lambda: server.engine.has_work)

@@ -165,7 +165,8 @@ class Post:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
         self.socket.connect(("127.0.0.1", server.server.port))
         self.socket.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n%b" % (len(content), content)
         )
 

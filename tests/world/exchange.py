@@ -53,7 +53,7 @@ class Exchange:
         dawdle: float = 0.0,
     ) -> None:
         self.path = path
-        headers = [(b"host", b"x"), (b"content-type", b"application/json")]
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
         headers.append((b"content-length", b"%d" % len(body)))
         if key:
             headers.append((b"authorization", b"Bearer " + key.encode()))

@@ -64,7 +64,9 @@ def gateway(replicas: Scripted, **config: Any) -> Gateway:
 
 
 async def _post(app: Any, path: str, **content: Any) -> httpx.Response:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://localhost"
+    ) as client:
         method = content.pop("method", "POST")
         return await client.request(method, path, **content)
 

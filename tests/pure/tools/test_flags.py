@@ -197,7 +197,10 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, content: str | None, words: 
 
 
 def test_lists_come_one_by_one_or_as_json() -> None:
-    assert ServerConfig().allowed_origins == ("*",)
+    assert ServerConfig(host="0.0.0.0").allowed_origins == ("*",)
+    assert ServerConfig(api_key=["secret"]).allowed_origins == ("*",)
+    for host in ("127.0.0.1", "localhost", "::1", "127.1.2.3"):
+        assert ServerConfig(host=host).allowed_origins == ("localhost",)
     for given in (["[]"], ['["http://a"]'], ["http://a", "http://b"]):
         found = parsed("--allowed-origins", *given)[1].allowed_origins
         assert list(found) == ([] if given == ["[]"] else [one.strip('[]"') for one in given])
@@ -205,6 +208,8 @@ def test_lists_come_one_by_one_or_as_json() -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"allow_credentials": True}, "allow_credentials needs allowed_origins"),
+    ({"allowed_hosts": ["x"], "api_key": ["k"]}, "allowed_hosts does nothing with an api_key"),
+    ({"allowed_hosts": ["x"], "host": "0.0.0.0"}, "or with a host that others reach"),
     ({"allowed_origins": ["[1]"]}, "allowed_origins must hold texts"),
     ({"ssl_keyfile": __file__}, "ssl_keyfile does nothing without ssl_certfile"),
     ({"ssl_certfile": "/nowhere"}, "ssl_certfile /nowhere cannot be read"),

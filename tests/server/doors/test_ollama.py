@@ -181,7 +181,7 @@ def test_curl_need_not_say_that_it_sends_json_but_a_browser_must(shared: LiveSer
     body = json.dumps({"model": MODEL, "prompt": "hi", "options": {"num_predict": 1}})
     headers = {"content-type": "application/x-www-form-urlencoded"}
     assert shared.http.post("/api/generate", content=body, headers=headers).status_code == 200
-    headers["origin"] = "https://elsewhere.example"
+    headers["origin"] = "http://localhost:3000"
     assert shared.http.post("/api/generate", content=body, headers=headers).status_code == 400
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import ssl
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ from quire.http.config.keys import check_guards, gather_keys
 from quire.http.config.open_files import most_connections
 from quire.text.dialect import DIALECTS, REASONING
 
+HERE = "localhost"
+"""Among allowed origins: every page of this machine, whatever its port."""
 _DEFAULT_CONNECTIONS = 4096
 _MOST_SECONDS = 86400
 _TRACES_PATH = "/v1/traces"
@@ -194,8 +197,15 @@ class ServerConfig:
     allowed_origins: Sequence[str] = _security(
         (),
         "origins of web pages that may use the server (CORS), as https://HOST:PORT; several, or a "
-        "JSON list, [] for none (default: all)",
+        "JSON list, [] for none; localhost: pages of this machine; *: all (default: all, or "
+        "localhost for a server without a key that listens on this machine alone)",
         value="ORIGIN",
+    )
+    allowed_hosts: Sequence[str] = _security(
+        (),
+        "names beside localhost by which a server without a key that listens on this machine alone "
+        "may be called, as behind a proxy; several, or a JSON list; *: any (default: none)",
+        value="NAME",
     )
     allowed_methods: Sequence[str] = _security(
         (), "HTTP methods that those pages may use (default: all)", value="METHOD"
@@ -312,13 +322,26 @@ class ServerConfig:
             raise ConfigError(f"ssl_certfile and ssl_keyfile cannot be used: {error}") from error
 
     def _check_origins(self) -> None:
-        for name in ("allowed_origins", "allowed_methods", "allowed_headers"):
-            given = getattr(self, name)
-            object.__setattr__(self, name, parse_texts(name, given) if given else ("*",))
-        if self.allow_credentials and "*" in self.allowed_origins:
+        if self.allow_credentials and (not self.allowed_origins or "*" in self.allowed_origins):
             raise ConfigError(
                 "allow_credentials needs allowed_origins: it must not be given to every web page"
             )
+        for name in ("allowed_origins", "allowed_methods", "allowed_headers"):
+            given = getattr(self, name)
+            default = HERE if name == "allowed_origins" and self.is_for_this_machine else "*"
+            object.__setattr__(self, name, parse_texts(name, given) if given else (default,))
+        if self.allowed_hosts:
+            given = parse_texts("allowed_hosts", self.allowed_hosts)
+            object.__setattr__(self, "allowed_hosts", given)
+            if not self.is_for_this_machine:
+                raise ConfigError(
+                    "allowed_hosts does nothing with an api_key, or with a host that others reach"
+                )
+
+    @property
+    def is_for_this_machine(self) -> bool:
+        """Whether it needs no key, and listens where only this machine reaches it."""
+        return not self.api_key and is_loopback(self.host)
 
     @property
     def salts_by_key(self) -> bool:
@@ -326,6 +349,16 @@ class ServerConfig:
         if self.cache_salt_by_key is None:
             return len(self.api_key) > 1
         return self.cache_salt_by_key
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine is meant by that name or address."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def check_together(config: ServerConfig, engine: EngineConfig) -> None:

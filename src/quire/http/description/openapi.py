@@ -36,6 +36,7 @@ or a new one.
 _ERRORS = {
     400: "The request cannot be served; the message names the field and what is allowed.",
     401: "The API key is missing or wrong.",
+    403: "The server is for its own machine, and a page of another site has asked.",
     404: "There is no such model, session or path.",
     408: "The body was too slow.",
     409: "The session has a turn under way.",
@@ -152,8 +153,11 @@ def _complete(document: dict[str, Any], app: FastAPI, config: ServerConfig) -> N
     schemas.update(_bodies(app), **schemas_of([*errors, *_given(app)]))
     for path, operations in document["paths"].items():
         secured = bool(config.api_key) and not is_open(path, config)
+        private = config.is_for_this_machine
         for operation in operations.values():
-            _complete_operation(operation, shape_for({"path": path}), secured=secured)
+            _complete_operation(
+                operation, shape_for({"path": path}), secured=secured, private=private
+            )
     if config.api_key:
         scheme = {"type": "http", "scheme": "bearer", "description": "An API key of the server's."}
         document["components"]["securitySchemes"] = {"key": scheme}
@@ -206,14 +210,14 @@ def _api_routes(app: FastAPI) -> Iterator[APIRoute]:
 
 
 def _complete_operation(
-    operation: dict[str, Any], error: type[ShapedError], *, secured: bool
+    operation: dict[str, Any], error: type[ShapedError], *, secured: bool, private: bool
 ) -> None:
     """Every status that occurs, in the shape in which it does."""
     responses = operation["responses"]
     responses.pop("422", None)
     for told in responses.get("200", {}).get("content", {}).values():
         told["schema"] = told.get("schema") or {"type": "object"}  # in another API's own shape
-    statuses = [*_OF_ALL, *([401] if secured else [])]
+    statuses = [*_OF_ALL, *([401] if secured else []), *([403] if private else [])]
     if "requestBody" in operation:
         statuses += _OF_BODIES
     if "parameters" in operation:

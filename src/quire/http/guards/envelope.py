@@ -14,6 +14,7 @@ from quire.http.answers.rendering import respond
 from quire.http.config.server import ServerConfig
 from quire.http.error_shapes import ErrorAnswer, Problem, shape_for
 from quire.http.errors import REQUEST_ID, explain, new_id
+from quire.http.guards.only_here import Origins
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("quire.access")
@@ -35,7 +36,7 @@ class Envelope:
 
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         self._app = app
-        self._origins = Origins(config)
+        self._sharing = Sharing(config)
         paths = config.disable_access_log_for_endpoints.encode().split(b",")
         self._quiet = frozenset(path.strip() for path in paths)
         self._root_path = config.root_path
@@ -48,7 +49,7 @@ class Envelope:
             scope["root_path"] = self._root_path
         headers, begun, status = Headers(scope=scope), time.perf_counter(), 0
         request_id = _given_id(scope) or new_id().encode()
-        told = [(_HEADER, request_id), *self._origins.headers(headers)]
+        told = [(_HEADER, request_id), *self._sharing.headers(headers)]
         state = scope.setdefault("state", {})
         state[REQUEST_ID] = request_id.decode()
 
@@ -60,7 +61,7 @@ class Envelope:
             await send(message)
 
         try:
-            answer = self._origins.preflight(scope["method"], headers) or self._app
+            answer = self._sharing.preflight(scope["method"], headers) or self._app
             await answer(scope, receive, bearing)
         except Exception as error:
             facts = {"request_id": state[REQUEST_ID]}
@@ -106,24 +107,23 @@ class AnswerHead:
         await self._app({**scope, "method": "GET"}, receive, without_body)
 
 
-class Origins:
-    """The web pages that are allowed, by their origin: scheme, host and port."""
+class Sharing:
+    """What browsers learn of the web pages that are allowed."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
-        self._any = tuple(config.allowed_origins) == _ALL
-        self._listed = frozenset(config.allowed_origins)
+        self._origins = Origins(config)
 
     def headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
         """What an answer bears; nothing, where no page asks."""
         origin = headers.get("origin")
-        if origin is None or not self._listed:
+        if origin is None or not self._origins.there_are:
             return []
         exposed = (b"access-control-expose-headers", b"x-request-id, retry-after")
-        if self._any:
+        if self._origins.any:
             return [(b"access-control-allow-origin", b"*"), exposed]
         vary = (b"vary", b"Origin")
-        if origin not in self._listed:
+        if origin not in self._origins:
             return [vary]
         allowed = [(b"access-control-allow-origin", origin.encode("latin-1")), exposed, vary]
         if self._config.allow_credentials:
@@ -136,9 +136,14 @@ class Origins:
         It bears no key, and needs none.
         """
         wanted = headers.get("access-control-request-method")
-        if method != "OPTIONS" or wanted is None or "origin" not in headers or not self._listed:
+        if (
+            method != "OPTIONS"
+            or wanted is None
+            or "origin" not in headers
+            or not self._origins.there_are
+        ):
             return None
-        if not self._any and headers["origin"] not in self._listed:
+        if headers["origin"] not in self._origins:
             problem = Problem(403, "this web page may not use the server (--allowed-origins)")
             return respond(ErrorAnswer.of(problem), 403)
         # "*" would not stand for Authorization.
