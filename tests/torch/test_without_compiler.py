@@ -62,7 +62,7 @@ def served():
     app, engine, _ = build(EngineConfig.create(small), ServerConfig())
     body = {"model": "quire-demo", "prompt": "A list is", "max_tokens": 4, "temperature": 0}
     predicted = {**body, "prediction": {"type": "content", "content": " a tuple of fields"}}
-    with TestClient(app) as client:
+    with TestClient(app, base_url="http://localhost") as client:
         answers = [client.post("/v1/completions", json=one) for one in (body, predicted)]
     engine.close()
     return [(one.status_code, one.json()["choices"][0]["text"]) for one in answers]

@@ -26,7 +26,6 @@ from quire.http.guards.draining import Drain, RefuseWhileDraining
 from quire.http.guards.envelope import Envelope
 from quire.http.guards.hang_up import CancelOnDisconnect, CloseUnread
 from quire.http.guards.keys import KEY_NAME, RequireApiKey
-from quire.http.guards.only_here import OnlyHere
 from quire_cluster.calls import ReplicaCall, Whole, merge_metrics
 from quire_cluster.routing import Hint, hint_of
 
@@ -63,8 +62,6 @@ class Gateway:
         app = _Health(app, self.drain)
         if config.api_key:
             app = RequireApiKey(app, config)
-        if config.is_for_this_machine:
-            app = OnlyHere(app, config)
         self._app = Envelope(CancelOnDisconnect(CloseUnread(app)), config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -28,7 +28,6 @@ from quire.http.guards.draining import Drain, RefuseWhileDraining
 from quire.http.guards.envelope import AnswerHead, Envelope
 from quire.http.guards.hang_up import CancelOnDisconnect, CloseUnread
 from quire.http.guards.keys import RequireApiKey
-from quire.http.guards.only_here import OnlyHere
 from quire.http.live.page import add_page
 from quire.http.live.routes import add_live
 from quire.http.live.state import EngineReader, History
@@ -122,8 +121,6 @@ def _guard(app: FastAPI, config: ServerConfig, drain: Drain) -> None:
         app.add_middleware(RequireApiKey, config=config)
     app.add_middleware(CloseUnread)
     app.add_middleware(CancelOnDisconnect)
-    if config.is_for_this_machine:
-        app.add_middleware(OnlyHere, config=config)
     app.add_middleware(Envelope, config=config)
 
 

@@ -151,7 +151,8 @@ def test_pairs_are_cut_as_the_library_cuts_them(bert: Path) -> None:
 
 def test_over_http(bert: Path, judge: Path) -> None:
     def client(llm: LLM) -> TestClient:
-        return TestClient(create_app(llm.engine, ["m"], ServerConfig()))
+        app = create_app(llm.engine, ["m"], ServerConfig())
+        return TestClient(app, base_url="http://localhost")
 
     long = " bird" * 100
     with client(load(bert)) as http:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import re
 import time
+from urllib.parse import urlsplit
 
 from fastapi.responses import Response
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.http.answers.rendering import respond
-from quire.http.config.server import ServerConfig
+from quire.http.config.server import HERE, ServerConfig, is_loopback
 from quire.http.error_shapes import ErrorAnswer, Problem, shape_for
 from quire.http.errors import REQUEST_ID, explain, new_id
-from quire.http.guards.only_here import Origins
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("quire.access")
@@ -25,6 +25,8 @@ _LEFT = 499  # nginx's status for a client that has not waited for its answer
 _LONGEST_PATH = 200  # bytes of it in a log
 _REMEMBERED = "600"  # seconds that a browser need not ask again
 _ALL = ("*",)
+_APPS = frozenset({"app", "file", "tauri", "vscode-webview", "vscode-file"})
+"""Schemes of pages that come with programs of this machine. No web page has such an origin."""
 
 
 class Envelope:
@@ -37,6 +39,7 @@ class Envelope:
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         self._app = app
         self._sharing = Sharing(config)
+        self._only_here = OnlyHere(config) if config.is_for_this_machine else None
         paths = config.disable_access_log_for_endpoints.encode().split(b",")
         self._quiet = frozenset(path.strip() for path in paths)
         self._root_path = config.root_path
@@ -61,8 +64,10 @@ class Envelope:
             await send(message)
 
         try:
-            answer = self._sharing.preflight(scope["method"], headers) or self._app
-            await answer(scope, receive, bearing)
+            answer = self._sharing.preflight(scope["method"], headers)
+            if answer is None and self._only_here is not None:
+                answer = self._only_here.refusal(scope, headers)
+            await (answer or self._app)(scope, receive, bearing)
         except Exception as error:
             facts = {"request_id": state[REQUEST_ID]}
             logger.exception("request %s failed", state[REQUEST_ID], extra=facts)
@@ -105,6 +110,42 @@ class AnswerHead:
             await send({**message, "body": b""} if "body" in message else message)
 
         await self._app({**scope, "method": "GET"}, receive, without_body)
+
+
+class Origins:
+    """The web pages that may use a server, by their origin: scheme, host and port."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.any = "*" in config.allowed_origins
+        self.there_are = bool(config.allowed_origins)
+        self._listed = frozenset(config.allowed_origins)
+        self._names = Names(config) if HERE in config.allowed_origins else None
+
+    def __contains__(self, origin: str) -> bool:
+        if self.any or origin in self._listed:
+            return True
+        if self._names is None:
+            return False
+        try:
+            parts = urlsplit(origin)
+            scheme, host = parts.scheme, parts.hostname
+        except ValueError:
+            return False
+        if scheme in ("http", "https"):
+            return host is not None and host in self._names
+        return scheme in _APPS
+
+
+class Names:
+    """The names by which a server that listens on this machine alone may be called."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._any = "*" in config.allowed_hosts
+        self._listed = {config.host.lower(), *map(str.lower, config.allowed_hosts)}
+
+    def __contains__(self, name: str) -> bool:
+        name = name.lower().rstrip(".")
+        return self._any or name in self._listed or is_loopback(name)
 
 
 class Sharing:
@@ -161,3 +202,40 @@ class Sharing:
 
 def _those(allowed: object, asked: str) -> str:
     return asked if tuple(allowed) == _ALL else ", ".join(allowed)  # type: ignore[arg-type]
+
+
+class OnlyHere:
+    """Refuses what a page of another site has sent to a server for this machine alone.
+
+    Where no key is needed, a browser of this machine is all that such a page needs: it can send
+    requests here, or have a name of its own lead here and then read the answers too (DNS
+    rebinding). So the name by which the server is called and the origin of a page must be of this
+    machine, or allowed.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._names, self._origins = Names(config), Origins(config)
+
+    def refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        """403, or None: it may be served."""
+        host, origin = headers.get("host"), headers.get("origin")
+        if host is not None and _name_in(host) not in self._names:
+            why = (
+                f"this server is for its own machine, and {host[:100]!r} is no name of it: allow "
+                "it with --allowed-hosts, or ask for a key (--api-key-file)"
+            )
+        elif origin is not None and origin not in self._origins:
+            why = (
+                "this web page may not use the server: allow it with --allowed-origins, or ask "
+                "for a key (--api-key-file)"
+            )
+        else:
+            return None
+        return respond(shape_for(scope).of(Problem(403, why)), 403)
+
+
+def _name_in(host: str) -> str:
+    """Of a Host header, without its port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
