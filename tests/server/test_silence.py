@@ -30,7 +30,7 @@ NAMES = [path for path, _, _ in DOORS]
 @pytest.fixture(scope="module")
 def _watchful() -> Iterator[LiveServer]:
     options = {"chat_template": TEMPLATE, "num_blocks": 512}
-    with live_server(options, sse_keep_alive_interval=0.02) as server:
+    with live_server(options, sse_keep_alive_interval=0.1) as server:
         yield server
 
 
