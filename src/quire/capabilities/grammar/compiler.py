@@ -12,7 +12,7 @@ from llguidance import LLMatcher, LLParserLimits
 
 from quire.capabilities.grammar.guide import Rules, Thinking
 from quire.capabilities.grammar.source import grammar_source
-from quire.capabilities.grammar.vocabulary import Tokenizer, Vocabulary
+from quire.capabilities.grammar.vocabulary import GrammarTokenizer, GrammarVocabulary
 from quire.core.errors import RequestError
 from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
 
@@ -47,11 +47,11 @@ class GrammarCompiler:
     ends: tokens that end a text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, ends: frozenset[int]) -> None:
+    def __init__(self, tokenizer: GrammarTokenizer, vocab_size: int, ends: frozenset[int]) -> None:
         self._tokenizer = tokenizer
         self._vocab_size, self._ends = vocab_size, ends
         self._lock = threading.Lock()  # of the vocabulary
-        self._vocabulary: Vocabulary | None = None
+        self._vocabulary: GrammarVocabulary | None = None
         self._kept_lock = threading.Lock()
         self._kept: OrderedDict[_Asked, _Kept] = OrderedDict()
         self._num_bytes = 0
@@ -134,10 +134,10 @@ class GrammarCompiler:
             why = "there is no text that it allows"
         raise RequestError(f"{_FIELD}: {why[:_LONGEST_REASON]}", _FIELD)
 
-    def _words(self) -> Vocabulary:
+    def _words(self) -> GrammarVocabulary:
         with self._lock:
             if self._vocabulary is None:
-                self._vocabulary = Vocabulary(self._tokenizer, self._vocab_size, self._ends)
+                self._vocabulary = GrammarVocabulary(self._tokenizer, self._vocab_size, self._ends)
             return self._vocabulary
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from llguidance import LLExecutor, LLMatcher
 from numpy.typing import NDArray
 
-from quire.capabilities.grammar.vocabulary import Vocabulary
+from quire.capabilities.grammar.vocabulary import GrammarVocabulary
 from quire.kernels.threads import usable_cores
 
 Bits = NDArray[np.uint32]
@@ -38,7 +38,7 @@ class Rules(NamedTuple):
     thinking: Thinking | None
     ends: frozenset[int]  # tokens that end an output
     anew: Callable[[], LLMatcher | None] = lambda: None  # the text's, which no other request has
-    vocabulary: Vocabulary | None = None  # where there is a text
+    vocabulary: GrammarVocabulary | None = None  # where there is a text
 
     def guide(self) -> Guide:
         """For one more output; it stands at its beginning."""

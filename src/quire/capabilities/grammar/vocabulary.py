@@ -12,7 +12,7 @@ from quire.core.errors import RequestError
 _FIELD = "structured_outputs"
 
 
-class Tokenizer(Protocol):
+class GrammarTokenizer(Protocol):
     """What is asked of a model's tokenizer."""
 
     @property
@@ -31,14 +31,14 @@ class Tokenizer(Protocol):
         ...
 
 
-class Vocabulary:
+class GrammarVocabulary:
     """Made once for a model, which takes a while where its tokens are many.
 
     words: for matchers. A token that is special, or ends a text, is no text in it: what looks like
         one is written with others. All others are, also those that look like marks.
     """
 
-    def __init__(self, tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> None:
+    def __init__(self, tokenizer: GrammarTokenizer, size: int, ends: frozenset[int]) -> None:
         """RequestError where it cannot be known what tokens are as text."""
         text = tokenizer.to_json()
         if text is None or not ends:

@@ -4,7 +4,7 @@ from quire.engine.dashboard.block_map import BlockMap, BlockState, Cell
 from quire.engine.dashboard.frames import delta, snapshot
 from quire.engine.dashboard.holders import number_of
 from quire.engine.dashboard.holding import Holder, Holding, holding
-from quire.engine.dashboard.pool import Pool, PrefixCache, pool_figures, prefix_cache
+from quire.engine.dashboard.pool import Pool, PrefixCacheFigures, pool_figures, prefix_cache
 from quire.engine.dashboard.requests import (
     BranchTable,
     Pace,
@@ -28,7 +28,7 @@ __all__ = [
     "Holding",
     "Pace",
     "Pool",
-    "PrefixCache",
+    "PrefixCacheFigures",
     "Reasons",
     "Row",
     "Rows",

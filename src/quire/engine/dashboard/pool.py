@@ -53,7 +53,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class PrefixCache:
+class PrefixCacheFigures:
     """Tokens of prompts, when they were first let in.
 
     Found, fetched from beyond the pool, or missed: evicted before, at the end of a prompt in a
@@ -94,10 +94,10 @@ def pool_figures(
     )
 
 
-def prefix_cache(scheduler: Scheduler) -> PrefixCache:
+def prefix_cache(scheduler: Scheduler) -> PrefixCacheFigures:
     stats = scheduler.stats
     known = (stats.prefix_hits, stats.prefix_fetched, stats.prefix_evicted, stats.prefix_tails)
-    return PrefixCache(
+    return PrefixCacheFigures(
         scheduler.prefix_cache is not None,
         stats.prefix_queries,
         *known,

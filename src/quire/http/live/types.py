@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from quire.engine.dashboard import BranchTable, Holder, Pool, PrefixCache, Row, Rows
+from quire.engine.dashboard import BranchTable, Holder, Pool, PrefixCacheFigures, Row, Rows
 from quire.engine.part_times import StepParts
 from quire.engine.stats import Percentiles, Rates
 from quire.http.answers.rendering import Answer
@@ -106,7 +106,7 @@ class Moment(Answer, kw_only=True):
     requests: Rows
     rates: Rates
     latencies: Latencies
-    prefix_cache: PrefixCache
+    prefix_cache: PrefixCacheFigures
     decisions: dict[str, int]
     speculation: SpeculationFigures | None
 

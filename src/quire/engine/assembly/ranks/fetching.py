@@ -13,7 +13,7 @@ from quire.engine.assembly.ranks.line import Message
 from quire.engine.assembly.ranks.team import Team
 
 
-class OtherRanks:
+class OtherFetchers:
     """See ``FetchingRanks``. Several fetches may be under way."""
 
     def __init__(self, team: Team) -> None:
@@ -46,4 +46,4 @@ class OtherRanks:
 def fetch_on_all(team: Team | None, transfer: BlockServer | BlockFetcher | None) -> None:
     """If there are other ranks, and blocks are fetched."""
     if team is not None and isinstance(transfer, BlockFetcher):
-        transfer.others = OtherRanks(team)
+        transfer.others = OtherFetchers(team)
