@@ -31,8 +31,7 @@ from quire.engine.config import EngineConfig
 from quire.engine.config.neutral import ANY, COMMON, RARE, Neutral
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
-from quire.http.error_shapes import shape_for
-from quire.http.errors import UnknownModelError, explain
+from quire.http.errors import UnknownModelError, explain, shape_for
 from quire.http.metrics import ServerMetrics
 from quire.tools.cli import _parser
 from quire.tools.commands.flags import ALSO, value_of

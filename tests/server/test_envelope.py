@@ -18,7 +18,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from quire.core.errors import ConfigError
-from quire.http.guards.parsing import unpacked
+from quire.http.guards.bodies import unpacked
 from support.live_server import MODEL, LiveServer, Post, events, eventually, live_server
 
 COMPLETIONS = "/v1/completions"

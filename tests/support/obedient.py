@@ -14,9 +14,7 @@ from llguidance import LLMatcher, LLTokenizer
 import quire
 from quire.capabilities.grammar import GrammarCompiler
 from quire.core.protocol import SamplingParams, StructuredOutputs
-from quire.http.chats.guidance import guided
-from quire.http.chats.speech import Speech
-from quire.http.chats.tools import AUTO, Tool, ToolChoice
+from quire.http.chats.speech import AUTO, Speech, Tool, ToolChoice, guided
 from quire.http.config.server import ServerConfig
 from quire.text.begun import Begun
 from quire.text.chat_template import ChatTemplate

@@ -11,8 +11,8 @@ from typing import Any
 
 from quire.blocks.transfer import BlockFetcher, BlockServer
 from quire.core.errors import RequestError
+from quire.http.body_fields import why_not
 from quire.http.errors import brief
-from quire.http.fields.others import why_not
 from quire.http.service import Service
 
 _FIELD = "kv_transfer_params"

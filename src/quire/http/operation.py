@@ -13,9 +13,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from quire.core.errors import RequestError
 from quire.engine.profiling import begin_profile, end_profile
 from quire.http.answers.rendering import Answer, json_response, respond
-from quire.http.description.openapi import gives
 from quire.http.errors import EngineUnavailableError
-from quire.http.guards.draining import Drain
+from quire.http.guards.envelope import Drain
+from quire.http.openapi import gives
 from quire.http.service import Service
 
 _HEALTH: dict[int | str, dict[str, Any]] = {

@@ -24,8 +24,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from quire.engine.streams import nobody_waits
-from quire.http.config.open_files import make_room
-from quire.http.config.server import ServerConfig
+from quire.http.config.server import ServerConfig, make_room
 from quire.http.guards.connections import ClientConnection, Connections
 from quire.http.guards.last_resort import LastResort
 from quire.http.guards.listening import listen

@@ -11,15 +11,12 @@ from fastapi.responses import Response
 from quire.core.protocol import SoftCut
 from quire.core.scheduling import Session
 from quire.http.answers.rendering import Answer, respond
-from quire.http.answers.reply import answer
-from quire.http.description.openapi import gives, takes
-from quire.http.fields.strict import Ids, Name, Strict, between, expecting
-from quire.http.guards.clients import Caller
-from quire.http.guards.limits import check_answer
-from quire.http.openai.answers import Completion, CompletionChunk
+from quire.http.body_fields import Ids, Name, Strict, between, expecting
+from quire.http.openai.answers import Completion, CompletionChunk, answer
 from quire.http.openai.completions import CompletionWording
 from quire.http.openai.requests import TurnRequest
-from quire.http.service import Service
+from quire.http.openapi import gives, takes
+from quire.http.service import Caller, Service, check_answer
 
 
 class OpenRequest(Strict):

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quire.text.detokenizer import Detokenizer
-from quire.text.prompt_form import special_around
-from quire.text.token_texts import TokenTexts
-from quire.text.tokenizer import Tokenizer
+from quire.text.encoder import special_around
+from quire.text.tokenizer import Tokenizer, TokenTexts
 
 
 class Place(NamedTuple):

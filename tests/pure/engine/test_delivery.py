@@ -13,7 +13,7 @@ from quire.core.protocol import TokenLogprobs
 from quire.engine.delivery import GATHERED, Delivery, OutputCollector
 from quire.engine.outputs import Delta, TokenLogprobTable
 from quire.text.places import Place
-from quire.text.token_texts import TokenTexts
+from quire.text.tokenizer import TokenTexts
 
 
 def delta(request_id: str, token: int = 5, *, first: bool = False, end: bool = False) -> Delta:

@@ -12,7 +12,7 @@ from quire.core.protocol import TokenLogprobs
 from quire.engine.delivery import OutputCollector
 from quire.engine.outputs import Delta, RequestOutput, TokenLogprobTable, joined
 from quire.text.places import Place
-from quire.text.token_texts import TokenTexts
+from quire.text.tokenizer import TokenTexts
 
 
 def delta(token_id: int) -> Delta:

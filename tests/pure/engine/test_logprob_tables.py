@@ -7,7 +7,7 @@ import pickle
 from quire.core.protocol import TokenLogprobs
 from quire.engine.outputs import Logprob, TokenLogprobTable
 from quire.text.places import Place
-from quire.text.token_texts import TokenTexts
+from quire.text.tokenizer import TokenTexts
 
 FOUND = TokenLogprobs(-2.0, 3, ((7, -0.5), (4, -1.0), (9, -2.0)))
 

@@ -11,8 +11,7 @@ from tokenizers import Tokenizer, decoders
 
 from quire.text.detokenizer import Detokenizer
 from quire.text.places import echo_of, places_of, text_left
-from quire.text.token_texts import TokenTexts, own_texts
-from quire.text.tokenizer import JsonTokenizer
+from quire.text.tokenizer import JsonTokenizer, TokenTexts, own_texts
 from support.small_tokenizers import (
     ALPHABET,
     byte_level,

@@ -18,8 +18,7 @@ from transformers.cli.serving import utils as serving
 import quire
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
-from quire.http.chats.speech import Speech
-from quire.http.chats.tools import AUTO, Tool, ToolChoice
+from quire.http.chats.speech import AUTO, Speech, Tool, ToolChoice
 from quire.http.config.server import ServerConfig
 from quire.text.begun import Begun
 from quire.text.chat_template import ChatTemplate

@@ -13,16 +13,17 @@ from starlette.types import Message, Receive, Scope, Send
 
 from quire.core.errors import QuireError
 from quire.http.answers.rendering import Answer, encode
-from quire.http.error_shapes import (
+from quire.http.errors import (
+    REQUEST_ID,
     AnthropicErrorAnswer,
     ErrorAnswer,
     ErrorBody,
     ErrorShape,
     Problem,
+    explain,
     route_path,
     shape_for,
 )
-from quire.http.errors import REQUEST_ID, explain
 
 Events = AsyncGenerator[Sequence[Answer | bytes], None]  # bytes are framed already
 

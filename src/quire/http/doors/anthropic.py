@@ -3,26 +3,312 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from msgspec import UNSET, UnsetType
+from pydantic import BeforeValidator, Field, model_validator
 
-from quire.core.protocol import SamplingParams
+from quire.core.errors import RequestError
+from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Answer, Json, respond
 from quire.http.answers.streaming import PINGED_EVENTS, Events, EventStream
-from quire.http.chats.conversation import PreparedChat, begin
-from quire.http.description.openapi import gives, takes
-from quire.http.doors.answering import in_their_words
-from quire.http.doors.anthropic_turns import FIELD_NAMES, sampling_params, turn
-from quire.http.doors.anthropic_types import CountTokensRequest, MessagesRequest
-from quire.http.doors.blocks import Block, BlockClosed, BlockGrown, BlockOpened, Change, Kind
-from quire.http.doors.turn_stream import TurnStream
-from quire.http.error_shapes import AnthropicErrorAnswer
+from quire.http.body_fields import Strict, Texts, at_most
+from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin
+from quire.http.chats.speech import AUTO, MOST_TOOLS, Tool, ToolChoice
+from quire.http.doors.turn_stream import (
+    Block,
+    BlockClosed,
+    BlockGrown,
+    BlockOpened,
+    Change,
+    Kind,
+    TurnStream,
+    going_on,
+    in_their_words,
+)
+from quire.http.errors import AnthropicErrorAnswer
+from quire.http.openai.requests import JsonObject
+from quire.http.openapi import gives, takes
 from quire.http.service import Service
+from quire.text.chat_template import Message
+
+_MOST_MESSAGES, _MOST_BLOCKS = 4096, 1024
+
+
+class Cacheable(Strict):
+    """``cache_control`` is a hint: every prompt is cached here."""
+
+    cache_control: dict[str, Any] | None = None
+
+
+class TextBlock(Cacheable):
+    type: Literal["text"]
+    text: str
+    citations: Annotated[list[Any], at_most(0, "citations")] | None = None
+
+
+class ThinkingBlock(Cacheable):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = ""  # nothing is signed here, and so nothing is checked
+
+
+class RedactedThinkingBlock(Cacheable):
+    """Another model's secret, of which this one can make nothing."""
+
+    type: Literal["redacted_thinking"]
+    data: str = ""
+
+
+class ToolUseBlock(Cacheable):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: JsonObject
+    caller: dict[str, Any] | None = None
+
+
+def _as_blocks(value: Any) -> Any:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+_Texts = Annotated[
+    list[TextBlock],
+    Field(fail_fast=True),
+    at_most(_MOST_BLOCKS, "blocks"),
+    BeforeValidator(_as_blocks),
+]
+
+
+class ToolResultBlock(Cacheable):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: _Texts = Field(default_factory=list)
+    is_error: bool = False
+
+
+ContentBlock = Annotated[
+    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock,
+    Field(discriminator="type"),
+]
+
+
+class AnthropicMessage(Strict):
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[
+        list[ContentBlock],
+        Field(fail_fast=True),
+        at_most(_MOST_BLOCKS, "blocks"),
+        BeforeValidator(_as_blocks),
+    ]
+
+    @model_validator(mode="after")
+    def _check(self) -> AnthropicMessage:
+        allowed = {"assistant": {"text", "thinking", "redacted_thinking", "tool_use"}}
+        for block in self.content:
+            if block.type not in allowed.get(self.role, {"text", "tool_result"}):
+                raise RequestError(
+                    f"a message of role {self.role} may hold no block of type {block.type}",
+                    "messages",
+                )
+        return self
+
+
+class AnthropicTool(Cacheable):
+    """A tool of the client's; those that Anthropic runs have other types."""
+
+    type: Literal["custom"] = "custom"
+    name: str
+    description: str | None = None
+    input_schema: JsonObject
+    strict: bool = False
+    eager_input_streaming: bool | None = None  # arguments are always streamed as they come
+    input_examples: list[Any] | None = None
+
+    def as_tool(self) -> Tool:
+        return Tool(self.name, self.description, self.input_schema, self.strict)
+
+
+_Tools = Annotated[list[AnthropicTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+
+
+class AnthropicToolChoice(Strict):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> AnthropicToolChoice:
+        if (self.name is not None) != (self.type == "tool"):
+            raise RequestError("tool_choice has a name if its type is tool", "tool_choice.name")
+        return self
+
+    def as_choice(self) -> ToolChoice:
+        if self.name is not None:
+            return ToolChoice.named(self.name)
+        if self.type == "any":
+            return ToolChoice("required")
+        return ToolChoice("none") if self.type == "none" else AUTO
+
+
+class ThinkingConfig(Strict):
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputFormat(Strict):
+    type: Literal["json_schema"]
+    schema_: JsonObject = Field(alias="schema")
+
+
+class OutputConfig(Strict):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
+class Edit(Strict):
+    """Old thinking is shown to the model or not as its chat template will have it."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Any = None
+
+
+class ContextManagement(Strict):
+    edits: list[Edit] = Field(default_factory=list)
+
+
+class CountTokensRequest(Cacheable):
+    """What makes a prompt."""
+
+    model: str | None = None
+    messages: Annotated[
+        list[AnthropicMessage], Field(fail_fast=True), at_most(_MOST_MESSAGES, "messages")
+    ]
+    system: _Texts = Field(default_factory=list)
+    tools: _Tools = Field(default_factory=list)
+    tool_choice: AnthropicToolChoice | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig = OutputConfig()
+    context_management: ContextManagement | None = None
+
+
+class MessagesRequest(CountTokensRequest):
+    max_tokens: int
+    stop_sequences: Texts = Field(default_factory=list)
+    stream: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+
+    metadata: dict[str, Any] | None = None  # from here on what changes nothing here
+    service_tier: Literal["auto", "standard_only"] | None = None
+    speed: Literal["standard"] | None = None
+    inference_geo: str | None = None
+    diagnostics: dict[str, Any] | None = None
+
+
+FIELD_NAMES = {
+    "prompt": "messages",
+    "stop": "stop_sequences",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "structured_outputs": "output_config.format",
+    "continue_final_message": "messages",
+}
+
+
+def turn(
+    request: CountTokensRequest, params: SamplingParams, options: Mapping[str, Any]
+) -> ConversationTurn:
+    choice = request.tool_choice
+    messages = list(_messages(request))
+    return ConversationTurn(
+        messages=messages,
+        params=params,
+        tools=[tool.as_tool() for tool in request.tools],
+        choice=AUTO if choice is None else choice.as_choice(),
+        parallel_calls=choice is None or not choice.disable_parallel_tool_use,
+        reasoning_effort=request.output_config.effort,
+        variables=_variables(request),
+        rendering=going_on(messages),
+        options=options,
+    )
+
+
+def sampling_params(request: MessagesRequest, defaults: Mapping[str, Any]) -> SamplingParams:
+    given: dict[str, Any] = {
+        name: getattr(request, name)
+        for name in ("temperature", "top_p", "top_k")
+        if getattr(request, name) is not None
+    }
+    if request.thinking is not None and request.thinking.type == "enabled":
+        given["thinking_token_budget"] = request.thinking.budget_tokens
+    if request.output_config.format is not None:
+        given["structured_outputs"] = StructuredOutputs(json=request.output_config.format.schema_)
+    stop = request.stop_sequences
+    return SamplingParams.over(defaults, {**given, "max_tokens": request.max_tokens, "stop": stop})
+
+
+def _variables(request: CountTokensRequest) -> dict[str, Any]:
+    """The chat template's: whether to think."""
+    variables: dict[str, Any] = {}
+    if request.thinking is not None and request.thinking.type != "adaptive":
+        variables["enable_thinking"] = request.thinking.type == "enabled"
+    return variables
+
+
+def _messages(request: CountTokensRequest) -> Iterator[Message]:
+    if request.system:
+        yield {"role": "system", "content": _joined(request.system)}
+    for message in request.messages:
+        if message.role == "assistant":
+            yield _assistant(message)
+        else:
+            yield from _others(message)
+
+
+def _assistant(message: AnthropicMessage) -> Message:
+    texts = [block for block in message.content if isinstance(block, TextBlock)]
+    put: dict[str, Any] = {"role": "assistant", "content": _joined(texts)}
+    thoughts = [block.thinking for block in message.content if isinstance(block, ThinkingBlock)]
+    if thoughts:
+        put["reasoning_content"] = "\n".join(thoughts)
+    calls = [block for block in message.content if isinstance(block, ToolUseBlock)]
+    if calls:
+        put["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.input},
+            }
+            for call in calls
+        ]
+    return put
+
+
+def _others(message: AnthropicMessage) -> Iterator[Message]:
+    """A user's turn holds the results of tools too, which are messages of their own here."""
+    texts: list[TextBlock] = []
+    for block in message.content:
+        if isinstance(block, TextBlock):
+            texts.append(block)
+        elif isinstance(block, ToolResultBlock):
+            if texts:
+                yield {"role": message.role, "content": _joined(texts)}
+                texts = []
+            content = _joined(block.content)
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+    if texts or not message.content:
+        yield {"role": message.role, "content": _joined(texts)}
+
+
+def _joined(blocks: Sequence[TextBlock]) -> str:
+    return "\n".join(block.text for block in blocks)
+
 
 _DELTAS = {
     Kind.TEXT: ("text_delta", "text"),

@@ -1,27 +1,206 @@
-"""llama.cpp's own API: POST /completion, and what the server says of itself."""
+"""llama.cpp's own API: POST /completion, and what the server says of itself.
+
+Its sampling options are Ollama's too (``LlamaOptions``).
+"""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from msgspec import UNSET, UnsetType, field
+from pydantic import Field, GetJsonSchemaHandler, model_validator
 
-from quire.core.protocol import SamplingParams
+from quire.core.errors import RequestError, shown
+from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
 from quire.engine.prompts import as_dict
 from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import DATA, EventStream
-from quire.http.description.openapi import gives, takes
-from quire.http.doors.answering import in_their_words, outputs, pieces
-from quire.http.doors.llama_cpp_types import LlamaCppRequest
-from quire.http.error_shapes import LlamaCppErrorAnswer
-from quire.http.guards.limits import check_answer
-from quire.http.service import Service
+from quire.http.body_fields import Ids, Strict, Texts, as_patterns, between, biases, expecting
+from quire.http.doors.turn_stream import in_their_words, outputs, pieces
+from quire.http.errors import LlamaCppErrorAnswer
+from quire.http.openai.requests import JsonObject
+from quire.http.openapi import gives, takes
+from quire.http.service import Service, check_answer
+
+_ANY_SEED = (-1, 2**32 - 1)
+_OURS = {  # the names in SamplingParams
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repeat_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+}
+
+
+class LlamaOptions(Strict):
+    """Options as llama.cpp names them; many clients send all of them, at their defaults."""
+
+    # Options that Quire does not have, with the values under which they change nothing.
+    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "mirostat": (0,),
+        "tfs_z": (1,),
+        "typical_p": (1,),
+    }
+    # What changes no text: how the machine is used, or what belongs to a neutral option.
+    idle: ClassVar[frozenset[str]] = frozenset({"mirostat_tau", "mirostat_eta"})
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: Annotated[str | Texts, expecting("a string or a list of strings")] | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: Annotated[int, between(-1, 2**31 - 1)] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_idle(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {
+            name: value
+            for name, value in data.items()
+            if name not in cls.idle and value not in cls.neutral.get(name, ())
+        }
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> Any:
+        schema = handler.resolve_ref_schema(handler(core))
+        neutral = {name: {"enum": [*values, None]} for name, values in cls.neutral.items()}
+        idle: dict[str, Any] = {name: {} for name in cls.idle}
+        schema["patternProperties"] = as_patterns({**neutral, **idle})
+        return schema
+
+    @model_validator(mode="after")
+    def _check_penalties(self) -> LlamaOptions:
+        """Ours are of the whole text, theirs of its last ``repeat_last_n`` tokens; -1 is all."""
+        repeats = self.repeat_penalty not in (None, 1.0)
+        if self.repeat_last_n in (None, -1):
+            return self
+        if repeats or self.presence_penalty or self.frequency_penalty:
+            raise RequestError(
+                "repeat_last_n must be -1 beside a penalty: penalties are of the whole text, got "
+                f"{self.repeat_last_n}",
+                "repeat_last_n",
+            )
+        return self
+
+    def sampling_params(
+        self, defaults: Mapping[str, Any], max_tokens: int | None, **others: Any
+    ) -> SamplingParams:
+        """``max_tokens``: -1, -2 and None mean as many as there is room for."""
+        params = {name: getattr(self, theirs) for theirs, name in _OURS.items()}
+        params["seed"] = None if self.seed in _ANY_SEED else self.seed
+        params["stop"] = self.stop or None
+        given = {name: value for name, value in params.items() if value is not None}
+        most = None if max_tokens in (-1, -2) else max_tokens
+        return SamplingParams.over(defaults, {**given, "max_tokens": most, **others})
+
+
+_MOST_PROMPTS = 2048
+
+
+class LlamaCppRequest(LlamaOptions):
+    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        **LlamaOptions.neutral,
+        "dry_multiplier": (0,),
+        "dynatemp_range": (0,),
+        "lora": ([],),
+        "min_keep": (0,),
+        "n_cmpl": (1,),
+        "n_indent": (0,),
+        "post_sampling_probs": (False,),
+        "return_progress": (False,),
+        "t_max_predict_ms": (0,),
+        "timings_per_token": (False,),
+        "top_n_sigma": (-1,),
+        "xtc_probability": (0,),
+    }
+    idle = LlamaOptions.idle | {
+        "cache_prompt", "dry_allowed_length", "dry_base", "dry_penalty_last_n",
+        "dry_sequence_breakers", "dynatemp_exponent", "id_slot", "n_cache_reuse", "n_discard",
+        "n_keep", "xtc_threshold",
+    }  # fmt: skip
+
+    model: str | None = None
+    prompt: Annotated[
+        str | Texts | Ids | Annotated[list[str | Ids], Field(fail_fast=True)],
+        expecting("a string, a list of token ids, or a list of such prompts"),
+    ]
+    n_predict: int | None = None
+    stream: bool = False
+    ignore_eos: bool = False
+    logit_bias: (
+        Annotated[dict[str, Any] | list[Any], expecting("pairs of token id and bias")] | None
+    ) = None
+    json_schema: JsonObject | None = None
+    grammar: str | None = None
+    n_probs: int = 0
+    return_tokens: bool = False
+    sse_ping_interval: Annotated[int, between(-1, 86_400)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> LlamaCppRequest:
+        if not self.prompt:
+            raise RequestError("prompt must not be empty", "prompt")
+        if len(self.prompts) > _MOST_PROMPTS:
+            raise RequestError(f"a request may hold at most {_MOST_PROMPTS:,} prompts", "prompt")
+        return self
+
+    def silence(self, usual: float) -> float:
+        """Seconds without a token after which a stream gives a sign of life; -1 is never."""
+        asked = self.sse_ping_interval
+        return usual if asked is None else max(asked, 0)
+
+    @property
+    def structure_field(self) -> str:
+        return "json_schema" if self.json_schema is not None else "grammar"
+
+    @property
+    def structure(self) -> StructuredOutputs | None:
+        if self.json_schema is not None and self.grammar:
+            raise RequestError("grammar and json_schema exclude each other", "grammar")
+        if self.json_schema is not None:
+            return StructuredOutputs(json=self.json_schema)
+        return StructuredOutputs(grammar=self.grammar) if self.grammar else None
+
+    @property
+    def several(self) -> bool:
+        """Whether the prompt is a list of them, whose answer is a list too."""
+        return not isinstance(self.prompt, str) and not isinstance(self.prompt[0], int)
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        prompt: Any = self.prompt
+        return list(prompt) if self.several else [prompt]
+
+    @property
+    def biases(self) -> dict[int, float] | None:
+        """``logit_bias``, which is an object as OpenAI's, or pairs; a bias of false forbids."""
+        pairs: Any = self.logit_bias or ()
+        if isinstance(pairs, dict):
+            pairs = pairs.items()
+        given = {}
+        for pair in pairs:
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+                message = f"logit_bias must hold pairs of token id and bias, got {shown(pair)}"
+                raise RequestError(message, "logit_bias")
+            token, bias = pair
+            given[str(token)] = -100.0 if bias is False else bias
+        return biases(given) or None
+
 
 _NAMES = {
     "max_tokens": "n_predict",

@@ -14,12 +14,17 @@ from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json
 from quire.http.answers.streaming import Events
 from quire.http.chats.conversation import PreparedChat
-from quire.http.doors.blocks import Block, BlockClosed, BlockGrown, BlockOpened, Change, Kind
-from quire.http.doors.responses_tools import input_of
-from quire.http.doors.responses_turns import FIELD_NAMES
-from quire.http.doors.responses_types import ResponsesRequest
-from quire.http.doors.turn_stream import TurnStream
-from quire.http.error_shapes import Problem
+from quire.http.doors.responses_requests import FIELD_NAMES, ResponsesRequest, input_of
+from quire.http.doors.turn_stream import (
+    Block,
+    BlockClosed,
+    BlockGrown,
+    BlockOpened,
+    Change,
+    Kind,
+    TurnStream,
+)
+from quire.http.errors import Problem
 
 _Scored = tuple[str, TokenLogprob]  # what a token adds, and its log-probabilities
 _PREFIXES = {Kind.TEXT: "msg_", Kind.REASONING: "rs_", Kind.CALL: "fc_"}

@@ -13,12 +13,12 @@ from pydantic import Field, model_validator
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
 from quire.http.answers.rendering import Answer, json_response, respond
+from quire.http.body_fields import Ids, Strict, at_most, no_deeper
 from quire.http.chats.conversation import ConversationTurn, begin
-from quire.http.description.openapi import gives, takes
-from quire.http.fields.strict import Ids, Strict, at_most, no_deeper
-from quire.http.openai.messages import ChatMessage, Tools
+from quire.http.openai.requests import ChatMessage, Tools
+from quire.http.openapi import gives, takes
 from quire.http.service import Service
-from quire.text.prompt_form import PromptForm
+from quire.text.encoder import PromptForm
 
 _PROMPTS = ("prompt", "messages", "content")
 _MANY = 1024  # tokens whose texts are not made at once

@@ -1,20 +1,186 @@
-"""A conversation's turn as it comes: block by block, and at the end what it took."""
+"""What doors have in common: a turn as it comes, block by block, in the words of any API."""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
 
+from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
 from quire.engine.outputs import Delta, RequestOutput
 from quire.engine.prompts import Prompt
-from quire.http.doors.answering import in_their_words
-from quire.http.doors.blocks import Block, Blocks, Change
+from quire.http.answers.rendering import Answer
+from quire.http.answers.streaming import Events
+from quire.http.errors import BrokenCallError
 from quire.http.service import Progress, Service
-from quire.text.dialect import ContentPiece, Event
+from quire.text.chat_template import Message
+from quire.text.dialect import (
+    CallArguments,
+    CallBegun,
+    CallCut,
+    CallEnded,
+    ContentPiece,
+    Event,
+    ReasoningPiece,
+)
+
+
+async def outputs(progress: Progress, names: Mapping[str, str]) -> list[RequestOutput]:
+    """The finished requests, in the order of their prompts."""
+    finished: dict[int, RequestOutput] = {}
+    async with aclosing(progress):
+        with in_their_words(names):
+            async for deltas in progress:
+                finished.update({number: delta.final for number, delta in deltas if delta.final})
+    return [finished[number] for number in sorted(finished)]
+
+
+async def pieces(
+    progress: Progress, worded: Callable[[int, Delta], list[Answer]], names: Mapping[str, str]
+) -> Events:
+    """What ``worded`` makes of each delta of a prompt, as it comes."""
+    async with aclosing(progress):
+        with in_their_words(names):
+            async for deltas in progress:
+                values = [value for number, delta in deltas for value in worded(number, delta)]
+                if values:
+                    yield values
+
+
+def going_on(messages: Sequence[Message]) -> dict[str, bool]:
+    """How a conversation is rendered whose last words are the assistant's: to be gone on with."""
+    last = messages[-1] if messages else {}
+    if last.get("role") != "assistant" or not last["content"] or "tool_calls" in last:
+        return {}
+    return {"continue_final_message": True, "add_generation_prompt": False}
+
+
+@contextmanager
+def in_their_words(names: Mapping[str, str]) -> Iterator[None]:
+    """Name a refused field as the caller wrote it, in the message too: it is all that they see."""
+    try:
+        yield
+    except RequestError as error:
+        theirs = names.get(error.field, error.field)
+        error.args = (re.sub(rf"\b{re.escape(error.field)}\b", theirs, str(error)),)
+        error.field = theirs
+        raise
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+class Kind(Enum):
+    REASONING = "reasoning"
+    TEXT = "text"
+    CALL = "call"
+
+
+@dataclass
+class Block:
+    """text: of a call the JSON of its arguments. name, call_id, number: of a call, among calls.
+
+    cut: what the model has written of a call that is not complete.
+    """
+
+    index: int
+    kind: Kind
+    text: str = ""
+    name: str = ""
+    call_id: str = ""
+    number: int = 0
+    cut: str | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of a complete call, as an object. BrokenCallError for a number that no float holds."""
+        value: dict[str, Any] = json.loads(self.text, parse_float=_finite)
+        return value
+
+
+def _finite(number: str) -> float:
+    if math.isinf(read := float(number)):
+        raise BrokenCallError(
+            f"the model has called a tool with a number that is too large: {number}"
+        )
+    return read
+
+
+class BlockOpened(NamedTuple):
+    block: Block
+
+
+class BlockGrown(NamedTuple):
+    block: Block
+    text: str
+
+
+class BlockClosed(NamedTuple):
+    block: Block
+
+
+Change = BlockOpened | BlockGrown | BlockClosed
+
+
+class Blocks:
+    """Puts a dialect's events in a row: a block is closed before the next one is opened.
+
+    call_id: makes an id for a call whose dialect has none.
+    """
+
+    def __init__(self, call_id: Callable[[], str]) -> None:
+        self.closed: list[Block] = []
+        self._open: Block | None = None
+        self._call_id = call_id
+
+    def hear(self, events: Iterable[Event], *, final: bool) -> Iterator[Change]:
+        for event in events:
+            match event:
+                case ReasoningPiece(text):
+                    yield from self._grow(Kind.REASONING, text)
+                case ContentPiece(text):
+                    yield from self._grow(Kind.TEXT, text)
+                case CallBegun(number, name, call_id):
+                    yield from self._begin(Kind.CALL, name, call_id or self._call_id(), number)
+                case CallArguments(_, text):
+                    yield from self._grow(Kind.CALL, text)
+                case CallCut(_, text):
+                    assert self._open is not None
+                    self._open.cut = text
+                    yield from self._close()
+                case CallEnded():
+                    yield from self._close()
+        if final:
+            yield from self._close()
+
+    def _grow(self, kind: Kind, text: str) -> Iterator[Change]:
+        if self._open is None or self._open.kind is not kind:
+            yield from self._begin(kind)
+        assert self._open is not None
+        self._open.text += text
+        yield BlockGrown(self._open, text)
+
+    def _begin(
+        self, kind: Kind, name: str = "", call_id: str = "", number: int = 0
+    ) -> Iterator[Change]:
+        yield from self._close()
+        self._open = Block(len(self.closed), kind, "", name, call_id, number)
+        yield BlockOpened(self._open)
+
+    def _close(self) -> Iterator[Change]:
+        if self._open is not None:
+            block, self._open = self._open, None
+            self.closed.append(block)
+            yield BlockClosed(block)
 
 
 class TurnListener(Protocol):

@@ -1,10 +1,17 @@
-"""What every answer bears, its line in the log, and which web pages may read it."""
+"""What is around every request: its name, its line in the log, and how it ends.
+
+Which web pages may use the server, clients that hang up, bodies that nobody has read, and the
+refusal of new requests while the server ends.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import re
 import time
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from fastapi.responses import Response
@@ -13,8 +20,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.http.answers.rendering import respond
 from quire.http.config.server import HERE, ServerConfig, is_loopback
-from quire.http.error_shapes import ErrorAnswer, Problem, shape_for
-from quire.http.errors import REQUEST_ID, explain, new_id
+from quire.http.errors import (
+    REQUEST_ID,
+    SERVER,
+    ErrorAnswer,
+    Problem,
+    ShapedError,
+    explain,
+    new_id,
+    shape_for,
+)
+from quire.http.guards.turns import Turnstile
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("quire.access")
@@ -239,3 +255,138 @@ def _name_in(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]
+
+
+_BODY_HEADERS = (b"content-length", b"transfer-encoding")
+_LINGER, _MOST_THROWN_AWAY = 2.0, 2**24  # seconds, bytes
+
+
+class CancelOnDisconnect:
+    """Cancels the work on a request when its client hangs up, streaming or not.
+
+    Cancelling is what closes the engine's iterators, which frees the request's blocks. What is only
+    read is answered too soon for that.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._leaving = Turnstile()  # a thousand who hang up together keep nobody waiting
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] == "GET":
+            return await self._app(scope, receive, send)
+        work, gone, done = asyncio.current_task(), False, False
+        assert work is not None
+        body: asyncio.Queue[Message] = asyncio.Queue(maxsize=1)
+
+        def cancel() -> None:
+            nonlocal gone
+            gone = not done
+            if gone:
+                work.cancel()
+
+        async def listen() -> None:
+            while (message := await receive())["type"] != "http.disconnect":
+                await body.put(message)
+            self._leaving.wait(None, cancel)
+
+        listener = asyncio.ensure_future(listen())
+        try:
+            await self._app(scope, body.get, send)
+        except asyncio.CancelledError:
+            if not gone:
+                raise
+        finally:
+            done = True
+            listener.cancel()
+
+
+class CloseUnread:
+    """Closes the connection after a refusal that did not wait for the whole body.
+
+    What is left of the body would have to be read before the next request could be. It is thrown
+    away for a moment, since a client that is still sending may otherwise never see its answer: a
+    socket that is closed with something unread drops what it had sent.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not _announces_body(scope):
+            return await self._app(scope, receive, send)
+        unread, closing = True, False
+
+        async def noting() -> Message:
+            nonlocal unread
+            message = await receive()
+            unread = message.get("more_body", False)
+            return message
+
+        async def throw_away() -> None:
+            thrown_away = 0
+            while unread and thrown_away < _MOST_THROWN_AWAY:
+                thrown_away += len((await noting()).get("body", b""))
+
+        async def close_after(message: Message) -> None:
+            nonlocal closing
+            if message["type"] == "http.response.start" and message["status"] >= 400 and unread:
+                closing = True
+                others = [header for header in message["headers"] if header[0] != b"connection"]
+                message["headers"] = [*others, (b"connection", b"close")]
+            if not closing or message.get("more_body", message["type"] == "http.response.start"):
+                return await send(message)
+            await send({**message, "more_body": True})
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(throw_away(), _LINGER)
+            await send({"type": "http.response.body"})
+
+        await self._app(scope, noting, close_after)
+
+
+def _announces_body(scope: Scope) -> bool:
+    lengths = [value for name, value in scope["headers"] if name in _BODY_HEADERS]
+    return bool(lengths) and lengths != [b"0"]
+
+
+_RETRY_AFTER = "5"  # seconds: another server, or the next one here, may be there by then
+_LOOK = 0.02  # seconds
+
+
+@dataclass
+class Drain:
+    """Whether the end has begun, and how many requests are still to be answered."""
+
+    begun: bool = False
+    running: int = 0
+
+    async def ended(self, seconds: float) -> None:
+        """Begin the end, and wait until all is answered, for ``seconds`` at most."""
+        self.begun, deadline = True, time.monotonic() + seconds
+        while self.running and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK)
+
+    def refusal(self, shape: type[ShapedError] = ErrorAnswer) -> Response:
+        """What health checks and new requests get."""
+        problem = Problem(503, "the server is shutting down", SERVER, code="shutting_down")
+        headers = {"retry-after": _RETRY_AFTER, "connection": "close"}
+        return respond(shape.of(problem), 503, headers)
+
+
+class RefuseWhileDraining:
+    """Counts requests for work, and refuses them once the end has begun. Reading is no work."""
+
+    def __init__(self, app: ASGIApp, drain: Drain) -> None:
+        self._app = app
+        self._drain = drain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            return await self._app(scope, receive, send)
+        if self._drain.begun:
+            return await self._drain.refusal(shape_for(scope))(scope, receive, send)
+        self._drain.running += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._drain.running -= 1

@@ -16,18 +16,19 @@ from starlette.types import Message, Receive, Scope, Send
 from quire.core.errors import QuireError, RequestAbortedError
 from quire.http.answers.rendering import respond
 from quire.http.answers.streaming import DATA, event
-from quire.http.description.openapi import gives
 from quire.http.errors import UnknownRequestError
-from quire.http.live.state import EngineReader, History
-from quire.http.live.types import (
+from quire.http.live.state import (
     AbortedRequest,
     BlockStory,
     DecisionList,
+    EngineReader,
     EngineState,
+    History,
     MomentList,
     RequestStory,
 )
 from quire.http.live.watching import BlockWatch, Queries
+from quire.http.openapi import gives
 from quire.http.service import Service
 
 _ABORTED = "an operator of this server has ended the request"

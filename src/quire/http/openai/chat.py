@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
 from quire.http.answers.logprobs import ChatLogprobs, chat_logprobs
 from quire.http.answers.rendering import encode
-from quire.http.answers.reply import answer
 from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin
-from quire.http.guards.clients import Caller
 from quire.http.handover import remote_prefill
 from quire.http.openai.answers import (
     AnswerMessage,
@@ -20,9 +19,11 @@ from quire.http.openai.answers import (
     MessageCall,
     MessageCallFunction,
     MessageDelta,
+    answer,
 )
 from quire.http.openai.requests import ChatRequest
-from quire.http.service import Service
+from quire.http.openapi import gives, takes
+from quire.http.service import Caller, Service
 from quire.text.dialect import (
     CallArguments,
     CallBegun,
@@ -35,9 +36,19 @@ from quire.text.dialect import (
 )
 
 
-async def create_chat_completion(
-    service: Service, caller: Caller, request: ChatRequest
-) -> Response:
+def add_chats(app: FastAPI, service: Service) -> None:
+    @app.post(
+        "/v1/chat/completions",
+        openapi_extra=takes(ChatRequest),
+        responses=gives(ChatCompletion, ChatCompletionChunk),
+    )
+    async def chat_completions(http: Request) -> Response:
+        """Answer a conversation."""
+        request = await service.bodies.parse(http, ChatRequest)
+        return await _converse(service, service.caller(http), request)
+
+
+async def _converse(service: Service, caller: Caller, request: ChatRequest) -> Response:
     """Answer a conversation, put into one prompt by the model's chat template."""
     model = service.check_model(request.model)
     service.check_chat_template(request.chat_template)

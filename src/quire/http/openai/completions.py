@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
@@ -16,28 +17,36 @@ from quire.http.answers.logprobs import (
     prompt_logprobs,
 )
 from quire.http.answers.rendering import encode
-from quire.http.answers.reply import answer
 from quire.http.errors import in_callers_words
-from quire.http.guards.clients import Caller
-from quire.http.guards.limits import check_answer
 from quire.http.handover import remote_prefill
 from quire.http.openai.answers import (
     Completion,
     CompletionChoice,
     CompletionChunk,
     CompletionChunkChoice,
+    answer,
 )
 from quire.http.openai.requests import CompletionRequest, TurnRequest
-from quire.http.service import Progress, Service
+from quire.http.openapi import gives, takes
+from quire.http.service import Caller, Progress, Service, check_answer
+from quire.text.encoder import PromptForm
 from quire.text.places import Echo, echo_of, text_left
-from quire.text.prompt_form import PromptForm
 from quire.text.tokenizer import Tokenizer
 
 
-async def create_completion(
-    service: Service, caller: Caller, request: CompletionRequest
-) -> Response:
-    """Complete one or several prompts, given as texts or as token ids."""
+def add_completions(app: FastAPI, service: Service) -> None:
+    @app.post(
+        "/v1/completions",
+        openapi_extra=takes(CompletionRequest),
+        responses=gives(Completion, CompletionChunk),
+    )
+    async def completions(http: Request) -> Response:
+        """Complete one or several prompts, given as texts or as token ids."""
+        request = await service.bodies.parse(http, CompletionRequest)
+        return await _complete(service, service.caller(http), request)
+
+
+async def _complete(service: Service, caller: Caller, request: CompletionRequest) -> Response:
     model, prompts = service.check_model(request.model), request.prompts()
     inputs = service.input_processor
     params = request.sampling_params(inputs.sampling_defaults)

@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.core.errors import RequestError, shown
 from quire.text.dialect.grammar import GrammarRules, Schema, Spell, beyond, literal, members
-from quire.text.dialect.plain_text import text_terminal, values
+from quire.text.dialect.schemas import text_terminal, values
 
 _SCALARS = ("integer", "number", "boolean", "null")
 _TYPES = ("object", "array", "string", *_SCALARS)
