@@ -27,10 +27,8 @@ _KNOWN = {  # what an answer tells, and so what a proxy hands on
 }
 
 
-def remote_prefill(service: Service, given: Mapping[str, Any] | None) -> dict[str, Any]:
+def remote_prefill(service: Service, given: Mapping[str, Any]) -> dict[str, Any]:
     """What a prompt says of where its blocks are; RequestError where they cannot be handed over."""
-    if given is None:
-        return {}
     _check(given)
     if not (_asks(given, "do_remote_decode") or _asks(given, "do_remote_prefill")):
         return {}
@@ -49,12 +47,10 @@ def remote_prefill(service: Service, given: Mapping[str, Any] | None) -> dict[st
     return {"remote_prefill": (host, port)}
 
 
-async def handed_over(service: Service, given: Mapping[str, Any] | None) -> dict[str, Any]:
+async def handed_over(service: Service, given: Mapping[str, Any]) -> dict[str, Any]:
     """What an answer tells a decode engine, once the blocks are where it can fetch them."""
     transfer = service.engine.engine.capabilities.transfer
-    if given is None or not isinstance(transfer, BlockServer):
-        return {}
-    if not _asks(given, "do_remote_decode"):
+    if not isinstance(transfer, BlockServer) or not _asks(given, "do_remote_decode"):
         return {}
     others = service.engine.engine.capabilities.others
     await service.in_engine(service.engine.engine.put_away)

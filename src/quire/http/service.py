@@ -79,14 +79,14 @@ class Caller(NamedTuple):
 
     def options(
         self,
-        model: Mapping[str, object],
+        model: ModelChoice,
         user: str | None = None,
         cache_salt: str | None = None,
         priority: int | None = None,
     ) -> dict[str, Any]:
         """What a prompt says beside its text: its model, whose it is, and how soon it is due."""
         given = {
-            **model,
+            "adapter": model.adapter,
             "cache_salt": self.cache_salt(cache_salt) or None,
             "priority": priority,
             "client": self.client(user) or None,
@@ -123,45 +123,6 @@ _CHARACTER, _SPECIAL = 4, 16  # most tokens of a character, and around a text
 MOST_LOGPROBS = 2**22  # a quarter of a kilobyte each, in memory and again in the answer
 
 
-def check_answer(
-    num_prompts: int,
-    params: SamplingParams,
-    input_processor: InputProcessor,
-    max_logprobs: int | None = None,
-    prompts: Sequence[str | Sequence[int]] | None = None,
-) -> None:
-    """RequestError if the answer could become larger than a server should have to hold.
-
-    max_logprobs: the operator's own bound for each token.
-    prompts: where they are at hand; else each may be as long as the model takes.
-    """
-    for name in ("logprobs", "prompt_logprobs"):
-        if max_logprobs is not None and (getattr(params, name) or 0) > max_logprobs:
-            raise RequestError(f"{name} must be at most {max_logprobs} (--max-logprobs)", name)
-    if num_prompts * params.width > MOST_CHOICES:
-        raise RequestError(
-            f"the number of prompts times n (or best_of, or beam_width) must be at most "
-            f"{MOST_CHOICES:,}, got {num_prompts:,} times {params.width}",
-            "n",
-        )
-    each = input_processor.most_tokens(params)
-    counts = {
-        "logprobs": (num_prompts * params.width * each, params.sample_logprobs),
-        "prompt_logprobs": (
-            _most_tokens(num_prompts, input_processor.max_model_len or each, prompts),
-            params.prompt_logprobs,
-        ),
-    }
-    for name, (tokens, likeliest) in counts.items():
-        if likeliest is not None and tokens * (likeliest + 1) > MOST_LOGPROBS:
-            raise RequestError(
-                f"an answer may hold at most {MOST_LOGPROBS:,} {name}; {shown(tokens)} tokens with "
-                f"{likeliest + 1} each would be more: ask for fewer, or for fewer or shorter "
-                "outputs",
-                name,
-            )
-
-
 def _most_tokens(count: int, longest: int, prompts: Sequence[str | Sequence[int]] | None) -> int:
     """Of ``count`` prompts; a character may be as many tokens as it has bytes."""
     if prompts is None:
@@ -196,11 +157,6 @@ class ModelChoice(NamedTuple):
     name: str
     adapter: str | None = None
 
-    @property
-    def options(self) -> Mapping[str, str]:
-        """What prompts say of it."""
-        return {} if self.adapter is None else {"adapter": self.adapter}
-
 
 @dataclass(frozen=True)
 class Service:
@@ -228,7 +184,7 @@ class Service:
         return self.config.sse_keep_alive_interval
 
     def caller(self, http: HTTPConnection) -> Caller:
-        return Caller.of(http.scope, salt_by_key=self.config.salts_by_key)
+        return Caller.of(http.scope, salt_by_key=bool(self.config.cache_salt_by_key))
 
     @property
     def adapters(self) -> Adapters | None:
@@ -274,6 +230,44 @@ class Service:
                 "chat_template needs a server that is started with --trust-request-chat-template",
                 "chat_template",
             )
+
+    def check_answer(
+        self,
+        params: SamplingParams,
+        num_prompts: int = 1,
+        prompts: Sequence[str | Sequence[int]] | None = None,
+    ) -> None:
+        """RequestError if the answer could become larger than a server should have to hold.
+
+        prompts: where they are at hand; else each may be as long as the model takes.
+        """
+        most, width = self.config.max_logprobs, num_prompts * params.width
+        for name in ("logprobs", "prompt_logprobs"):
+            if most is not None and (getattr(params, name) or 0) > most:
+                raise RequestError(f"{name} must be at most {most} (--max-logprobs)", name)
+        if width > MOST_CHOICES:
+            raise RequestError(
+                f"the number of prompts times n (or best_of, or beam_width) must be at most "
+                f"{MOST_CHOICES:,}, got {num_prompts:,} times {params.width}",
+                "n",
+            )
+        each = self.input_processor.most_tokens(params)
+        longest = self.input_processor.max_model_len or each
+        counts = {
+            "logprobs": (width * each, params.sample_logprobs),
+            "prompt_logprobs": (
+                _most_tokens(num_prompts, longest, prompts),
+                params.prompt_logprobs,
+            ),
+        }
+        for name, (tokens, likeliest) in counts.items():
+            if likeliest is not None and tokens * (likeliest + 1) > MOST_LOGPROBS:
+                raise RequestError(
+                    f"an answer may hold at most {MOST_LOGPROBS:,} {name}; {shown(tokens)} tokens "
+                    f"with {likeliest + 1} each would be more: ask for fewer, or for fewer or "
+                    "shorter outputs",
+                    name,
+                )
 
     def new_id(self) -> str:
         """A name for what is kept here."""

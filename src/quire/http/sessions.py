@@ -16,7 +16,7 @@ from quire.http.openai.answers import Completion, CompletionChunk, answer
 from quire.http.openai.completions import CompletionWording
 from quire.http.openai.requests import TurnRequest
 from quire.http.openapi import gives, takes
-from quire.http.service import Caller, Service, check_answer
+from quire.http.service import Caller, Service
 
 
 class OpenRequest(Strict):
@@ -202,7 +202,7 @@ async def _generate(
 ) -> Response:
     model = service.check_model_of(service.sessions.get(session_id), request.model)
     params = request.sampling_params(service.input_processor.sampling_defaults)
-    check_answer(1, params, service.input_processor, service.config.max_logprobs)
+    service.check_answer(params)
     return await answer(
         service,
         caller,

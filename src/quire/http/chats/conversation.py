@@ -20,7 +20,7 @@ from quire.core.protocol import Origin, SamplingParams
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
 from quire.http.chats.speech import AUTO, Tool, ToolChoice, check_tools, guided
 from quire.http.errors import BrokenCallError, in_callers_words
-from quire.http.service import Progress, Service, check_answer
+from quire.http.service import Progress, Service
 from quire.text.begun import Begun
 from quire.text.chat_template import Message
 from quire.text.dialect import (
@@ -205,7 +205,7 @@ class PreparedChat:
 async def begin(service: Service, turn: ConversationTurn) -> PreparedChat:
     """Check a turn and render its prompt. RequestError where it cannot be served."""
     with in_callers_words(turn.field_names):
-        check_answer(1, turn.params, service.input_processor, service.config.max_logprobs)
+        service.check_answer(turn.params)
         check_tools(turn.tools, turn.choice)
         _check_dialect(service, turn)
         variables = _variables(service, turn)

@@ -312,6 +312,8 @@ class ServerConfig:
         for name in ("api_key_metrics", "cache_salt_by_key"):
             if getattr(self, name) and not keys:
                 raise ConfigError(f"{name} needs an api_key")
+        if self.cache_salt_by_key is None:
+            object.__setattr__(self, "cache_salt_by_key", len(keys) > 1)
 
     def _check_connections(self) -> None:
         most = most_connections()
@@ -361,13 +363,6 @@ class ServerConfig:
     def is_for_this_machine(self) -> bool:
         """Whether it needs no key, and listens where only this machine reaches it."""
         return not self.api_key and is_loopback(self.host)
-
-    @property
-    def salts_by_key(self) -> bool:
-        """``cache_salt_by_key``, or its default."""
-        if self.cache_salt_by_key is None:
-            return len(self.api_key) > 1
-        return self.cache_salt_by_key
 
 
 def is_loopback(host: str) -> bool:

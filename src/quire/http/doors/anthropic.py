@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
@@ -366,7 +365,7 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
         model = service.check_model(request.model)
         with in_their_words(FIELD_NAMES):
             params = sampling_params(request, service.input_processor.sampling_defaults)
-            asked = turn(request, params, service.caller(http).options(model.options))
+            asked = turn(request, params, service.caller(http).options(model))
             conversation = await begin(service, asked)
         writer = MessageWriter(conversation, model.name)
         if request.stream:
@@ -393,49 +392,40 @@ class MessageWriter:
 
     def __init__(self, conversation: PreparedChat, model: str) -> None:
         self._conversation = conversation
-        self._stream = TurnStream(conversation, _new_call_id, FIELD_NAMES)
-        self._state = self._stream.state
+        self._turn = TurnStream(conversation, "msg-", _new_call_id, FIELD_NAMES)
         self._id = f"msg_{uuid.uuid4().hex}"
         self._model = model
 
     async def whole(self) -> MessageAnswer:
-        await self._stream.all("msg-")
-        content = [_content(block) for block in self._state.blocks]
+        await self._turn.all()
+        content = [_content(block) for block in self._turn.blocks]
         return self._message(content, self._usage(), **self._stop())
 
-    async def events(self) -> Events:
-        async with aclosing(self._stream.changes("msg-")) as steps:
-            opening: list[MessageEvent] = [self._start(), MessageEvent("ping")]
-            async for step in steps:
-                events = [event for _, changes in step for change in changes
-                          for event in _events(change)]  # fmt: skip
-                if self._state.output is not None:
-                    events += [
-                        MessageEvent("message_delta", delta=self._stop(), usage=self._usage()),
-                        MessageEvent("message_stop"),
-                    ]
-                if opening or events:
-                    yield [*opening, *events]
-                    opening = []
+    def events(self) -> Events:
+        usage = MessageUsage(self._conversation.num_prompt_tokens)
+        start = MessageEvent("message_start", self._message([], usage))
+        return self._turn.events(
+            lambda _, changes: [event for change in changes for event in _events(change)],
+            self._ending,
+            [start, MessageEvent("ping")],
+        )
+
+    def _ending(self) -> list[MessageEvent]:
+        delta = MessageEvent("message_delta", delta=self._stop(), usage=self._usage())
+        return [delta, MessageEvent("message_stop")]
 
     def _message(self, content: list[Json], usage: MessageUsage, **stop: Any) -> MessageAnswer:
         return MessageAnswer(id=self._id, model=self._model, content=content, usage=usage, **stop)
 
-    def _start(self) -> MessageEvent:
-        usage = MessageUsage(self._conversation.num_prompt_tokens)
-        return MessageEvent("message_start", self._message([], usage))
-
     def _stop(self) -> Json:
-        assert self._state.output is not None
-        (output,) = self._state.output.outputs
-        if self._state.reason == "stop" and isinstance(output.stop_reason, str):
+        (output,) = self._turn.result.outputs
+        if self._turn.reason == "stop" and isinstance(output.stop_reason, str):
             return {"stop_reason": "stop_sequence", "stop_sequence": output.stop_reason}
-        reason = _STOP_REASONS.get(self._state.reason or "stop", "end_turn")
+        reason = _STOP_REASONS.get(self._turn.reason or "stop", "end_turn")
         return {"stop_reason": reason, "stop_sequence": None}
 
     def _usage(self) -> MessageUsage:
-        assert self._state.output is not None
-        usage = self._conversation.usage(self._state.output)
+        usage = self._conversation.usage(self._turn.result)
         cached, reasoning = usage.cached or 0, usage.reasoning
         details = UNSET if reasoning is None else {"thinking_tokens": reasoning}
         return MessageUsage(usage.prompt - cached, 0, cached, usage.completion, details)

@@ -27,7 +27,7 @@ from quire.http.doors.turn_stream import in_their_words, outputs, pieces
 from quire.http.errors import LlamaCppErrorAnswer
 from quire.http.openai.requests import JsonObject
 from quire.http.openapi import gives, takes
-from quire.http.service import Service, check_answer
+from quire.http.service import Service
 
 _ANY_SEED = (-1, 2**32 - 1)
 _OURS = {  # the names in SamplingParams
@@ -283,7 +283,7 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
         names = {**_NAMES, "structured_outputs": request.structure_field}
         with in_their_words(names):
             params = _params(service, request)
-        own = service.caller(http).options(model.options)
+        own = service.caller(http).options(model)
         prompts = [{**as_dict(prompt), **own} for prompt in request.prompts]
         name, whole = f"completion-{uuid.uuid4().hex}", not request.stream
         run = service.run(name, prompts, params, {}, whole=whole)
@@ -347,8 +347,7 @@ def _params(service: Service, request: LlamaCppRequest) -> SamplingParams:
         logprobs=request.n_probs or None,
         structured_outputs=request.structure,
     )
-    most = service.config.max_logprobs
-    check_answer(len(request.prompts), params, service.input_processor, most)
+    service.check_answer(params, len(request.prompts))
     return params
 
 

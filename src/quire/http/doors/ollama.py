@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
@@ -43,7 +42,7 @@ from quire.http.doors.turn_stream import (
 from quire.http.errors import OllamaErrorAnswer
 from quire.http.openai.requests import Function, JsonObject
 from quire.http.openapi import gives, takes
-from quire.http.service import Caller, ModelChoice, Service, check_answer
+from quire.http.service import Caller, ModelChoice, Service
 from quire.text.chat_template import Message
 
 _MOST_MESSAGES, _MOST_CALLS = 4096, 256
@@ -188,7 +187,6 @@ class OllamaChatRequest(OllamaRequest):
 
 
 _NANOSECONDS = 10**9
-_ID = "ollama-"
 
 
 class OllamaCallFunction(Answer):
@@ -271,28 +269,22 @@ Line = GeneratedAnswer | OllamaChatAnswer
 class OllamaWriter:
     """line: what a line of the answer is."""
 
-    def __init__(self, stream: TurnStream, request: OllamaRequest, line: type[Line]) -> None:
-        self._stream = stream
-        self._state = stream.state
+    def __init__(self, turn: TurnStream, request: OllamaRequest, line: type[Line]) -> None:
+        self._turn = turn
         self._request = request
         self._line = line
 
-    async def lines(self) -> Events:
-        async with aclosing(self._stream.changes(_ID)) as steps:
-            async for step in steps:
-                lines = [line for delta, changes in step for line in self._pieces(delta, changes)]
-                if self._state.output is not None:
-                    lines.append(self._line.of(self._request.model, **self._ending()))
-                if lines:
-                    yield lines
+    def lines(self) -> Events:
+        return self._turn.events(
+            self._pieces, lambda: [self._line.of(self._request.model, **self._ending())]
+        )
 
     async def whole(self) -> Line:
-        state = await self._stream.all(_ID)
-        assert state.output is not None
-        (output,) = state.output.outputs
-        said: Json = {"content": "".join(map(_content, state.blocks))}
-        thinking = "".join(one.text for one in state.blocks if one.kind is Kind.REASONING)
-        calls = [OllamaMessageCall.of(block) for block in state.blocks if _is_call(block)]
+        await self._turn.all()
+        (output,), blocks = self._turn.result.outputs, self._turn.blocks
+        said: Json = {"content": "".join(map(_content, blocks))}
+        thinking = "".join(one.text for one in blocks if one.kind is Kind.REASONING)
+        calls = [OllamaMessageCall.of(block) for block in blocks if _is_call(block)]
         said |= {"thinking": thinking} if thinking else {}
         said |= {"tool_calls": calls} if calls else {}
         logprobs = self._logprobs(output)
@@ -327,9 +319,7 @@ class OllamaWriter:
 
     def _ending(self) -> Json:
         """What the last line says: why it is the last, and what the request has used."""
-        assert self._state.output is not None
-        (output,) = self._state.output.outputs
-        story = self._state.output.metrics
+        (output,), story = self._turn.result.outputs, self._turn.result.metrics
         first = story.e2e_latency if story.ttft is None else story.ttft
         return {
             "done": True,
@@ -409,7 +399,7 @@ def add_ollama(app: FastAPI, service: Service) -> None:
                 tools=[tool.as_tool() for tool in request.tools],
                 variables=request.variables,
                 rendering=going_on(messages),
-                options=service.caller(http).options(model.options),
+                options=service.caller(http).options(model),
             )
             speaker = await begin(service, turn)
         return await _answer(service, request, speaker, OllamaChatAnswer)
@@ -422,7 +412,7 @@ async def _speaker(
     request: GenerateRequest,
     params: SamplingParams,
 ) -> Speaker:
-    own = caller.options(model.options)
+    own = caller.options(model)
     templated = service.input_processor.tokenizer.chat_template or request.system
     if request.raw or not templated:
         return RawText(service, {"prompt": request.prompt, **own}, params)
@@ -438,8 +428,8 @@ async def _speaker(
 async def _answer(
     service: Service, request: OllamaRequest, speaker: Speaker, line: type[Line]
 ) -> Response:
-    stream = TurnStream(speaker, lambda: f"call_{uuid.uuid4().hex[:24]}", _NAMES)
-    writer = OllamaWriter(stream, request, line)
+    turn = TurnStream(speaker, "ollama-", lambda: f"call_{uuid.uuid4().hex[:24]}", _NAMES)
+    writer = OllamaWriter(turn, request, line)
     if request.stream:
         return EventStream(writer.lines(), LINES, OllamaErrorAnswer.of, service.silence)
     whole = await writer.whole()
@@ -460,7 +450,7 @@ def _params(service: Service, request: OllamaRequest) -> SamplingParams:
         logprobs=request.top_logprobs if request.logprobs else None,
         structured_outputs=structure,
     )
-    check_answer(1, params, input_processor, service.config.max_logprobs)
+    service.check_answer(params)
     return params
 
 

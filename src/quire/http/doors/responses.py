@@ -239,7 +239,7 @@ async def _begin(
 ) -> PreparedChat:
     history = await _history(service, store, caller.key, request.previous_response_id)
     with in_their_words(FIELD_NAMES):
-        options = caller.options(model.options, request.user)
+        options = caller.options(model, request.user)
         defaults = service.input_processor.sampling_defaults
         return await begin(service, turn(request, [*history, *items], defaults, options))
 

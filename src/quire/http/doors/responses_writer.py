@@ -116,10 +116,10 @@ class ResponseWriter:
         keep: Callable[[ResponseAnswer], None],
     ) -> None:
         self._conversation = conversation
-        self._stream = TurnStream(
-            conversation, conversation.call_id, FIELD_NAMES, singly=request.wants_logprobs
-        )  # tokens of reasoning and of calls have no place for theirs
-        self._state = self._stream.state
+        # Tokens of reasoning and of calls have nowhere to put theirs.
+        singly = request.wants_logprobs
+        new_call_id = conversation.call_id
+        self._turn = TurnStream(conversation, "resp-", new_call_id, FIELD_NAMES, singly=singly)
         self._request = request
         self._offered = request.offered
         self._model = model
@@ -138,34 +138,25 @@ class ResponseWriter:
         assert isinstance(last, ResponseEvent) and isinstance(last.response, ResponseAnswer)
         return last.response
 
-    async def events(self, *, whole: bool = False) -> Events:
+    def events(self, *, whole: bool = False) -> Events:
         response = self._response("in_progress", [])
         opening = [
             self._event("response.created", response=response),
             self._event("response.in_progress", response=response),
         ]
-        async with aclosing(self._stream.changes("resp-", whole=whole)) as steps:
-            async for step in steps:
-                events = [*opening]
-                opening = []
-                for delta, changes in step:
-                    events += self._events(delta, changes)
-                if self._state.output is not None:
-                    events.append(self._ending())
-                if events:
-                    yield events
+        return self._turn.events(self._events, self._ending, opening, whole=whole)
 
     def error(self, problem: Problem) -> ResponseEvent:
         """An error after the beginning, as an event."""
         code = problem.code or problem.type
         return self._event("error", code=code, message=problem.message, param=problem.param)
 
-    def _ending(self) -> ResponseEvent:
-        cut = self._state.reason == "length"
+    def _ending(self) -> list[ResponseEvent]:
+        cut = self._turn.reason == "length"
         status = "incomplete" if cut else "completed"
-        response = self._response(status, [self._item(block) for block in self._state.blocks])
+        response = self._response(status, [self._item(block) for block in self._turn.blocks])
         self._keep(response)
-        return self._event(f"response.{status}", response=response)
+        return [self._event(f"response.{status}", response=response)]
 
     def _event(self, kind: str, **fields: Any) -> ResponseEvent:
         self._number += 1
@@ -251,7 +242,7 @@ class ResponseWriter:
         return f"{'ctc_' if custom else _PREFIXES[block.kind]}{self._id}{block.index:x}"
 
     def _item(self, block: Block, *, begun: bool = False) -> Json:
-        cut = self._state.reason == "length" and block is self._state.blocks[-1]
+        cut = self._turn.reason == "length" and block is self._turn.blocks[-1]
         if block.kind is Kind.CALL:
             cut = block.cut is not None
         status = "in_progress" if begun else "incomplete" if cut else "completed"
@@ -296,9 +287,9 @@ class ResponseWriter:
         )
 
     def _usage(self) -> ResponseUsage | UnsetType:
-        if self._state.output is None:
+        if self._turn.output is None:
             return UNSET
-        usage = self._conversation.usage(self._state.output)
+        usage = self._conversation.usage(self._turn.output)
         return ResponseUsage(
             usage.prompt,
             {"cached_tokens": usage.cached or 0, "cache_write_tokens": 0},

@@ -297,7 +297,7 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
             service,
             request.texts(),
             request.params,
-            request.options(caller, asked.options),
+            request.options(caller, asked),
             {"prompt": "input", "client": "user"},
             request.form(service.input_processor.max_model_len),
         )
@@ -359,7 +359,7 @@ async def _scores(
     field: str,
 ) -> tuple[list[RequestOutput], list[float]]:
     names, processor = {"prompt": field, "client": "user"}, service.input_processor
-    own, form = request.options(caller, asked.options), request.cut(processor.max_model_len)
+    own, form = request.options(caller, asked), request.cut(processor.max_model_len)
     scoring = Scoring(processor.pooler, first, second, form.most)
     if scoring.cuts:
         if request.truncation_side == "left":
@@ -456,7 +456,7 @@ def _add_others(app: FastAPI, service: Service) -> None:
         asked = service.check_model(request.model)
         field = "content" if request.input is None else "input"
         params = PoolingParams(normalize=request.embd_normalize == 2)
-        own = service.caller(http).options(asked.options)
+        own = service.caller(http).options(asked)
         with in_their_words({"prompt": field}):
             finished = await vectors(service, request.texts(), params, own, {"prompt": field})
         told = (LlamaCppEmbedding(i, [numbers(one)]) for i, one in enumerate(finished))
@@ -476,7 +476,7 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
         longest = service.input_processor.max_model_len if request.truncate else None
         form = PromptForm() if longest is None else cut_to(longest)
         params = PoolingParams(normalize=True, dimensions=request.dimensions)
-        own = service.caller(http).options(asked.options)
+        own = service.caller(http).options(asked)
         texts = texts_of("input", request.input) if request.input else []  # none: it is to load
         with in_their_words({"prompt": "input"}):
             finished = await vectors(service, texts, params, own, {}, form) if texts else []
@@ -498,6 +498,6 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
         request.options.check_context(service.input_processor.max_model_len)
         if not request.prompt:
             return respond(OllamaEmbedding([]))
-        own = service.caller(http).options(asked.options)
+        own = service.caller(http).options(asked)
         (done,) = await vectors(service, [request.prompt], PoolingParams(), own, {})
         return respond(OllamaEmbedding(numbers(done)))

@@ -157,7 +157,7 @@ class Names:
 
     def __init__(self, config: ServerConfig) -> None:
         self._any = "*" in config.allowed_hosts
-        self._listed = {config.host.lower(), *map(str.lower, config.allowed_hosts)}
+        self._listed = {"localhost", config.host.lower(), *map(str.lower, config.allowed_hosts)}
 
     def __contains__(self, name: str) -> bool:
         name = name.lower().rstrip(".")

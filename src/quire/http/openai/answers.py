@@ -269,7 +269,9 @@ async def answer(
         async for deltas in progress:
             outputs.update({number: delta.final for number, delta in deltas if delta.final})
 
-    handed = await handed_over(service, request.kv_transfer_params)
+    handed: Json = {}
+    if request.kv_transfer_params:
+        handed = await handed_over(service, request.kv_transfer_params)
 
     def build() -> Answer:
         first = outputs[0]

@@ -52,7 +52,9 @@ async def _converse(service: Service, caller: Caller, request: ChatRequest) -> R
     """Answer a conversation, put into one prompt by the model's chat template."""
     model = service.check_model(request.model)
     service.check_chat_template(request.chat_template)
-    told = {**model.options, **remote_prefill(service, request.kv_transfer_params)}
+    options = request.options(caller, model)
+    if request.kv_transfer_params:
+        options |= remote_prefill(service, request.kv_transfer_params)
     turn = ConversationTurn(
         [message.for_template() for message in request.messages],
         request.sampling_params(service.input_processor.sampling_defaults),
@@ -64,7 +66,7 @@ async def _converse(service: Service, caller: Caller, request: ChatRequest) -> R
         variables=request.chat_template_kwargs or {},
         rendering=request.rendering,
         form=request.prompt_form(service.input_processor.max_model_len),
-        options=request.options(caller, told),
+        options=options,
         field_names=request.field_names,
     )
     conversation = await begin(service, turn)

@@ -28,7 +28,7 @@ from quire.http.openai.answers import (
 )
 from quire.http.openai.requests import CompletionRequest, TurnRequest
 from quire.http.openapi import gives, takes
-from quire.http.service import Caller, Progress, Service, check_answer
+from quire.http.service import Caller, Progress, Service
 from quire.text.encoder import PromptForm
 from quire.text.places import Echo, echo_of, text_left
 from quire.text.tokenizer import Tokenizer
@@ -50,7 +50,7 @@ async def _complete(service: Service, caller: Caller, request: CompletionRequest
     model, prompts = service.check_model(request.model), request.prompts()
     inputs = service.input_processor
     params = request.sampling_params(inputs.sampling_defaults)
-    check_answer(len(prompts), params, inputs, service.config.max_logprobs, prompts)
+    service.check_answer(params, len(prompts), prompts)
     form = request.prompt_form(inputs.max_model_len, request.suffix or None)
     # Else the engine's threads encode them, as one prepared request each.
     if form != PromptForm() or request.return_token_ids or request.continuous_usage:
@@ -58,8 +58,9 @@ async def _complete(service: Service, caller: Caller, request: CompletionRequest
             ids = [await service.engine.text_prompt(prompt, form) for prompt in prompts]
     else:
         ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
-    told = {**model.options, **remote_prefill(service, request.kv_transfer_params)}
-    options = request.options(caller, told)
+    options = request.options(caller, model)
+    if request.kv_transfer_params:
+        options |= remote_prefill(service, request.kv_transfer_params)
     asked = [
         {**as_dict(found or prompt), **options} for found, prompt in zip(ids, prompts, strict=True)
     ]

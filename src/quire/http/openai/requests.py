@@ -33,7 +33,7 @@ from quire.http.body_fields import (
 )
 from quire.http.chats.speech import MOST_TOOLS, Tool, ToolChoice
 from quire.http.errors import in_callers_words
-from quire.http.service import Caller
+from quire.http.service import Caller, ModelChoice
 from quire.text.chat_template import Message
 from quire.text.encoder import PromptForm
 
@@ -224,8 +224,8 @@ class CommonFields(Strict):
         None, "under the priority and fair policies, the lower, the sooner"
     )
 
-    def options(self, caller: Caller, model: Mapping[str, object]) -> dict[str, Any]:
-        """What its prompts say beside their texts; ``model``: what they say of it."""
+    def options(self, caller: Caller, model: ModelChoice) -> dict[str, Any]:
+        """What its prompts say beside their texts."""
         return caller.options(model, self.user, self.cache_salt, self.priority)
 
 
