@@ -280,15 +280,15 @@ MUTANTS = (
     Mutant(
         "that max_tokens was cut is not told",
         f"{_HTTP}/openai/answers.py",
-        "if known + asked > longest:",
+        "if known + wanted > longest:",
         "if False:",
         f"{_OF_HTTP}/test_fields.py::test_max_tokens_above_what_is_left_are_cut_and_the_answer_says_so",
     ),
     Mutant(
         "no room is left for an output where a prompt is cut",
         f"{_HTTP}/body_fields.py",
-        "max(1, max_model_len - output) if asked == -1",
-        "max_model_len if asked == -1",
+        "max(1, max_model_len - output) if given == -1",
+        "max_model_len if given == -1",
         f"{_OF_HTTP}/test_fields.py::test_a_prompt_is_cut",
     ),
     Mutant(

@@ -214,20 +214,20 @@ def biases(given: dict[str, Any]) -> dict[int, float]:
     return {int(key): bias for key, bias in given.items()}
 
 
-def most_tokens(asked: int | None, max_model_len: int | None, output: int = 0) -> int | None:
+def most_tokens(given: int | None, max_model_len: int | None, output: int = 0) -> int | None:
     """The number of tokens that are kept; None: all.
 
     output: tokens for which -1 leaves room.
     """
-    if asked == 0:
+    if given == 0:
         raise RequestError(f"{_TRUNCATED} must be at least 1, or -1 for as many as fit", _TRUNCATED)
-    if asked is None or max_model_len is None:
-        return None if asked == -1 else asked
-    if asked > max_model_len:
+    if given is None or max_model_len is None:
+        return None if given == -1 else given
+    if given > max_model_len:
         raise RequestError(
-            f"{_TRUNCATED} must be at most max_model_len, {max_model_len}, got {asked}", _TRUNCATED
+            f"{_TRUNCATED} must be at most max_model_len, {max_model_len}, got {given}", _TRUNCATED
         )
-    return max(1, max_model_len - output) if asked == -1 else asked
+    return max(1, max_model_len - output) if given == -1 else given
 
 
 # How JSON has the types that SamplingParams are annotated with.
@@ -253,8 +253,8 @@ def _body_fields() -> Iterator[tuple[str, Any]]:
             # Not bounds of pydantic's own: SamplingParams checks, with one message for all doors.
             schema = dict(parameter.metadata["allowed"].schema)
             schema.pop("enum", None)  # the type says it
-            told = Field(default=None, description=description(parameter))
-            yield parameter.name, (Annotated[kind, Field(json_schema_extra=schema)] | None, told)
+            field = Field(default=None, description=description(parameter))
+            yield parameter.name, (Annotated[kind, Field(json_schema_extra=schema)] | None, field)
 
 
 if TYPE_CHECKING:
@@ -336,12 +336,12 @@ class StructuredFields(SamplingFields):
             raise RequestError(f"{' and '.join(given)} ask for different texts: give one", given[1])
         return given[0] if given else "structured_outputs"
 
-    def asked_structure(self) -> StructuredOutputs | None:
+    def wanted_structure(self) -> StructuredOutputs | None:
         """What the text must be like."""
         match self.structure_field:
             case "structured_outputs":
-                asked: StructuredOutputs | None = self.structured_outputs
-                return asked
+                given: StructuredOutputs | None = self.structured_outputs
+                return given
             case "response_format":
                 assert self.response_format is not None
                 return self.response_format.structured_outputs()

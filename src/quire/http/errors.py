@@ -146,9 +146,9 @@ class LlamaCppErrorAnswer(ShapedError):
             kind = _LLAMA_CPP_S_TYPES.get(status, CLIENT if status < 500 else SERVER)
             return cls(LlamaCppErrorBody(status, message, kind))
         tokens, _, length = problem.context
-        told = f"request ({tokens} tokens) exceeds the available context size ({length} tokens)"
+        text = f"request ({tokens} tokens) exceeds the available context size ({length} tokens)"
         kind = "exceed_context_size_error"
-        return cls(LlamaCppErrorBody(status, f"{told}; {message}", kind, tokens, length))
+        return cls(LlamaCppErrorBody(status, f"{text}; {message}", kind, tokens, length))
 
 
 _BY_PATH: Mapping[str, type[ShapedError]] = {
@@ -278,9 +278,9 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def unfit(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        told = error.errors()[0]
-        name = str(told["loc"][-1])
-        return await handle(request, RequestError(f"{name}: {told['msg']}", name))
+        complaint = error.errors()[0]
+        name = str(complaint["loc"][-1])
+        return await handle(request, RequestError(f"{name}: {complaint['msg']}", name))
 
     app.add_exception_handler(RequestValidationError, unfit)  # of parameters in the URL
     for kind in (QuireError, HTTPException):

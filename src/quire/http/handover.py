@@ -54,7 +54,7 @@ async def handed_over(service: Service, given: Mapping[str, Any]) -> dict[str, A
         return {}
     others = service.engine.engine.capabilities.others
     await service.in_engine(service.engine.engine.put_away)
-    told = {
+    answer = {
         "do_remote_prefill": True,
         "do_remote_decode": False,
         "remote_engine_id": f"{transfer.host}:{transfer.port}",
@@ -63,7 +63,7 @@ async def handed_over(service: Service, given: Mapping[str, Any]) -> dict[str, A
         "remote_port": transfer.port,
         "tp_size": 1 if others is None else others.size,
     }
-    return {_FIELD: told}
+    return {_FIELD: answer}
 
 
 def _check(given: Mapping[str, Any]) -> None:

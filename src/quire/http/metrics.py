@@ -104,7 +104,7 @@ class ForgettingHistogram:
         is_there: Callable[[str], bool],
     ) -> None:
         self._name, self._text, self._labels, self._bounds = name, text, labels, bounds
-        self._place, self._is_there = [*labels].index(label), is_there
+        self._index, self._is_there = [*labels].index(label), is_there
         self._all: dict[tuple[str, ...], _Counts] = {}
         self._lock = threading.Lock()
         registry.register(self)
@@ -131,9 +131,9 @@ class ForgettingHistogram:
 
     def _known(self, labels: tuple[str, ...]) -> tuple[str, ...]:
         """The labels under which these are counted now."""
-        place = self._place
-        there = labels[place] == OTHERS or self._is_there(labels[place])
-        return labels if there else (*labels[:place], OTHERS, *labels[place + 1 :])
+        index = self._index
+        there = labels[index] == OTHERS or self._is_there(labels[index])
+        return labels if there else (*labels[:index], OTHERS, *labels[index + 1 :])
 
     def _forget(self) -> None:
         for labels in [*self._all]:
@@ -252,9 +252,9 @@ class ServerMetrics(Watcher):
 
     async def rendered(self) -> bytes:
         """``exposition``, by a thread, so that nobody's stream waits; once for all who ask."""
-        asked = time.monotonic()
+        since = time.monotonic()
         async with self._rendering:
-            if self._rendered[0] <= asked:
+            if self._rendered[0] <= since:
                 begun = time.monotonic()
                 self._rendered = begun, await asyncio.to_thread(self.exposition)
             return self._rendered[1]

@@ -95,8 +95,8 @@ def gives(
         content[framing.media_type] = {
             "schema": {"type": "string", "description": about_stream, "x-event": _Of(*chunks)}
         }
-    told: dict[int | str, dict[str, Any]] = {200: {"description": about, "content": content}}
-    return told | {status: {"description": _ERRORS[status]} for status in errors}
+    answers: dict[int | str, dict[str, Any]] = {200: {"description": about, "content": content}}
+    return answers | {status: {"description": _ERRORS[status]} for status in errors}
 
 
 def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,8 +114,8 @@ def _several(kinds: Any) -> tuple[Any, ...]:
 def _about_stream(kind: str, framing: Framing) -> str:
     if framing is LINES:
         return f"Unless `stream: false`, lines. Each is a {kind}."
-    told = f"With `stream: true`, server-sent events. The data of each are a {kind}"
-    return told + ("; the last are `[DONE]`." if framing.end else ".")
+    about = f"With `stream: true`, server-sent events. The data of each are a {kind}"
+    return about + ("; the last are `[DONE]`." if framing.end else ".")
 
 
 def describe(app: FastAPI, config: ServerConfig) -> None:
@@ -182,8 +182,8 @@ def _bodies(app: FastAPI) -> dict[str, Any]:
 
 def _given(app: FastAPI) -> list[Any]:
     """The types of their answers."""
-    told = (response for route in _api_routes(app) for response in route.responses.values())
-    contents = (content for one in told for content in one.get("content", {}).values())
+    answers = (response for route in _api_routes(app) for response in route.responses.values())
+    contents = (content for one in answers for content in one.get("content", {}).values())
     schemas = [content["schema"] for content in contents]
     schemas += [schema["x-event"] for schema in schemas if "x-event" in schema]
     return [kind for one in schemas if isinstance(one, _Of) for kind in one.kinds]
@@ -215,8 +215,8 @@ def _complete_operation(
     """Every status that occurs, in the shape in which it does."""
     responses = operation["responses"]
     responses.pop("422", None)
-    for told in responses.get("200", {}).get("content", {}).values():
-        told["schema"] = told.get("schema") or {"type": "object"}  # in another API's own shape
+    for content in responses.get("200", {}).get("content", {}).values():
+        content["schema"] = content.get("schema") or {"type": "object"}  # another API's
     statuses = [*_OF_ALL, *([401] if secured else []), *([403] if private else [])]
     if "requestBody" in operation:
         statuses += _OF_BODIES
@@ -224,9 +224,9 @@ def _complete_operation(
         statuses += _OF_PARAMETERS
     for status in statuses:
         responses.setdefault(str(status), {"description": _ERRORS[status]})
-    for status, told in responses.items():
+    for status, response in responses.items():
         if int(status) >= 400:
-            told.setdefault("content", _json(_reference(error)))
+            response.setdefault("content", _json(_reference(error)))
     operation["responses"] = dict(sorted(responses.items()))
     if not secured:
         operation["security"] = []
@@ -236,12 +236,12 @@ class AsTaken(GenerateJsonSchema):
     """pydantic's schemas, and null where ``Strict`` takes one."""
 
     def model_schema(self, schema: ModelSchema) -> dict[str, Any]:
-        told = super().model_schema(schema)
+        found = super().model_schema(schema)
         if issubclass(schema["cls"], Strict):
-            needed, fields = told.get("required", ()), told.get("properties", {})
+            needed, fields = found.get("required", ()), found.get("properties", {})
             for name in fields.keys() - set(needed):
                 fields[name] = _or_null(fields[name])
-        return told
+        return found
 
 
 def with_what_passes(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,8 +324,8 @@ def _answers(responses: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 def _type(name: str, schema: Mapping[str, Any]) -> str:
     needed = schema.get("required", ())
     rows = (
-        (field, _kind(told), _inline(_about(told)), "needed" if field in needed else _default(told))
-        for field, told in schema.get("properties", {}).items()
+        (field, _kind(one), _inline(_about(one)), "needed" if field in needed else _default(one))
+        for field, one in schema.get("properties", {}).items()
     )
     about, anchor = _text(schema.get("description", "")), escape(name)
     table = _table(("field", "type", "", "left out"), rows)

@@ -165,8 +165,8 @@ class Encoder:
             count += self.tokenizer.count(piece)
             if count > _SLACK * self.max_tokens:
                 at_least = count // _SLACK
-                told = f"more than {at_least} tokens"
-                raise self._too_long(field, told, self.max_tokens, at_least)
+                length = f"more than {at_least} tokens"
+                raise self._too_long(field, length, self.max_tokens, at_least)
 
     def _too_long(self, field: str, length: str, most: int, tokens: int) -> RequestError:
         limit = "" if self._max_model_len is None else f"with max_model_len {self._max_model_len} "

@@ -140,7 +140,7 @@ class PreparedChat:
         self._turn = turn
         self._prompt = prompt
         self._begun = begun
-        self._standing = service.speech.standing(begun)
+        self._state = service.speech.state_after(begun)
         self._tools = None
         if turn.tools and _listens(service, turn):
             self._tools = {tool.name: tool.parameters or {} for tool in turn.tools}
@@ -151,7 +151,7 @@ class PreparedChat:
             turn.tools if self._tools is not None else (),
             turn.choice,
             several=turn.parallel_calls,
-            standing=self._standing,
+            state=self._state,
         )
         self._field_names = turn.field_names
         if self.params.structured_outputs is not turn.params.structured_outputs:
@@ -186,7 +186,7 @@ class PreparedChat:
         service, metrics = self._service, request.metrics
         cached = metrics.cached_tokens if service.config.enable_prompt_tokens_details else None
         counts = [
-            service.speech.reasoning_tokens(output.token_ids, self._standing)
+            service.speech.reasoning_tokens(output.token_ids, self._state)
             for output in request.outputs
         ]
         reasoning = None if None in counts else sum(count or 0 for count in counts)

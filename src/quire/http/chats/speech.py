@@ -58,8 +58,8 @@ class Tool:
 
     def for_template(self) -> Mapping[str, Any]:
         """As chat templates expect it: OpenAI's form."""
-        told = {"description": self.description, "parameters": self.parameters}
-        given = {key: value for key, value in told.items() if value is not None}
+        more = {"description": self.description, "parameters": self.parameters}
+        given = {key: value for key, value in more.items() if value is not None}
         return {"type": "function", "function": {"name": self.name, **given}}
 
 
@@ -207,7 +207,7 @@ class Speech:
         if self.dialect is not None and self.dialect.parser is not None:
             return self.dialect.parser(tools, begun.text)
         form = self.dialect.form if self.dialect and tools is not None else None
-        return OutputParser(form, tools, self.marks, self.standing(begun))
+        return OutputParser(form, tools, self.marks, self.state_after(begun))
 
     @property
     def begins(self) -> Sequence[str] | None:
@@ -217,9 +217,9 @@ class Speech:
         orders = self.dialect is not None and self.dialect.parser is not None
         return () if orders or self.declared is not None else None
 
-    def standing(self, begun: Begun) -> ParserState:
+    def state_after(self, begun: Begun) -> ParserState:
         """Where an output begins, after what the prompt holds of the answer."""
-        return ParserState() if self.marks is None else self.marks.standing(*begun)
+        return ParserState() if self.marks is None else self.marks.state_after(*begun)
 
     def reasons_within(self, *, opened: bool) -> bool:
         """Whether only a grammar for calls can have reasoning before them: its own.
@@ -239,15 +239,15 @@ class Speech:
             return ""
         return self.dialect.order(self.spelled, self.any_token, most, amid=amid)
 
-    def reasoning_tokens(self, token_ids: Sequence[int], standing: ParserState) -> int | None:
+    def reasoning_tokens(self, token_ids: Sequence[int], state: ParserState) -> int | None:
         """How many tokens of an output are reasoning; None where tokens do not say."""
         if self.reasoning_ids is None:
             return 0 if self.marks is None else None
         start, end = self.reasoning_ids
         first = 0
-        if not standing.amid and self._opens(token_ids, start):
+        if not state.amid and self._opens(token_ids, start):
             first = token_ids.index(start) + 1
-        elif not standing.reasons:
+        elif not state.reasons:
             return 0
         last = token_ids.index(end) if end in token_ids else len(token_ids)
         return last - first
@@ -289,13 +289,13 @@ def guided(
     choice: ToolChoice,
     *,
     several: bool,
-    standing: ParserState,
+    state: ParserState,
 ) -> SamplingParams:
     """A turn's parameters, with what calls and reasoning need.
 
     tools: none where calls are not looked for.
     several: more than one may be called at once.
-    standing: after what the prompt holds of the answer.
+    state: after what the prompt holds of the answer.
     """
     if params.thinking_token_budget is not None and speech.marks is None:
         raise RequestError(
@@ -305,10 +305,10 @@ def guided(
         )
     if tools or speech.marks is not None or speech.declared is not None:
         params = replace(params, kept_special_tokens=tuple(speech.special.values()))
-    marks = speech.marks if standing.may_reason else None
+    marks = speech.marks if state.may_reason else None
     if marks is None:
         params = replace(params, thinking_token_budget=None)  # nothing comes that it could bound
-    within = marks is not None and speech.reasons_within(opened=standing.reasons)
+    within = marks is not None and speech.reasons_within(opened=state.reasons)
     grammar = _grammar(speech, params, tools, choice, several, within) if tools else None
     if grammar is not None:
         params = replace(params, structured_outputs=StructuredOutputs(grammar=grammar))
@@ -316,9 +316,9 @@ def guided(
             return replace(params, thinking_token_budget=None)
     if params.guided and marks is not None:
         order = ""
-        if params.structured_outputs is not None and standing.reasons:
-            order = speech.order(params.thinking_token_budget, amid=standing.amid)
-        marked = Reasoning(marks.start, marks.end, standing.reasons, order)
+        if params.structured_outputs is not None and state.reasons:
+            order = speech.order(params.thinking_token_budget, amid=state.amid)
+        marked = Reasoning(marks.start, marks.end, state.reasons, order)
         budget = None if order else params.thinking_token_budget  # the order has it
         params = replace(params, reasoning=marked, thinking_token_budget=budget)
     return params
@@ -339,7 +339,7 @@ def _grammar(
 
     within: the grammar is of the reasoning too.
     """
-    must, asked = choice.mode == "required", params.structured_outputs
+    must, structure = choice.mode == "required", params.structured_outputs
     if speech.writing is None:
         if must or choice.names is not None or any(tool.strict for tool in tools):
             raise RequestError(
@@ -348,15 +348,15 @@ def _grammar(
                 "tool_choice" if must or choice.names is not None else "tools",
             )
         return None
-    if must and asked is not None:
+    if must and structure is not None:
         raise RequestError(
             "structured_outputs asks for a text, and tool_choice for calls and no text: give one",
             "structured_outputs",
         )
     counting = [tool for tool in tools if choice.names is None or tool.name in choice.names]
     bound = choice.names is not None or any(tool.strict for tool in counting)
-    instead = None if must or speech.writing.bare else _schema(asked)
-    if not must and (instead is None if asked is not None else not bound):
+    instead = None if must or speech.writing.bare else _schema(structure)
+    if not must and (instead is None if structure is not None else not bound):
         return None
     thought = None
     if within and speech.marks is not None:
@@ -383,9 +383,9 @@ def _grammar(
     return grammar
 
 
-def _schema(asked: StructuredOutputs | None) -> Mapping[str, Any] | None:
+def _schema(structure: StructuredOutputs | None) -> Mapping[str, Any] | None:
     """The JSON schema that the caller asks for."""
-    if asked is None or (asked.json is None and not asked.json_object):
+    if structure is None or (structure.json is None and not structure.json_object):
         return None
-    schema = _ANYTHING if asked.json is None else exact_json.read(str(asked.json))
+    schema = _ANYTHING if structure.json is None else exact_json.read(str(structure.json))
     return schema if isinstance(schema, dict) else {}

@@ -161,8 +161,8 @@ class LlamaCppRequest(LlamaOptions):
 
     def silence(self, usual: float) -> float:
         """Seconds without a token after which a stream gives a sign of life; -1 is never."""
-        asked = self.sse_ping_interval
-        return usual if asked is None else max(asked, 0)
+        interval = self.sse_ping_interval
+        return usual if interval is None else max(interval, 0)
 
     @property
     def structure_field(self) -> str:
@@ -208,7 +208,7 @@ _NAMES = {
     "logprobs": "n_probs",
     "n": "prompt",
 }
-_TOLD = {  # of the parameters, as their clients know them
+_SETTINGS = {  # of the parameters, as their clients know them
     "max_tokens": "n_predict",
     "repetition_penalty": "repeat_penalty",
     **{
@@ -354,8 +354,8 @@ def _params(service: Service, request: LlamaCppRequest) -> SamplingParams:
 def settings(params: SamplingParams) -> Json:
     """Parameters by llama.cpp's names, where -1 stands for none."""
     given = {field.name: getattr(params, field.name) for field in fields(params)}
-    told = {theirs: given[name] for name, theirs in _TOLD.items()}
-    return {**told, **{name: -1 for name in ("n_predict", "seed") if told[name] is None}}
+    settings_ = {theirs: given[name] for name, theirs in _SETTINGS.items()}
+    return {**settings_, **{name: -1 for name in ("n_predict", "seed") if settings_[name] is None}}
 
 
 class LlamaCppWording:

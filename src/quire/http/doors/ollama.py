@@ -314,7 +314,7 @@ class OllamaWriter:
         """Of the text's tokens: Ollama tells nothing of the one that ends it."""
         if source.logprobs is None:
             return UNSET
-        tables = [table for table in source.logprobs if table.place.shown]
+        tables = [table for table in source.logprobs if table.token.shown]
         return [*chat_logprobs(tables, self._request.top_logprobs).content]
 
     def _ending(self) -> Json:

@@ -172,12 +172,12 @@ class ResponseWriter:
 
     def _events_of(self, change: Change, *, ended: bool) -> Iterator[ResponseEvent]:
         block = change.block
-        place: Json = {"output_index": block.index}
+        where: Json = {"output_index": block.index}
         match change:
             case BlockOpened():
                 empty = Block(block.index, block.kind, "", block.name, block.call_id)
                 item = self._item(empty, begun=True)
-                yield self._event("response.output_item.added", **place, item=item)
+                yield self._event("response.output_item.added", **where, item=item)
                 if block.kind is not Kind.CALL:
                     yield self._part_event("added", block, _part(block.kind, ""))
             case BlockGrown(_, text):
@@ -186,55 +186,55 @@ class ResponseWriter:
                 if block.kind is Kind.TEXT and ended and self._unsent:
                     yield from self._growth(block, "")  # tokens without a text of their own
                 yield from self._closing(block)
-                yield self._event("response.output_item.done", **place, item=self._item(block))
+                yield self._event("response.output_item.done", **where, item=self._item(block))
 
     def _growth(self, block: Block, text: str) -> Iterator[ResponseEvent]:
-        place = {"item_id": self._item_id(block), "output_index": block.index}
+        where = {"item_id": self._item_id(block), "output_index": block.index}
         if block.kind is Kind.CALL:
             if not self._offered.origin(block.name).custom:  # whose text is in the arguments
-                yield self._event("response.function_call_arguments.delta", **place, delta=text)
+                yield self._event("response.function_call_arguments.delta", **where, delta=text)
             return
-        place["content_index"] = 0
+        where["content_index"] = 0
         if block.kind is Kind.REASONING:
-            yield self._event("response.reasoning_text.delta", **place, delta=text)
+            yield self._event("response.reasoning_text.delta", **where, delta=text)
             return
         if block.index and block.index not in self._logprobs:
             self._unsent = _from_text_on(self._unsent, text)
         sent, self._unsent = [entry for _, entry in self._unsent], []
         self._logprobs.setdefault(block.index, []).extend(sent)
-        yield self._event("response.output_text.delta", **place, delta=text, logprobs=sent)
+        yield self._event("response.output_text.delta", **where, delta=text, logprobs=sent)
 
     def _closing(self, block: Block) -> Iterator[ResponseEvent]:
-        place: Json = {"item_id": self._item_id(block), "output_index": block.index}
+        where: Json = {"item_id": self._item_id(block), "output_index": block.index}
         if block.kind is Kind.CALL:
-            yield from self._called(block, place)
+            yield from self._called(block, where)
             return
         text: Json = {"content_index": 0, "text": block.text}
         if block.kind is Kind.REASONING:
-            yield self._event("response.reasoning_text.done", **place, **text)
+            yield self._event("response.reasoning_text.done", **where, **text)
         else:
             logprobs = self._logprobs.get(block.index, [])
-            yield self._event("response.output_text.done", **place, **text, logprobs=logprobs)
+            yield self._event("response.output_text.done", **where, **text, logprobs=logprobs)
         yield self._part_event("done", block, self._item(block)["content"][0])
 
-    def _called(self, block: Block, place: Json) -> Iterator[ResponseEvent]:
+    def _called(self, block: Block, where: Json) -> Iterator[ResponseEvent]:
         origin = self._offered.origin(block.name)
         if origin.custom:
             text = input_of(block.text)
-            yield self._event("response.custom_tool_call_input.delta", **place, delta=text)
-            yield self._event("response.custom_tool_call_input.done", **place, input=text)
+            yield self._event("response.custom_tool_call_input.delta", **where, delta=text)
+            yield self._event("response.custom_tool_call_input.done", **where, input=text)
             return
         done = {"name": origin.name, "arguments": block.text}
-        yield self._event("response.function_call_arguments.done", **place, **done)
+        yield self._event("response.function_call_arguments.done", **where, **done)
 
     def _part_event(self, what: str, block: Block, part: Json) -> ResponseEvent:
-        place = {"item_id": self._item_id(block), "output_index": block.index, "content_index": 0}
-        return self._event(f"response.content_part.{what}", **place, part=part)
+        where = {"item_id": self._item_id(block), "output_index": block.index, "content_index": 0}
+        return self._event(f"response.content_part.{what}", **where, part=part)
 
     def _scores(self, delta: Delta) -> list[_Scored]:
         tables = delta.logprobs or ()
         entries = chat_logprobs(tables, self._request.top_logprobs or 0).content
-        added = (table.place.added for table in tables)
+        added = (table.token.added for table in tables)
         return [*zip(added, entries, strict=True)]
 
     def _item_id(self, block: Block) -> str:
@@ -312,7 +312,7 @@ def _from_text_on(tokens: list[_Scored], text: str) -> list[_Scored]:
 
 def _repeated(request: ResponsesRequest) -> Json:
     """What a response repeats of its request."""
-    asked = request.model_dump(
+    repeated = request.model_dump(
         mode="json",
         by_alias=True,
         include={
@@ -321,11 +321,11 @@ def _repeated(request: ResponsesRequest) -> Json:
             "truncation", "background", "metadata", "prompt_cache_key", "safety_identifier",
         },
     )  # fmt: skip
-    form = asked["text"]["format"]
+    form = repeated["text"]["format"]
     if form.get("description", "") is None:  # OpenAI's schema allows no null there
         del form["description"]
-    asked["tools"] = [tool.echoed() for tool in request.tools]
-    return {**asked, "top_logprobs": request.top_logprobs or 0, "user": request.user or UNSET}
+    repeated["tools"] = [tool.echoed() for tool in request.tools]
+    return {**repeated, "top_logprobs": request.top_logprobs or 0, "user": request.user or UNSET}
 
 
 def _part(kind: Kind, text: str, logprobs: list[TokenLogprob] | None = None) -> Json:

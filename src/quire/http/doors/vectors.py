@@ -292,20 +292,20 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
     async def embeddings(http: Request) -> Response:
         """The vectors of one or several texts."""
         request = await service.bodies.parse(http, EmbeddingRequest)
-        caller, asked = service.caller(http), service.check_model(request.model)
+        caller, model = service.caller(http), service.check_model(request.model)
         finished = await vectors(
             service,
             request.texts(),
             request.params,
-            request.options(caller, asked),
+            request.options(caller, model),
             {"prompt": "input", "client": "user"},
             request.form(service.input_processor.max_model_len),
         )
-        told = in_base64 if request.encoding_format == "base64" else numbers
+        spelled = in_base64 if request.encoding_format == "base64" else numbers
 
         def build() -> EmbeddingList:
-            head = _head("embd-", request, caller, asked.name, finished)
-            data = (Embedding(index=i, embedding=told(one)) for i, one in enumerate(finished))
+            head = _head("embd-", request, caller, model.name, finished)
+            data = (Embedding(index=i, embedding=spelled(one)) for i, one in enumerate(finished))
             return EmbeddingList(**head, created=int(time.time()), data=data)
 
         return await json_response(build, large=True)
@@ -317,11 +317,11 @@ def _add_scores(app: FastAPI, service: Service) -> None:
     async def score(http: Request) -> Response:
         """vLLM's: how well texts go together, pair by pair, or one with each of several."""
         request = await service.bodies.parse(http, ScoreRequest)
-        caller, asked = service.caller(http), service.check_model(request.model)
+        caller, model = service.caller(http), service.check_model(request.model)
         finished, scores = await _scores(
-            service, *request.pairs(), request, caller, asked, "text_1"
+            service, *request.pairs(), request, caller, model, "text_1"
         )
-        head = _head("score-", request, caller, asked.name, finished)
+        head = _head("score-", request, caller, model.name, finished)
         data = [Score(index=i, score=one) for i, one in enumerate(scores)]
         return respond(ScoreList(**head, created=int(time.time()), data=data))
 
@@ -333,10 +333,10 @@ def _add_scores(app: FastAPI, service: Service) -> None:
     async def rerank(http: Request) -> Response:
         """Cohere's and Jina's: documents by how well they go with a query, the best first."""
         request = await service.bodies.parse(http, RerankRequest)
-        caller, asked = service.caller(http), service.check_model(request.model)
+        caller, model = service.caller(http), service.check_model(request.model)
         texts = request.texts()
         finished, scores = await _scores(
-            service, [request.query], texts, request, caller, asked, "documents"
+            service, [request.query], texts, request, caller, model, "documents"
         )
         best = sorted(range(len(texts)), key=lambda i: -scores[i])[: request.top_n or None]
         results = [Ranked(i, scores[i]) for i in best]
@@ -344,7 +344,7 @@ def _add_scores(app: FastAPI, service: Service) -> None:
             for one in results:
                 one.document = RankedText(texts[one.index])
         ranking = Reranked(
-            **_head("rerank-", request, caller, asked.name, finished), results=results
+            **_head("rerank-", request, caller, model.name, finished), results=results
         )
         return await json_response(lambda: ranking, large=True)
 
@@ -355,11 +355,11 @@ async def _scores(
     second: Sequence[str],
     request: ScoreRequest | RerankRequest,
     caller: Caller,
-    asked: ModelChoice,
+    model: ModelChoice,
     field: str,
 ) -> tuple[list[RequestOutput], list[float]]:
     names, processor = {"prompt": field, "client": "user"}, service.input_processor
-    own, form = request.options(caller, asked), request.cut(processor.max_model_len)
+    own, form = request.options(caller, model), request.cut(processor.max_model_len)
     scoring = Scoring(processor.pooler, first, second, form.most)
     if scoring.cuts:
         if request.truncation_side == "left":
@@ -453,14 +453,14 @@ def _add_others(app: FastAPI, service: Service) -> None:
     async def embedding(http: Request) -> Response:
         """llama.cpp's: the vectors of one or several texts, in a list."""
         request = await service.bodies.parse(http, LlamaCppEmbeddingRequest)
-        asked = service.check_model(request.model)
+        model = service.check_model(request.model)
         field = "content" if request.input is None else "input"
         params = PoolingParams(normalize=request.embd_normalize == 2)
-        own = service.caller(http).options(asked)
+        own = service.caller(http).options(model)
         with in_their_words({"prompt": field}):
             finished = await vectors(service, request.texts(), params, own, {"prompt": field})
-        told = (LlamaCppEmbedding(i, [numbers(one)]) for i, one in enumerate(finished))
-        return await json_response(lambda: told, large=True)
+        answers = (LlamaCppEmbedding(i, [numbers(one)]) for i, one in enumerate(finished))
+        return await json_response(lambda: answers, large=True)
 
 
 def _add_ollama(app: FastAPI, service: Service) -> None:
@@ -471,20 +471,20 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
         """Ollama's: the vectors of one or several texts, of length 1."""
         begun = time.perf_counter_ns()
         request = await service.bodies.parse(http, OllamaEmbedRequest, from_tools=True)
-        asked = check_model(service, request.model)
+        model = check_model(service, request.model)
         request.options.check_context(service.input_processor.max_model_len)
         longest = service.input_processor.max_model_len if request.truncate else None
         form = PromptForm() if longest is None else cut_to(longest)
         params = PoolingParams(normalize=True, dimensions=request.dimensions)
-        own = service.caller(http).options(asked)
+        own = service.caller(http).options(model)
         texts = texts_of("input", request.input) if request.input else []  # none: it is to load
         with in_their_words({"prompt": "input"}):
             finished = await vectors(service, texts, params, own, {}, form) if texts else []
 
         took, count = time.perf_counter_ns() - begun, usage(finished).prompt_tokens
         embeddings = map(numbers, finished)
-        told = OllamaEmbeddings(request.model, embeddings, took, 0, count)
-        return await json_response(lambda: told, large=True)
+        answers = OllamaEmbeddings(request.model, embeddings, took, 0, count)
+        return await json_response(lambda: answers, large=True)
 
     @app.post(
         "/api/embeddings",
@@ -494,10 +494,10 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
     async def embeddings(http: Request) -> Response:
         """Ollama's older one: the vector of a text, as the model's files say."""
         request = await service.bodies.parse(http, OllamaEmbeddingsRequest, from_tools=True)
-        asked = check_model(service, request.model)
+        model = check_model(service, request.model)
         request.options.check_context(service.input_processor.max_model_len)
         if not request.prompt:
             return respond(OllamaEmbedding([]))
-        own = service.caller(http).options(asked)
+        own = service.caller(http).options(model)
         (done,) = await vectors(service, [request.prompt], PoolingParams(), own, {})
         return respond(OllamaEmbedding(numbers(done)))

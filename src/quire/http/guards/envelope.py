@@ -68,7 +68,7 @@ class Envelope:
             scope["root_path"] = self._root_path
         headers, begun, status = Headers(scope=scope), time.perf_counter(), 0
         request_id = _given_id(scope) or new_id().encode()
-        told = [(_HEADER, request_id), *self._sharing.headers(headers)]
+        borne = [(_HEADER, request_id), *self._sharing.headers(headers)]
         state = scope.setdefault("state", {})
         state[REQUEST_ID] = request_id.decode()
 
@@ -76,7 +76,7 @@ class Envelope:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *told]
+                message["headers"] = [*message["headers"], *borne]
             await send(message)
 
         try:
@@ -204,20 +204,20 @@ class Sharing:
             problem = Problem(403, "this web page may not use the server (--allowed-origins)")
             return respond(ErrorAnswer.of(problem), 403)
         # "*" would not stand for Authorization.
-        asked = headers.get("access-control-request-headers", "")
+        wanted_headers = headers.get("access-control-request-headers", "")
         config = self._config
-        told = {
+        allowed = {
             "access-control-allow-methods": _those(config.allowed_methods, wanted),
-            "access-control-allow-headers": _those(config.allowed_headers, asked),
+            "access-control-allow-headers": _those(config.allowed_headers, wanted_headers),
             "access-control-max-age": _REMEMBERED,
         }
         return Response(
-            status_code=204, headers={name: value for name, value in told.items() if value}
+            status_code=204, headers={name: value for name, value in allowed.items() if value}
         )
 
 
-def _those(allowed: object, asked: str) -> str:
-    return asked if tuple(allowed) == _ALL else ", ".join(allowed)  # type: ignore[arg-type]
+def _those(allowed: object, wanted: str) -> str:
+    return wanted if tuple(allowed) == _ALL else ", ".join(allowed)  # type: ignore[arg-type]
 
 
 class OnlyHere:

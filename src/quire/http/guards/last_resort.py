@@ -69,10 +69,10 @@ def _watch(process: int, seconds: float) -> None:
     deadline = math.inf
     while os.getppid() == process:
         if select.select([0], [], [], _LOOK)[0]:
-            told = os.read(0, 64)
-            if not told:
+            signals = os.read(0, 64)
+            if not signals:
                 return
-            for number in told:
+            for number in signals:
                 if deadline == math.inf and number in (*_ENDING, *_BEGUN):
                     deadline = time.monotonic() + seconds + _LATER
                 elif number in _ENDING:  # again

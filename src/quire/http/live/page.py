@@ -139,8 +139,8 @@ class _File(NamedTuple):
     @classmethod
     def of(cls, name: str, text: str, headers: dict[str, str]) -> _File:
         content = text.encode()
-        told = {"content-type": _TYPES[Path(name).suffix], "etag": f'"{_digest(content)}"'}
-        return cls(content, gzip.compress(content, mtime=0), {**HEADERS, **told, **headers})
+        own = {"content-type": _TYPES[Path(name).suffix], "etag": f'"{_digest(content)}"'}
+        return cls(content, gzip.compress(content, mtime=0), {**HEADERS, **own, **headers})
 
 
 class Files:

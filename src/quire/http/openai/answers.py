@@ -182,7 +182,7 @@ class ChatCompletionChunk(_Chunk, kw_only=True):
     choices: Sequence[ChatChunkChoice]
 
 
-_TOLD = (  # of RequestMetrics; its moments are of no use on another machine's clock
+_STORY = (  # of RequestMetrics; its moments are of no use on another machine's clock
     *(field.name for field in fields(RequestMetrics) if not field.name.endswith("_time")),
     *("num_preemptions", "ttft", "tpot", "e2e_latency"),
 )
@@ -309,8 +309,8 @@ def _choices(
 
 def _prompt_tokens(request: GenerationRequest, wording: Wording, token_ids: Sequence[int]) -> Json:
     """Those of the one prompt, beside the choices; of several prompts they stand in the choices."""
-    told = request.return_token_ids and wording.one_prompt
-    return {"prompt_token_ids": token_ids} if told else {}
+    wanted = request.return_token_ids and wording.one_prompt
+    return {"prompt_token_ids": token_ids} if wanted else {}
 
 
 def _prompt_logprobs(wording: Wording, request: RequestOutput) -> Json:
@@ -423,36 +423,36 @@ class Account:
         usage.completion_tokens_details = self._details(outputs)
         if not self._request.include_metrics:
             return {"usage": usage}
-        told = [name for name in _TOLD if self._tell_cached or name not in _TELL_OF_OTHERS]
-        metrics = [{name: getattr(story, name) for name in told} for story in stories]
+        names = [name for name in _STORY if self._tell_cached or name not in _TELL_OF_OTHERS]
+        metrics = [{name: getattr(story, name) for name in names} for story in stories]
         return {"usage": usage, "metrics": metrics}
 
     def _details(self, outputs: Mapping[int, RequestOutput]) -> CompletionTokensDetails | UnsetType:
         """Of what was written: what was thought, and what came of a prediction."""
         reasoning = [self._wording.reasoning_tokens(outputs[number]) for number in sorted(outputs)]
         thought = UNSET if None in reasoning else sum(filter(None, reasoning))
-        asked = self._request.prediction is not None
-        if thought is UNSET and not asked:
+        predicted = self._request.prediction is not None
+        if thought is UNSET and not predicted:
             return UNSET
-        stories = [output.metrics for output in outputs.values()] if asked else []
+        stories = [output.metrics for output in outputs.values()] if predicted else []
         accepted = sum(story.num_accepted_tokens for story in stories)
         drafted = sum(story.num_draft_tokens for story in stories)
         return CompletionTokensDetails(thought, accepted, drafted - accepted)
 
     def warnings(self, outputs: Iterable[RequestOutput]) -> list[str] | UnsetType:
         """That max_tokens was cut to what the model's length left, where it was."""
-        asked, longest = self._request.asked_tokens, self._max_model_len
-        if asked is None or longest is None:
+        wanted, longest = self._request.wanted_tokens, self._max_model_len
+        if wanted is None or longest is None:
             return UNSET
-        told = []
+        warnings = []
         for output in outputs:
             known = len(output.prompt_token_ids)
-            if known + asked > longest:
-                told.append(
-                    f"max_tokens was cut from {asked} to {longest - known}: max_model_len is "
+            if known + wanted > longest:
+                warnings.append(
+                    f"max_tokens was cut from {wanted} to {longest - known}: max_model_len is "
                     f"{longest}, and the prompt has {known} tokens"
                 )
-        return told or UNSET
+        return warnings or UNSET
 
 
 def _usage(prompt: int, completion: int) -> CompletionUsage:

@@ -30,7 +30,7 @@ from quire.http.openai.requests import CompletionRequest, TurnRequest
 from quire.http.openapi import gives, takes
 from quire.http.service import Caller, Progress, Service
 from quire.text.encoder import PromptForm
-from quire.text.places import Echo, echo_of, text_left
+from quire.text.text_tokens import Echo, echo_of, text_left
 from quire.text.tokenizer import Tokenizer
 
 
@@ -61,12 +61,12 @@ async def _complete(service: Service, caller: Caller, request: CompletionRequest
     options = request.options(caller, model)
     if request.kv_transfer_params:
         options |= remote_prefill(service, request.kv_transfer_params)
-    asked = [
+    whole_prompts = [
         {**as_dict(found or prompt), **options} for found, prompt in zip(ids, prompts, strict=True)
     ]
 
     def run(request_id: str, *, whole: bool) -> Progress:
-        progress = service.run(request_id, asked, params, request.field_names, whole=whole)
+        progress = service.run(request_id, whole_prompts, params, request.field_names, whole=whole)
         return _without_outputs(progress) if request.only_prompts else progress
 
     cut = ids if form.most is not None else None
@@ -158,7 +158,7 @@ class CompletionWording:
             offset = self._offsets.get(index, 0)
             by_id = self._request.return_tokens_as_token_ids
             logprobs = completion_logprobs(delta.logprobs, count, offset=offset, by_id=by_id)
-            added = sum(len(table.place.added) for table in delta.logprobs)
+            added = sum(len(table.token.added) for table in delta.logprobs)
             self._offsets[index] = offset + added
         reason, stop = delta.finish_reason, delta.stop_reason
         return [CompletionChunkChoice(index, delta.text, logprobs, reason, stop)]
@@ -176,7 +176,7 @@ class CompletionWording:
         if not self._request.echo:
             return completion_logprobs(tables, count, by_id=by_id)
         echo = self._echo(number, request.prompt_token_ids)
-        scores = request.prompt_logprobs or [None] * len(echo.places)
+        scores = request.prompt_logprobs or [None] * len(echo.tokens)
         return completion_logprobs(tables, count, echo=echo, scores=scores, by_id=by_id)
 
     def _prompt_text(self, number: int) -> str:

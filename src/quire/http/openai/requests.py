@@ -271,7 +271,7 @@ class GenerationRequest(StructuredFields, CommonFields):
         return options is not None and options.include_usage and options.continuous_usage_stats
 
     @property
-    def asked_tokens(self) -> int | None:
+    def wanted_tokens(self) -> int | None:
         """``max_tokens``, by whichever name."""
         longest: int | None = self.max_tokens
         return longest
@@ -285,7 +285,7 @@ class GenerationRequest(StructuredFields, CommonFields):
         """SamplingParams of the fields that go by its names, and of ``others`` in their place."""
         here = {field.name: getattr(self, field.name, None) for field in fields(SamplingParams)}
         with in_callers_words(self.field_names):
-            here["structured_outputs"] = self.asked_structure()
+            here["structured_outputs"] = self.wanted_structure()
             here["prediction"] = self.prediction and self.prediction.text
             given = {name: value for name, value in here.items() if value is not None}
             params = SamplingParams.over(defaults, {**given, **others})
@@ -315,7 +315,7 @@ class PromptedRequest(GenerationRequest):
     def prompt_form(self, max_model_len: int | None, suffix: str | None = None) -> PromptForm:
         """What the request says of how its prompt becomes tokens."""
         most = most_tokens(
-            self.truncate_prompt_tokens, max_model_len, output=max(1, self.asked_tokens or 1)
+            self.truncate_prompt_tokens, max_model_len, output=max(1, self.wanted_tokens or 1)
         )
         keep_first = most is not None and self.truncation_side == "right"
         return PromptForm(
@@ -358,7 +358,7 @@ class CompletionRequest(PromptedRequest):
     @property
     def only_prompts(self) -> bool:
         """Whether nothing is to be written: the answer is of the prompts alone."""
-        return self.asked_tokens == 0
+        return self.wanted_tokens == 0
 
     def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
         others: dict[str, Any] = {}
@@ -420,9 +420,9 @@ class ChatRequest(PromptedRequest, ToolFields):
         return names
 
     @property
-    def asked_tokens(self) -> int | None:
+    def wanted_tokens(self) -> int | None:
         newer = self.max_completion_tokens
-        return super().asked_tokens if newer is None else newer
+        return super().wanted_tokens if newer is None else newer
 
     @property
     def rendering(self) -> dict[str, Any]:
@@ -445,7 +445,7 @@ class ChatRequest(PromptedRequest, ToolFields):
     def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
         return self._sampling_params(
             defaults,
-            max_tokens=self.asked_tokens,
+            max_tokens=self.wanted_tokens,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             thinking_token_budget=(
                 self.thinking_budget

@@ -219,11 +219,11 @@ class Declared:
         """begun: what the prompt holds of the answer, from its header on."""
         if not self._spec.start_anchor_re.search(begun):
             begun = ""
-        told: list[Any] = [
+        listed: list[Any] = [
             {"type": "function", "function": {"name": name, "parameters": schema}}
             for name, schema in (tools or {}).items()
         ]
-        return DeclaredParser(self._make(self._spec, begun, tools=told), calls=tools is not None)
+        return DeclaredParser(self._make(self._spec, begun, tools=listed), calls=tools is not None)
 
 
 def _marks(fields: Mapping[str, Any]) -> Marks | None:
@@ -258,20 +258,20 @@ class DeclaredParser:
         self._space = ""  # held back: text between two regions belongs to none
         self._body = ""  # of a call, as it is written
         self._count = 0
-        for told in parser.initial_events:  # of the prompt's part, which has been reported
-            list(self._events(told))
+        for region in parser.initial_events:  # of the prompt's part, which has been reported
+            list(self._events(region))
         self._space = ""
 
     def push(self, text: str) -> list[Event]:
-        return [event for told in self._parser.feed(text) for event in self._events(told)]
+        return [event for region in self._parser.feed(text) for event in self._events(region)]
 
     def finish(self, *, cut: bool = False) -> list[Event]:
         """See ``Parser.finish``. Where a call ends shows in it."""
-        _, told = self._parser.finalize()
-        return [event for one in told for event in self._events(one)]
+        _, regions = self._parser.finalize()
+        return [event for region in regions for event in self._events(region)]
 
-    def _events(self, told: Mapping[str, Any]) -> Iterator[Event]:
-        match told:
+    def _events(self, region: Mapping[str, Any]) -> Iterator[Event]:
+        match region:
             case {"type": "region_chunk", "field": field, "text": text}:
                 if field == _CALLS:
                     self._body += text

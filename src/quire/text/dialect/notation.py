@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import RequestError, shown
-from quire.text.dialect.grammar import GrammarRules, Schema, Spell, beyond, literal, members
+from quire.text.dialect.grammar import (
+    GrammarRules,
+    Schema,
+    Spell,
+    literal,
+    members,
+    unknown_keyword,
+)
 from quire.text.dialect.schemas import text_terminal, values
 
 _SCALARS = ("integer", "number", "boolean", "null")
@@ -42,7 +49,7 @@ class Notation:
     def arguments(self, rules: GrammarRules, schema: Schema) -> str:
         """See ``Frame.arguments``."""
         definitions = {key: schema.get(key, {}) for key in ("$defs", "definitions")}
-        return _Writer(self, rules, definitions).object(schema, 0)
+        return _SchemaRules(self, rules, definitions).object(schema, 0)
 
     def key(self, name: str) -> str:
         if self.quoted:
@@ -75,7 +82,7 @@ class Notation:
         return literal(json.dumps(value))
 
 
-class _Writer:
+class _SchemaRules:
     """Writes the rules of one tool's schema."""
 
     def __init__(
@@ -88,7 +95,7 @@ class _Writer:
     def value(self, schema: object, level: int) -> str:
         if level > _MOST_LEVELS:
             raise _refusal(f"levels beyond {_MOST_LEVELS}")
-        if schema is True or (isinstance(schema, Mapping) and beyond(schema, ()) is None):
+        if schema is True or (isinstance(schema, Mapping) and unknown_keyword(schema, ()) is None):
             return self.anything()
         if not isinstance(schema, Mapping):
             raise _refusal(shown(schema))
@@ -213,7 +220,7 @@ def _without_definitions(schema: Schema) -> Schema:
 
 
 def _check(schema: Schema, known: set[str]) -> None:
-    if other := beyond(schema, known):
+    if other := unknown_keyword(schema, known):
         raise _refusal(other)
 
 

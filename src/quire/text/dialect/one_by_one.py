@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import RequestError, shown
-from quire.text.dialect.grammar import LINE, Frame, GrammarRules, Schema, beyond, literal, members
+from quire.text.dialect.grammar import (
+    LINE,
+    Frame,
+    GrammarRules,
+    Schema,
+    literal,
+    members,
+    unknown_keyword,
+)
 from quire.text.dialect.mending import NoLiteral, as_json, mended, quoted
 from quire.text.dialect.reader import Calls, Reading, TextReader
 from quire.text.dialect.schemas import fits, parted, python_words, text_terminal, types_of, values
@@ -74,7 +82,7 @@ class Spelling:
         """A grammar for a value and its end: a text as it is, anything else as JSON."""
         texts, others = parted(schema)
         spelled = [self._text(rules, one, others, end) for one in texts]
-        free = any(beyond(one, ("type",)) is None for one in texts)
+        free = any(unknown_keyword(one, ("type",)) is None for one in texts)
         if free and not _strict(others):
             return spelled  # as a text, whatever else it may be can be written too
         if texts and not free and any("number" in types_of(one, one) for one in others):
@@ -188,20 +196,20 @@ class Spelling:
         reader.use()
         if plain:
             calls.give('"')
-            told: Callable[[str], None] = say
+            report: Callable[[str], None] = say
         else:
-            told = pieces.append
+            report = pieces.append
         while True:
-            space, mark = yield from reader.flow(told, (self.ends, self.call_ends))
+            space, mark = yield from reader.flow(report, (self.ends, self.call_ends))
             if not mark:
-                told(space)
+                report(space)
                 return False
             ended = yield from self._ends(reader, mark)
             if ended:
                 break
             if ended is None:
                 return False
-            told(space + mark)
+            report(space + mark)
             reader.pass_mark(mark)
         last = space.removesuffix("\n") if self.margin else space
         if plain:
@@ -236,7 +244,7 @@ class Spelling:
 
 
 def _strict(schemas: list[Schema]) -> bool:
-    return any(beyond(one, ("type",)) for one in schemas)
+    return any(unknown_keyword(one, ("type",)) for one in schemas)
 
 
 def _value_of(text: str) -> Any:

@@ -369,7 +369,7 @@ class Marks:
     end: str
     implied: bool = False
 
-    def standing(self, opening: str, said: str = "") -> ParserState:
+    def state_after(self, opening: str, said: str = "") -> ParserState:
         """The state of an answer that a prompt has begun.
 
         opening: the chat template's part of it.
@@ -460,7 +460,7 @@ class OutputParser(TextParser):
 
     form: None: calls are not looked for.
     marks: None: the model does not reason.
-    standing: the state after the prompt's part.
+    state: the state after the prompt's part.
     """
 
     def __init__(
@@ -468,34 +468,34 @@ class OutputParser(TextParser):
         form: CallForm | None = None,
         tools: Tools | None = None,
         marks: Marks | None = None,
-        standing: ParserState = ParserState(),  # noqa: B008  # frozen
+        state: ParserState = ParserState(),  # noqa: B008  # frozen
     ) -> None:
-        self.is_plain = form is None and (marks is None or not standing.may_reason)
-        super().__init__(tools, _Text(form, marks, standing).read)
+        self.is_plain = form is None and (marks is None or not state.may_reason)
+        super().__init__(tools, _OutputText(form, marks, state).read)
 
 
 @dataclass
-class _Text:
+class _OutputText:
     """Reasoning, perhaps, and then content amid which are calls."""
 
     form: CallForm | None
     marks: Marks | None
-    standing: ParserState
+    state: ParserState
 
     def read(self, reader: TextReader, calls: Calls) -> Reading[None]:
         while not reader.text and not reader.ended:
             yield
-        if self.marks is not None and self.standing.may_reason:
+        if self.marks is not None and self.state.may_reason:
             yield from self._reasoning(reader, calls, self.marks)
         yield from self._content(reader, calls)
 
     def _reasoning(self, reader: TextReader, calls: Calls, marks: Marks) -> Reading[None]:
-        if not self.standing.amid:
+        if not self.state.amid:
             yield from reader.spaces()
             opened = yield from reader.take(marks.start)
             if not opened:
                 reader.retreat()
-                if not self.standing.reasons:
+                if not self.state.reasons:
                     return
             reader.use()
             yield from reader.drop_spaces()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire.core.errors import RequestError, shown
-from quire.text.dialect.grammar import GrammarRules, Schema, beyond, literal
+from quire.text.dialect.grammar import GrammarRules, Schema, literal, unknown_keyword
 
 _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|\(\?[a-zA-Z<:=!P-]*|[\s\S]", re.DOTALL)
 _ASCII = {r"\d": "0-9", r"\w": "a-zA-Z0-9_"}  # as in JavaScript, whose expressions these are
@@ -76,7 +76,7 @@ def text_terminal(
 
     chars: an expression for one character. RequestError if the schema asks for more.
     """
-    if other := beyond(schema, _TEXTS):
+    if other := unknown_keyword(schema, _TEXTS):
         raise RequestError(
             f"where this model must call, the schema of a text may not hold {other}", "tools"
         )
@@ -186,7 +186,7 @@ def _part(
 
 def python_words(schema: Schema) -> list[str]:
     """How Python, and so a template in Jinja, writes true, false and null, where they may be."""
-    if beyond(schema, ("type", *_UNIONS)):
+    if unknown_keyword(schema, ("type", *_UNIONS)):
         return []
     choices = next((schema[key] for key in _UNIONS if key in schema), None)
     if isinstance(choices, list):
@@ -205,7 +205,7 @@ def of_type(schema: Schema, type_: str) -> Schema:
 
 
 def _check(schema: Schema, known: set[str]) -> None:
-    if other := beyond(schema, known):
+    if other := unknown_keyword(schema, known):
         raise RequestError(f"where this model must call, a union may not hold {other}", "tools")
 
 
