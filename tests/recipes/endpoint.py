@@ -18,7 +18,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from quire.http.answers.rendering import Answer, respond
-from quire.http.openapi import gives, takes
+from quire.http.openapi import body_route, gives
 from quire.http.body_fields import Strict, doc
 from quire.http.service import Service
 
@@ -37,10 +37,9 @@ class Counted(Answer):
 
 
 def add_count(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/count", openapi_extra=takes(CountRequest), responses=gives(Counted))
-    async def count(http: Request) -> Response:
+    @body_route(app, service, CountRequest, gives(Counted), "/v1/count")
+    async def count(http: Request, request: CountRequest) -> Response:
         """How many tokens a text has."""
-        request = await service.bodies.parse(http, CountRequest)
         service.check_model(request.model)
         with service.reserve():
             tokens = await service.engine.tokenize(request.text, add_special_tokens=True)

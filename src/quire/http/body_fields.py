@@ -112,6 +112,7 @@ Ids = Annotated[list[int], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Name = Annotated[str, Field(max_length=256)]  # or a salt
 RequestId = Annotated[str, Field(max_length=128, pattern=r"^[\x21-\x7e]+$")]
+MOST_TEXTS = 2048  # of one request: OpenAI's own maximum for embeddings
 _TRUNCATED = "truncate_prompt_tokens"
 
 
@@ -134,6 +135,12 @@ class Strict(BaseModel):
         for name in unknown[1:]:  # one is enough to complain of
             del present[name]
         return present
+
+
+def given_of(body: BaseModel, *names: str) -> dict[str, Any]:
+    """Those fields of a body that are there, by name."""
+    fields = ((name, getattr(body, name)) for name in names)
+    return {name: value for name, value in fields if value is not None}
 
 
 def doc(default: Any, text: str, **more: Any) -> Any:
@@ -200,6 +207,16 @@ def _inside(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
+
+
+def texts_of(field: str, given: Any) -> list[Any]:
+    """One or several texts, or lists of token ids, as a list; RequestError for none or too many."""
+    if not given:
+        raise RequestError(f"{field} must not be empty", field)
+    texts = [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
+    if len(texts) > MOST_TEXTS:
+        raise RequestError(f"{field} may hold at most {MOST_TEXTS:,} texts", field)
+    return texts
 
 
 def biases(given: dict[str, Any]) -> dict[int, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Literal, NamedTuple
@@ -77,9 +77,6 @@ class ShapedError(Answer):
     @classmethod
     def of(cls, problem: Problem) -> Answer:
         raise NotImplementedError
-
-
-ErrorShape = Callable[[Problem], Answer]
 
 
 class ErrorBody(Answer):

@@ -17,7 +17,7 @@ from quire.capabilities.adapters.served import Adapters
 from quire.core.errors import ModelError, RequestError, shown
 from quire.http.answers.rendering import Answer, respond
 from quire.http.body_fields import Name, Strict, doc
-from quire.http.openapi import gives, takes
+from quire.http.openapi import body_route, gives
 from quire.http.service import Service
 
 
@@ -90,26 +90,20 @@ def add_adapters(app: FastAPI, service: Service) -> None:
     assert config.lora_directory is not None, "the config asks for it"
     directory = Path(config.lora_directory)
 
-    @app.post(
-        "/v1/load_lora_adapter",
-        openapi_extra=takes(LoadRequest),
-        response_class=PlainTextResponse,
+    @body_route(
+        app, service, LoadRequest, {}, "/v1/load_lora_adapter", response_class=PlainTextResponse
     )
-    async def load(http: Request) -> Response:
+    async def load(http: Request, request: LoadRequest) -> Response:
         """Read an adapter, and serve it as a model."""
-        request = await service.bodies.parse(http, LoadRequest)
         await _load(service, adapters, directory, request)
         name = request.lora_name
         return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
-    @app.post(
-        "/v1/unload_lora_adapter",
-        openapi_extra=takes(UnloadRequest),
-        response_class=PlainTextResponse,
+    @body_route(
+        app, service, UnloadRequest, {}, "/v1/unload_lora_adapter", response_class=PlainTextResponse
     )
-    async def unload(http: Request) -> Response:
+    async def unload(http: Request, request: UnloadRequest) -> Response:
         """Serve an adapter to nobody new."""
-        request = await service.bodies.parse(http, UnloadRequest)
         name = request.lora_name
         await service.in_engine(adapters.remove, name)
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")

@@ -1,18 +1,18 @@
-"""What /docs and /openapi.json say: bodies, which the routes read for themselves, and answers."""
+"""Routes as /docs and /openapi.json describe them: the bodies that they take, and their answers."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from html import escape
 from inspect import cleandoc
 from threading import Lock
 from typing import Any, Literal
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
@@ -24,7 +24,12 @@ from quire.http.answers.streaming import DATA_TO_DONE, LINES, Framing
 from quire.http.body_fields import Strict, as_patterns, passing_schemas
 from quire.http.config.server import ServerConfig
 from quire.http.errors import ShapedError, routes_of, shape_for
+from quire.http.guards.bodies import Body
 from quire.http.guards.keys import is_open
+from quire.http.service import Service
+
+Responses = dict[int | str, dict[str, Any]]
+"""Answers of a route by status, as FastAPI describes them."""
 
 _TEMPLATE = "#/components/schemas/{name}"
 _ABOUT = """OpenAI's API, with vLLM's extra fields, served from paged memory.
@@ -70,9 +75,35 @@ class _Of(dict[str, Any]):
         self.kinds = kinds
 
 
-def takes(kind: type[BaseModel]) -> dict[str, Any]:
-    """What a route's documentation says of its body (``openapi_extra``)."""
-    return _Takes(kind)
+def body_route(
+    router: APIRouter | FastAPI,
+    service: Service,
+    kind: type[Body],
+    answers: Responses,
+    *paths: str,
+    response_class: type[Response] = JSONResponse,
+    from_tools: bool = False,
+) -> Callable[[Callable[[Request, Body], Awaitable[Response]]], None]:
+    """Have a function answer the bodies of one type that are posted to some paths.
+
+    It gets a body read whole and checked, and is documented by its docstring, by the body's type
+    and by what it ``gives``. from_tools: see ``Bodies.parse``.
+    """
+
+    def add(handle: Callable[[Request, Body], Awaitable[Response]]) -> None:
+        async def route(http: Request) -> Response:
+            return await handle(http, await service.bodies.parse(http, kind, from_tools=from_tools))
+
+        route.__name__, route.__doc__ = handle.__name__, handle.__doc__
+        for path in reversed(paths):
+            router.post(
+                path,
+                openapi_extra=_Takes(kind),
+                responses=answers,
+                response_class=response_class,
+            )(route)
+
+    return add
 
 
 def gives(
@@ -81,8 +112,8 @@ def gives(
     *errors: int,
     framing: Framing = DATA_TO_DONE,
     about: str = "The answer.",
-) -> dict[int | str, dict[str, Any]]:
-    """What it says of its answers (``responses``).
+) -> Responses:
+    """What a route says of its answers (``responses``).
 
     answer: its type, or a tuple of those that it may have. chunk: those of a stream, framed so;
     each event's data, or each line, are one. errors: statuses beside those that every body may be
@@ -95,7 +126,7 @@ def gives(
         content[framing.media_type] = {
             "schema": {"type": "string", "description": about_stream, "x-event": _Of(*chunks)}
         }
-    answers: dict[int | str, dict[str, Any]] = {200: {"description": about, "content": content}}
+    answers: Responses = {200: {"description": about, "content": content}}
     return answers | {status: {"description": _ERRORS[status]} for status in errors}
 
 

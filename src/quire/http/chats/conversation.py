@@ -268,6 +268,16 @@ _ONE_OF_BOTH = "both content and thinking"
 _CALLS_ALONE = re.compile(r"""['"]assistant['"] and message\[['"]content['"]\] is none""")
 
 
+def said(role: str, content: str, **more: object) -> Message:
+    """A message in OpenAI's form, with as much of ``more`` as there is."""
+    return {"role": role, "content": content, **{name: v for name, v in more.items() if v}}
+
+
+def called(id: str | None, name: str, arguments: object) -> dict[str, Any]:
+    """A call of the assistant's, in that form."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
 def for_template(
     messages: Sequence[Message], id_length: int | None, template: str = ""
 ) -> list[Message]:

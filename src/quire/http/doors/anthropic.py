@@ -15,8 +15,8 @@ from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Answer, Json, respond
 from quire.http.answers.streaming import PINGED_EVENTS, Events, EventStream
-from quire.http.body_fields import Strict, Texts, at_most
-from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin
+from quire.http.body_fields import Strict, Texts, at_most, given_of
+from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin, called, said
 from quire.http.chats.speech import AUTO, MOST_TOOLS, Tool, ToolChoice
 from quire.http.doors.turn_stream import (
     Block,
@@ -29,9 +29,8 @@ from quire.http.doors.turn_stream import (
     going_on,
     in_their_words,
 )
-from quire.http.errors import AnthropicErrorAnswer
 from quire.http.openai.requests import JsonObject
-from quire.http.openapi import gives, takes
+from quire.http.openapi import body_route, gives
 from quire.http.service import Service
 from quire.text.chat_template import Message
 
@@ -239,11 +238,7 @@ def turn(
 
 
 def sampling_params(request: MessagesRequest, defaults: Mapping[str, Any]) -> SamplingParams:
-    given: dict[str, Any] = {
-        name: getattr(request, name)
-        for name in ("temperature", "top_p", "top_k")
-        if getattr(request, name) is not None
-    }
+    given = given_of(request, "temperature", "top_p", "top_k")
     if request.thinking is not None and request.thinking.type == "enabled":
         given["thinking_token_budget"] = request.thinking.budget_tokens
     if request.output_config.format is not None:
@@ -272,21 +267,14 @@ def _messages(request: CountTokensRequest) -> Iterator[Message]:
 
 def _assistant(message: AnthropicMessage) -> Message:
     texts = [block for block in message.content if isinstance(block, TextBlock)]
-    put: dict[str, Any] = {"role": "assistant", "content": _joined(texts)}
     thoughts = [block.thinking for block in message.content if isinstance(block, ThinkingBlock)]
-    if thoughts:
-        put["reasoning_content"] = "\n".join(thoughts)
-    calls = [block for block in message.content if isinstance(block, ToolUseBlock)]
-    if calls:
-        put["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.input},
-            }
-            for call in calls
-        ]
-    return put
+    calls = [
+        called(block.id, block.name, block.input)
+        for block in message.content
+        if isinstance(block, ToolUseBlock)
+    ]
+    thought = "\n".join(thoughts)
+    return said("assistant", _joined(texts), reasoning_content=thought, tool_calls=calls)
 
 
 def _others(message: AnthropicMessage) -> Iterator[Message]:
@@ -354,14 +342,15 @@ class CountedTokens(Answer):
 
 
 def add_anthropic(app: FastAPI, service: Service) -> None:
-    @app.post(
+    @body_route(
+        app,
+        service,
+        MessagesRequest,
+        gives(MessageAnswer, MessageEvent, framing=PINGED_EVENTS),
         "/v1/messages",
-        openapi_extra=takes(MessagesRequest),
-        responses=gives(MessageAnswer, MessageEvent, framing=PINGED_EVENTS),
     )
-    async def messages(http: Request) -> Response:
+    async def messages(http: Request, request: MessagesRequest) -> Response:
         """Anthropic's Messages: answer a conversation."""
-        request = await service.bodies.parse(http, MessagesRequest)
         model = service.check_model(request.model)
         with in_their_words(FIELD_NAMES):
             params = sampling_params(request, service.input_processor.sampling_defaults)
@@ -369,18 +358,12 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
             conversation = await begin(service, asked)
         writer = MessageWriter(conversation, model.name)
         if request.stream:
-            shape, silence = AnthropicErrorAnswer.of, service.silence
-            return EventStream(writer.events(), PINGED_EVENTS, shape, silence)
+            return EventStream(writer.events(), PINGED_EVENTS, service.silence)
         return respond(await writer.whole())
 
-    @app.post(
-        "/v1/messages/count_tokens",
-        openapi_extra=takes(CountTokensRequest),
-        responses=gives(CountedTokens),
-    )
-    async def count_tokens(http: Request) -> Response:
+    @body_route(app, service, CountTokensRequest, gives(CountedTokens), "/v1/messages/count_tokens")
+    async def count_tokens(http: Request, request: CountTokensRequest) -> Response:
         """How many tokens a request has."""
-        request = await service.bodies.parse(http, CountTokensRequest)
         service.check_model(request.model)
         with in_their_words(FIELD_NAMES):
             conversation = await begin(service, turn(request, SamplingParams(max_tokens=1), {}))

@@ -22,23 +22,26 @@ from quire.engine.prompts import as_dict
 from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import DATA, EventStream
-from quire.http.body_fields import Ids, Strict, Texts, as_patterns, between, biases, expecting
+from quire.http.body_fields import (
+    Ids,
+    Strict,
+    Texts,
+    as_patterns,
+    between,
+    biases,
+    expecting,
+    given_of,
+    texts_of,
+)
 from quire.http.doors.turn_stream import in_their_words, outputs, pieces
-from quire.http.errors import LlamaCppErrorAnswer
 from quire.http.openai.requests import JsonObject
-from quire.http.openapi import gives, takes
+from quire.http.openapi import body_route, gives
 from quire.http.service import Service
 
 _ANY_SEED = (-1, 2**32 - 1)
-_OURS = {  # the names in SamplingParams
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "repeat_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-}
+_AS_OURS = (
+    "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
 
 
 class LlamaOptions(Strict):
@@ -101,15 +104,15 @@ class LlamaOptions(Strict):
         self, defaults: Mapping[str, Any], max_tokens: int | None, **others: Any
     ) -> SamplingParams:
         """``max_tokens``: -1, -2 and None mean as many as there is room for."""
-        params = {name: getattr(self, theirs) for theirs, name in _OURS.items()}
-        params["seed"] = None if self.seed in _ANY_SEED else self.seed
-        params["stop"] = self.stop or None
+        params = {
+            **given_of(self, *_AS_OURS),
+            "repetition_penalty": self.repeat_penalty,
+            "seed": None if self.seed in _ANY_SEED else self.seed,
+            "stop": self.stop or None,
+        }
         given = {name: value for name, value in params.items() if value is not None}
         most = None if max_tokens in (-1, -2) else max_tokens
         return SamplingParams.over(defaults, {**given, "max_tokens": most, **others})
-
-
-_MOST_PROMPTS = 2048
 
 
 class LlamaCppRequest(LlamaOptions):
@@ -153,10 +156,7 @@ class LlamaCppRequest(LlamaOptions):
 
     @model_validator(mode="after")
     def _check(self) -> LlamaCppRequest:
-        if not self.prompt:
-            raise RequestError("prompt must not be empty", "prompt")
-        if len(self.prompts) > _MOST_PROMPTS:
-            raise RequestError(f"a request may hold at most {_MOST_PROMPTS:,} prompts", "prompt")
+        assert self.prompts
         return self
 
     def silence(self, usual: float) -> float:
@@ -183,8 +183,7 @@ class LlamaCppRequest(LlamaOptions):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        prompt: Any = self.prompt
-        return list(prompt) if self.several else [prompt]
+        return texts_of("prompt", self.prompt)
 
     @property
     def biases(self) -> dict[int, float] | None:
@@ -274,11 +273,9 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
     kinds = LlamaCppAnswer, list[LlamaCppAnswer]
     answers = gives(kinds, (LlamaCppPiece, LlamaCppAnswer), framing=DATA)
 
-    @app.post("/completion", openapi_extra=takes(LlamaCppRequest), responses=answers)
-    @app.post("/completions", openapi_extra=takes(LlamaCppRequest), responses=answers)
-    async def completion(http: Request) -> Response:
+    @body_route(app, service, LlamaCppRequest, answers, "/completion", "/completions")
+    async def completion(http: Request, request: LlamaCppRequest) -> Response:
         """llama.cpp's: complete a prompt; several have a list of answers."""
-        request = await service.bodies.parse(http, LlamaCppRequest)
         model = service.check_model(request.model)
         names = {**_NAMES, "structured_outputs": request.structure_field}
         with in_their_words(names):
@@ -289,8 +286,8 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
         run = service.run(name, prompts, params, {}, whole=whole)
         wording = LlamaCppWording(service, request, params)
         if request.stream:
-            events, shape = pieces(run, wording.events, names), LlamaCppErrorAnswer.of
-            return EventStream(events, DATA, shape, request.silence(service.silence))
+            events = pieces(run, wording.events, names)
+            return EventStream(events, DATA, request.silence(service.silence))
         finished = await outputs(run, names)
         return await json_response(
             lambda: wording.whole(finished), large=len(finished) > 1 or request.n_probs > 0

@@ -22,7 +22,7 @@ from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import LINES, Events, EventStream
 from quire.http.body_fields import Ids, Name, Strict, Texts, at_most, between, expecting
-from quire.http.chats.conversation import ConversationTurn, begin
+from quire.http.chats.conversation import ConversationTurn, begin, said
 from quire.http.chats.speech import MOST_TOOLS, Tool
 from quire.http.doors.llama_cpp import LlamaOptions
 from quire.http.doors.ollama_models import add_models, check_model
@@ -39,9 +39,8 @@ from quire.http.doors.turn_stream import (
     in_their_words,
     now,
 )
-from quire.http.errors import OllamaErrorAnswer
 from quire.http.openai.requests import Function, JsonObject
-from quire.http.openapi import gives, takes
+from quire.http.openapi import body_route, gives
 from quire.http.service import Caller, ModelChoice, Service
 from quire.text.chat_template import Message
 
@@ -156,14 +155,14 @@ class OllamaMessage(Strict):
     tool_call_id: Name | None = None
 
     def for_template(self) -> Message:
-        others: dict[str, Any] = {
-            "reasoning_content": self.thinking,
-            "tool_calls": [call.for_template() for call in self.tool_calls or ()],
-            "name": self.tool_name,
-            "tool_call_id": self.tool_call_id,
-        }
-        given = {name: value for name, value in others.items() if value}
-        return {"role": self.role, "content": self.content, **given}
+        return said(
+            self.role,
+            self.content,
+            reasoning_content=self.thinking,
+            tool_calls=[call.for_template() for call in self.tool_calls or ()],
+            name=self.tool_name,
+            tool_call_id=self.tool_call_id,
+        )
 
 
 class OllamaTool(Strict):
@@ -364,14 +363,16 @@ _NAMES = {  # of fields that are called otherwise here
 def add_ollama(app: FastAPI, service: Service) -> None:
     add_models(app, service)
 
-    @app.post(
+    @body_route(
+        app,
+        service,
+        GenerateRequest,
+        gives(GeneratedAnswer, GeneratedAnswer, framing=LINES),
         "/api/generate",
-        openapi_extra=takes(GenerateRequest),
-        responses=gives(GeneratedAnswer, GeneratedAnswer, framing=LINES),
+        from_tools=True,
     )
-    async def generate(http: Request) -> Response:
+    async def generate(http: Request, request: GenerateRequest) -> Response:
         """Ollama's: answer a prompt."""
-        request = await service.bodies.parse(http, GenerateRequest, from_tools=True)
         model = check_model(service, request.model)
         if not request.prompt:
             return _loaded(request, GeneratedAnswer)
@@ -380,14 +381,16 @@ def add_ollama(app: FastAPI, service: Service) -> None:
             speaker = await _speaker(service, model, service.caller(http), request, params)
         return await _answer(service, request, speaker, GeneratedAnswer)
 
-    @app.post(
+    @body_route(
+        app,
+        service,
+        OllamaChatRequest,
+        gives(OllamaChatAnswer, OllamaChatAnswer, framing=LINES),
         "/api/chat",
-        openapi_extra=takes(OllamaChatRequest),
-        responses=gives(OllamaChatAnswer, OllamaChatAnswer, framing=LINES),
+        from_tools=True,
     )
-    async def chat(http: Request) -> Response:
+    async def chat(http: Request, request: OllamaChatRequest) -> Response:
         """Ollama's: answer a conversation."""
-        request = await service.bodies.parse(http, OllamaChatRequest, from_tools=True)
         model = check_model(service, request.model)
         if not request.messages:
             return _loaded(request, OllamaChatAnswer)
@@ -431,7 +434,7 @@ async def _answer(
     turn = TurnStream(speaker, "ollama-", lambda: f"call_{uuid.uuid4().hex[:24]}", _NAMES)
     writer = OllamaWriter(turn, request, line)
     if request.stream:
-        return EventStream(writer.lines(), LINES, OllamaErrorAnswer.of, service.silence)
+        return EventStream(writer.lines(), LINES, service.silence)
     whole = await writer.whole()
     return await json_response(lambda: whole, large=request.logprobs)
 

@@ -14,7 +14,7 @@ from quire.core.errors import RequestError
 from quire.http.answers.rendering import Answer, respond
 from quire.http.body_fields import Strict
 from quire.http.doors.turn_stream import now
-from quire.http.openapi import gives, takes
+from quire.http.openapi import body_route, gives
 from quire.http.service import ModelChoice, Service
 
 RUNNING = "Quire is running"
@@ -101,10 +101,9 @@ def add_models(app: FastAPI, service: Service) -> None:
         length = service.input_processor.max_model_len or 0
         return cards(expires_at=_NEVER, size_vram=0, context_length=length)
 
-    @app.post("/api/show", openapi_extra=takes(ShowRequest), responses=gives(ShownModel))
-    async def show(http: Request) -> Response:
+    @body_route(app, service, ShowRequest, gives(ShownModel), "/api/show", from_tools=True)
+    async def show(http: Request, request: ShowRequest) -> Response:
         """Ollama's: what is known of a model."""
-        request = await service.bodies.parse(http, ShowRequest, from_tools=True)
         name = request.model or request.name
         if name is None:
             raise RequestError("model is missing", "model")

@@ -19,7 +19,7 @@ from quire.http.doors.responses_requests import FIELD_NAMES, ItemReference, Resp
 from quire.http.doors.responses_writer import ResponseAnswer, ResponseEvent, ResponseWriter
 from quire.http.doors.turn_stream import in_their_words
 from quire.http.errors import UnknownResponseError
-from quire.http.openapi import gives, takes
+from quire.http.openapi import body_route, gives
 from quire.http.service import Caller, ModelChoice, Service
 
 _BESIDE = 512  # bytes that a response takes beside its JSON
@@ -165,14 +165,15 @@ def add_responses(app: FastAPI, service: Service) -> None:
 
 
 def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
-    @app.post(
+    @body_route(
+        app,
+        service,
+        ResponsesRequest,
+        gives(ResponseAnswer, ResponseEvent, framing=NAMED_EVENTS),
         "/v1/responses",
-        openapi_extra=takes(ResponsesRequest),
-        responses=gives(ResponseAnswer, ResponseEvent, framing=NAMED_EVENTS),
     )
-    async def create(http: Request) -> Response:
+    async def create(http: Request, request: ResponsesRequest) -> Response:
         """OpenAI's Responses: answer a conversation, and keep the answer to go on from."""
-        request = await service.bodies.parse(http, ResponsesRequest)
         model, caller = service.check_model(request.model), service.caller(http)
         owner, items = caller.key, _items(service, store, caller.key, request)
         conversation = await _begin(service, store, caller, request, items, model)
@@ -183,18 +184,13 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
 
         writer = ResponseWriter(conversation, request, model.name, service.new_id(), keep)
         if request.stream:
-            return EventStream(writer.events(), NAMED_EVENTS, writer.error, service.silence)
+            return EventStream(writer.events(), NAMED_EVENTS, service.silence, writer.error)
         response = await writer.whole()
         return await json_response(lambda: response, large=request.wants_logprobs)
 
-    @app.post(
-        "/v1/responses/input_tokens",
-        openapi_extra=takes(ResponsesRequest),
-        responses=gives(CountedInput),
-    )
-    async def count(http: Request) -> Response:
+    @body_route(app, service, ResponsesRequest, gives(CountedInput), "/v1/responses/input_tokens")
+    async def count(http: Request, request: ResponsesRequest) -> Response:
         """How many tokens the input has."""
-        request = await service.bodies.parse(http, ResponsesRequest)
         model, caller = service.check_model(request.model), service.caller(http)
         items = _items(service, store, caller.key, request)
         conversation = await _begin(service, store, caller, request, items, model)

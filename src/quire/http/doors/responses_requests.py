@@ -18,8 +18,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Json
-from quire.http.body_fields import Name, Strict, at_most, check_depth, expecting
-from quire.http.chats.conversation import ConversationTurn
+from quire.http.body_fields import Name, Strict, at_most, check_depth, expecting, given_of
+from quire.http.chats.conversation import ConversationTurn, called
 from quire.http.chats.speech import LONGEST_NAME, MOST_TOOLS, Tool, ToolChoice
 from quire.http.openai.requests import JsonObject
 from quire.text.chat_template import Message
@@ -481,11 +481,7 @@ def turn(
 
 
 def _sampling_params(request: ResponsesRequest, defaults: Mapping[str, Any]) -> SamplingParams:
-    given: dict[str, Any] = {
-        name: getattr(request, name)
-        for name in ("temperature", "top_p")
-        if getattr(request, name) is not None
-    }
+    given = given_of(request, "temperature", "top_p")
     form = request.text.format
     if isinstance(form, SchemaFormat):
         given["structured_outputs"] = StructuredOutputs(json=form.schema_)
@@ -530,9 +526,7 @@ def _of_assistant(item: Json) -> dict[str, Any] | None:
 
 
 def _call(item: Json, arguments: str) -> Json:
-    name = flat_name(item.get("namespace"), item["name"])
-    function = {"name": name, "arguments": arguments}
-    return {"id": item["call_id"], "type": "function", "function": function}
+    return called(item["call_id"], flat_name(item.get("namespace"), item["name"]), arguments)
 
 
 def _of_others(item: Json) -> Message:

@@ -22,6 +22,7 @@ from quire.engine.prompts import Prompt, as_dict
 from quire.engine.scoring import Scoring
 from quire.http.answers.rendering import Answer, Json, Many, json_response, respond
 from quire.http.body_fields import (
+    MOST_TEXTS,
     Ids,
     Strict,
     Texts,
@@ -30,13 +31,14 @@ from quire.http.body_fields import (
     doc,
     expecting,
     most_tokens,
+    texts_of,
 )
 from quire.http.doors.ollama import KeepAlive, OllamaOptions
 from quire.http.doors.ollama_models import check_model
 from quire.http.doors.turn_stream import in_their_words, outputs
 from quire.http.errors import in_callers_words, new_id
 from quire.http.openai.requests import CommonFields
-from quire.http.openapi import gives, takes
+from quire.http.openapi import body_route, gives
 from quire.http.service import Caller, ModelChoice, Service
 from quire.text.encoder import PromptForm
 
@@ -114,7 +116,6 @@ class LlamaCppEmbedding(Answer):
     embedding: list[list[float]]
 
 
-MOST_TEXTS = 2048  # OpenAI's own maximum
 _TEXTS = "a string, a list of strings, a list of token ids or a list of such lists"
 _Input = Annotated[
     str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)], expecting(_TEXTS)
@@ -256,16 +257,6 @@ def cut_to(most: int, side: Literal["left", "right"] = "right") -> PromptForm:
     return PromptForm(most=most, keep_first=side == "right", keep_special=True)
 
 
-def texts_of(field: str, given: Any) -> list[Any]:
-    """One or several texts as a list; RequestError for none, and for too many."""
-    if not given:
-        raise RequestError(f"{field} must not be empty", field)
-    texts = [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
-    if len(texts) > MOST_TEXTS:
-        raise RequestError(f"{field} may hold at most {MOST_TEXTS:,} texts", field)
-    return texts
-
-
 _NOT_HERE = "/pooling", "/classify", "/v1/classify"
 _MOST_NUMBERS = 2**23  # in an answer: 2,048 vectors of 4,096, some 170 MB of JSON
 
@@ -286,12 +277,9 @@ async def _refuse() -> None:
 
 
 def _add_embeddings(app: FastAPI, service: Service) -> None:
-    @app.post(
-        "/v1/embeddings", openapi_extra=takes(EmbeddingRequest), responses=gives(EmbeddingList)
-    )
-    async def embeddings(http: Request) -> Response:
+    @body_route(app, service, EmbeddingRequest, gives(EmbeddingList), "/v1/embeddings")
+    async def embeddings(http: Request, request: EmbeddingRequest) -> Response:
         """The vectors of one or several texts."""
-        request = await service.bodies.parse(http, EmbeddingRequest)
         caller, model = service.caller(http), service.check_model(request.model)
         finished = await vectors(
             service,
@@ -312,11 +300,9 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
 
 
 def _add_scores(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/score", openapi_extra=takes(ScoreRequest), responses=gives(ScoreList))
-    @app.post("/score", openapi_extra=takes(ScoreRequest), responses=gives(ScoreList))
-    async def score(http: Request) -> Response:
+    @body_route(app, service, ScoreRequest, gives(ScoreList), "/v1/score", "/score")
+    async def score(http: Request, request: ScoreRequest) -> Response:
         """vLLM's: how well texts go together, pair by pair, or one with each of several."""
-        request = await service.bodies.parse(http, ScoreRequest)
         caller, model = service.caller(http), service.check_model(request.model)
         finished, scores = await _scores(
             service, *request.pairs(), request, caller, model, "text_1"
@@ -325,14 +311,19 @@ def _add_scores(app: FastAPI, service: Service) -> None:
         data = [Score(index=i, score=one) for i, one in enumerate(scores)]
         return respond(ScoreList(**head, created=int(time.time()), data=data))
 
-    @app.post("/v1/rerank", openapi_extra=takes(RerankRequest), responses=gives(Reranked))
-    @app.post("/v2/rerank", openapi_extra=takes(RerankRequest), responses=gives(Reranked))
-    @app.post("/rerank", openapi_extra=takes(RerankRequest), responses=gives(Reranked))
-    @app.post("/v1/reranking", openapi_extra=takes(RerankRequest), responses=gives(Reranked))
-    @app.post("/reranking", openapi_extra=takes(RerankRequest), responses=gives(Reranked))
-    async def rerank(http: Request) -> Response:
+    @body_route(
+        app,
+        service,
+        RerankRequest,
+        gives(Reranked),
+        "/v1/rerank",
+        "/v2/rerank",
+        "/rerank",
+        "/v1/reranking",
+        "/reranking",
+    )
+    async def rerank(http: Request, request: RerankRequest) -> Response:
         """Cohere's and Jina's: documents by how well they go with a query, the best first."""
-        request = await service.bodies.parse(http, RerankRequest)
         caller, model = service.caller(http), service.check_model(request.model)
         texts = request.texts()
         finished, scores = await _scores(
@@ -446,13 +437,17 @@ def _check_size(
 
 def _add_others(app: FastAPI, service: Service) -> None:
     _add_ollama(app, service)
-    taken = takes(LlamaCppEmbeddingRequest)
 
-    @app.post("/embedding", openapi_extra=taken, responses=gives(list[LlamaCppEmbedding]))
-    @app.post("/embeddings", openapi_extra=taken, responses=gives(list[LlamaCppEmbedding]))
-    async def embedding(http: Request) -> Response:
+    @body_route(
+        app,
+        service,
+        LlamaCppEmbeddingRequest,
+        gives(list[LlamaCppEmbedding]),
+        "/embedding",
+        "/embeddings",
+    )
+    async def embedding(http: Request, request: LlamaCppEmbeddingRequest) -> Response:
         """llama.cpp's: the vectors of one or several texts, in a list."""
-        request = await service.bodies.parse(http, LlamaCppEmbeddingRequest)
         model = service.check_model(request.model)
         field = "content" if request.input is None else "input"
         params = PoolingParams(normalize=request.embd_normalize == 2)
@@ -464,13 +459,12 @@ def _add_others(app: FastAPI, service: Service) -> None:
 
 
 def _add_ollama(app: FastAPI, service: Service) -> None:
-    @app.post(
-        "/api/embed", openapi_extra=takes(OllamaEmbedRequest), responses=gives(OllamaEmbeddings)
-    )
-    async def embed(http: Request) -> Response:
+    answers = gives(OllamaEmbeddings)
+
+    @body_route(app, service, OllamaEmbedRequest, answers, "/api/embed", from_tools=True)
+    async def embed(http: Request, request: OllamaEmbedRequest) -> Response:
         """Ollama's: the vectors of one or several texts, of length 1."""
         begun = time.perf_counter_ns()
-        request = await service.bodies.parse(http, OllamaEmbedRequest, from_tools=True)
         model = check_model(service, request.model)
         request.options.check_context(service.input_processor.max_model_len)
         longest = service.input_processor.max_model_len if request.truncate else None
@@ -483,17 +477,19 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
 
         took, count = time.perf_counter_ns() - begun, usage(finished).prompt_tokens
         embeddings = map(numbers, finished)
-        answers = OllamaEmbeddings(request.model, embeddings, took, 0, count)
-        return await json_response(lambda: answers, large=True)
+        answer = OllamaEmbeddings(request.model, embeddings, took, 0, count)
+        return await json_response(lambda: answer, large=True)
 
-    @app.post(
+    @body_route(
+        app,
+        service,
+        OllamaEmbeddingsRequest,
+        gives(OllamaEmbedding),
         "/api/embeddings",
-        openapi_extra=takes(OllamaEmbeddingsRequest),
-        responses=gives(OllamaEmbedding),
+        from_tools=True,
     )
-    async def embeddings(http: Request) -> Response:
+    async def embeddings(http: Request, request: OllamaEmbeddingsRequest) -> Response:
         """Ollama's older one: the vector of a text, as the model's files say."""
-        request = await service.bodies.parse(http, OllamaEmbeddingsRequest, from_tools=True)
         model = check_model(service, request.model)
         request.options.check_context(service.input_processor.max_model_len)
         if not request.prompt:

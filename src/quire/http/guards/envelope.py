@@ -11,6 +11,7 @@ import contextlib
 import logging
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -54,8 +55,7 @@ class Envelope:
 
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         self._app = app
-        self._sharing = Sharing(config)
-        self._only_here = OnlyHere(config) if config.is_for_this_machine else None
+        self._pages, self._only_here = Pages(config), config.is_for_this_machine
         paths = config.disable_access_log_for_endpoints.encode().split(b",")
         self._quiet = frozenset(path.strip() for path in paths)
         self._root_path = config.root_path
@@ -68,7 +68,7 @@ class Envelope:
             scope["root_path"] = self._root_path
         headers, begun, status = Headers(scope=scope), time.perf_counter(), 0
         request_id = _given_id(scope) or new_id().encode()
-        borne = [(_HEADER, request_id), *self._sharing.headers(headers)]
+        borne = [(_HEADER, request_id), *self._pages.headers(headers)]
         state = scope.setdefault("state", {})
         state[REQUEST_ID] = request_id.decode()
 
@@ -80,9 +80,9 @@ class Envelope:
             await send(message)
 
         try:
-            answer = self._sharing.preflight(scope["method"], headers)
-            if answer is None and self._only_here is not None:
-                answer = self._only_here.refusal(scope, headers)
+            answer = self._pages.preflight(scope["method"], headers)
+            if answer is None and self._only_here:
+                answer = self._pages.refusal(scope, headers)
             await (answer or self._app)(scope, receive, bearing)
         except Exception as error:
             facts = {"request_id": state[REQUEST_ID]}
@@ -128,19 +128,77 @@ class AnswerHead:
         await self._app({**scope, "method": "GET"}, receive, without_body)
 
 
-class Origins:
-    """The web pages that may use a server, by their origin: scheme, host and port."""
+class Pages:
+    """The web pages that may use a server, by their origin: scheme, host and port.
+
+    Where no key is needed, a browser of this machine is all that a page of another site needs: it
+    can send requests here, or have a name of its own lead here and then read the answers too (DNS
+    rebinding). So the name by which a server for this machine alone is called and the origin of a
+    page must be of this machine, or allowed.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
-        self.any = "*" in config.allowed_origins
-        self.there_are = bool(config.allowed_origins)
-        self._listed = frozenset(config.allowed_origins)
-        self._names = Names(config) if HERE in config.allowed_origins else None
+        self._config = config
+        self._names, self._listed = Names(config), frozenset(config.allowed_origins)
+        self._any, self._here = "*" in self._listed, HERE in self._listed
 
-    def __contains__(self, origin: str) -> bool:
-        if self.any or origin in self._listed:
+    def headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+        """What an answer bears; nothing, where no page asks."""
+        origin = headers.get("origin")
+        if origin is None or not self._listed:
+            return []
+        exposed = (b"access-control-expose-headers", b"x-request-id, retry-after")
+        if self._any:
+            return [(b"access-control-allow-origin", b"*"), exposed]
+        vary = (b"vary", b"Origin")
+        if not self._allows(origin):
+            return [vary]
+        allowed = [(b"access-control-allow-origin", origin.encode("latin-1")), exposed, vary]
+        if self._config.allow_credentials:
+            allowed.append((b"access-control-allow-credentials", b"true"))
+        return allowed
+
+    def preflight(self, method: str, headers: Headers) -> Response | None:
+        """The answer to a browser that asks whether a page may; None: this is another request.
+
+        It bears no key, and needs none.
+        """
+        origin, wanted = headers.get("origin"), headers.get("access-control-request-method")
+        if method != "OPTIONS" or wanted is None or origin is None or not self._listed:
+            return None
+        if not self._allows(origin):
+            problem = Problem(403, "this web page may not use the server (--allowed-origins)")
+            return respond(ErrorAnswer.of(problem), 403)
+        # "*" would not stand for Authorization.
+        wanted_headers = headers.get("access-control-request-headers", "")
+        allowed = {
+            "access-control-allow-methods": _those(self._config.allowed_methods, wanted),
+            "access-control-allow-headers": _those(self._config.allowed_headers, wanted_headers),
+            "access-control-max-age": _REMEMBERED,
+        }
+        return Response(status_code=204, headers={name: v for name, v in allowed.items() if v})
+
+    def refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        """Of a server for this machine alone: 403, or None: it may be served."""
+        host, origin = headers.get("host"), headers.get("origin")
+        if host is not None and _name_in(host) not in self._names:
+            why = (
+                f"this server is for its own machine, and {host[:100]!r} is no name of it: allow "
+                "it with --allowed-hosts, or ask for a key (--api-key-file)"
+            )
+        elif origin is not None and not self._allows(origin):
+            why = (
+                "this web page may not use the server: allow it with --allowed-origins, or ask "
+                "for a key (--api-key-file)"
+            )
+        else:
+            return None
+        return respond(shape_for(scope).of(Problem(403, why)), 403)
+
+    def _allows(self, origin: str) -> bool:
+        if self._any or origin in self._listed:
             return True
-        if self._names is None:
+        if not self._here:
             return False
         try:
             parts = urlsplit(origin)
@@ -164,90 +222,8 @@ class Names:
         return self._any or name in self._listed or is_loopback(name)
 
 
-class Sharing:
-    """What browsers learn of the web pages that are allowed."""
-
-    def __init__(self, config: ServerConfig) -> None:
-        self._config = config
-        self._origins = Origins(config)
-
-    def headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
-        """What an answer bears; nothing, where no page asks."""
-        origin = headers.get("origin")
-        if origin is None or not self._origins.there_are:
-            return []
-        exposed = (b"access-control-expose-headers", b"x-request-id, retry-after")
-        if self._origins.any:
-            return [(b"access-control-allow-origin", b"*"), exposed]
-        vary = (b"vary", b"Origin")
-        if origin not in self._origins:
-            return [vary]
-        allowed = [(b"access-control-allow-origin", origin.encode("latin-1")), exposed, vary]
-        if self._config.allow_credentials:
-            allowed.append((b"access-control-allow-credentials", b"true"))
-        return allowed
-
-    def preflight(self, method: str, headers: Headers) -> Response | None:
-        """The answer to a browser that asks whether a page may; None: this is another request.
-
-        It bears no key, and needs none.
-        """
-        wanted = headers.get("access-control-request-method")
-        if (
-            method != "OPTIONS"
-            or wanted is None
-            or "origin" not in headers
-            or not self._origins.there_are
-        ):
-            return None
-        if headers["origin"] not in self._origins:
-            problem = Problem(403, "this web page may not use the server (--allowed-origins)")
-            return respond(ErrorAnswer.of(problem), 403)
-        # "*" would not stand for Authorization.
-        wanted_headers = headers.get("access-control-request-headers", "")
-        config = self._config
-        allowed = {
-            "access-control-allow-methods": _those(config.allowed_methods, wanted),
-            "access-control-allow-headers": _those(config.allowed_headers, wanted_headers),
-            "access-control-max-age": _REMEMBERED,
-        }
-        return Response(
-            status_code=204, headers={name: value for name, value in allowed.items() if value}
-        )
-
-
-def _those(allowed: object, wanted: str) -> str:
-    return wanted if tuple(allowed) == _ALL else ", ".join(allowed)  # type: ignore[arg-type]
-
-
-class OnlyHere:
-    """Refuses what a page of another site has sent to a server for this machine alone.
-
-    Where no key is needed, a browser of this machine is all that such a page needs: it can send
-    requests here, or have a name of its own lead here and then read the answers too (DNS
-    rebinding). So the name by which the server is called and the origin of a page must be of this
-    machine, or allowed.
-    """
-
-    def __init__(self, config: ServerConfig) -> None:
-        self._names, self._origins = Names(config), Origins(config)
-
-    def refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """403, or None: it may be served."""
-        host, origin = headers.get("host"), headers.get("origin")
-        if host is not None and _name_in(host) not in self._names:
-            why = (
-                f"this server is for its own machine, and {host[:100]!r} is no name of it: allow "
-                "it with --allowed-hosts, or ask for a key (--api-key-file)"
-            )
-        elif origin is not None and origin not in self._origins:
-            why = (
-                "this web page may not use the server: allow it with --allowed-origins, or ask "
-                "for a key (--api-key-file)"
-            )
-        else:
-            return None
-        return respond(shape_for(scope).of(Problem(403, why)), 403)
+def _those(allowed: Sequence[str], wanted: str) -> str:
+    return wanted if tuple(allowed) == _ALL else ", ".join(allowed)
 
 
 def _name_in(host: str) -> str:

@@ -22,8 +22,8 @@ from quire.http.openai.answers import (
     answer,
 )
 from quire.http.openai.requests import ChatRequest
-from quire.http.openapi import gives, takes
-from quire.http.service import Caller, Service
+from quire.http.openapi import body_route, gives
+from quire.http.service import Service
 from quire.text.dialect import (
     CallArguments,
     CallBegun,
@@ -37,49 +37,46 @@ from quire.text.dialect import (
 
 
 def add_chats(app: FastAPI, service: Service) -> None:
-    @app.post(
-        "/v1/chat/completions",
-        openapi_extra=takes(ChatRequest),
-        responses=gives(ChatCompletion, ChatCompletionChunk),
-    )
-    async def chat_completions(http: Request) -> Response:
-        """Answer a conversation."""
-        request = await service.bodies.parse(http, ChatRequest)
-        return await _converse(service, service.caller(http), request)
-
-
-async def _converse(service: Service, caller: Caller, request: ChatRequest) -> Response:
-    """Answer a conversation, put into one prompt by the model's chat template."""
-    model = service.check_model(request.model)
-    service.check_chat_template(request.chat_template)
-    options = request.options(caller, model)
-    if request.kv_transfer_params:
-        options |= remote_prefill(service, request.kv_transfer_params)
-    turn = ConversationTurn(
-        [message.for_template() for message in request.messages],
-        request.sampling_params(service.input_processor.sampling_defaults),
-        tools=[tool.as_tool() for tool in request.tools or ()],
-        choice=request.choice,
-        parallel_calls=request.parallel_tool_calls,
-        reasoning_effort=request.reasoning_effort,
-        include_reasoning=request.include_reasoning,
-        variables=request.chat_template_kwargs or {},
-        rendering=request.rendering,
-        form=request.prompt_form(service.input_processor.max_model_len),
-        options=options,
-        field_names=request.field_names,
-    )
-    conversation = await begin(service, turn)
-    return await answer(
+    @body_route(
+        app,
         service,
-        caller,
-        request,
-        model.name,
-        conversation.params,
-        ChatWording(request, conversation),
-        conversation.run,
-        [conversation.prompt_token_ids],
+        ChatRequest,
+        gives(ChatCompletion, ChatCompletionChunk),
+        "/v1/chat/completions",
     )
+    async def chat_completions(http: Request, request: ChatRequest) -> Response:
+        """Answer a conversation."""
+        caller = service.caller(http)
+        model = service.check_model(request.model)
+        service.check_chat_template(request.chat_template)
+        options = request.options(caller, model)
+        if request.kv_transfer_params:
+            options |= remote_prefill(service, request.kv_transfer_params)
+        turn = ConversationTurn(
+            [message.for_template() for message in request.messages],
+            request.sampling_params(service.input_processor.sampling_defaults),
+            tools=[tool.as_tool() for tool in request.tools or ()],
+            choice=request.choice,
+            parallel_calls=request.parallel_tool_calls,
+            reasoning_effort=request.reasoning_effort,
+            include_reasoning=request.include_reasoning,
+            variables=request.chat_template_kwargs or {},
+            rendering=request.rendering,
+            form=request.prompt_form(service.input_processor.max_model_len),
+            options=options,
+            field_names=request.field_names,
+        )
+        conversation = await begin(service, turn)
+        return await answer(
+            service,
+            caller,
+            request,
+            model.name,
+            conversation.params,
+            ChatWording(request, conversation),
+            conversation.run,
+            [conversation.prompt_token_ids],
+        )
 
 
 _SILENCE = ContentPiece("")

@@ -27,51 +27,48 @@ from quire.http.openai.answers import (
     answer,
 )
 from quire.http.openai.requests import CompletionRequest, TurnRequest
-from quire.http.openapi import gives, takes
-from quire.http.service import Caller, Progress, Service
+from quire.http.openapi import body_route, gives
+from quire.http.service import Progress, Service
 from quire.text.encoder import PromptForm
 from quire.text.text_tokens import Echo, echo_of, text_left
 from quire.text.tokenizer import Tokenizer
 
 
 def add_completions(app: FastAPI, service: Service) -> None:
-    @app.post(
-        "/v1/completions",
-        openapi_extra=takes(CompletionRequest),
-        responses=gives(Completion, CompletionChunk),
+    @body_route(
+        app, service, CompletionRequest, gives(Completion, CompletionChunk), "/v1/completions"
     )
-    async def completions(http: Request) -> Response:
+    async def completions(http: Request, request: CompletionRequest) -> Response:
         """Complete one or several prompts, given as texts or as token ids."""
-        request = await service.bodies.parse(http, CompletionRequest)
-        return await _complete(service, service.caller(http), request)
+        caller = service.caller(http)
+        model, prompts = service.check_model(request.model), request.prompts()
+        inputs = service.input_processor
+        params = request.sampling_params(inputs.sampling_defaults)
+        service.check_answer(params, len(prompts), prompts)
+        form = request.prompt_form(inputs.max_model_len, request.suffix or None)
+        # Else the engine's threads encode them, as one prepared request each.
+        if form != PromptForm() or request.return_token_ids or request.continuous_usage:
+            with service.reserve(len(prompts), prompts), in_callers_words(request.field_names):
+                ids = [await service.engine.text_prompt(prompt, form) for prompt in prompts]
+        else:
+            ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
+        options = request.options(caller, model)
+        if request.kv_transfer_params:
+            options |= remote_prefill(service, request.kv_transfer_params)
+        whole_prompts = [
+            {**as_dict(found or prompt), **options}
+            for found, prompt in zip(ids, prompts, strict=True)
+        ]
 
+        def run(request_id: str, *, whole: bool) -> Progress:
+            progress = service.run(
+                request_id, whole_prompts, params, request.field_names, whole=whole
+            )
+            return _without_outputs(progress) if request.only_prompts else progress
 
-async def _complete(service: Service, caller: Caller, request: CompletionRequest) -> Response:
-    model, prompts = service.check_model(request.model), request.prompts()
-    inputs = service.input_processor
-    params = request.sampling_params(inputs.sampling_defaults)
-    service.check_answer(params, len(prompts), prompts)
-    form = request.prompt_form(inputs.max_model_len, request.suffix or None)
-    # Else the engine's threads encode them, as one prepared request each.
-    if form != PromptForm() or request.return_token_ids or request.continuous_usage:
-        with service.reserve(len(prompts), prompts), in_callers_words(request.field_names):
-            ids = [await service.engine.text_prompt(prompt, form) for prompt in prompts]
-    else:
-        ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
-    options = request.options(caller, model)
-    if request.kv_transfer_params:
-        options |= remote_prefill(service, request.kv_transfer_params)
-    whole_prompts = [
-        {**as_dict(found or prompt), **options} for found, prompt in zip(ids, prompts, strict=True)
-    ]
-
-    def run(request_id: str, *, whole: bool) -> Progress:
-        progress = service.run(request_id, whole_prompts, params, request.field_names, whole=whole)
-        return _without_outputs(progress) if request.only_prompts else progress
-
-    cut = ids if form.most is not None else None
-    wording = CompletionWording(request, prompts, inputs.tokenizer, cut)
-    return await answer(service, caller, request, model.name, params, wording, run, ids)
+        cut = ids if form.most is not None else None
+        wording = CompletionWording(request, prompts, inputs.tokenizer, cut)
+        return await answer(service, caller, request, model.name, params, wording, run, ids)
 
 
 async def _without_outputs(progress: Progress) -> Progress:

@@ -28,9 +28,12 @@ from quire.http.body_fields import (
     between,
     doc,
     expecting,
+    given_of,
     most_tokens,
     no_deeper,
+    texts_of,
 )
+from quire.http.chats.conversation import called, said
 from quire.http.chats.speech import MOST_TOOLS, Tool, ToolChoice
 from quire.http.errors import in_callers_words
 from quire.http.service import Caller, ModelChoice
@@ -89,8 +92,7 @@ class ToolCall(Strict):
     function: CalledFunction
 
     def for_template(self) -> Mapping[str, Any]:
-        function = {"name": self.function.name, "arguments": self.function.arguments}
-        return {"id": self.id, "type": self.type, "function": function}
+        return called(self.id, self.function.name, self.function.arguments)
 
 
 class ChatMessage(Strict):
@@ -120,14 +122,14 @@ class ChatMessage(Strict):
         content = self.content or ""
         if not isinstance(content, str):
             content = "\n".join(part.text for part in content)
-        others = {
-            "name": self.name,
-            "tool_call_id": self.tool_call_id,
-            "tool_calls": [call.for_template() for call in self.tool_calls or ()],
-            "reasoning_content": self.reasoning or self.reasoning_content,
-        }
-        given = {name: value for name, value in others.items() if value}
-        return {"role": self.role, "content": content, **given}
+        return said(
+            self.role,
+            content,
+            name=self.name,
+            tool_call_id=self.tool_call_id,
+            tool_calls=[call.for_template() for call in self.tool_calls or ()],
+            reasoning_content=self.reasoning or self.reasoning_content,
+        )
 
 
 class Function(Strict):
@@ -197,7 +199,6 @@ class ToolFields(Strict):
         return self.tool_choice.as_choice()
 
 
-_MOST_PROMPTS = 2048
 _MOST_MESSAGES = 4096
 _MOST_DOCUMENTS, _LONGEST_TEMPLATE = 1024, 2**16
 _HELP = {field.name: description(field) for field in fields(SamplingParams)}
@@ -336,8 +337,7 @@ class CompletionRequest(PromptedRequest):
 
     @model_validator(mode="after")
     def _check(self) -> CompletionRequest:
-        if not self.prompt:
-            raise RequestError("prompt must not be empty", "prompt")
+        self.prompts()
         if self.max_tokens == 0 and not self.echo:
             raise RequestError(
                 "max_tokens: 0 needs echo: true, or there is nothing to answer", "max_tokens"
@@ -349,11 +349,7 @@ class CompletionRequest(PromptedRequest):
         return self
 
     def prompts(self) -> list[str | list[int]]:
-        prompt: Any = self.prompt
-        prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
-        if len(prompts) > _MOST_PROMPTS:
-            raise RequestError(f"a request may hold at most {_MOST_PROMPTS:,} prompts", "prompt")
-        return list(prompts)
+        return texts_of("prompt", self.prompt)
 
     @property
     def only_prompts(self) -> bool:
@@ -427,12 +423,12 @@ class ChatRequest(PromptedRequest, ToolFields):
     @property
     def rendering(self) -> dict[str, Any]:
         """What the request says of the rendering itself, beside the template's variables."""
-        given = {name: getattr(self, name) for name in ("documents", "verbosity", "chat_template")}
+        given = given_of(self, "documents", "verbosity", "chat_template")
         if self.continue_final_message:
             given |= {"continue_final_message": True, "add_generation_prompt": False}
         elif self.add_generation_prompt is not None:
             given["add_generation_prompt"] = self.add_generation_prompt
-        return {name: value for name, value in given.items() if value not in (None, [])}
+        return {name: value for name, value in given.items() if value != []}
 
     @property
     def echoed(self) -> str:
