@@ -124,4 +124,11 @@ MUTANTS = (
         "",
         f"{_BEGUN}::test_where_an_answer_stands",
     ),
+    Mutant(
+        "an integer beside texts loses its bounds",
+        f"{_DIALECT}/schemas.py",
+        'kind = "number" if type_ == "integer" else type_',
+        "kind = type_",
+        f"{_OF_DIALECT}/test_grammar.py::test_a_bound_of_numbers_holds_beside_texts",
+    ),
 )

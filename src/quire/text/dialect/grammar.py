@@ -237,16 +237,20 @@ def members(schema: Schema) -> list[tuple[str, Schema, bool]]:
             f"where this model must call, a tool's schema may not hold {other} at its top",
             "tools",
         )
-    definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
     required = schema.get("required", [])
     properties = {**schema.get("properties", {})}
     for key in required:
         properties.setdefault(key, {})
     return [
-        (key, {**definitions, **(one if isinstance(one, Mapping) else {})}, key in required)
+        (key, {**definitions(schema), **(one if isinstance(one, Mapping) else {})}, key in required)
         for key, one in properties.items()
         if one is not False
     ]
+
+
+def definitions(schema: Schema) -> Schema:
+    """What references in a schema may name."""
+    return {key: schema[key] for key in _DEFINITIONS if key in schema}
 
 
 def literal(text: str) -> str:

@@ -17,11 +17,12 @@ from quire.text.dialect.grammar import (
     GrammarRules,
     Schema,
     Spell,
+    definitions,
     literal,
     members,
     unknown_keyword,
 )
-from quire.text.dialect.schemas import text_terminal, values
+from quire.text.dialect.schemas import of_type, text_terminal, values
 
 _SCALARS = ("integer", "number", "boolean", "null")
 _TYPES = ("object", "array", "string", *_SCALARS)
@@ -48,8 +49,7 @@ class Notation:
 
     def arguments(self, rules: GrammarRules, schema: Schema) -> str:
         """See ``Frame.arguments``."""
-        definitions = {key: schema.get(key, {}) for key in ("$defs", "definitions")}
-        return _SchemaRules(self, rules, definitions).object(schema, 0)
+        return _SchemaRules(self, rules, definitions(schema)).object(schema, 0)
 
     def key(self, name: str) -> str:
         if self.quoted:
@@ -110,7 +110,7 @@ class _SchemaRules:
         types = schema.get("type", _TYPES if "properties" not in schema else "object")
         if isinstance(types, str):
             return self._of_type(types, schema, level)
-        return self._either([_of(schema, one) for one in types], level)
+        return self._either([of_type(schema, one) for one in types], level)
 
     def object(self, schema: Schema, level: int) -> str:
         """Properties in their order, with a comma before each but the first that is there."""
@@ -134,7 +134,7 @@ class _SchemaRules:
     def anything(self) -> str:
         """Any value, in any depth."""
         if not self._anything:
-            self._anything = self._rules.rule("PLACE")
+            self._anything = self._rules.rule("LATER")
             line = len(self._rules.lines) - 1
             text, scalar = self._text({}), self._rules.json({"type": list(_SCALARS)})
             many = f'"[" ({self._anything} ("," {self._anything})*)? "]"'
@@ -185,10 +185,10 @@ class _SchemaRules:
         _check(schema, {"$ref"})
         name = str(schema["$ref"])
         found = _REFERENCE.fullmatch(name)
-        if found is None or found[2] not in self._definitions[found[1]]:
+        if found is None or found[2] not in self._definitions.get(found[1], {}):
             raise _refusal(f"the reference {shown(name)}")
         if name not in self._named:  # it may refer to itself
-            self._named[name] = self._rules.rule("PLACE")
+            self._named[name] = self._rules.rule("LATER")
             line = len(self._rules.lines) - 1
             value = self.value(self._definitions[found[1]][found[2]], level + 1)
             self._rules.lines[line] = f"{self._named[name]}: {value}"
@@ -204,19 +204,8 @@ class _SchemaRules:
         return f'{self._notation.spelled_key(name, self._rules.spell)} ":"'
 
 
-def _of(schema: Schema, type_: str) -> Schema:
-    """The part of a schema with several types that is about one of them."""
-    about = {
-        "object": {"properties", "required", "additionalProperties"},
-        "array": _OF_ARRAYS,
-        "string": {"pattern", "minLength", "maxLength"},
-    }
-    others: set[str] = set().union(*(about[one] for one in about if one != type_))
-    return {**{key: one for key, one in schema.items() if key not in others}, "type": type_}
-
-
 def _without_definitions(schema: Schema) -> Schema:
-    return {key: one for key, one in schema.items() if key not in ("$defs", "definitions")}
+    return {key: one for key, one in schema.items() if key not in definitions(schema)}
 
 
 def _check(schema: Schema, known: set[str]) -> None:

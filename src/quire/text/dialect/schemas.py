@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire.core.errors import RequestError, shown
-from quire.text.dialect.grammar import GrammarRules, Schema, literal, unknown_keyword
+from quire.text.dialect.grammar import GrammarRules, Schema, definitions, literal, unknown_keyword
 
 _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|\(\?[a-zA-Z<:=!P-]*|[\s\S]", re.DOTALL)
 _ASCII = {r"\d": "0-9", r"\w": "a-zA-Z0-9_"}  # as in JavaScript, whose expressions these are
@@ -194,13 +194,10 @@ def python_words(schema: Schema) -> list[str]:
     return [word for name in sorted(types_of(schema, schema)) for word in _WORDS.get(name, ())]
 
 
-def definitions(schema: Schema) -> Schema:
-    return {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-
-
 def of_type(schema: Schema, type_: str) -> Schema:
     """The part of a schema with several types that is about one of them."""
-    others: set[str] = set().union(*(_ABOUT[one] for one in _ABOUT if one != type_))
+    kind = "number" if type_ == "integer" else type_
+    others: set[str] = set().union(*(_ABOUT[one] for one in _ABOUT if one != kind))
     return {**{key: one for key, one in schema.items() if key not in others}, "type": type_}
 
 
