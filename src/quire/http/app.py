@@ -13,7 +13,6 @@ from fastapi.routing import APIRoute
 from quire.core.version import __version__
 from quire.engine.async_engine import AsyncEngine, MakeThread
 from quire.engine.engine import Engine
-from quire.engine.outputs import Delta
 from quire.engine.thread import EngineThread
 from quire.engine.tracing import SpanSender
 from quire.http.chats.speech import Speech
@@ -85,11 +84,7 @@ def create_app(
     names, facts = tuple(model_names), facts or ModelFacts()
     past = History(EngineReader(engine, names[0], facts.kv_layers), engine.clock)
 
-    def took_step(deltas: Sequence[Delta]) -> None:
-        metrics.observe_step(deltas)
-        past.observe()
-
-    async_engine = AsyncEngine(engine, took_step, make_thread)
+    async_engine = AsyncEngine(engine, past.after(metrics.observe_step), make_thread)
     most = default_max_body_bytes(engine.input_processor)
     bodies = Bodies(config, most, async_engine.give_memory_back)
     speech = Speech.of(engine.input_processor.tokenizer, config)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from inspect import cleandoc
 from threading import Lock
 from typing import Any, Literal
 
 import msgspec
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
@@ -24,7 +24,7 @@ from quire.http.answers.streaming import DATA_TO_DONE, LINES, Framing
 from quire.http.body_fields import Strict, as_patterns, passing_schemas
 from quire.http.config.server import ServerConfig
 from quire.http.errors import ShapedError, routes_of, shape_for
-from quire.http.guards.bodies import Body
+from quire.http.guards.bodies import Body, Handler
 from quire.http.guards.keys import is_open
 from quire.http.service import Service
 
@@ -83,18 +83,15 @@ def body_route(
     *paths: str,
     response_class: type[Response] = JSONResponse,
     from_tools: bool = False,
-) -> Callable[[Callable[[Request, Body], Awaitable[Response]]], None]:
+) -> Callable[[Handler[Body]], None]:
     """Have a function answer the bodies of one type that are posted to some paths.
 
     It gets a body read whole and checked, and is documented by its docstring, by the body's type
     and by what it ``gives``. from_tools: see ``Bodies.parse``.
     """
 
-    def add(handle: Callable[[Request, Body], Awaitable[Response]]) -> None:
-        async def route(http: Request) -> Response:
-            return await handle(http, await service.bodies.parse(http, kind, from_tools=from_tools))
-
-        route.__name__, route.__doc__ = handle.__name__, handle.__doc__
+    def add(handle: Handler[Body]) -> None:
+        route = service.bodies.route(kind, handle, from_tools=from_tools)
         for path in reversed(paths):
             router.post(
                 path,

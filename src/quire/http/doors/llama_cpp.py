@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import FastAPI, Request
@@ -350,9 +349,8 @@ def _params(service: Service, request: LlamaCppRequest) -> SamplingParams:
 
 def settings(params: SamplingParams) -> Json:
     """Parameters by llama.cpp's names, where -1 stands for none."""
-    given = {field.name: getattr(params, field.name) for field in fields(params)}
-    settings_ = {theirs: given[name] for name, theirs in _SETTINGS.items()}
-    return {**settings_, **{name: -1 for name in ("n_predict", "seed") if settings_[name] is None}}
+    named = {theirs: getattr(params, name) for name, theirs in _SETTINGS.items()}
+    return named | {name: -1 for name in ("n_predict", "seed") if named[name] is None}
 
 
 class LlamaCppWording:

@@ -171,30 +171,32 @@ class ResponseWriter:
             yield from self._events_of(change, ended=delta.finish_reason is not None)
 
     def _events_of(self, change: Change, *, ended: bool) -> Iterator[ResponseEvent]:
-        block = change.block
-        where: Json = {"output_index": block.index}
+        block, index = change.block, change.block.index
+        within: Json = {"item_id": self._item_id(block), "output_index": index}
         match change:
             case BlockOpened():
                 empty = Block(block.index, block.kind, "", block.name, block.call_id)
                 item = self._item(empty, begun=True)
-                yield self._event("response.output_item.added", **where, item=item)
+                yield self._event("response.output_item.added", output_index=index, item=item)
                 if block.kind is not Kind.CALL:
-                    yield self._part_event("added", block, _part(block.kind, ""))
+                    part = _part(block.kind, "")
+                    added = "response.content_part.added"
+                    yield self._event(added, **within, content_index=0, part=part)
             case BlockGrown(_, text):
-                yield from self._growth(block, text)
+                yield from self._growth(block, within, text)
             case BlockClosed():
                 if block.kind is Kind.TEXT and ended and self._unsent:
-                    yield from self._growth(block, "")  # tokens without a text of their own
-                yield from self._closing(block)
-                yield self._event("response.output_item.done", **where, item=self._item(block))
+                    yield from self._growth(block, within, "")  # tokens without a text of their own
+                yield from self._closing(block, within)
+                done = self._item(block)
+                yield self._event("response.output_item.done", output_index=index, item=done)
 
-    def _growth(self, block: Block, text: str) -> Iterator[ResponseEvent]:
-        where = {"item_id": self._item_id(block), "output_index": block.index}
+    def _growth(self, block: Block, where: Json, text: str) -> Iterator[ResponseEvent]:
         if block.kind is Kind.CALL:
             if not self._offered.origin(block.name).custom:  # whose text is in the arguments
                 yield self._event("response.function_call_arguments.delta", **where, delta=text)
             return
-        where["content_index"] = 0
+        where = {**where, "content_index": 0}
         if block.kind is Kind.REASONING:
             yield self._event("response.reasoning_text.delta", **where, delta=text)
             return
@@ -204,18 +206,18 @@ class ResponseWriter:
         self._logprobs.setdefault(block.index, []).extend(sent)
         yield self._event("response.output_text.delta", **where, delta=text, logprobs=sent)
 
-    def _closing(self, block: Block) -> Iterator[ResponseEvent]:
-        where: Json = {"item_id": self._item_id(block), "output_index": block.index}
+    def _closing(self, block: Block, where: Json) -> Iterator[ResponseEvent]:
         if block.kind is Kind.CALL:
             yield from self._called(block, where)
             return
-        text: Json = {"content_index": 0, "text": block.text}
+        where = {**where, "content_index": 0}
         if block.kind is Kind.REASONING:
-            yield self._event("response.reasoning_text.done", **where, **text)
+            yield self._event("response.reasoning_text.done", **where, text=block.text)
         else:
-            logprobs = self._logprobs.get(block.index, [])
-            yield self._event("response.output_text.done", **where, **text, logprobs=logprobs)
-        yield self._part_event("done", block, self._item(block)["content"][0])
+            done, logprobs = "response.output_text.done", self._logprobs.get(block.index, [])
+            yield self._event(done, **where, text=block.text, logprobs=logprobs)
+        (part,) = self._item(block)["content"]
+        yield self._event("response.content_part.done", **where, part=part)
 
     def _called(self, block: Block, where: Json) -> Iterator[ResponseEvent]:
         origin = self._offered.origin(block.name)
@@ -226,10 +228,6 @@ class ResponseWriter:
             return
         done = {"name": origin.name, "arguments": block.text}
         yield self._event("response.function_call_arguments.done", **where, **done)
-
-    def _part_event(self, what: str, block: Block, part: Json) -> ResponseEvent:
-        where = {"item_id": self._item_id(block), "output_index": block.index, "content_index": 0}
-        return self._event(f"response.content_part.{what}", **where, part=part)
 
     def _scores(self, delta: Delta) -> list[_Scored]:
         tables = delta.logprobs or ()

@@ -15,7 +15,7 @@ import codecs
 import json
 import re
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from email.message import Message
@@ -23,7 +23,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from fastapi import Request
+from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
@@ -44,6 +44,8 @@ _MOST_DIGITS = 4300  # that Python makes a number of
 _MAYBE_ROUNDED = re.compile(rb"[0-9][0-9.]{16}|[0-9][eE][+-]?[0-9]{3}")
 
 Body = TypeVar("Body", bound=BaseModel)
+Handler = Callable[[Request, Body], Awaitable[Response]]
+"""Answers a request, given its body."""
 _EITHER = 32 + zlib.MAX_WBITS  # gzip's frame or zlib's, as the data say
 _PLAIN = ("", "identity")
 _PACKED = ("gzip", "x-gzip", "deflate")
@@ -242,6 +244,17 @@ class Bodies:
             if len(body) <= _SMALL and not packed:
                 return parse(body, kind)
             return await self.apart(partial(self._parse_packed if packed else parse, body, kind))
+
+    def route(
+        self, kind: type[Body], handle: Handler[Body], *, from_tools: bool
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """What has ``handle`` answer a request, once its body is there."""
+
+        async def route(http: Request) -> Response:
+            return await handle(http, await self.parse(http, kind, from_tools=from_tools))
+
+        route.__name__, route.__doc__ = handle.__name__, handle.__doc__
+        return route
 
     async def apart(self, work: Callable[[], _T]) -> _T:
         """Have the thread that parses do it."""

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec.structs import asdict
 
@@ -36,6 +36,7 @@ from quire.engine.dashboard import (
 from quire.engine.decision_log import Noted
 from quire.engine.engine import Engine
 from quire.engine.observed import Observed
+from quire.engine.outputs import Delta
 from quire.engine.part_times import StepParts
 from quire.engine.stats import Percentiles, Rates
 from quire.http.answers.rendering import Answer
@@ -353,19 +354,8 @@ class StateReader:
 
     def _decision(self, noted: Noted) -> DecisionRow:
         decision, ago = noted.decision, self._engine.clock() - noted.time
-        return DecisionRow(
-            noted.number,
-            self._wall() - ago,
-            decision.what.value,
-            decision.request_id,
-            decision.why,
-            decision.needed,
-            decision.free,
-            decision.unit,
-            decision.swap_seconds,
-            decision.recompute_seconds,
-            decision.remedy,
-        )
+        fields: dict[str, Any] = {**decision._asdict(), "what": decision.what.value}
+        return DecisionRow(number=noted.number, time=self._wall() - ago, **fields)
 
     def _speculation(self) -> SpeculationFigures | None:
         stats, speculation = self._engine.stats, self._engine.capabilities.speculation
@@ -471,6 +461,15 @@ class History:
         self._reader, self._clock = reader, clock
         self.moments: deque[Moment] = deque(maxlen=round(_KEPT / _APART))
         self._due = 0.0
+
+    def after(self, count: Callable[[list[Delta]], None]) -> Callable[[list[Delta]], None]:
+        """What ``count`` does with what a step gave, and then a look whether a moment is due."""
+
+        def took_step(deltas: list[Delta]) -> None:
+            count(deltas)
+            self.observe()
+
+        return took_step
 
     def observe(self) -> None:
         """A step has ended."""
