@@ -354,8 +354,8 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
         model = service.check_model(request.model)
         with in_their_words(FIELD_NAMES):
             params = sampling_params(request, service.input_processor.sampling_defaults)
-            asked = turn(request, params, service.caller(http).options(model))
-            conversation = await begin(service, asked)
+            options = service.caller(http).options(model)
+            conversation = await begin(service, turn(request, params, options))
         writer = MessageWriter(conversation, model.name)
         if request.stream:
             return EventStream(writer.events(), PINGED_EVENTS, service.silence)

@@ -155,7 +155,7 @@ class LlamaCppRequest(LlamaOptions):
 
     @model_validator(mode="after")
     def _check(self) -> LlamaCppRequest:
-        assert self.prompts
+        texts_of("prompt", self.prompt)
         return self
 
     def silence(self, usual: float) -> float:
