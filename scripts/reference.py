@@ -326,8 +326,7 @@ def _metrics() -> Iterator[str]:
 
 
 def _exposition(transfer: type) -> str:
-    engine, standing, request = MagicMock(), MagicMock(), MagicMock()
-    engine.watchers = set()
+    engine, state = MagicMock(), MagicMock()
     engine.scheduler.queue.policy = SchedulingPolicy.FAIR
     engine.scheduler.stats.decisions = {one.value: 0 for one in Verdict}
     engine.scheduler.allocator.usage.return_value = Usage(*(1 for _ in Usage._fields))
@@ -335,14 +334,13 @@ def _exposition(transfer: type) -> str:
     engine.stats.accepted_by_position = [0]
     engine.capabilities.store.__class__ = Tiers
     engine.capabilities.transfer.__class__ = transfer
-    metrics = ServerMetrics(engine, "demo", "both", MagicMock())
+    metrics = ServerMetrics(engine, "demo", "both")
     metrics.observe_aborted(0)
-    request.lora_name = request.adapter = None
-    standing.metrics.num_prompt_tokens, standing.error = 0, ""
-    for name in ("e2e_latency", "ttft", "tpot"):
-        setattr(standing.metrics, name, 0.0)
-    for watcher in engine.watchers:
-        watcher.ended(request, standing)
+    state.operation, state.served_by.return_value, state.error = "chat", "demo", None
+    for name in ("num_prompt_tokens", "num_output_tokens", "e2e_latency", "ttft", "tpot"):
+        setattr(state.metrics, name, 0.0)
+    for (watcher,), _ in engine.events.add.call_args_list:
+        watcher.ended(state)
     return metrics.exposition().decode()
 
 

@@ -158,9 +158,8 @@ def calls_to_the_first_kernel() -> tuple[int, int]:
     import httpx
 
     from quire.engine.assembly import build_engine
-    from quire.engine.async_engine import AsyncEngine
     from quire.engine.config import EngineConfig
-    from quire.engine.delivery import OutputCollector
+    from quire.engine.delivery import Delivery, OutputCollector
     from quire.engine.thread import EngineThread
     from quire.http.app import create_app
     from quire.http.config.server import ServerConfig
@@ -186,7 +185,7 @@ def calls_to_the_first_kernel() -> tuple[int, int]:
 
     note(EngineThread, "put", "route to thread")
     note(CPUKernels, "plan", "thread to kernel")
-    note(AsyncEngine, "_took_step", "kernel to loop")
+    note(Delivery, "put", "kernel to loop")
     note(OutputCollector, "put", "loop to collector")
     note(OutputCollector, "take", "collector to route")
     config = EngineConfig.create({"kv_cache_memory_bytes": "4MiB"})

@@ -281,7 +281,7 @@ def test_one_cache_for_all_where_that_is_wanted(options: dict[str, Any]) -> None
 def test_a_recording_keeps_keys_apart_too(tmp_path: Path) -> None:
     with live_server(api_key=[ANNA, BERT]) as server:
         recorder = RequestRecorder(tmp_path / "trace", 4, server.engine.clock())
-        server.engine.watchers.add(recorder)
+        server.engine.events.add(recorder)
         for key in (ANNA, BERT, ANNA):
             cached(server, key, PROMPT)
         for key in (ANNA, BERT, ANNA):

@@ -18,8 +18,11 @@ import pytest
 
 from quire.core.errors import EngineError
 from quire.core.memory import PagedAllocator
+from quire.core.protocol import Parts, Step
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.dashboard import Cell
+from quire.engine.events import Events
+from quire.engine.outputs import taken
 from quire.http.errors import TooManyWatchersError, UnknownRequestError
 from quire.http.live import routes, watching
 from quire.http.live import state as live_state
@@ -256,10 +259,11 @@ def test_the_past_is_kept_for_whoever_comes_later(monkeypatch: pytest.MonkeyPatc
 
 def test_who_looks_does_not_end_who_serves(caplog: pytest.LogCaptureFixture) -> None:
     reader: Any = SimpleNamespace(moment=lambda _: [][0])
-    looks = live_state.History(reader, iter(range(100, 200, 10)).__next__)
+    events = Events(Parts())
+    events.add(live_state.History(reader, iter(range(100, 200, 10)).__next__))
     for _ in range(3):
-        looks.observe()
-    assert caplog.text.count("the last ten minutes are noted no more") == 1
+        events.tell(events.took, taken(Step(), 1.0, ()))
+    assert caplog.text.count("History watches no longer") == 1
 
 
 def test_what_is_not_there_and_what_is_out_of_range_is_named(shared: LiveServer) -> None:

@@ -148,7 +148,7 @@ def test_a_profile_of_what_a_server_does(server: LiveServer) -> None:
 
     first = threading.Thread(target=profile, args=("0.5",))
     first.start()
-    eventually(lambda: server.engine.parts.listeners)
+    eventually(lambda: server.engine.parts.listener)
     profile("0.2")
     server.complete(prompt=[5] * 8, max_tokens=6)
     server.executor.hold()
@@ -160,7 +160,7 @@ def test_a_profile_of_what_a_server_does(server: LiveServer) -> None:
     last.join()
     refused, taken = answers
     assert (refused.status_code, taken.status_code) == (409, 200)
-    assert not server.engine.parts.listeners
+    assert not server.engine.parts.listener
     trace = taken.json()
     bars = [one for one in trace["traceEvents"] if one["ph"] == "X"]
     steps = [one for one in bars if one["name"] == "step"]

@@ -59,7 +59,7 @@ def test_an_engine_that_dies_without_a_reason_is_seen(monkeypatch: pytest.Monkey
     ask = Ask(10.0, (1, 2, 3), 5, seed=1, key="key-of-ann")
     script = replace(make_script(1, HOURS), events=(ask,))
     transcript(script)
-    monkeypatch.setattr("quire.engine.stats.EngineStats.observe_step", die)
+    monkeypatch.setattr("quire.engine.engine.Engine._update", die)
     with pytest.raises(AssertionError, match="without a reason"):
         transcript(script)
 

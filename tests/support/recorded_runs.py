@@ -13,8 +13,7 @@ from quire.core.limits import EngineLimits
 from quire.core.protocol import PendingStep, RecoveryCosts, SamplingParams, Step, work_of
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
-from quire.engine.recorder import RequestRecorder
-from quire.engine.step_recorder import StepRecorder
+from quire.engine.recorder import RequestRecorder, StepRecorder
 from quire.engine.traces.request import TraceRequest
 from quire.text.tokenizer import load_tokenizer
 from quire_lab.simulation import CostModel
@@ -86,8 +85,8 @@ def record(
         InputProcessor(_TOKENIZER, ModelOutputs(50), max_model_len=120, seed=0),
         clock=machine.clock,
     )
-    engine.record(RequestRecorder(files.trace, LIMITS.block_size, 0.5, engine=told))
-    engine.watchers.add(
+    engine.events.add(RequestRecorder(files.trace, LIMITS.block_size, 0.5, engine=told))
+    engine.events.add(
         StepRecorder(
             files.steps, sights_of(LIMITS.kv_groups), 0.5, machine.clock, machine.processor
         )

@@ -23,7 +23,7 @@ from quire.http.guards.listening import bound
 from quire.http.app import create_app
 from quire.http.serving import run_server
 engine, executor = scripted_engine()
-engine.watchers.add(RequestRecorder(Path(sys.argv[1]), 4, time.monotonic()))
+engine.events.add(RequestRecorder(Path(sys.argv[1]), 4, time.monotonic()))
 {setup}
 config = ServerConfig(host="127.0.0.1", port=0)
 try:

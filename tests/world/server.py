@@ -97,7 +97,7 @@ class VirtualServer:
             sessions=SessionRules(settings.session_timeout),
             clock=lambda: loop.time() + weather.clock_offset,
         )
-        engine.record(RequestRecorder(path, BLOCK, loop.time()))
+        engine.events.add(RequestRecorder(path, BLOCK, loop.time()))
         return engine
 
     def _thread(

@@ -13,11 +13,10 @@ from typing import Any
 from quire.core.protocol import Decision, Outcome, Parts, Progress, Step
 from quire.engine.capabilities import Capabilities
 from quire.engine.dashboard import BlockTracker, delta, snapshot
-from quire.engine.decision_log import DecisionLog
-from quire.engine.outputs import Delta, together
-from quire.engine.part_times import PartTimes
+from quire.engine.events import Events
+from quire.engine.outputs import Delta, taken, together
 from quire.engine.progress import RequestProgress
-from quire.engine.stats import EngineStats, Recent
+from quire.engine.stats import DecisionLog, EngineStats, PartTimes
 from quire.engine.waiting_room import WaitingRoom
 from quire.http.answers.rendering import encode
 from quire.http.live.state import RequestStory, StateReader
@@ -36,8 +35,7 @@ class Notes:
     def __init__(self, engine: SimulatedEngine) -> None:
         self.scheduler = engine.scheduler
         self.stats = EngineStats()
-        self.recent = Recent(self.stats)
-        self.part_times = PartTimes(Parts())  # none: nothing is computed
+        self.part_times = PartTimes(Events(Parts()))  # none: nothing is computed
         self.log = DecisionLog()
         self.waiting_room = WaitingRoom(self.scheduler.queue)
         self.capabilities = Capabilities(speculation=engine.speculation)
@@ -49,20 +47,19 @@ class Notes:
         """Nothing, as there are no texts."""
 
     def plan(self, step: Step) -> None:
-        self.log.take(step.decisions, step.now)
+        self.log.decided(step)
         self.waiting_room.observe(step.now)
-        self.recent.begin(step.now)
 
     def end(
         self, now: float, step: Step, outcomes: Mapping[int, Outcome], progress: Sequence[Progress]
     ) -> None:
         self.now = now
-        self.stats.observe_step(step, now - step.now)
-        for chunk in step.chunks:
-            if chunk.drafts:
-                right = len(outcomes[chunk.seq_id].tokens) - 1
-                self.stats.observe_drafts(len(chunk.drafts), right)
-        self.recent.observe(self._deltas(progress), len(step.chunks))
+        drafts = [
+            (len(chunk.drafts), len(outcomes[chunk.seq_id].tokens) - 1)
+            for chunk in step.chunks
+            if chunk.drafts
+        ]
+        self.stats.took(taken(step, now - step.now, self._deltas(progress), drafts))
 
     def _deltas(self, progress: Sequence[Progress]) -> list[Delta]:
         """As the engine would give them."""
@@ -185,7 +182,7 @@ class SimulationRecording:
             self._tell_state(now)
 
     def refused(self, now: float, decision: Decision) -> None:
-        self._notes.log.note(decision, now)
+        self._notes.log.refused(decision, now)
         if not self._notes.scheduler.has_work:  # there may be no further step to record it
             self._notes.now = now
             self._tell_state(now)

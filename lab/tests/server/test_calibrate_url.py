@@ -17,7 +17,7 @@ import pytest
 import quire
 from quire.core.errors import ConfigError
 from quire.core.protocol import Request
-from quire.engine.tracing import Watcher
+from quire.engine.events import Watcher
 from quire.tools.cli import main
 from quire_lab.calibration.client.asking import Target, TimedServer, cache_config, look_at
 from quire_lab.calibration.client.probes import ClientProbe
@@ -66,9 +66,9 @@ def test_it_is_told_when_a_request_was_ready_to_be_queued(shared: LiveServer) ->
             seen.append(request)
 
     listener = Listener()
-    shared.engine.watchers.add(listener)
+    shared.engine.events.add(listener)
     shared.complete(prompt="a dog " * 50, max_tokens=1).raise_for_status()
-    shared.engine.watchers.remove(listener)
+    shared.engine.events.remove(listener)
     assert seen[0].ready is not None and seen[0].ready > seen[0].arrival
 
 

@@ -177,7 +177,7 @@ def compare_steps(
         built.input_processor,
         clock=lambda: executor.now,
     )
-    engine.record(recorder)
+    engine.events.add(recorder)
     if drafted:
         texts = executor.texts = plain_texts(config, longest_prompt, count)
         drafter = DraftModelDrafter() if kind == "model" else Knowing(texts)

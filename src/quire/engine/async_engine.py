@@ -50,22 +50,15 @@ class AsyncEngine:
     Its iterators give what has come since they were last asked: the deltas of one step, or of
     several if nobody has asked for so long, or steps are short (see Delivery).
 
-    on_step: called in that thread after each step, with what the step gave.
-    make_thread: given the engine, and whom to tell of each step and of the end.
+    make_thread: given the engine, who takes what each step gives, and whom to tell of the end.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        on_step: Callable[[list[Delta]], None],
-        make_thread: MakeThread = EngineThread,
-    ) -> None:
+    def __init__(self, engine: Engine, make_thread: MakeThread = EngineThread) -> None:
         self.engine = engine
-        self._on_step = on_step
         self._delivery = Delivery()
         self._preparation = PreparationThreads()
         self._calls: set[asyncio.Future[Any]] = set()  # not answered; of the event loop only
-        self._thread = make_thread(engine, self._took_step, self._ended)
+        self._thread = make_thread(engine, self._delivery.put, self._ended)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: EngineError | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -230,7 +223,7 @@ class AsyncEngine:
                 return False
             told = self.engine.end(request_id, error)
             if told is not None:
-                self._took_step([told])
+                self._delivery.put([told])
             return told is not None
 
         return await self.call(act)
@@ -334,10 +327,6 @@ class AsyncEngine:
     def _abort(self, request_ids: Iterable[str]) -> None:
         for request_id in request_ids:
             self.engine.abort(request_id)
-
-    def _took_step(self, deltas: list[Delta]) -> None:
-        self._on_step(deltas)
-        self._delivery.put(deltas)
 
     def _ended(self, error: BaseException | None) -> None:
         why = EngineError(_STOPPED) if error is None else _death(error)

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from quire.core.errors import EngineError, QuireError, RankError, RequestError
+from quire.core.errors import (
+    EngineError,
+    QueueTimeoutError,
+    QuireError,
+    RankError,
+    RequestError,
+)
 from quire.core.protocol import (
     Decision,
     Executor,
@@ -25,17 +31,13 @@ from quire.core.protocol import (
 )
 from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.engine.capabilities import Capabilities, Hooks
-from quire.engine.decision_log import DecisionLog, tell
-from quire.engine.early_ends import EarlyEnds
+from quire.engine.events import Events, RequestState, Taken
 from quire.engine.input_processor import InputProcessor
-from quire.engine.outputs import Delta, together
-from quire.engine.part_times import PartTimes
-from quire.engine.progress import RequestProgress, take_outcomes
+from quire.engine.outputs import Delta, taken, together
+from quire.engine.progress import RequestProgress, broken_off, take_outcomes
 from quire.engine.prompts import PreparedParams, PreparedRequest, Prompt
-from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager, SessionRules
-from quire.engine.stats import EngineStats, Recent, count_faults
-from quire.engine.tracing import Standing, Watchers
+from quire.engine.stats import DecisionLog, EngineStats, PartTimes, count_faults
 from quire.engine.waiting_room import QueueLimits, WaitingRoom
 
 logger = logging.getLogger(__name__)
@@ -81,11 +83,13 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.scheduler, self.executor, self.clock = scheduler, executor, clock
-        self.input_processor, self.stats = input_processor, EngineStats()
-        self.recent = Recent(self.stats)
+        self.input_processor = input_processor
         self._traits = traits or ExecutorTraits()
         self.parts = self._traits.parts
-        self.part_times = PartTimes(self.parts)
+        self.events, self.stats, self.log = Events(self.parts), EngineStats(), DecisionLog()
+        for watcher in (self.stats, self.log):
+            self.events.add(watcher)
+        self.part_times = PartTimes(self.events)
         self.sessions = SessionManager(scheduler, input_processor, clock, sessions)
         self.use(capabilities)
         self.waiting_room = WaitingRoom(scheduler.queue, queue)
@@ -93,19 +97,12 @@ class Engine:
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
         self._requests: dict[str, RequestProgress] = {}
-        self.recorder: RequestRecorder | None = None
-        self.watchers = Watchers()
-        self.log, self._early_ends = DecisionLog(), EarlyEnds(self.end)
+        self._early: list[Delta] = []  # of requests that have ended since the last step
 
     def use(self, capabilities: Capabilities) -> None:
         """Have these from now on."""
         self.capabilities, self._hooks = capabilities, Hooks.of(capabilities)
         self.sessions.hooks = self._hooks
-
-    def record(self, recorder: RequestRecorder) -> None:
-        """Have requests written down."""
-        self.recorder = recorder
-        self.watchers.add(recorder)
 
     def add_request(
         self,
@@ -152,14 +149,14 @@ class Engine:
             group = add(request)
         except RequestError as error:
             refused = Decision(Verdict.REFUSE, request.request_id, str(error))
-            self.log.note(refused, self.clock())
+            self.events.tell(self.events.refused, refused, self.clock())
             for ends in self._hooks.request_ends:
                 ends(request)
             raise
         self._requests[request.request_id] = RequestProgress(
             prepared, group, self.input_processor.tokenizer, self._traits.block_bytes
         )
-        self.watchers.began(request)
+        self.events.tell(self.events.began, request)
 
     def abort(self, request_id: str, error: QuireError | None = None) -> bool:
         """End a request and free its blocks at once; False if it is not running.
@@ -176,7 +173,7 @@ class Engine:
                 invalid = pending.has_failed
         progress = self._requests.pop(request_id, None)
         if progress is not None:
-            self._note_end(progress, error)
+            self._note_end(progress, broken_off(error), error)
         return self.scheduler.abort(request_id, invalid=invalid)
 
     def end(self, request_id: str, error: QuireError) -> Delta | None:
@@ -215,9 +212,8 @@ class Engine:
             raise EngineError(_TORN)
         if self._pending is not None:
             self._pending.wait()
-        for one in self._requests.values():
-            self._tell_end(one, EngineError(_TORN))
-        self._pending, self._requests, self._early_ends = None, {}, EarlyEnds(self.end)
+        self._tell_all_end(EngineError(_TORN))
+        self._pending, self._requests, self._early = None, {}, []
         self.scheduler, capabilities = self._traits.afresh(self.capabilities)
         self.use(capabilities)
         self.sessions.renew(self.scheduler)
@@ -227,9 +223,8 @@ class Engine:
 
     def close(self) -> None:
         """End what has threads, processes or files of its own; write what is to be stored."""
-        for one in [*self._requests.values()]:  # it was not waited for
-            self._tell_end(one, EngineError("the engine has been stopped"))
-        self.watchers.close()
+        self._tell_all_end(EngineError("the engine has been stopped"))  # it was not waited for
+        self.events.close()
         for close in self._hooks.close:
             close()
 
@@ -241,10 +236,10 @@ class Engine:
         """The latest decisions about requests, oldest first."""
         return [noted.decision for noted in self.log.since(0)]
 
-    def standings(self) -> list[tuple[Request, Standing]]:
+    def states(self) -> list[RequestState]:
         """How far the requests have come that have not ended."""
         now = self.clock()
-        return [(one.request, one.standing(now)) for one in self._requests.values()]
+        return [one.state(now) for one in self._requests.values()]
 
     def progress(self, request_id: str) -> RequestProgress | None:
         """A request's outputs; None once it has ended."""
@@ -258,19 +253,20 @@ class Engine:
         with self.parts["step"]:
             pending = self._pending or self._begin_now()
             self._pending = self._begin_next(pending) if self._traits.run_ahead else None
-            deltas = self._take_in(pending)
-            if self._early_ends.told:
-                deltas = self._early_ends.take() + deltas
+            deltas, event = self._take_in(pending)
+            if self._early:
+                deltas, self._early = self._early + deltas, []
             if self.capabilities.events is not None:
                 self._tell_blocks()
-        if self.watchers.of_steps:
-            self.watchers.took(pending.step, more=self.has_work)
+        self.events.tell(self.events.took, event)
+        if self.events.rested and not self.has_work:
+            self.events.tell(self.events.rested)
         return deltas
 
     def _begin_now(self) -> PendingStep:
         for prepare in self._hooks.prepare:
             if (unready := prepare(self.scheduler)) is not None:
-                self._early_ends.unready(*unready, self._requests)
+                self._end_unready(*unready)
         with self.parts["plan"]:
             for propose in self._hooks.propose:
                 propose(self.scheduler)
@@ -296,13 +292,12 @@ class Engine:
         return None if step is None else self._begin(step)
 
     def _begin(self, step: Step) -> PendingStep:
-        if self.watchers.of_steps:
-            self.watchers.planned(step)
+        if self.events.planned:
+            self.events.tell(self.events.planned, step)
         if step.decisions or self.log.waiting:
-            self._note(step)
+            self.events.tell(self.events.decided, step)
+            self._heed(step.decisions)
         self.waiting_room.observe(step.now)
-        if step.now >= self.recent.due:
-            self.recent.begin(step.now)
         try:
             return self.executor.submit(step)
         except RankError:
@@ -310,7 +305,7 @@ class Engine:
         except BaseException as error:
             return PendingStep.failed(step, error)
 
-    def _take_in(self, pending: PendingStep) -> list[Delta]:
+    def _take_in(self, pending: PendingStep) -> tuple[list[Delta], Taken]:
         """Wait for a step, and take in what it gave."""
         try:
             result = pending.collect()
@@ -318,24 +313,23 @@ class Engine:
             raise
         except Exception:
             logger.exception("a step failed; the requests in it end with an error")
-            return self._give_up(pending)
+            return self._give_up(pending), taken(pending.step, None, ())
         except BaseException:  # it is no less a failed step; who hears of it, hears of this first
-            self._early_ends.add(self._give_up(pending))
+            self._early += self._give_up(pending)
             raise
         with self.parts["update"]:
             return self._update(pending.step, result)
 
-    def _update(self, step: Step, result: StepResult) -> list[Delta]:
+    def _update(self, step: Step, result: StepResult) -> tuple[list[Delta], Taken]:
         now = self.clock()
         seconds = now - max(step.now, self._last_end)
-        self.stats.observe_step(step, seconds)
         for observe in self._hooks.observe:
             observe(step, result.outcomes, seconds)
         self._last_end = now
         if result.failed_moves:
             swaps = [move for move in result.failed_moves if move.content is None]
             self.stats.num_failed_swaps += len(swaps)
-        failures, right = take_outcomes(step, result.outcomes, self._request_of, self.stats)
+        failures, right, drafts = take_outcomes(step, result.outcomes, self._request_of)
         failed = self._fail(failures) if failures else []
         news: list[Delta] = []
         ended: dict[str, None] = {}  # requests of which an output has, in order
@@ -357,8 +351,7 @@ class Engine:
         deltas = failed + (together(news) if len(news) > 1 else news)
         if ended:
             self._tell_ends(deltas, ended, now)
-        self.recent.observe(deltas, len(step.chunks))
-        return deltas
+        return deltas, taken(step, seconds, deltas, drafts)
 
     def _tell_ends(self, deltas: list[Delta], ended: Iterable[str], now: float) -> None:
         """A request's end is told with its last delta, once its blocks are free, and charged."""
@@ -367,8 +360,8 @@ class Engine:
             request, i = self._requests[request_id], last[request_id]
             if request.done:
                 del self._requests[request_id]
-                self._note_end(request)
                 deltas[i] = request.last(deltas[i], now)
+                self._note_end(request, deltas[i].finish_reason, deltas[i].failure)
 
     def _give_up(self, pending: PendingStep) -> list[Delta]:
         """End the requests of a step that failed, and of the one that was to go on from it."""
@@ -384,24 +377,49 @@ class Engine:
             deltas += self._fail(dict.fromkeys((c.seq_id for c in step.chunks), failed))
         return deltas
 
-    def _note_end(self, progress: RequestProgress, error: QuireError | None = None) -> None:
+    def _note_end(
+        self, progress: RequestProgress, reason: str | None, error: QuireError | None
+    ) -> None:
         if self.sessions.turns:
             self.sessions.end_turn(progress.request.request_id)
         for ends in self._hooks.request_ends:
             ends(progress.request)
-        self._tell_end(progress, error)
+        self._tell_end(progress, reason, error)
 
-    def _tell_end(self, progress: RequestProgress, error: QuireError | None) -> None:
-        if self.watchers:
-            self.watchers.ended(progress.request, progress.standing(self.clock(), error))
+    def _tell_end(
+        self, progress: RequestProgress, reason: str | None, error: QuireError | None
+    ) -> None:
+        if self.events.ended:
+            self.events.tell(self.events.ended, progress.state(self.clock(), reason, error))
 
-    def _note(self, step: Step) -> None:
-        self.log.take(step.decisions, step.now)
-        for decision in step.decisions:
+    def _tell_all_end(self, error: QuireError) -> None:
+        for progress in [*self._requests.values()]:
+            self._tell_end(progress, broken_off(error), error)
+
+    def _heed(self, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            progress = self._requests.get(decision.request_id)
             if decision.what.preempts:
-                tell(decision, self._requests)
+                names = {"engine_request_id": decision.request_id}
+                if progress is not None:
+                    names["request_id"] = progress.request.origin.request_id
+                logger.info("%s", decision, extra=names)
             elif decision.what is Verdict.EXPIRE:
-                self._early_ends.expired(decision, self.waiting_room, self.scheduler.queue)
+                seconds = self.waiting_room.seconds_until(self.scheduler.queue.num_new)
+                why = QueueTimeoutError(f"the request {decision.why}", seconds)
+                self._end_early(decision.request_id, why)
+
+    def _end_unready(self, concerns: Callable[[Request], bool], error: QuireError) -> None:
+        """End the requests that lack what cannot be had."""
+        for request_id, progress in [*self._requests.items()]:
+            if concerns(progress.request):
+                self._end_early(request_id, error)
+
+    def _end_early(self, request_id: str, error: QuireError) -> None:
+        """End it between two steps, of which the next one gives what its caller is to be told."""
+        delta = self.end(request_id, error)
+        if delta is not None:
+            self._early.append(delta)
 
     def _request_of(self, seq_id: int) -> RequestProgress | None:
         request = self.scheduler.request_of(seq_id)
@@ -415,7 +433,7 @@ class Engine:
             if request is not None:
                 request_id = request.request.request_id
                 del self._requests[request_id]
-                self._note_end(request, error)
+                self._note_end(request, broken_off(error), error)
                 self.scheduler.abort(request_id, invalid=True)
                 deltas.append(request.fail(error, self.clock()))
         return deltas

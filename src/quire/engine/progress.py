@@ -9,10 +9,9 @@ from quire.core.errors import EngineError, QuireError, RequestAbortedError, Requ
 from quire.core.metrics import RequestMetrics
 from quire.core.protocol import FinishReason, Outcome, Progress, Step
 from quire.core.scheduling import SequenceGroup
+from quire.engine.events import RequestState
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput, TokenLogprobTable
 from quire.engine.prompts import PreparedRequest
-from quire.engine.stats import EngineStats
-from quire.engine.tracing import Standing
 from quire.text.detokenizer import Detokenizer
 from quire.text.stop_strings import StopStrings
 from quire.text.text_tokens import TextToken, tokens_in_text
@@ -136,8 +135,7 @@ class RequestProgress:
 
     def fail(self, error: QuireError, now: float) -> Delta:
         """End all outputs that have not ended yet, because of an error."""
-        aborted = isinstance(error, RequestAbortedError)
-        reason = (FinishReason.ABORT if aborted else FinishReason.ERROR).value
+        reason = broken_off(error)
         for branch in self.branches:
             if branch.output.finish_reason is None:
                 branch.output.finish_reason = reason
@@ -178,13 +176,17 @@ class RequestProgress:
             metrics=self._metrics(outputs, now),
         )
 
-    def standing(self, now: float, error: QuireError | None = None) -> Standing:
-        """For those who watch."""
+    def state(
+        self, now: float, reason: str | None = None, error: QuireError | None = None
+    ) -> RequestState:
+        """For those who watch. reason: the one with which it ends."""
         found = [branch.output for branch in self.branches]
-        return Standing(
+        return RequestState(
+            self.request,
             self._metrics(self._returned(), now),
             [output.token_ids for output in found],
             [output.finish_reason for output in found],
+            reason,
             None if error is None else type(error).__name__,
         )
 
@@ -245,16 +247,16 @@ def take_outcomes(
     step: Step,
     outcomes: Mapping[int, Outcome],
     request_of: Callable[[int], RequestProgress | None],
-    stats: EngineStats,
-) -> tuple[dict[int, QuireError], dict[int, int]]:
+) -> tuple[dict[int, QuireError], dict[int, int], Sequence[tuple[int, int]]]:
     """Take in what a step gave beside tokens: vectors of prompts, failures, what drafts came to.
 
     Returns, by sequence, why some cannot go on; and how many drafts have turned out right: as many
     of its next tokens were drafted. Where a text ends before the last of them, its request has had
-    no use of those after.
+    no use of those after. Last, how many drafts there were, each time with how many were right.
     """
     failures: dict[int, QuireError] = {}
     right: dict[int, int] = {}
+    drafts: list[tuple[int, int]] = []
     for chunk in step.chunks:
         outcome, readout = outcomes.get(chunk.seq_id), chunk.readout
         if outcome is None:
@@ -271,10 +273,16 @@ def take_outcomes(
             request.vector = outcome.vector
         elif outcome.tokens:
             right[chunk.seq_id] = len(outcome.tokens) - 1
-            stats.observe_drafts(drafted, right[chunk.seq_id])
+            drafts.append((drafted, right[chunk.seq_id]))
             request.num_drafts += 1
             request.num_draft_tokens += drafted
-    return failures, right
+    return failures, right, drafts
+
+
+def broken_off(error: QuireError | None) -> str:
+    """The finish reason of a request that ends because of an error; None: its caller has left."""
+    aborted = error is None or isinstance(error, RequestAbortedError)
+    return str((FinishReason.ABORT if aborted else FinishReason.ERROR).value)
 
 
 def _failure(request: RequestProgress, why: str) -> QuireError:

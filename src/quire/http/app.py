@@ -79,12 +79,13 @@ def create_app(
     facts: what clients may learn of the model.
     replica: what the engine is called among others that serve together.
     """
-    spans = _span_sender(engine, model_names[0], config)
-    metrics = ServerMetrics(engine, model_names[0], config.metrics_names, spans)
+    if config.otlp_traces_endpoint is not None:
+        _send_spans(engine, model_names[0], config, config.otlp_traces_endpoint)
+    metrics = ServerMetrics(engine, model_names[0], config.metrics_names)
     names, facts = tuple(model_names), facts or ModelFacts()
     past = History(EngineReader(engine, names[0], facts.kv_layers), engine.clock)
-
-    async_engine = AsyncEngine(engine, past.after(metrics.observe_step), make_thread)
+    engine.events.add(past)
+    async_engine = AsyncEngine(engine, make_thread)
     most = default_max_body_bytes(engine.input_processor)
     bodies = Bodies(config, most, async_engine.give_memory_back)
     speech = Speech.of(engine.input_processor.tokenizer, config)
@@ -133,14 +134,9 @@ def _guard(app: FastAPI, config: ServerConfig, drain: Drain) -> None:
     app.add_middleware(Envelope, config=config)
 
 
-def _span_sender(engine: Engine, model_name: str, config: ServerConfig) -> SpanSender | None:
-    if config.otlp_traces_endpoint is None:
-        return None
+def _send_spans(engine: Engine, model_name: str, config: ServerConfig, endpoint: str) -> None:
     server: dict[str, str | int] = {"server.address": config.host, "server.port": config.port}
-    endpoint, clock = config.otlp_traces_endpoint, engine.clock
-    sender = SpanSender(endpoint, model_name, __version__, server, clock)
-    engine.watchers.add(sender)
-    return sender
+    engine.events.add(SpanSender(endpoint, model_name, __version__, server, engine.clock))
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -16,11 +16,12 @@ from prometheus_client.metrics_core import Metric
 
 from quire.blocks.store import DiskStore, Tiers
 from quire.blocks.transfer import BlockFetcher, BlockServer
-from quire.core.protocol import Request, SchedulingPolicy, Verdict
+from quire.core.protocol import FinishReason, SchedulingPolicy, Verdict
 from quire.engine.engine import Engine
-from quire.engine.outputs import Delta, RequestOutput
+from quire.engine.events import RequestState, Taken, Watcher
+from quire.engine.recorder import RequestRecorder
 from quire.engine.streams import num_dropped
-from quire.engine.tracing import PROVIDER, SpanSender, Standing, Watcher, operation, served
+from quire.engine.tracing import PROVIDER, SpanSender
 
 OTHERS = "_unloaded"
 """The name of all that are not there any more, and of others that are called so."""
@@ -168,10 +169,10 @@ class GenAIMetrics(Watcher):
         text = "For each token after the first."
         self._later = histogram("time_per_output_token", text, _LATER)
 
-    def ended(self, request: Request, standing: Standing) -> None:
-        metrics = standing.metrics
-        labels = operation(request), PROVIDER, served(request, self._model_name)
-        self._duration.observe((*labels, standing.error or ""), metrics.e2e_latency)
+    def ended(self, state: RequestState) -> None:
+        metrics = state.metrics
+        labels = state.operation, PROVIDER, state.served_by(self._model_name)
+        self._duration.observe((*labels, state.error or ""), metrics.e2e_latency)
         if metrics.ttft is not None:
             self._first.observe(labels, metrics.ttft)
         if metrics.tpot is not None:
@@ -199,27 +200,21 @@ _SHARED = frozenset({
 class ServerMetrics(Watcher):
     """One app's metrics, in a registry of its own. ``names``: see ``NamedMetrics``.
 
-    ``observe_step`` runs in the engine's thread after every step and only counts what the step
-    brought; whatever can be read off the engine is read when Prometheus asks for it.
+    Events are only counted; whatever can be read off the engine is read when Prometheus asks for
+    it.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        model_name: str,
-        names: str = "quire",
-        spans: SpanSender | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, model_name: str, names: str = "quire") -> None:
         self._registry = CollectorRegistry()
         self._named = NamedMetrics(self._registry, names)
-        self._registry.register(_EngineCollector(engine, model_name, spans))
+        self._registry.register(_EngineCollector(engine, model_name))
         adapters = engine.capabilities.adapters
 
         def serves(name: str) -> bool:
             return adapters is not None and name in adapters
 
         for watcher in (GenAIMetrics(self._registry, model_name, serves), self):
-            engine.watchers.add(watcher)
+            engine.events.add(watcher)
         self._rendering = asyncio.Lock()
         self._rendered = 0.0, b""  # when that began
         self._success = Counter(
@@ -259,39 +254,29 @@ class ServerMetrics(Watcher):
                 self._rendered = begun, await asyncio.to_thread(self.exposition)
             return self._rendered[1]
 
-    def ended(self, request: Request, standing: Standing) -> None:
+    def took(self, taken: Taken) -> None:
+        for seconds in taken.to_first:
+            self._ttft.observe(seconds)
+        self._generation_tokens.inc(taken.num_tokens)
+        self._itl.observe(taken.between)
+
+    def ended(self, state: RequestState) -> None:
         """Count what was computed for a request, however it has ended."""
-        metrics = standing.metrics
-        if metrics.peak_blocks or None not in standing.finish_reasons:
+        metrics = state.metrics
+        if metrics.peak_blocks or None not in state.finish_reasons:
             self._prompt_tokens.inc(metrics.num_prompt_tokens)
-
-    def observe_step(self, deltas: Sequence[Delta]) -> None:
-        """Count what one step of the engine gave."""
-        num_tokens, between = 0, list[float]()
-        for delta in deltas:
-            num_tokens += len(delta.token_ids)
-            if not delta.first:
-                if delta.token_ids:
-                    between.append(delta.seconds)
-            elif delta.index == 0:  # a request's outputs begin together: counted once
-                self._ttft.observe(delta.seconds)
-            if delta.final is not None and delta.finish_reason is not None:
-                self._observe_end(delta.final, delta.finish_reason)
-        self._generation_tokens.inc(num_tokens)
-        self._itl.observe(between)
-
-    def observe_aborted(self, count: int) -> None:
-        """Count requests that were ended from outside: the engine's steps do not tell of them."""
-        self._success.labels(self._model_name, "abort").inc(count)
-
-    def _observe_end(self, output: RequestOutput, reason: str) -> None:
-        metrics = output.metrics
-        self._success.labels(self._model_name, reason).inc()
+        if state.error is None and state.reason == FinishReason.ABORT.value:
+            return  # its caller has left, and is counted by who has heard of that first
+        self._success.labels(self._model_name, state.reason).inc()
         self._e2e.observe(metrics.e2e_latency)
         if metrics.tpot is not None:
             self._tpot.observe(metrics.tpot)
         self._request_prompt.observe(metrics.num_prompt_tokens)
         self._request_generation.observe(metrics.num_output_tokens)
+
+    def observe_aborted(self, count: int) -> None:
+        """Count requests whose callers have left, which the engine learns after its step."""
+        self._success.labels(self._model_name, FinishReason.ABORT.value).inc(count)
 
     def _counter(self, name: str, text: str) -> Counter:
         counter = Counter(f"quire:{name}", text, ["model_name"], registry=self._registry)
@@ -311,14 +296,13 @@ class _EngineCollector:
     from either side of a step.
     """
 
-    def __init__(self, engine: Engine, model_name: str, spans: SpanSender | None) -> None:
-        self._engine, self._spans = engine, spans
-        self._model_name = model_name
+    def __init__(self, engine: Engine, model_name: str) -> None:
+        self._engine, self._model_name = engine, model_name
 
     def collect(self) -> Iterator[Metric]:
         engine, capabilities = self._engine, self._engine.capabilities
         scheduler, stats = engine.scheduler, engine.scheduler.stats
-        queue, recorder = scheduler.queue, engine.recorder
+        queue, recorder = scheduler.queue, engine.events.find(RequestRecorder)
         gauge, counter = self._gauge, self._counter
         yield gauge("num_requests_running", "Running requests.", len(scheduler.running))
         yield gauge("num_sessions", "Open streaming sessions.", engine.sessions.num_open)
@@ -383,7 +367,7 @@ class _EngineCollector:
 
     def _sent(self) -> Iterator[Metric]:
         """Spans and KV events; nothing where none are sent."""
-        events, spans = self._engine.capabilities.events, self._spans
+        events, spans = self._engine.capabilities.events, self._engine.events.find(SpanSender)
         if spans is not None:
             yield self._counter("spans_sent", "Requests whose span was sent.", spans.num_sent)
             text = "Requests whose span the collector did not accept."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -11,7 +10,7 @@ from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from quire.core.errors import RequestError
-from quire.engine.profiling import begin_profile, end_profile
+from quire.engine.tracing import Profile
 from quire.http.answers.rendering import Answer, json_response, respond
 from quire.http.errors import EngineUnavailableError
 from quire.http.guards.envelope import Drain
@@ -88,11 +87,11 @@ def add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
     async def profile(seconds: str = "5") -> Response:
         """What the engine does in the next seconds: steps and their parts, requests, decisions."""
         wanted, engine = _checked(seconds), service.engine.engine
-        taken = await service.engine.call(partial(begin_profile, engine))
+        taken = await service.engine.call(lambda: Profile(engine.events, engine.clock()))
         try:
             await asyncio.sleep(wanted)
         finally:
-            await service.in_engine(end_profile, engine, taken)
+            await service.in_engine(lambda: taken.finish(engine.states()))
         response = await json_response(lambda: PerfettoTrace(**taken.trace()), large=True)
         response.headers["content-disposition"] = 'attachment; filename="quire-profile.json"'
         return response

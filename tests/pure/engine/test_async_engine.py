@@ -37,7 +37,7 @@ def make_engine(executor: FakeExecutor) -> Engine:
 
 @asynccontextmanager
 async def running(executor: FakeExecutor | None = None) -> AsyncIterator[AsyncEngine]:
-    engine = AsyncEngine(make_engine(executor or FakeExecutor(64, 4)), on_step=lambda deltas: None)
+    engine = AsyncEngine(make_engine(executor or FakeExecutor(64, 4)))
     engine.start()
     try:
         yield engine
@@ -193,7 +193,7 @@ async def counting() -> AsyncIterator[tuple[AsyncEngine, Counting]]:
     engine.input_processor = InputProcessor(
         tokenizer, ModelOutputs(4096), max_model_len=200, seed=0
     )
-    served = AsyncEngine(engine, on_step=lambda deltas: None)
+    served = AsyncEngine(engine)
     served.start()
     try:
         yield served, tokenizer

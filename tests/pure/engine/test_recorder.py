@@ -65,7 +65,7 @@ def serve(recorder: RequestRecorder | None) -> dict[str, tuple[int, ...]]:
         clock=lambda: next(clock) / 8,
     )
     if recorder is not None:
-        engine.record(recorder)
+        engine.events.add(recorder)
     gave: dict[str, tuple[int, ...]] = {}
     for number in range(12):
         params = SamplingParams(max_tokens=3 + 5 * number % 7, seed=1)
@@ -167,7 +167,7 @@ def test_blocks_have_the_names_that_they_have_in_the_cache(
     input_processor = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=200, seed=0)
     recorder = RequestRecorder(tmp_path / "trace", 4, 0.0)
     engine = Engine(scheduler, FakeExecutor(64, 4), input_processor)
-    engine.record(recorder)
+    engine.events.add(recorder)
     prompt = {"prompt_token_ids": [1, 2, 3, 4, 5, 6, 7, 8], "cache_salt": salt}
     engine.add_request("0", prompt, SamplingParams(max_tokens=5))
     while engine.has_work:

@@ -240,7 +240,7 @@ def test_streams_over_an_engine_that_runs_ahead() -> None:
         return tokens
 
     async def serve() -> list[list[int]]:
-        streams = AsyncEngine(engine, on_step=lambda deltas: None)
+        streams = AsyncEngine(engine)
         streams.start()
         try:
             return await asyncio.gather(read(streams, "a", 7), read(streams, "b", 40))

@@ -303,7 +303,7 @@ def test_blocks_come_back_though_nobody_asks(monkeypatch: pytest.MonkeyPatch) ->
 
     async def run() -> None:
         managed = Managed()
-        engine = AsyncEngine(managed.engine, lambda deltas: None)
+        engine = AsyncEngine(managed.engine)
         monkeypatch.setattr("quire.engine.async_engine.asyncio.sleep", sleep)
         engine.start()
         await engine.call(partial(engine.engine.sessions.open, "a", "", ""))

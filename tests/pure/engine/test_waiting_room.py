@@ -137,7 +137,7 @@ async def collect(engine: AsyncEngine, *names: str, prompt: Any = (1, 2, 3)) -> 
 def test_a_refusal_costs_nothing_and_is_of_all_or_none() -> None:
     async def main() -> None:
         executor = HeldExecutor()
-        engine = AsyncEngine(make_engine(executor, 3), on_step=lambda deltas: None)
+        engine = AsyncEngine(make_engine(executor, 3))
         engine.start()
         line = engine.engine.scheduler.queue
         first = asyncio.create_task(collect(engine, "running"))
@@ -166,7 +166,7 @@ def test_a_refusal_costs_nothing_and_is_of_all_or_none() -> None:
 
 def test_who_has_just_been_queued_counts_once() -> None:
     async def main() -> None:
-        engine = AsyncEngine(make_engine(FakeExecutor(64, 4), 2), on_step=lambda deltas: None)
+        engine = AsyncEngine(make_engine(FakeExecutor(64, 4), 2))
         room, line = engine.engine.waiting_room, engine.engine.scheduler.queue
         queue, seen = Gate(), Gate()
         engine.start()

@@ -12,9 +12,9 @@ from quire.core.memory import PagedAllocator
 from quire.core.protocol import Request, SamplingParams
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.engine import Engine
+from quire.engine.events import RequestState, Watcher
 from quire.engine.input_processor import InputProcessor, ModelOutputs
-from quire.engine.profiling import begin_profile, end_profile
-from quire.engine.tracing import Standing, Watcher
+from quire.engine.tracing import Profile
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor
 
@@ -34,28 +34,29 @@ class Diary(Watcher):
     def began(self, request: Request) -> None:
         self.told.append(("began", request.request_id, ()))
 
-    def ended(self, request: Request, standing: Standing) -> None:
-        self.told.append(("ended", request.request_id, (*standing.finish_reasons,)))
-        assert standing.metrics.num_output_tokens == sum(map(len, standing.outputs))
+    def ended(self, state: RequestState) -> None:
+        self.told.append(("ended", state.request.request_id, (*state.finish_reasons,)))
+        assert state.reason == (state.finish_reasons[0] or "abort")
+        assert state.metrics.num_output_tokens == sum(map(len, state.outputs))
 
 
 class Faulty(Diary):
-    def ended(self, request: Request, standing: Standing) -> None:
-        super().ended(request, standing)
+    def ended(self, state: RequestState) -> None:
+        super().ended(state)
         raise ValueError("a bug")
 
 
 def test_watchers_are_told_and_a_faulty_one_no_more(caplog: pytest.LogCaptureFixture) -> None:
     engine, diary, faulty = an_engine(), Diary(), Faulty()
     for watcher in (faulty, diary):
-        engine.watchers.add(watcher)
+        engine.events.add(watcher)
     for name in "ab":
         engine.add_request(name, [1, 2], SamplingParams(max_tokens=3))
     engine.step()
     engine.abort("b")
     while engine.has_work:
         engine.step()
-    engine.watchers.remove(diary)
+    engine.events.remove(diary)
     engine.add_request("c", [1, 2], SamplingParams(max_tokens=3))
     assert diary.told == [
         ("began", "a", ()), ("began", "b", ()),
@@ -68,14 +69,14 @@ def test_a_profile_has_what_lived_before_it_and_what_lives_on() -> None:
     engine = an_engine()
     engine.add_request("before", [1, 2], SamplingParams(max_tokens=8))
     engine.step()
-    profile = begin_profile(engine)
+    profile = Profile(engine.events, engine.clock())
     with pytest.raises(BusyError):
-        begin_profile(engine)
+        Profile(engine.events, engine.clock())
     engine.add_request("after", [1, 2], SamplingParams(max_tokens=40))
-    while engine.standings()[0][0].request_id == "before":
+    while engine.states()[0].request.request_id == "before":
         engine.step()
     engine.add_request("late", [1, 2], SamplingParams(max_tokens=3))
-    end_profile(engine, profile)
+    profile.finish(engine.states())
     trace = profile.trace()
     engine.step()
     assert profile.trace() == trace, "nothing is noted after its end"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from quire import LLM, SamplingParams
-from quire.engine.profiling import begin_profile, end_profile
+from quire.engine.tracing import Profile
 
 
 def test_a_step_has_all_its_parts() -> None:
     llm = LLM(kv_cache_memory_bytes="1MiB", threads=1)
     engine = llm.engine
-    profile = begin_profile(engine)
+    profile = Profile(engine.events, engine.clock())
     llm.generate([[5, 6, 7]], SamplingParams(n=2, max_tokens=3), use_tqdm=False)
-    end_profile(engine, profile)
+    profile.finish(engine.states())
     steps = [one for one in profile.trace()["traceEvents"] if one["ph"] == "X" and one["pid"] == 1]
     by_name = {name: [one for one in steps if one["name"] == name]
                for name in ("step", "plan", "moves", "forward", "sampling", "update")}  # fmt: skip

@@ -25,8 +25,7 @@ from quire.engine.capacity import Capacity
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.prompts import PreparedRequest
-from quire.engine.recorder import RequestRecorder
-from quire.engine.step_recorder import StepRecorder
+from quire.engine.recorder import RequestRecorder, StepRecorder
 from quire.engine.traces.request import TraceRequest
 from quire_lab.calibration.calibrate import undisturbed
 from quire_lab.calibration.comparison import Comparison, compare
@@ -110,8 +109,8 @@ def _record(
 ) -> None:
     limits, started = capacity.limits, clock()
     told = {"model": capacity.model_name, "limits": limits.values()}
-    engine.watchers.add(RequestRecorder(trace, limits.block_size, started, engine=told))
-    engine.watchers.add(StepRecorder(steps, sights_of(limits.kv_groups), started, clock))
+    engine.events.add(RequestRecorder(trace, limits.block_size, started, engine=told))
+    engine.events.add(StepRecorder(steps, sights_of(limits.kv_groups), started, clock))
 
 
 class SpeedProbe:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -98,41 +98,28 @@ class Roster:
 class Parts(dict[str, AbstractContextManager[None]]):
     """A step's parts by name, each to be entered: they are timed while somebody listens."""
 
-    def __init__(self) -> None:
-        self._listeners: dict[str, Listener] = {}
+    listener: Listener | None = None
 
-    @property
-    def listeners(self) -> Collection[str]:
-        """What they listen for."""
-        return self._listeners.keys()
-
-    def listen(self, what_for: str, listener: Listener) -> None:
-        """Tell it of all parts from now on. Parts may hold others."""
-        self._listeners[what_for] = listener
-        self.clear()
-
-    def ignore(self, what_for: str) -> None:
-        """Tell it no more."""
-        del self._listeners[what_for]
+    def listen(self, listener: Listener | None) -> None:
+        """Tell it of all parts from now on; None: nobody. Parts may hold others."""
+        self.listener = listener
         self.clear()
 
     def __missing__(self, name: str) -> AbstractContextManager[None]:
-        part = self[name] = _Timed(name, self._listeners) if self._listeners else _UNTIMED
+        part = self[name] = _UNTIMED if self.listener is None else _Timed(name, self.listener)
         return part
 
 
 class _Timed(AbstractContextManager[None]):
     """One part, which may come again. A generator would take three times as long."""
 
-    __slots__ = ("_begin", "_listeners", "_name")
+    __slots__ = ("_begin", "_listener", "_name")
 
-    def __init__(self, name: str, listeners: Mapping[str, Listener]) -> None:
-        self._name, self._listeners, self._begin = name, listeners, 0.0
+    def __init__(self, name: str, listener: Listener) -> None:
+        self._name, self._listener, self._begin = name, listener, 0.0
 
     def __enter__(self) -> None:
         self._begin = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
-        end = time.monotonic()
-        for listener in [*self._listeners.values()]:
-            listener(self._name, self._begin, end)
+        self._listener(self._name, self._begin, time.monotonic())

@@ -8,8 +8,7 @@ from quire.core.kv_groups import sights_of
 from quire.engine.capacity import Capacity
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
-from quire.engine.recorder import RequestRecorder
-from quire.engine.step_recorder import StepRecorder
+from quire.engine.recorder import RequestRecorder, StepRecorder
 
 
 def record(engine: Engine, config: EngineConfig, capacity: Capacity, started: float) -> None:
@@ -20,7 +19,7 @@ def record(engine: Engine, config: EngineConfig, capacity: Capacity, started: fl
     limits = capacity.limits
     if config.record_trace is not None:
         told = {"model": Path(capacity.model_name).name, "limits": limits.values()}
-        engine.record(
+        engine.events.add(
             RequestRecorder(
                 Path(config.record_trace),
                 config.block_size,
@@ -31,4 +30,4 @@ def record(engine: Engine, config: EngineConfig, capacity: Capacity, started: fl
         )
     if config.record_steps is not None:
         path, sights = Path(config.record_steps), sights_of(limits.kv_groups)
-        engine.watchers.add(StepRecorder(path, sights, started))
+        engine.events.add(StepRecorder(path, sights, started))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from quire.core.errors import BusyError
 from quire.core.memory import Usage
-from quire.core.protocol import Decision, Request, Step, Verdict
+from quire.core.protocol import Decision, Step, Verdict
+from quire.engine.events import Events, RequestState, Watcher
 from quire.engine.tracing.trace_events import TraceEvents, in_lines
-from quire.engine.tracing.watcher import Standing, Watcher
 
 _STEPS, _MEMORY, _REQUESTS, _DECISIONS = 1, 2, 3, 4  # "processes" of the trace
 _MOST = 250_000  # of all that is noted
@@ -25,22 +26,25 @@ class _Planned(NamedTuple):
 
 
 class Profile(Watcher):
-    """Notes what an engine does from ``begun`` on, up to a bound on its memory.
+    """Notes what an engine does from now on, up to a bound on its memory.
 
-    ``part`` is for ``Parts.listen``. Times are those of the monotonic clock. No text is noted.
+    Times are those of the monotonic clock. No text is noted.
     """
 
-    def __init__(self, begun: float) -> None:
-        self._begun = begun
+    def __init__(self, events: Events, now: float) -> None:
+        """BusyError if another one is being taken already."""
+        if events.find(Profile) is not None:
+            raise BusyError("a profile is being taken already; ask again when it is done")
+        events.add(self)
+        self._events, self._begun = events, now
         self._parts: list[tuple[str, float, float]] = []
         self._steps: list[_Planned] = []
         self._decisions: list[tuple[float, Decision]] = []
-        self._requests: list[tuple[Request, Standing, bool]] = []
+        self._requests: list[tuple[RequestState, bool]] = []
         self._waits: dict[str, str] = {}  # why, by request
         self._left = _MOST
 
     def part(self, name: str, begin: float, end: float) -> None:
-        """Of a step."""
         if self._room():
             self._parts.append((name, begin, end))
 
@@ -48,6 +52,8 @@ class Profile(Watcher):
         if step.chunks and self._room():
             facts = step.num_tokens, len(step.chunks), len(step.moves), step.usage
             self._steps.append(_Planned(step.now, *facts))
+
+    def decided(self, step: Step) -> None:
         for decision in step.decisions:
             still = self._waits.get(decision.request_id) == decision.why
             if decision.what is Verdict.WAIT:
@@ -58,12 +64,13 @@ class Profile(Watcher):
             if not still and self._room():
                 self._decisions.append((step.now, decision))
 
-    def ended(self, request: Request, standing: Standing) -> None:
-        self._requests.append((request, standing, True))
+    def ended(self, state: RequestState) -> None:
+        self._requests.append((state, True))
 
-    def finish(self, living: Iterable[tuple[Request, Standing]]) -> None:
-        """Nothing more is to come; these requests have not ended."""
-        self._requests += [(request, standing, False) for request, standing in living]
+    def finish(self, living: Iterable[RequestState]) -> None:
+        """Note nothing more; these requests have not ended."""
+        self._events.remove(self)
+        self._requests += [(state, False) for state in living]
 
     def trace(self) -> dict[str, Any]:
         """JSON for Perfetto. Takes a while: it is for another thread than the engine's."""
@@ -88,11 +95,12 @@ class Profile(Watcher):
         for time, decision in self._decisions:
             decided.setdefault(decision.request_id, []).append((time, decision))
         lives = (
-            (max(one[1].metrics.arrival_time, self._begun), one[1].metrics.finished_time, one)
+            (max(one[0].metrics.arrival_time, self._begun), one[0].metrics.finished_time, one)
             for one in self._requests
         )
-        for line, (request, standing, over) in in_lines(lives):
-            metrics, end = standing.metrics, self._at(standing.metrics.finished_time)
+        for line, (state, over) in in_lines(lives):
+            request, metrics = state.request, state.metrics
+            end = self._at(metrics.finished_time)
             begin = self._at(metrics.arrival_time)
             facts = {
                 "request": request.request_id,
@@ -102,17 +110,17 @@ class Profile(Watcher):
                 "cached tokens": metrics.cached_tokens,
                 "peak blocks": metrics.peak_blocks,
                 "over": over,
-                "error": standing.error,
+                "error": state.error,
             }
             events.bar(_REQUESTS, line, f"request {request.request_id}", begin, end, facts)
-            for name, since, until in self._phases(standing, decided.get(request.request_id, [])):
+            for name, since, until in self._phases(state, decided.get(request.request_id, [])):
                 events.bar(_REQUESTS, line, name, self._at(since), self._at(until))
 
     def _phases(
-        self, standing: Standing, decided: Iterable[tuple[float, Decision]]
+        self, state: RequestState, decided: Iterable[tuple[float, Decision]]
     ) -> Iterator[tuple[str, float, float]]:
         """What a request did from one time to another."""
-        metrics = standing.metrics
+        metrics = state.metrics
         changes: list[tuple[float, str]] = []
         waits = metrics.arrival_time >= self._begun
         for time, decision in decided:

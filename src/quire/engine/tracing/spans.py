@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping
 from queue import Empty, Full, Queue
 from typing import Any, NamedTuple
 
-from quire.core.protocol import Request, Step
-from quire.engine.tracing.story import Story, served
-from quire.engine.tracing.watcher import Standing, Watcher
+from quire.core.protocol import Decision, Request, Step, Verdict
+from quire.engine.events import RequestState, Watcher
 
 logger = logging.getLogger(__name__)
 
+PROVIDER = "quire"
+
+_Value = str | bool | int | float | list[str]
+_MOST_EVENTS = 100  # of a request; a pool that is far too small preempts for ever
 _MOST_WAITING = 4096  # requests that are to be told of
 _MOST_TOGETHER = 512  # in a message
 _GATHERING = 1.0  # seconds until a message is sent
@@ -22,9 +25,124 @@ _PATIENCE = 5.0  # seconds that a collector may take
 _LINGER = 2.0  # seconds for what is left, at the end
 
 
+class _Event(NamedTuple):
+    name: str
+    time: float  # seconds, on the engine's clock
+    facts: Mapping[str, _Value]
+
+
+class _Story:
+    """One request from its arrival to its end. No text of its own is in it."""
+
+    def __init__(self, request: Request) -> None:
+        self.admitted: float | None = None  # the first time
+        self._events = [_Event("queued", request.arrival, {})]
+        self._waits = ""  # why
+
+    def decide(self, time: float, decision: Decision) -> None:
+        if decision.what is Verdict.WAIT:
+            if decision.why == self._waits:
+                return
+            self._waits = decision.why
+        else:
+            self._waits = ""
+        name = _NAMES.get(decision.what, decision.what.value)
+        if decision.what is Verdict.ADMIT:
+            if self.admitted is None:
+                self.admitted = time
+            else:
+                name = "resumed"
+        if len(self._events) < _MOST_EVENTS:
+            self._events.append(_Event(name, time, _figures(decision)))
+
+    def events(self, state: RequestState) -> list[_Event]:
+        """In order, with the first token and the end."""
+        metrics = state.metrics
+        told = [*self._events]
+        if metrics.first_token_time is not None:
+            told.append(_Event("first token", metrics.first_token_time, {}))
+        end: dict[str, _Value] = {"quire.reasons": _reasons(state)}
+        told.sort(key=lambda event: event.time)
+        return [*told, _Event("finished", metrics.finished_time, end)]
+
+    def attributes(self, model: str, state: RequestState) -> dict[str, _Value]:
+        """By the conventions for GenAI, by their old names, and by vLLM's."""
+        request, params, metrics = state.request, state.request.params, state.metrics
+        inputs, outputs = metrics.num_prompt_tokens, metrics.num_output_tokens
+        given: dict[str, _Value | None] = {
+            "gen_ai.operation.name": state.operation,
+            "gen_ai.provider.name": PROVIDER,
+            "gen_ai.system": PROVIDER,
+            "gen_ai.request.model": model,
+            "gen_ai.response.model": model,
+            "gen_ai.request.id": request.request_id,
+            "gen_ai.response.finish_reasons": _reasons(state),
+            "gen_ai.usage.input_tokens": inputs,
+            "gen_ai.usage.prompt_tokens": inputs,
+            "gen_ai.usage.cache_read.input_tokens": metrics.cached_tokens,
+            "gen_ai.usage.output_tokens": outputs,
+            "gen_ai.usage.completion_tokens": outputs,
+            "gen_ai.latency.time_in_queue": _since(metrics.arrival_time, self.admitted),
+            "gen_ai.latency.time_to_first_token": metrics.ttft,
+            "gen_ai.latency.e2e": metrics.e2e_latency,
+            "quire.request_id": request.origin.request_id or None,
+            "quire.blocks.peak": metrics.peak_blocks,
+            "quire.blocks.seconds": metrics.block_seconds,
+            "quire.preemptions.swaps": metrics.num_swaps,
+            "quire.preemptions.recomputes": metrics.num_recomputes,
+            "quire.swapped_bytes": metrics.swapped_bytes,
+            "quire.fetched_tokens": metrics.fetched_tokens,
+            "quire.drafts.tokens": metrics.num_draft_tokens,
+            "quire.drafts.accepted_tokens": metrics.num_accepted_tokens,
+            "error.type": state.error,
+        }
+        if request.pooling is None:
+            given |= {
+                "gen_ai.request.max_tokens": request.max_tokens,
+                "gen_ai.request.temperature": params.temperature,
+                "gen_ai.request.top_p": params.top_p,
+                "gen_ai.request.n": params.num_outputs,
+                "gen_ai.request.choice.count": params.num_outputs,
+            }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def _reasons(state: RequestState) -> list[str]:
+    """Why the outputs ended; one that had not ended when its request did was broken off."""
+    broken = "abort" if state.error is None else "error"
+    return [reason or broken for reason in state.finish_reasons]
+
+
+_NAMES = {
+    Verdict.ADMIT: "admitted",
+    Verdict.WAIT: "waiting",
+    Verdict.SWAP: "preempted",
+    Verdict.RECOMPUTE: "preempted",
+    Verdict.RESUME: "resumed",
+    Verdict.EXPIRE: "expired",
+}
+
+
+def _figures(decision: Decision) -> dict[str, _Value]:
+    given: dict[str, _Value | None] = {
+        "quire.verdict": decision.what.value,
+        "quire.why": decision.why,
+        "quire.needed": decision.needed,
+        "quire.free": decision.free,
+        "quire.swap_seconds": decision.swap_seconds,
+        "quire.recompute_seconds": decision.recompute_seconds,
+        "quire.remedy": decision.remedy,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _since(begin: float, end: float | None) -> float | None:
+    return None if end is None else end - begin
+
+
 class _Told(NamedTuple):
-    story: Story
-    standing: Standing
+    story: _Story
+    state: RequestState
     offset: float  # of the wall clock from the engine's
 
 
@@ -53,7 +171,7 @@ class SpanSender(Watcher):
         self._exporter = _exporter(endpoint)
         self._endpoint = endpoint
         self._clock = clock
-        self._living: dict[str, Story] = {}
+        self._living: dict[str, _Story] = {}
         self._waiting: Queue[_Told | None] = Queue(_MOST_WAITING)
         self._reached = True
         self.num_sent = self.num_dropped = 0
@@ -63,20 +181,20 @@ class SpanSender(Watcher):
     # -- in the engine's thread ----------------------------------------------------------------
 
     def began(self, request: Request) -> None:
-        self._living[request.request_id] = Story(request)
+        self._living[request.request_id] = _Story(request)
 
-    def planned(self, step: Step) -> None:
+    def decided(self, step: Step) -> None:
         for decision in step.decisions:
             story = self._living.get(decision.request_id)
             if story is not None:
                 story.decide(step.now, decision)
 
-    def ended(self, request: Request, standing: Standing) -> None:
-        story = self._living.pop(request.request_id, None)
+    def ended(self, state: RequestState) -> None:
+        story = self._living.pop(state.request.request_id, None)
         if story is None:  # it began before anybody watched
             return
         try:
-            self._waiting.put_nowait(_Told(story, standing, time.time() - self._clock()))
+            self._waiting.put_nowait(_Told(story, state, time.time() - self._clock()))
         except Full:
             self.num_dropped += 1
 
@@ -158,10 +276,10 @@ class _Making:
 
     def spans(self, told: _Told) -> list[Any]:
         """One, or none if it is not wanted."""
-        story, standing, offset = told
-        request = story.request
-        model = served(request, self._model)
-        attributes = {**self._server, **story.attributes(model, standing)}
+        story, state, offset = told
+        request = state.request
+        model = state.served_by(self._model)
+        attributes = {**self._server, **story.attributes(model, state)}
         headers = {"traceparent": request.origin.traceparent,
                    "tracestate": request.origin.tracestate}  # fmt: skip
         span = self._tracer.start_span(
@@ -171,11 +289,11 @@ class _Making:
             attributes,
             start_time=_nanoseconds(request.arrival + offset),
         )
-        for name, moment, facts in story.events(standing):
+        for name, moment, facts in story.events(state):
             span.add_event(name, facts, _nanoseconds(moment + offset))
-        if standing.error is not None:
+        if state.error is not None:
             span.set_status(self._failed)
-        span.end(_nanoseconds(standing.metrics.finished_time + offset))
+        span.end(_nanoseconds(state.metrics.finished_time + offset))
         made = [*self._made]
         self._made.clear()
         return made

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec.structs import asdict
 
 from quire.blocks.store import Tiers
 from quire.core.errors import RequestError
-from quire.core.scheduling import Session
+from quire.core.scheduling import Scheduler, Session
 from quire.core.version import __version__
+from quire.engine.capabilities import Capabilities
 from quire.engine.dashboard import (
     BranchTable,
     Holder,
@@ -33,12 +32,19 @@ from quire.engine.dashboard import (
     prefix_cache,
     rows,
 )
-from quire.engine.decision_log import Noted
 from quire.engine.engine import Engine
-from quire.engine.observed import Observed
-from quire.engine.outputs import Delta
-from quire.engine.part_times import StepParts
-from quire.engine.stats import Percentiles, Rates
+from quire.engine.events import Taken, Watcher
+from quire.engine.progress import RequestProgress
+from quire.engine.stats import (
+    DecisionLog,
+    EngineStats,
+    Noted,
+    PartTimes,
+    Percentiles,
+    Rates,
+    StepParts,
+)
+from quire.engine.waiting_room import WaitingRoom
 from quire.http.answers.rendering import Answer
 from quire.http.errors import UnknownRequestError
 
@@ -217,8 +223,22 @@ class BlockStory(Answer, kw_only=True):
 _T = TypeVar("_T")
 _STORY = 100  # decisions
 _HOLDERS = 32
-logger = logging.getLogger(__name__)
 _KEPT, _APART = 600.0, 3.0  # seconds
+
+
+class Observed(Protocol):
+    """An engine, or a simulated one, to be read between two steps."""
+
+    scheduler: Scheduler
+    stats: EngineStats
+    part_times: PartTimes
+    log: DecisionLog
+    waiting_room: WaitingRoom
+    capabilities: Capabilities
+    clock: Callable[[], float]
+
+    def progress(self, request_id: str) -> RequestProgress | None:
+        """A request's outputs; None if they are not known, or no longer."""
 
 
 class StateReader:
@@ -247,15 +267,15 @@ class StateReader:
     def moment(self, limit: int) -> Moment:
         """With details of at most ``limit`` requests of each kind."""
         engine, now = self._engine, self._engine.clock()
-        scheduler, recent = engine.scheduler, engine.recent
+        scheduler, stats = engine.scheduler, engine.stats
         return Moment(
             time=self._wall(),
-            step=engine.stats.num_steps,
+            step=stats.num_steps,
             pool=pool_figures(scheduler, self._max_model_len, self._kv_layers),
-            slot_seconds=dict(engine.stats.slot_seconds),
+            slot_seconds=dict(stats.slot_seconds),
             requests=self._with_drafts(rows(scheduler, now, self._reasons(now), limit)),
-            rates=recent.rates(now),
-            latencies=Latencies(recent.first_token, recent.between_tokens),
+            rates=stats.rates(now),
+            latencies=Latencies(stats.first_token, stats.between_tokens),
             prefix_cache=prefix_cache(scheduler),
             decisions=dict(scheduler.stats.decisions),
             speculation=self._speculation(),
@@ -322,7 +342,7 @@ class StateReader:
     # -- parts ---------------------------------------------------------------------------------
 
     def _reasons(self, now: float) -> Reasons:
-        rates = self._engine.recent.rates(now)
+        rates = self._engine.stats.rates(now)
         pace, log = None, self._engine.log
         if rates.step_seconds is not None:
             pace = Pace(rates.step_seconds, rates.tokens_each)
@@ -451,7 +471,7 @@ def _last(many: Sequence[_T], limit: int) -> Sequence[_T]:
     return many[-limit:] if limit else ()
 
 
-class History:
+class History(Watcher):
     """Notes a moment now and then, while there are steps: an idle engine is left alone.
 
     moments: oldest first. To be touched in the engine's thread.
@@ -462,22 +482,8 @@ class History:
         self.moments: deque[Moment] = deque(maxlen=round(_KEPT / _APART))
         self._due = 0.0
 
-    def after(self, count: Callable[[list[Delta]], None]) -> Callable[[list[Delta]], None]:
-        """What ``count`` does with what a step gave, and then a look whether a moment is due."""
-
-        def took_step(deltas: list[Delta]) -> None:
-            count(deltas)
-            self.observe()
-
-        return took_step
-
-    def observe(self) -> None:
-        """A step has ended."""
+    def took(self, taken: Taken) -> None:
         now = self._clock()
         if now >= self._due:
             self._due = now + _APART
-            try:
-                self.moments.append(self._reader.moment(0))
-            except Exception:  # who looks must not end who serves
-                logger.exception("the last ten minutes are noted no more")
-                self._due = math.inf
+            self.moments.append(self._reader.moment(0))

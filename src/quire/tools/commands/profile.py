@@ -25,15 +25,15 @@ def profiled(engine: Engine | None, path: str | None) -> Iterator[None]:
         return
     if engine is None:
         raise ConfigError("profile does nothing with a url: POST /v1/quire/profile there")
-    from quire.engine.profiling import begin_profile, end_profile
+    from quire.engine.tracing import Profile
 
     try:
         with Path(path).open("w", encoding="utf-8") as file:
-            profile = begin_profile(engine)
+            profile = Profile(engine.events, engine.clock())
             try:
                 yield
             finally:
-                end_profile(engine, profile)
+                profile.finish(engine.states())
             json.dump(profile.trace(), file)
     except OSError as error:
         raise ConfigError(f"profile {path} cannot be written: {error}") from error

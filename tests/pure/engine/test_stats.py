@@ -1,12 +1,13 @@
-"""Where a step's time goes is known while somebody asks, and costs nothing else."""
+"""What is told of an engine's steps: rates, and while somebody asks, where their time goes."""
 
 from __future__ import annotations
 
 import pytest
 
 from quire.core.protocol import Parts
-from quire.engine import part_times
-from quire.engine.part_times import PartTimes
+from quire.engine import stats
+from quire.engine.events import Events, Watcher
+from quire.engine.stats import PartTimes
 
 
 def step(parts: Parts) -> None:
@@ -21,9 +22,9 @@ def step(parts: Parts) -> None:
 
 def test_steps_are_timed_from_the_first_question_on() -> None:
     parts = Parts()
-    times = PartTimes(parts)
+    times = PartTimes(Events(parts))
     step(parts)
-    assert not parts.listeners and times.of_late() is None
+    assert parts.listener is None and times.of_late() is None
     for _ in range(3):
         step(parts)
     told = times.of_late()
@@ -32,12 +33,17 @@ def test_steps_are_timed_from_the_first_question_on() -> None:
 
 
 def test_a_profile_and_the_state_do_not_disturb_each_other() -> None:
-    parts, noted = Parts(), list[str]()
-    times = PartTimes(parts)
+    class Listener(Watcher):
+        def part(self, name: str, begin: float, end: float) -> None:
+            noted.append(name)
+
+    parts, noted, listener = Parts(), list[str](), Listener()
+    events = Events(parts)
+    times = PartTimes(events)
     times.of_late()
-    parts.listen("profile", lambda name, begin, end: noted.append(name))
+    events.add(listener)
     step(parts)
-    parts.ignore("profile")
+    events.remove(listener)
     step(parts)
     told = times.of_late()
     assert told is not None and told.steps == 2
@@ -45,10 +51,10 @@ def test_a_profile_and_the_state_do_not_disturb_each_other() -> None:
 
 
 def test_nothing_is_timed_once_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_times, "_LINGER", 0.0)
+    monkeypatch.setattr(stats, "_LINGER", 0.0)
     parts = Parts()
-    times = PartTimes(parts)
+    times = PartTimes(Events(parts))
     times.of_late()
     step(parts)
-    assert not parts.listeners
+    assert parts.listener is None
     assert times.of_late() is None, "what was long ago is not told"
