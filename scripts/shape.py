@@ -159,8 +159,7 @@ def calls_to_the_first_kernel() -> tuple[int, int]:
 
     from quire.engine.assembly import build_engine
     from quire.engine.config import EngineConfig
-    from quire.engine.delivery import Delivery, OutputCollector
-    from quire.engine.thread import EngineThread
+    from quire.engine.thread import Delivery, EngineThread, OutputCollector
     from quire.http.app import create_app
     from quire.http.config.server import ServerConfig
     from quire.kernels.cpu import CPUKernels

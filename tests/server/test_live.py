@@ -22,7 +22,7 @@ from quire.core.protocol import Parts, Step
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.dashboard import Cell
 from quire.engine.events import Events
-from quire.engine.outputs import taken
+from quire.engine.progress import taken
 from quire.http.errors import TooManyWatchersError, UnknownRequestError
 from quire.http.live import routes, watching
 from quire.http.live import state as live_state

@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Message
 
 from quire.core.errors import EngineError
-from quire.engine.delivery import OutputCollector
+from quire.engine.thread import OutputCollector
 from quire.http.answers.streaming import EventStream
 from support.live_server import LiveServer, events, live_server
 

@@ -14,8 +14,8 @@ from quire.core.protocol import Decision, Outcome, Parts, Progress, Step
 from quire.engine.capabilities import Capabilities
 from quire.engine.dashboard import BlockTracker, delta, snapshot
 from quire.engine.events import Events
-from quire.engine.outputs import Delta, taken, together
-from quire.engine.progress import RequestProgress
+from quire.engine.outputs import Delta, together
+from quire.engine.progress import RequestProgress, taken
 from quire.engine.stats import DecisionLog, EngineStats, PartTimes
 from quire.engine.waiting_room import WaitingRoom
 from quire.http.answers.rendering import encode

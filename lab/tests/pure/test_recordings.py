@@ -14,7 +14,7 @@ import pytest
 
 from quire.core.errors import QuireError
 from quire.engine.dashboard import BlockMap, BlockState, Cell, delta, snapshot
-from quire.engine.dashboard.tracker import first_blocks
+from quire.engine.dashboard.holders import first_blocks
 from quire.engine.traces.request import Segment, TraceRequest
 from quire.tools.cli import main
 from quire.tools.recording import RecordingHeader, Writer, check, form, lines, reading

@@ -22,13 +22,12 @@ from typing import Any, TypeVar
 from quire.blocks.transfer import BlockFetcher
 from quire.core.errors import EngineError, QuireError, RequestError
 from quire.core.protocol import Origin, PoolingParams, SamplingParams
-from quire.engine.delivery import Delivery, OutputCollector
 from quire.engine.engine import Engine
 from quire.engine.handover import Handover
 from quire.engine.outputs import Delta
 from quire.engine.preparation import LONG, PreparationThreads
 from quire.engine.prompts import PreparedRequest, Prompt
-from quire.engine.thread import EngineThread
+from quire.engine.thread import Delivery, EngineThread, OutputCollector
 from quire.engine.waiting_room import Places
 from quire.text.begun import ChatPrompt
 from quire.text.chat_template import Message

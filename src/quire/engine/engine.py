@@ -33,8 +33,8 @@ from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.engine.capabilities import Capabilities, Hooks
 from quire.engine.events import Events, RequestState, Taken
 from quire.engine.input_processor import InputProcessor
-from quire.engine.outputs import Delta, taken, together
-from quire.engine.progress import RequestProgress, broken_off, take_outcomes
+from quire.engine.outputs import Delta, together
+from quire.engine.progress import RequestProgress, broken_off, take_outcomes, taken
 from quire.engine.prompts import PreparedParams, PreparedRequest, Prompt
 from quire.engine.session_manager import SessionManager, SessionRules
 from quire.engine.stats import DecisionLog, EngineStats, PartTimes, count_faults

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
 from quire.core.errors import QuireError
 from quire.core.metrics import RequestMetrics
-from quire.core.protocol import Step, TokenLogprobs
-from quire.engine.events import Taken
+from quire.core.protocol import TokenLogprobs
 from quire.text.text_tokens import TextToken
 
 
@@ -165,25 +164,3 @@ def joined(deltas: Sequence[Delta]) -> Delta:
         first=first.first,
         parts=tuple(chain.from_iterable(delta.parts or (delta,) for delta in deltas)),
     )
-
-
-def taken(
-    step: Step,
-    seconds: float | None,
-    deltas: Iterable[Delta],
-    drafts: Sequence[tuple[int, int]] = (),
-) -> Taken:
-    """The event that a step is over which gave this."""
-    num_tokens = first_tokens = 0
-    to_first, between = list[float](), list[float]()
-    for delta in deltas:
-        if not delta.token_ids:
-            continue
-        num_tokens += len(delta.token_ids)
-        if not delta.first:
-            between.append(delta.seconds)
-        else:
-            first_tokens += 1
-            if delta.index == 0:  # a request's outputs begin together: counted once
-                to_first.append(delta.seconds)
-    return Taken(step, seconds, num_tokens, first_tokens, to_first, between, drafts)

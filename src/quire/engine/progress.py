@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from quire.core.errors import EngineError, QuireError, RequestAbortedError, RequestError
 from quire.core.metrics import RequestMetrics
 from quire.core.protocol import FinishReason, Outcome, Progress, Step
 from quire.core.scheduling import SequenceGroup
-from quire.engine.events import RequestState
+from quire.engine.events import RequestState, Taken
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput, TokenLogprobTable
 from quire.engine.prompts import PreparedRequest
 from quire.text.detokenizer import Detokenizer
@@ -277,6 +277,28 @@ def take_outcomes(
             request.num_drafts += 1
             request.num_draft_tokens += drafted
     return failures, right, drafts
+
+
+def taken(
+    step: Step,
+    seconds: float | None,
+    deltas: Iterable[Delta],
+    drafts: Sequence[tuple[int, int]] = (),
+) -> Taken:
+    """The event that a step is over which gave this."""
+    num_tokens = first_tokens = 0
+    to_first, between = list[float](), list[float]()
+    for delta in deltas:
+        if not delta.token_ids:
+            continue
+        num_tokens += len(delta.token_ids)
+        if not delta.first:
+            between.append(delta.seconds)
+        else:
+            first_tokens += 1
+            if delta.index == 0:  # a request's outputs begin together: counted once
+                to_first.append(delta.seconds)
+    return Taken(step, seconds, num_tokens, first_tokens, to_first, between, drafts)
 
 
 def broken_off(error: QuireError | None) -> str:

@@ -1,4 +1,4 @@
-"""The thread in which an engine lives."""
+"""The thread in which an engine lives, and how what it gives gets to the tasks of an event loop."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import asyncio
 import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from queue import Empty, SimpleQueue
 
-from quire.core.errors import RankError
+from quire.core.errors import EngineError, RankError
 from quire.engine.engine import Engine
-from quire.engine.outputs import Delta
+from quire.engine.outputs import Delta, joined
 
 logger = logging.getLogger(__name__)
 
 Command = Callable[[], None]
 _TICK = 0.01
+GATHERED = 0.01  # seconds
+_HANDED_OUT = 64  # deltas, by weight, for which tasks are woken in a turn of the event loop
+_SCORED = 8  # deltas without log-probabilities that are written in the time of one with some
 _QUIET = 1.0  # seconds without work, after which there is time to look into the books
 
 
@@ -115,3 +120,161 @@ class EngineThread:
             logger.exception("the engine died")
             failure = error
         self.wind_up(failure)
+
+
+@dataclass(slots=True)
+class _Held:
+    """Of one output: what has come since something of it was given."""
+
+    deltas: list[Delta] = field(default_factory=list)
+    num_tokens: int = 0
+
+
+class OutputCollector:
+    """The deltas of one or several requests. The task is woken once for all that came together.
+
+    interval: of each output so many tokens are gathered to one delta, but its first token and its
+        end are given at once; None: nothing is given before the end.
+    weight: how much there is to write, in deltas without log-probabilities.
+    """
+
+    def __init__(self, interval: int | None = 1) -> None:
+        self._interval = interval
+        self._held: dict[tuple[str, int], _Held] = {}
+        self._deltas: list[Delta] = []
+        self.weight = 0
+        self._failure: EngineError | None = None
+        self._waiter: asyncio.Future[None] | None = None  # an Event would cost twice as much
+
+    def put(self, delta: Delta) -> bool:
+        """Whether there is something to take now."""
+        if self._interval == 1:
+            self._deltas.append(delta)
+            self.weight += 1 if delta.logprobs is None else _SCORED
+        else:
+            self._gather(delta)
+        return len(self._deltas) > 0
+
+    def wake(self) -> None:
+        """Have the task take what there is, if it waits."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def fail(self, failure: EngineError) -> None:
+        """Nothing more will come, because of ``failure``."""
+        self._failure = failure
+        self.wake()
+
+    async def take(self) -> list[Delta]:
+        """All that has come since the last time; waits for it. Raises the failure after that."""
+        if not self._deltas and self._failure is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        deltas, self._deltas, self.weight = self._deltas, [], 0
+        if not deltas and self._failure is not None:
+            raise self._failure
+        return deltas
+
+    def _gather(self, delta: Delta) -> None:
+        output = delta.request_id, delta.index
+        held = self._held.setdefault(output, _Held())
+        held.deltas.append(delta)
+        held.num_tokens += len(delta.token_ids)
+        if delta.final is not None:  # which ends all of the request's outputs
+            for other in [one for one in self._held if one[0] == delta.request_id]:
+                if other != output:
+                    self._give(other)
+        if delta.finish_reason is not None or (
+            self._interval is not None and (delta.first or held.num_tokens >= self._interval)
+        ):
+            self._give(output)
+
+    def _give(self, output: tuple[str, int]) -> None:
+        delta = joined(self._held.pop(output).deltas)
+        self._deltas.append(delta)
+        self.weight += 1 if delta.logprobs is None else _SCORED
+
+
+class Delivery:
+    """Hands deltas to the collectors of those who wait for them, by request id.
+
+    A task is woken at once for the first token of an output and for its end, and otherwise once
+    in ``GATHERED`` seconds at most: to wake it and to write to its client costs as much for one
+    token as for several, and so does each time that the loop and the engine's thread pass
+    Python's lock to each other. Where steps take longer than that, nothing waits.
+
+    ``put`` is called in the engine's thread, all else in the event loop's.
+    """
+
+    def __init__(self) -> None:
+        self.collectors: dict[str, OutputCollector] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._steps: deque[list[Delta]] = deque()  # what they gave; the one thing both touch
+        self._gathering = False  # a timer will look at what has come by then
+        self._waiting: dict[OutputCollector, None] = {}  # to be woken by it
+        self._due: deque[OutputCollector] = deque()  # to be woken now
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def put(self, deltas: list[Delta]) -> None:
+        """What a step gave."""
+        self._steps.append(deltas)
+        urgent = not self._gathering
+        for delta in deltas:
+            urgent = urgent or delta.first or delta.finish_reason is not None
+        if urgent:
+            self.call_soon(self._take)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Have the event loop call it; from any thread."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # it is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(callback)
+
+    def fail_all(self, failure: EngineError) -> None:
+        """Nothing more will come, because of ``failure``."""
+        self._take()
+        for collector in self.collectors.values():
+            collector.fail(failure)
+
+    def _take(self) -> None:
+        """Give all that has come to the collectors, and wake whoever need not wait."""
+        if not (self._steps or self._waiting):
+            return
+        busy = bool(self._due)
+        while self._steps:
+            for delta in self._steps.popleft():
+                collector = self.collectors.get(delta.request_id)
+                if collector is None or not collector.put(delta):
+                    continue  # its caller has left, or waits for more
+                if delta.first or delta.finish_reason is not None:
+                    self._waiting.pop(collector, None)
+                    self._due.append(collector)
+                else:
+                    self._waiting[collector] = None
+        if not self._gathering:
+            self._gathering = True
+            asyncio.get_running_loop().call_later(GATHERED, self._gathered)
+            self._due.extend(self._waiting)
+            self._waiting.clear()
+        if not busy:
+            self._hand_out()
+
+    def _gathered(self) -> None:
+        self._gathering = False  # before it looks: what comes from now on calls for itself
+        if self._steps or self._waiting:
+            self._take()
+
+    def _hand_out(self) -> None:
+        """To some tasks, which have their turn before the next ones are woken; so do others."""
+        room = _HANDED_OUT
+        while self._due and room > 0:
+            collector = self._due.popleft()
+            room -= collector.weight
+            collector.wake()
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._hand_out)

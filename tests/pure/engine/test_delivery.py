@@ -10,8 +10,8 @@ from world.loop import VirtualLoop
 
 from quire.core.errors import EngineError
 from quire.core.protocol import TokenLogprobs
-from quire.engine.delivery import GATHERED, Delivery, OutputCollector
 from quire.engine.outputs import Delta, TokenLogprobTable
+from quire.engine.thread import GATHERED, Delivery, OutputCollector
 from quire.text.text_tokens import TextToken
 from quire.text.tokenizer import TokenTexts
 

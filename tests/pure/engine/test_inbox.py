@@ -9,8 +9,8 @@ import pytest
 
 from quire.core.errors import EngineError
 from quire.core.protocol import TokenLogprobs
-from quire.engine.delivery import OutputCollector
 from quire.engine.outputs import Delta, RequestOutput, TokenLogprobTable, joined
+from quire.engine.thread import OutputCollector
 from quire.text.text_tokens import TextToken
 from quire.text.tokenizer import TokenTexts
 

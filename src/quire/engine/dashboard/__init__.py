@@ -1,9 +1,14 @@
 """What scheduler and allocator hold, for those who look: reads and changes nothing. Never torch."""
 
-from quire.engine.dashboard.block_map import BlockMap, BlockState, Cell
-from quire.engine.dashboard.frames import delta, snapshot
-from quire.engine.dashboard.holders import number_of
-from quire.engine.dashboard.holding import Holder, Holding, holding
+from quire.engine.dashboard.blocks import (
+    BlockMap,
+    BlockState,
+    BlockTracker,
+    Cell,
+    delta,
+    snapshot,
+)
+from quire.engine.dashboard.holders import Holder, Holding, holding, number_of
 from quire.engine.dashboard.pool import Pool, PrefixCacheFigures, pool_figures, prefix_cache
 from quire.engine.dashboard.requests import (
     BranchTable,
@@ -16,7 +21,6 @@ from quire.engine.dashboard.requests import (
     one_row,
     rows,
 )
-from quire.engine.dashboard.tracker import BlockTracker
 
 __all__ = [
     "BlockMap",

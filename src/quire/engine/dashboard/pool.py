@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.core.scheduling import Scheduler
-from quire.engine.dashboard.tracker import first_blocks
+from quire.engine.dashboard.holders import first_blocks
 
 
 @dataclass(frozen=True)

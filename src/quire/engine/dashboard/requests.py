@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple
 from quire.core.protocol import Decision
 from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.core.scheduling.sequence import Sequence, Status
-from quire.engine.dashboard.holders import branch_at, number_of
-from quire.engine.dashboard.tracker import first_blocks
+from quire.engine.dashboard.holders import branch_at, first_blocks, number_of
 
 Standing = Literal["running", "waiting", "preempted"]
 

@@ -1,17 +1,119 @@
-"""Follows every block from one look to the next, without looking at each again."""
+"""Every block of the pool, followed from one look to the next, and as bytes for who draws them."""
 
 from __future__ import annotations
 
+import struct
+import sys
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
+from enum import IntEnum
 from typing import NamedTuple
 
-from quire.core.memory import BlockTable, PoolView
+from quire.core.memory import BlockTable
 from quire.core.scheduling import Scheduler
-from quire.engine.dashboard.block_map import MOST, BlockMap, BlockState
-from quire.engine.dashboard.holders import holders
+from quire.engine.dashboard.holders import first_blocks, holders
 
+FORMAT = 1
+_HEADER = struct.Struct("<2sBBIIId")
 _OWNERS = 2**32
+MOST = 2**16 - 1
+"""Counts above that are told as that."""
+
+
+class BlockState(IntEnum):
+    FREE = 0
+    CACHED = 1  # free, but what it holds can be found until it is taken
+    RESERVED = 2  # held for tokens that are not computed yet
+    USED = 3  # held, with tokens in it
+    SINK = 4  # so too: of a sequence's attention sinks, which stay
+    WINDOW = 5  # so too, until the window of its sequence has left it behind
+
+
+class Cell(NamedTuple):
+    """One block. Where nobody holds it, ``owner`` and ``shared`` are 0.
+
+    owner: the number of the request or session that holds it, the lowest one of several.
+    shared: sequences that hold it. found: how often its content has been found in it.
+    """
+
+    state: int = 0
+    owner: int = 0
+    shared: int = 0
+    found: int = 0
+
+
+class BlockMap:
+    """All blocks, those of the KV groups' pools one after the other."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.states = bytearray(num_blocks)
+        self.owners = array("I", [0]) * num_blocks
+        self.shared = array("H", [0]) * num_blocks
+        self.found = array("H", [0]) * num_blocks
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def __getitem__(self, block: int) -> Cell:
+        return Cell(self.states[block], self.owners[block], self.shared[block], self.found[block])
+
+    def put(self, block: int, state: int, owner: int = 0, shared: int = 0, found: int = 0) -> bool:
+        """Whether that is something new."""
+        if (
+            self.states[block] == state
+            and self.owners[block] == owner
+            and self.shared[block] == shared
+            and self.found[block] == found
+        ):
+            return False
+        self.states[block], self.owners[block] = state, owner
+        self.shared[block], self.found[block] = shared, found
+        return True
+
+
+class FrameKind(IntEnum):
+    SNAPSHOT = 0
+    DELTA = 1
+
+
+def snapshot(blocks: BlockMap, number: int, step: int, now: float) -> bytes:
+    """Header, then a column after the other: owners, shared, found, states.
+
+    Everything is little-endian. The header's 24 bytes: "QB", the format (1 byte), the kind (1),
+    the frame's number (4), the step (4), the number of blocks that follow (4), and the time in
+    seconds since 1970 (8, a float).
+    """
+    columns = [_bytes(column) for column in (blocks.owners, blocks.shared, blocks.found)]
+    header = _header(FrameKind.SNAPSHOT, number, step, len(blocks), now)
+    return b"".join([header, *columns, blocks.states])
+
+
+def delta(blocks: BlockMap, changed: Iterable[int], number: int, step: int, now: float) -> bytes:
+    """The same of some blocks, whose numbers are the first column."""
+    which = sorted(changed)
+    columns = [
+        array("I", which),
+        array("I", [blocks.owners[block] for block in which]),
+        array("H", [blocks.shared[block] for block in which]),
+        array("H", [blocks.found[block] for block in which]),
+    ]
+    states = bytes([blocks.states[block] for block in which])
+    header = _header(FrameKind.DELTA, number, step, len(which), now)
+    return b"".join([header, *map(_bytes, columns), states])
+
+
+def _header(kind: FrameKind, number: int, step: int, count: int, now: float) -> bytes:
+    most = 2**32 - 1
+    return _HEADER.pack(b"QB", FORMAT, kind, number & most, step & most, count, now)
+
+
+def _bytes(column: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
 
 _Key = tuple[int, int]
 """A sequence, and a KV group."""
@@ -158,14 +260,6 @@ class BlockTracker:
             return self.blocks.put(block, state, number, 1, found)
         number = min(self._held[one].number for one in sharers)
         return self.blocks.put(block, state, number, min(len(sharers), MOST), found)
-
-
-def first_blocks(pools: tuple[PoolView, ...]) -> list[int]:
-    """The number of each KV group's first block among all; and how many there are."""
-    firsts = [0]
-    for pool in pools:
-        firsts.append(firsts[-1] + pool.num_blocks)
-    return firsts
 
 
 def _same(held: _HeldTable, now: _HeldTable) -> bool:
