@@ -158,4 +158,25 @@ MUTANTS = (
         "hash_blocks(b'', tokens",
         f"{_RECORDER}::test_blocks_have_the_names_that_they_have_in_the_cache",
     ),
+    Mutant(
+        "a watcher that has failed hears on",
+        f"{_ENGINE}/events.py",
+        "                self.remove(watcher)\n",
+        "                pass\n",
+        f"{_OF_ENGINE}/test_watching.py::test_watchers_are_told_and_a_faulty_one_no_more",
+    ),
+    Mutant(
+        "whoever watches is told of every event",
+        f"{_ENGINE}/events.py",
+        "            if getattr(type(one), event) is not own\n",
+        "",
+        f"{_OF_ENGINE}/test_watching.py::test_an_event_that_nobody_hears_costs_no_call",
+    ),
+    Mutant(
+        "a step that gave nothing more to do is not told as the last",
+        f"{_ENGINE}/engine.py",
+        "if self.events.rested and not self.has_work:",
+        "if False:",
+        f"{_OF_ENGINE}/test_watching.py::test_all_that_an_engine_does_is_an_event",
+    ),
 )

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.core.errors import BusyError
+from quire.core.errors import BusyError, EngineError, RequestError
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import Request, SamplingParams
+from quire.core.protocol import Decision, Request, SamplingParams, Step
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.engine import Engine
-from quire.engine.events import RequestState, Watcher
+from quire.engine.events import RequestState, Taken, Watcher
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.tracing import Profile
 from quire.text.tokenizer import load_tokenizer
@@ -63,6 +63,65 @@ def test_watchers_are_told_and_a_faulty_one_no_more(caplog: pytest.LogCaptureFix
         ("ended", "b", (None,)), ("ended", "a", ("length",)),
     ]  # fmt: skip
     assert faulty.told == diary.told[:3] and len(caplog.records) == 1
+
+
+class Everything(Watcher):
+    """Notes the events of a life."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def began(self, request: Request) -> None:
+        self.heard.append("began")
+
+    def refused(self, decision: Decision, now: float) -> None:
+        self.heard.append("refused")
+
+    def planned(self, step: Step) -> None:
+        self.heard.append("planned")
+
+    def decided(self, step: Step) -> None:
+        self.heard.append(f"decided {len(step.decisions)}")
+
+    def took(self, taken: Taken) -> None:
+        self.heard.append("failed" if taken.seconds is None else f"took {taken.num_tokens}")
+
+    def rested(self) -> None:
+        self.heard.append("rested")
+
+    def ended(self, state: RequestState) -> None:
+        self.heard.append(f"ended: {state.reason}, {state.error}")
+
+    def close(self) -> None:
+        self.heard.append("closed")
+
+
+def test_all_that_an_engine_does_is_an_event() -> None:
+    engine, everything = an_engine(), Everything()
+    engine.events.add(everything)
+    with pytest.raises(RequestError):
+        engine.add_request("too long", [1] * 70, SamplingParams(max_tokens=1))
+    assert everything.heard == [], "what is no request yet is none that is refused"
+    engine.add_request("a", [1, 2], SamplingParams(max_tokens=2))
+    while engine.has_work:
+        engine.step()
+    engine.add_request("b", [1, 2], SamplingParams(max_tokens=2))
+    engine.end("b", EngineError("enough"))
+    engine.add_request("c", [1, 2], SamplingParams(max_tokens=2))
+    engine.close()
+    assert everything.heard == [
+        *("began", "planned", "decided 1", "took 1"),  # let in
+        *("planned", "ended: length, None", "took 1", "rested"),
+        *("began", "ended: error, EngineError", "began", "ended: error, EngineError", "closed"),
+    ]
+
+
+def test_an_event_that_nobody_hears_costs_no_call() -> None:
+    engine = an_engine()
+    engine.events.add(Watcher())
+    events = engine.events
+    assert not (events.planned or events.rested or events.ended or events.part)
+    assert engine.parts.listener is None and engine.parts["step"] is engine.parts["plan"]
 
 
 def test_a_profile_has_what_lived_before_it_and_what_lives_on() -> None:
