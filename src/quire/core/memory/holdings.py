@@ -1,14 +1,147 @@
-"""What a sequence takes, gives back and is charged for, block by block."""
+"""The blocks of sequences, as a paged allocator keeps them: what they hold, and what they cost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 
-from quire.core.memory.block_list import BlockList
 from quire.core.memory.blocks import OUTSIDE, BlockHash, BlockMove, MoveKind
-from quire.core.memory.occupancy import Occupancy
 from quire.core.memory.pool import BlockPool
 from quire.core.memory.prefix import Hits
+from quire.core.memory.values import BlockTable, Usage
+
+
+class BlockList:
+    """One sequence's blocks, on the device or (swapped out) on the host.
+
+    Those of its attention sinks come first; of the others, as many are missing after them as its
+    window has left behind.
+    """
+
+    __slots__ = (
+        "blocks",
+        "charge",
+        "entries",
+        "num_dropped",
+        "num_published",
+        "num_sinks",
+        "num_tokens",
+        "promised",
+        "swapped",
+        "view",
+    )
+
+    def __init__(
+        self, num_tokens: int, promised: int, num_dropped: int = 0, num_sinks: int = 0
+    ) -> None:
+        self.blocks: list[int] = []
+        self.entries: list[float] = []  # BlockPool.charged of each block when it was acquired
+        self.charge = 0.0  # block-seconds, for blocks that have been given back
+        self.num_dropped = num_dropped  # blocks after the sinks' that its window has left behind
+        self.num_sinks = num_sinks  # leading blocks that are never left behind
+        self.num_tokens = num_tokens
+        self.promised = promised  # tokens up to which admission reserved room
+        self.num_published = 0
+        self.swapped = False
+        self.view: BlockTable | None = None  # of blocks; None once they have changed
+
+    def frozen(self, block_size: int) -> BlockTable:
+        return BlockTable(tuple(self.blocks), block_size, self.num_dropped, self.num_sinks)
+
+    @property
+    def reserved(self) -> int:
+        """Slots that wait for promised tokens."""
+        return max(0, self.promised - self.num_tokens)
+
+    def filled(self, block_size: int) -> int:
+        """How many of ``blocks`` have tokens: the first ones."""
+        return -(-self.num_tokens // block_size) - self.num_dropped
+
+    def missing(self, num_tokens: int, block_size: int) -> int:
+        """Blocks to take before the sequence has ``num_tokens``."""
+        missing = -(-num_tokens // block_size) - self.num_dropped - len(self.blocks)
+        return missing if missing > 0 else 0  # for every token, and max() takes longer
+
+    def tokens_in(self, index: int, block_size: int) -> int:
+        """How many of the sequence's tokens are in ``blocks[index]``."""
+        logical = index if index < self.num_sinks else index + self.num_dropped
+        tokens = self.num_tokens - logical * block_size
+        return block_size if tokens >= block_size else max(0, tokens)
+
+
+class Occupancy:
+    """Slots that hold a token, counted once for all the owners of a block, and promised ones."""
+
+    def __init__(self, pool: BlockPool, block_size: int) -> None:
+        self.reserved = 0  # the sum of BlockList.reserved over tables on the device
+        self.filled = array("I", [0]) * pool.num_blocks  # slots of each block that hold a token
+        self.used = 0  # the sum of ``filled`` over held blocks
+        self._pool = pool
+        self._block_size = block_size
+
+    def fill(self, table: BlockList, first: int = 0) -> None:
+        """Count the tokens in a table's blocks from ``blocks[first]`` on."""
+        size, filled, blocks = self._block_size, self.filled, table.blocks
+        for index in range(first, table.filled(size)):
+            block, tokens = blocks[index], table.tokens_in(index, size)
+            if tokens > filled[block]:
+                self.used += tokens - filled[block]
+                filled[block] = tokens
+
+    def extend(self, block: int, count: int) -> None:
+        """``count`` more slots of a held block hold a token; fewer, if negative."""
+        self.filled[block] += count
+        self.used += count
+
+    def copy(self, target: int, tokens: int) -> None:
+        """A block that has been taken gets the first ``tokens`` of another."""
+        self.filled[target] = tokens
+        self.used += tokens
+
+    def revive(self, blocks: Iterable[int]) -> None:
+        """Count the tokens of cached blocks, which are full, as used again."""
+        for block in blocks:
+            if not self._pool.ref_counts[block]:
+                self.copy(block, self._block_size)
+
+    def release(self, block: int) -> None:
+        """One owner of the block fewer."""
+        if self._pool.release(block):
+            self.empty([block])
+
+    def empty(self, blocks: Iterable[int]) -> None:
+        """These blocks have no owner any more."""
+        filled = self.filled
+        for block in blocks:
+            self.used -= filled[block]
+            filled[block] = 0
+
+    def recount(self, tables: Iterable[BlockList]) -> bool:
+        """Count everything afresh; whether anything was wrong."""
+        before = self.used, self.reserved
+        self.used, self.filled = 0, array("I", [0]) * self._pool.num_blocks
+        self.reserved = 0
+        for table in tables:
+            self.fill(table)
+            self.reserved += table.reserved
+            for block in table.blocks:
+                if self._pool.content(block) is not None:  # it is full, whatever this one uses
+                    self.used += self._block_size - self.filled[block]
+                    self.filled[block] = self._block_size
+        return before != (self.used, self.reserved)
+
+    def usage(self) -> Usage:
+        """The pool's slots by what they are doing."""
+        size, pool = self._block_size, self._pool
+        free, cached = pool.num_free * size, pool.num_cached * size
+        held = pool.num_blocks * size - free
+        return Usage(
+            used=self.used,
+            reserved=self.reserved,
+            internal=held - self.used - self.reserved,
+            cached=cached,
+            free=free - cached,
+        )
 
 
 class Holdings:

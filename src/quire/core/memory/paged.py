@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from quire.core.memory.block_list import BlockList
 from quire.core.memory.blocks import OUTSIDE, BlockHash, BlockMove, MoveKind
-from quire.core.memory.holdings import Holdings
+from quire.core.memory.holdings import BlockList, Holdings, Occupancy
 from quire.core.memory.kept import Window, dropped, kept_by, most_held
-from quire.core.memory.occupancy import Occupancy
 from quire.core.memory.pool import BlockPool, ContentWatcher
 from quire.core.memory.prefix import Hits, evicted_tokens, find_hits
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from quire.core.memory.holdings import Occupancy
 from quire.core.memory.kept import Window
-from quire.core.memory.occupancy import Occupancy
 from quire.core.memory.pool import BlockPool
 
 
