@@ -8,13 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from quire.core.errors import (
-    EngineError,
-    QueueTimeoutError,
-    QuireError,
-    RankError,
-    RequestError,
-)
+from quire.core.errors import EngineError, QueueTimeoutError, QuireError, RankError, RequestError
 from quire.core.protocol import (
     Decision,
     Executor,
