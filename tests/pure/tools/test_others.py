@@ -19,9 +19,9 @@ from quire.tools.commands.others import (
     PROGRAMS,
     VLLM,
     Program,
+    answers_to,
     flag_of,
     lost,
-    verdicts,
 )
 from quire.tools.commands.parser import Parser
 from quire.tools.commands.serve import add_serve, serve
@@ -82,7 +82,7 @@ def test_options_of_vllm_pass_with_what_is_so_anyway_and_say_why_they_do_not(
     serves = parser()
     for one in NEUTRAL:
         flag = flag_of(one)
-        if any(verdicts(flag)):
+        if any(answers_to(flag)):
             continue
         value = "5" if one.values in ((), (ANY,)) else str(one.values[0])
         spelled = [flag, value]

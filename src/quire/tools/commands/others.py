@@ -30,7 +30,7 @@ class Program(NamedTuple):
     cannot: Mapping[str, str]
 
 
-class Verdict(NamedTuple):
+class FlagAnswer(NamedTuple):
     """What becomes of a name, in a sentence's end; what it says is lost unless ``same``."""
 
     program: str
@@ -402,27 +402,27 @@ def flag_of(neutral: Neutral) -> str:
 
 def explained(name: str) -> str:
     """What to say of a flag of others that is not here; "" if nobody has it."""
-    found = [one for one in verdicts(name) if not one.same]
+    found = [one for one in answers_to(name) if not one.same]
     neutral = next((one for one in NEUTRAL if flag_of(one) == name), None)
     if neutral is not None and not found:
-        found = [Verdict(VLLM.name, neutral.why)]
+        found = [FlagAnswer(VLLM.name, neutral.why)]
     if len(found) < 2:
         return "".join(one.what for one in found)
     return "; ".join(f"for {one.program}'s, {one.what}" for one in found)
 
 
-def verdicts(name: str) -> Iterator[Verdict]:
+def answers_to(name: str) -> Iterator[FlagAnswer]:
     """What becomes of a flag or a variable, of each program that has it and not as here."""
     for program in PROGRAMS:
         for text, names in program.instead.items():
             if name in names.split():
-                yield Verdict(program.name, f"write {text}")
+                yield FlagAnswer(program.name, f"write {text}")
         for text, names in program.cannot.items():
             if name in names.split():
-                yield Verdict(program.name, text)
+                yield FlagAnswer(program.name, text)
         for text, names in program.same.items():
             if name in (one.partition("=")[0] for one in names.split()):
-                yield Verdict(program.name, text, same=True)
+                yield FlagAnswer(program.name, text, same=True)
 
 
 def lost(environment: Mapping[str, str]) -> Iterator[str]:
@@ -431,7 +431,7 @@ def lost(environment: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(environment):
         if name in ours or not name.startswith(("VLLM_", "LLAMA_ARG_", "OLLAMA_")):
             continue
-        found = next(verdicts(name), None)
+        found = next(answers_to(name), None)
         if found is None:
             yield f"the variable {name} is not read here"
         elif not found.same:
