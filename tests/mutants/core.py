@@ -607,8 +607,8 @@ MUTANTS = (
     Mutant(
         "what a step that failed was to compute is found, once a step planned ahead has left it",
         f"{_SCHEDULING}/scheduler.py",
-        "for chunk in step.chunks if self.prefix_cache is not None else ():",
-        "for chunk in ():",
+        "            self._forget_contents(written(chunk, self.allocator.block_size))\n",
+        "            pass\n",
         f"{_INVALID}::test_nothing_of_steps_that_failed_is_found",
     ),
     Mutant(
