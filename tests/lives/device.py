@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -105,6 +105,8 @@ class Device:
         self.texts: dict[int, Text] = {}  # by sequence
         self.fault: Callable[[], str] = lambda: ""  # "submit", "collect" or "number", of a step
         self.planned: Callable[[Step], None] = lambda step: None
+        # Which of its moves fail elsewhere, by their numbers:
+        self.elsewhere: Callable[[Step, Sequence[Task]], Collection[int]] = lambda step, tasks: ()
         self.during: Callable[[], None] = lambda: None  # what happens while a step is under way
         self.late_writes = (
             False  # what a step writes arrives once more after the next, as it must not
@@ -219,7 +221,9 @@ class Device:
         if self._last_failed:
             self._spoil(step, tasks)
             return None
-        failed_moves = [move for move in step.moves if not self._move(move)]
+        elsewhere = self.elsewhere(step, tasks)
+        done = [self._move(move) and n not in elsewhere for n, move in enumerate(step.moves)]
+        failed_moves = [move for move, well in zip(step.moves, done, strict=True) if not well]
         self.num_lost += len(failed_moves)
         for task in tasks:
             self._write(task, task.keys)

@@ -189,7 +189,7 @@ def draw(number: int) -> Life:
     rng = random.Random(number)
     crowded = rng.random() < 0.5  # short prompts and long answers, so that some must give way
     settings = _draw_settings(rng)
-    lengths = [1, 2, 3, 4] if crowded else [2, 3, 5, 8]
+    lengths = [1, 2, 3, 4] if crowded else [3, 5, 8, 14]
     pieces = [_tokens(rng, rng.choice(lengths)) for _ in range(rng.choice([1, 2, 2, 3]))]
     asks: list[Ask] = []
     for i in range(rng.choice([3, 4, 5, 6] if crowded else [1, 2, 3, 4, 6])):
@@ -200,10 +200,10 @@ def draw(number: int) -> Life:
             events += _draw_talk(rng, session, settings, pieces)
     for _ in range(rng.choice([0, 0, 0, 1, 1, 2, 3])):
         events.append(Abort(rng.randint(1, LAST), rng.randrange(8), rng.random() < 0.5))
-    if rng.random() < 0.25:
-        for _ in range(rng.choice([1, 1, 2])):
+    if rng.random() < 0.35:
+        for latest in (rng.choice([4, 10, LAST]),) * rng.choice([1, 1, 2]):
             what = rng.random()
-            events.append(Fault(rng.randint(0, LAST), what < 0.3, what > 0.8))
+            events.append(Fault(rng.randint(0, latest), what < 0.3, what > 0.85))
     if rng.random() < 0.08:
         events.append(Reset(rng.randint(1, LAST)))
     settings = _draw_room(rng, settings, asks, crowded)
@@ -234,13 +234,13 @@ def _draw_settings(rng: random.Random) -> Settings:
         share=rng.choice([0.4, 0.6, 1.0, 1.0]),
         step_tokens=rng.choice([1, 3, 4, 6, 8, 16, 16, 48]),
         seqs=rng.choice([1, 3, 4, 6, 8, 8, 8, 8]),
-        caching=rng.random() < 0.85,
+        caching=rng.random() < 0.9,
         policy=rng.choice(list(SchedulingPolicy)),
         mode=rng.choice([*PreemptionMode, PreemptionMode.SWAP]),
         costs=RecoveryCosts(rng.random() * size, rng.random(), rng.choice([0.0, 0.0, 9.0])),
         max_queue_time=rng.choice([2.0, 5.0]) if rng.random() < 0.2 else None,
         sinks=rng.choice([0, 0, 2, 5]),
-        ahead=rng.random() < 0.45,
+        ahead=rng.random() < 0.5,
         right_drafts=rng.choice([0.0, 0.5, 0.7, 1.0]) if rng.random() < 0.4 else None,
         forgets=rng.choice([0.0, 0.2]) if rng.random() < 0.3 else None,
         lost_moves=rng.choice([0.1, 0.3]) if rng.random() < 0.45 else 0.0,

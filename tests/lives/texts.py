@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
-from quire.core.protocol import Request, SoftCut, TokenLogprobs, column_biases
+from quire.core.protocol import Adapter, Request, SoftCut, TokenLogprobs, column_biases
 from quire.core.scheduling.beam_search import BeamSearch
 
 VOCAB = 50
@@ -18,19 +18,27 @@ EOS = 0
 _PRIME = 2**61 - 1
 
 
+def first_key(salt: str, adapter: Adapter | None) -> int:
+    """What the first token's key depends on."""
+    return zlib.crc32(b"" if adapter is None else adapter.name.encode(), zlib.crc32(salt.encode()))
+
+
+def key_after(previous: int, token: int) -> int:
+    return (previous * 0x2545F4914F6CDD1D + token * 0x9E3779B97F4A7C15 + 1) % _PRIME
+
+
 class Text:
     """Tokens and their keys."""
 
     def __init__(self, request: Request, cuts: Sequence[SoftCut] = ()) -> None:
-        adapter = b"" if request.adapter is None else request.adapter.fingerprint
         self.request = request
         self.cuts = cuts
         self.tokens: list[int] = []
         self.keys: list[int] = []
-        self._last = zlib.crc32(adapter, zlib.crc32(request.cache_salt.encode())) + 1
+        self._last = first_key(request.cache_salt, request.adapter)
 
     def add(self, token: int) -> None:
-        key = (self._last * 0x2545F4914F6CDD1D + token * 0x9E3779B97F4A7C15 + 1) % _PRIME
+        key = key_after(self._last, token)
         if self.cuts:
             here = len(self.keys)
             behind = [cut for cut in self.cuts if cut.position <= here]

@@ -10,17 +10,12 @@ _MEMORY, _PROTOCOL, _SCHEDULING = (
 _OF_MEMORY, _OF_SCHEDULING = "tests/pure/core/memory", "tests/pure/core/scheduling"
 _FIGURES, _WINDOWS = f"{_OF_MEMORY}/test_paper_figures.py", f"{_OF_MEMORY}/test_windows.py"
 _MACHINE = f"{_OF_MEMORY}/test_state_machine.py::TestPagedAllocator"
-_TEXT = f"{_OF_SCHEDULING}/test_text_does_not_depend_on_memory.py::test_text_does_not_depend_on_memory[0]"
-_TEXT_UNDER_WINDOWS = f"{_OF_SCHEDULING}/test_text_under_windows.py::test_text_does_not_depend_on_what_is_given_back[0]"
-_TURNS = (
-    f"{_OF_SCHEDULING}/test_sessions.py::test_text_does_not_depend_on_memory_and_ranks_agree[0]"
-)
-_AHEAD = f"{_OF_SCHEDULING}/test_planning_ahead.py::test_text_does_not_depend_on_planning_ahead"
+_LIVES = "tests/pure/engine/test_lives.py::test_every_life_is_well"
 _SESSIONS, _SCHEDULER = f"{_OF_SCHEDULING}/test_sessions.py", f"{_OF_SCHEDULING}/test_scheduler.py"
 _FAIR, _DRAFTS = f"{_OF_SCHEDULING}/test_fair.py", f"{_OF_SCHEDULING}/test_drafts.py"
 _SCORES, _BEYOND = (
     f"{_OF_SCHEDULING}/test_scores.py",
-    f"{_OF_SCHEDULING}/test_text_beyond_the_pool.py",
+    f"{_OF_SCHEDULING}/test_offloading.py",
 )
 _ADAPTERS, _INVALID = (
     f"{_OF_SCHEDULING}/test_adapters.py",
@@ -77,7 +72,7 @@ MUTANTS = (
         f"{_MEMORY}/blocks.py",
         "blake2b(parent + content[start : start + stride]",
         "blake2b(content[start : start + stride]",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "an evicted block is still found",
@@ -105,7 +100,7 @@ MUTANTS = (
         f"{_MEMORY}/prefix.py",
         "if end * block_size > computed and pool.find(hashes[end - 1]) in unsettled:",
         "if False:",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "a prompt that is cached leaves no token to compute",
@@ -140,7 +135,7 @@ MUTANTS = (
         f"{_MEMORY}/paged.py",
         "needed = fresh - len(blocks) + free_hits +",
         "needed = fresh - len(blocks) +",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "a windowed block is dropped one position too early",
@@ -324,7 +319,7 @@ MUTANTS = (
         f"{_SCHEDULING}/admission.py",
         "if pause is not None:  # a hit",
         "if False:  # a hit",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "a branch grows back by forking after its last token",
@@ -338,7 +333,7 @@ MUTANTS = (
         f"{_SCHEDULING}/preemption.py",
         "and not invalid\n        plan_regrowth(group)",
         "and not invalid\n        for branch in group.branches:\n            branch.num_computed = 0",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "a branch does not pause where another forks off",
@@ -387,28 +382,28 @@ MUTANTS = (
         f"{_SCHEDULING}/decoding.py",
         "self._fork(group, parent, 0) if parent in live else parent",
         "self._fork(group, parent, 0)",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "a fork is not told to executors",
         f"{_SCHEDULING}/decoding.py",
         "        self._forked.append(Forked(parent.seq_id, child.seq_id, index))\n",
         "",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "an end is not told to executors",
         f"{_SCHEDULING}/decoding.py",
         "            self._closed.append(branch.seq_id)\n",
         "            pass\n",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "a session's next turn is closed with its last",
         f"{_SCHEDULING}/decoding.py",
         "            self._closed.remove(trunk.seq_id)\n",
         "            pass\n",
-        _TURNS,
+        _LIVES,
     ),
     # -- drafts --------------------------------------------------------------------------------
     Mutant(
@@ -480,21 +475,21 @@ MUTANTS = (
         f"{_SCHEDULING}/lookahead.py",
         "readout.draws > 1 or readout.rows > 1",
         "readout.rows > 1",
-        _AHEAD,
+        _LIVES,
     ),
     Mutant(
         "a step goes on from swaps that may fail",
         f"{_SCHEDULING}/lookahead.py",
         "if any(move.kind is not MoveKind.COPY for move in under_way.moves):",
         "if False:",
-        _AHEAD,
+        _LIVES,
     ),
     Mutant(
         "a step is begun for a sequence that its length ends",
         f"{_SCHEDULING}/lookahead.py",
         "if branch.num_output_tokens + 1 >= group.request.max_tokens:",
         "if False:",
-        _AHEAD,
+        _LIVES,
     ),
     Mutant(
         "a block that ends with an unknown token is never published",
@@ -508,7 +503,7 @@ MUTANTS = (
         f"{_SCHEDULING}/scheduler.py",
         "if known is None or known[0].status is not running:",
         "if known is None:",
-        _AHEAD,
+        _LIVES,
     ),
     # -- sessions ------------------------------------------------------------------------------
     Mutant(
@@ -516,14 +511,14 @@ MUTANTS = (
         f"{_SCHEDULING}/sessions/session.py",
         "if invalid or unfinished:",
         "if invalid:",
-        _TURNS,
+        _LIVES,
     ),
     Mutant(
         "an idle session is not told of a failed swap",
         f"{_SCHEDULING}/scheduler.py",
         "return [*self.running, *self.waiting, *self.sessions.resting()]",
         "return [*self.running, *self.waiting]",
-        _TURNS,
+        _LIVES,
     ),
     Mutant(
         "idle sessions keep their blocks while others starve",
@@ -537,14 +532,14 @@ MUTANTS = (
         f"{_SCHEDULING}/preemption.py",
         "return self._sessions.idle() + waiting",
         "return self._sessions.idle()",
-        _TURNS,
+        _LIVES,
     ),
     Mutant(
         "a turn pays for the time before it",
         f"{_SCHEDULING}/sessions/session.py",
         "            turn.memory.block_seconds -= charge\n",
         "",
-        _TURNS,
+        _LIVES,
     ),
     Mutant(
         "hashes of before a cut are used after it",
@@ -787,7 +782,7 @@ MUTANTS = (
         f"{_SCHEDULING}/adapters.py",
         "            self._users[adapter] -= 1\n",
         "            self._users[adapter] -= 0\n",
-        f"{_ADAPTERS}::test_texts_do_not_depend_on_adapters_slots",
+        _LIVES,
     ),
     # -- beyond the pool -----------------------------------------------------------------------
     Mutant(
@@ -809,14 +804,14 @@ MUTANTS = (
         f"{_MEMORY}/holdings.py",
         "            self._occupancy.copy(target, self._block_size)\n",
         "",
-        f"{_BEYOND}::test_text_does_not_depend_on_what_is_fetched",
+        _LIVES,
     ),
     Mutant(
         "a fetched block's number is without those that a window has left",
         f"{_MEMORY}/holdings.py",
         "number = index if index < table.num_sinks else index + table.num_dropped",
         "number = index",
-        f"{_BEYOND}::test_text_does_not_depend_on_what_is_fetched",
+        _LIVES,
     ),
     # -- events of blocks ----------------------------------------------------------------------
     Mutant(
@@ -824,21 +819,21 @@ MUTANTS = (
         f"{_MEMORY}/pool.py",
         "            self._watcher.removed(self._kv_group, content)\n",
         "            pass\n",
-        f"{_OF_SCHEDULING}/test_block_events.py::test_events_say_what_can_be_found",
+        _LIVES,
     ),
     Mutant(
         "a block's parent is one too late",
         f"{_SCHEDULING}/block_events.py",
         "sequence.parent_hash(first, size)",
         "names[first]",
-        f"{_OF_SCHEDULING}/test_block_events.py::test_events_say_what_can_be_found",
+        _LIVES,
     ),
     Mutant(
         "what is swapped in is not told of",
         f"{_SCHEDULING}/admission.py",
         "            self._cache.restored(group)\n",
         "            pass\n",
-        f"{_OF_SCHEDULING}/test_block_events.py::test_events_say_what_can_be_found",
+        _LIVES,
     ),
     # -- parameters ----------------------------------------------------------------------------
     Mutant(

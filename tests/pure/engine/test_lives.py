@@ -9,6 +9,7 @@ import pytest
 from lives.__main__ import failure_of, search, shortest
 from lives.life import Run
 from lives.script import Abort, Ask, Fault, Life, Open, Settings, Turn, draw
+
 from support.fake_model import Sight
 
 LIVES = 1600
