@@ -114,6 +114,7 @@ class Run:
         self.turns: dict[str, Account] = {}
         self._faults: list[str] = []
         self._mid: list[Event] = []
+        self._later: list[Event] = []
         self._read: dict[bytes, float] = {}  # when each adapter will have been read
 
     def _make_scheduler(self, settings: Settings, allocator: KVAllocator) -> Scheduler:
@@ -240,7 +241,10 @@ class Run:
 
     def _turn(self, event: Turn) -> None:
         account = self.sessions.get(event.session)
-        if account is None or account.turn is not None:
+        if account is None:
+            return
+        if account.turn is not None:
+            self._later.append(event)  # one after the other
             return
         name, sessions = f"{event.session}{event.at}", self.engine.sessions
         if event.tokens:
@@ -306,6 +310,7 @@ class Run:
             verb()
         except SessionBusyError:
             assert busy
+            self._later.append(event)  # once the turn is over
             return
         except RequestError:
             sinks = self.life.settings.sinks
@@ -350,7 +355,10 @@ class Run:
         """What has happened, how often."""
         coming, engine = list(reversed(self.life.events)), self.engine
         tick = 0
-        while coming or engine.has_work:
+        while coming or engine.has_work or self._later:
+            later, self._later = self._later, []
+            for event in later:
+                self._do(event)
             while coming and coming[-1].at <= tick:
                 self._begin(coming.pop())
             if engine.has_work:

@@ -195,15 +195,32 @@ def draw(number: int) -> Life:
     for i in range(rng.choice([3, 4, 5, 6] if crowded else [1, 2, 3, 4, 6])):
         asks.append(_draw_ask(rng, f"r{i}", settings, pieces, asks, crowded))
     events: list[Event] = [*asks]
-    if rng.random() < 0.4:
-        for session in SESSIONS[: rng.choice([1, 2, 2])]:
-            events += _draw_talk(rng, session, settings, pieces)
+    if rng.random() < 0.35:
+        talk = _draw_talk(rng, SESSIONS[0], settings, pieces)
+        events += talk
+        for session in SESSIONS[1 : rng.choice([1, 2, 3, 3])]:
+            if rng.random() < 0.5:
+                events += _draw_talk(rng, session, settings, pieces)
+                continue
+            later = rng.randint(0, 6)  # somebody says the same, but cuts elsewhere
+            events += [
+                replace(event, session=session, at=event.at + later)
+                for event in talk
+                if not isinstance(event, Cut) or rng.random() < 0.5
+            ]
     for _ in range(rng.choice([0, 0, 0, 1, 1, 2, 3])):
         events.append(Abort(rng.randint(1, LAST), rng.randrange(8), rng.random() < 0.5))
-    if rng.random() < 0.35:
-        for latest in (rng.choice([4, 10, LAST]),) * rng.choice([1, 1, 2]):
+    again: list[Ask] = []
+    if rng.random() < 0.3:
+        for latest in (rng.choice([3, 3, 8, LAST]),) * rng.choice([1, 1, 2]):
             what = rng.random()
-            events.append(Fault(rng.randint(0, latest), what < 0.3, what > 0.85))
+            fault = Fault(rng.randint(0, latest), what < 0.3, what > 0.85)
+            events.append(fault)
+            for ask in asks:  # most of those whom it ends try again
+                if rng.random() < 0.7 and f"{ask.name}again" not in [one.name for one in again]:
+                    later = max(ask.at, fault.at) + rng.choice([1, 2, 6])
+                    again.append(replace(ask, at=later, name=f"{ask.name}again"))
+        events += again
     if rng.random() < 0.08:
         events.append(Reset(rng.randint(1, LAST)))
     settings = _draw_room(rng, settings, asks, crowded)
@@ -221,7 +238,7 @@ def _draw_room(rng: random.Random, settings: Settings, asks: list[Ask], crowded:
     return replace(
         settings,
         blocks=int((most // size + 1) * room) + 1,
-        host_blocks=host if rng.random() < 0.6 else 0,
+        host_blocks=host if rng.random() < 0.7 else 0,
     )
 
 
@@ -232,18 +249,18 @@ def _draw_settings(rng: random.Random) -> Settings:
         block_size=size,
         windows=_draw_windows(rng) if rng.random() < 0.5 else FULL,
         share=rng.choice([0.4, 0.6, 1.0, 1.0]),
-        step_tokens=rng.choice([1, 3, 4, 6, 8, 16, 16, 48]),
+        step_tokens=rng.choice([1, 3, 4, 4, 6, 8, 8, 16, 48]),
         seqs=rng.choice([1, 3, 4, 6, 8, 8, 8, 8]),
         caching=rng.random() < 0.9,
         policy=rng.choice(list(SchedulingPolicy)),
-        mode=rng.choice([*PreemptionMode, PreemptionMode.SWAP]),
+        mode=rng.choice([*PreemptionMode, *[PreemptionMode.SWAP] * 2]),
         costs=RecoveryCosts(rng.random() * size, rng.random(), rng.choice([0.0, 0.0, 9.0])),
-        max_queue_time=rng.choice([2.0, 5.0]) if rng.random() < 0.2 else None,
+        max_queue_time=rng.choice([2.0, 5.0]) if rng.random() < 0.25 else None,
         sinks=rng.choice([0, 0, 2, 5]),
         ahead=rng.random() < 0.5,
         right_drafts=rng.choice([0.0, 0.5, 0.7, 1.0]) if rng.random() < 0.4 else None,
         forgets=rng.choice([0.0, 0.2]) if rng.random() < 0.3 else None,
-        lost_moves=rng.choice([0.1, 0.3]) if rng.random() < 0.45 else 0.0,
+        lost_moves=rng.choice([0.1, 0.3]) if rng.random() < 0.5 else 0.0,
         slots=rng.choice([1, 2, 3, 3]) if rng.random() < 0.3 else None,
         slow_adapters=rng.random() < 0.2,
         watched=rng.random() < 0.2,
@@ -298,8 +315,8 @@ def _draw_ask(
         name=name,
         prompt=prompt,
         max_tokens=0 if kind > 0.95 else max_tokens,
-        n=rng.choice([2, 3, 4]) if kind < 0.2 else 1,
-        beams=rng.choice([2, 3]) if 0.2 < kind < 0.3 else 0,
+        n=rng.choice([2, 2, 3, 4]) if kind < 0.22 else 1,
+        beams=rng.choice([2, 3]) if 0.22 < kind < 0.3 else 0,
         seed=rng.randrange(4),
         scored=kind > 0.88,
         pooled=rng.choice([Pooling.LAST, Pooling.MEAN]) if 0.84 < kind < 0.87 else None,
@@ -314,19 +331,19 @@ def _draw_ask(
 
 def _draw_talk(
     rng: random.Random, session: str, settings: Settings, pieces: list[tuple[int, ...]]
-) -> list[Event]:
+) -> list[Open | Turn | Cut]:
     """Turns with pauses in which others take the blocks, and cuts between them or at bad times."""
     at = rng.randint(0, 6)
     adapter = rng.choice([None, *ADAPTERS]) if settings.slots is not None else None
     salt, client = rng.choice(["", "", "", "salt"]), rng.choice([None, "a"])
-    events: list[Event] = [Open(at, session, salt, adapter, client)]
-    for number in range(rng.choice([1, 2, 3, 4])):
+    events: list[Open | Turn | Cut] = [Open(at, session, salt, adapter, client)]
+    for number in range(rng.choice([2, 3, 4, 5])):
         tokens = _draw_text(rng, pieces, 5)
         if number and rng.random() < 0.2:
             tokens = ()  # it goes on by itself
         priority = rng.choice([0, 1]) if settings.policy is not SchedulingPolicy.FCFS else 0
         events.append(Turn(at, session, tokens, rng.randint(1, 10), rng.randrange(4), priority))
-        at += rng.choice([1, 4, 8, 12])
+        at += rng.choice([1, 2, 4, 8])
         what, mid = rng.random(), rng.random() < 0.5
         if what < 0.1:
             events.append(Cut(at, session, hard=True, mid=mid))

@@ -489,7 +489,7 @@ MUTANTS = (
         f"{_SCHEDULING}/lookahead.py",
         "if branch.num_output_tokens + 1 >= group.request.max_tokens:",
         "if False:",
-        _LIVES,
+        "tests/pure/engine/test_run_ahead.py::test_no_step_is_begun_for_an_end_that_is_foreseen",
     ),
     Mutant(
         "a block that ends with an unknown token is never published",
