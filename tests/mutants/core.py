@@ -10,7 +10,9 @@ _MEMORY, _PROTOCOL, _SCHEDULING = (
 _OF_MEMORY, _OF_SCHEDULING = "tests/pure/core/memory", "tests/pure/core/scheduling"
 _FIGURES, _WINDOWS = f"{_OF_MEMORY}/test_paper_figures.py", f"{_OF_MEMORY}/test_windows.py"
 _MACHINE = f"{_OF_MEMORY}/test_state_machine.py::TestPagedAllocator"
-_LIVES = "tests/pure/engine/test_lives.py::test_every_life_is_well"
+_OF_LIVES = "tests/pure/engine/test_lives.py"
+_LIVES = f"{_OF_LIVES}::test_every_life_is_well"
+_WERE_NOT_WELL = f"{_OF_LIVES}::test_lives_that_were_not_well_are"
 _SESSIONS, _SCHEDULER = f"{_OF_SCHEDULING}/test_sessions.py", f"{_OF_SCHEDULING}/test_scheduler.py"
 _FAIR, _DRAFTS = f"{_OF_SCHEDULING}/test_fair.py", f"{_OF_SCHEDULING}/test_drafts.py"
 _SCORES, _BEYOND = (
@@ -582,7 +584,7 @@ MUTANTS = (
         f"{_SCHEDULING}/sequence.py",
         "                parent = cut.root(self.root_hash if parent is None else parent)\n",
         "                pass\n",
-        f"{_CUTS}::test_blocks_have_other_names_from_the_cut_on",
+        _LIVES,
     ),
     Mutant(
         "soft cuts stay where they were when their tokens move",
@@ -604,7 +606,7 @@ MUTANTS = (
         f"{_SCHEDULING}/scheduler.py",
         "            self._forget_contents(written(chunk, self.allocator.block_size))\n",
         "            pass\n",
-        f"{_INVALID}::test_nothing_of_steps_that_failed_is_found",
+        _LIVES,
     ),
     Mutant(
         "such blocks stay findable once their sequence has left",
@@ -812,6 +814,57 @@ MUTANTS = (
         "number = index if index < table.num_sinks else index + table.num_dropped",
         "number = index",
         _LIVES,
+    ),
+    # -- several things at once ----------------------------------------------------------------
+    Mutant(
+        "the first of several outputs gives the adapter's slot back",
+        f"{_SCHEDULING}/decoding.py",
+        "            if group.begun:\n                self._slots.release(group.request.adapter)\n",
+        "        if group.begun and len(group.branches) < 2:\n"
+        "            self._slots.release(group.request.adapter)\n",
+        _LIVES,
+    ),
+    Mutant(
+        "wrong drafts are taken back as if a window had left nothing behind",
+        f"{_MEMORY}/paged.py",
+        "index, offset = num_tokens // size - table.num_dropped, num_tokens % size",
+        "index, offset = num_tokens // size, num_tokens % size",
+        _LIVES,
+    ),
+    Mutant(
+        "a branch that forks off where the cached tokens end does not wake",
+        f"{_SCHEDULING}/admission.py",
+        "        self._live.wake_forks(group, trunk)  # the cached tokens may end where a branch forks off\n",
+        "",
+        _LIVES,
+    ),
+    Mutant(
+        "what is lost of any KV group is lost of the first",
+        f"{_SCHEDULING}/prefix_cache.py",
+        "            self._contents.invalidate(block, kv_group)\n",
+        "            self._contents.invalidate(block)\n",
+        _LIVES,
+    ),
+    Mutant(
+        "a turn is planned ahead",
+        f"{_SCHEDULING}/scheduler.py",
+        "if self._live.fork_moves or self._live.has_turns:",
+        "if self._live.fork_moves:",
+        _LIVES,
+    ),
+    Mutant(
+        "beams that wait for the others keep what they cannot see",
+        f"{_MEMORY}/layered.py",
+        "kv_group.drop(group or new_tokens)",
+        "kv_group.drop(new_tokens)",
+        f"{_WERE_NOT_WELL}[101199]",
+    ),
+    Mutant(
+        "scores stay of who left in the midst of a step that failed",
+        f"{_SCHEDULING}/scheduler.py",
+        "            self._scored.forget(chunk.seq_id)  # of who has left meanwhile, too\n",
+        "",
+        f"{_WERE_NOT_WELL}[2379]",
     ),
     # -- events of blocks ----------------------------------------------------------------------
     Mutant(

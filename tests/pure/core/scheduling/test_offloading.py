@@ -26,7 +26,7 @@ from support.fake_source import FakeSource
 def test_what_cannot_be_had_is_asked_for_once() -> None:
     """Of a source that says for ever that it has what it never gives."""
     asked = 0
-    for number in range(60):
+    for number in range(20):
         life = draw(number)
         settings = replace(
             life.settings, forgets=0.0, lost_moves=0.0, caching=True, costs=RecoveryCosts(0.0, 1.0)

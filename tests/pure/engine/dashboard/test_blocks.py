@@ -14,7 +14,7 @@ from support.contiguous_lives import life_in_regions, regions
 from support.slow import random_runs
 from support.watched_runs import Watched
 
-LIVES = random_runs(120)
+LIVES = random_runs(80)
 
 
 def test_every_block_is_as_block_tables_say() -> None:
