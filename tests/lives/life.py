@@ -67,12 +67,10 @@ def make_allocator(settings: Settings) -> KVAllocator:
 class Account:
     """A session as its user keeps account of it."""
 
-    def __init__(self, event: Open) -> None:
-        self.event = event
+    def __init__(self) -> None:
         self.history: list[int] = []
         self.cuts: list[SoftCut] = []
         self.turn: Answer | None = None
-        self.group: SequenceGroup | None = None  # of its turn
 
 
 class Run:
@@ -95,11 +93,11 @@ class Run:
         self.device.planned = self._planned
         self.device.during = self._during
         self.device.fault = self._fault
-        capabilities: Any = (self,)
-        events: Any = self if settings.watched else None
+        hooks: Any = self  # has those of a Speculation, and of an EventPublisher
+        events = hooks if settings.watched else None
         self.engine = Engine(
             self.scheduler, self.device, _PROCESSOR, ExecutorTraits(run_ahead=settings.ahead),
-            capabilities=Capabilities(speculation=capabilities[0], events=events),
+            capabilities=Capabilities(speculation=hooks, events=events),
             clock=lambda: self.now,
         )  # fmt: skip
         self.asked: dict[str, Ask | Turn] = {}  # all that have been
@@ -107,7 +105,6 @@ class Run:
         self.answers: dict[tuple[str, int], Answer] = {}
         self.outputs: dict[str, list[list[int]]] = {}
         self.live: dict[str, None] = {}
-        self.ended: dict[str, Delta] = {}  # with an error
         self.groups: list[SequenceGroup] = []  # all that have been
         self.by_name: dict[str, SequenceGroup] = {}
         self.sessions: dict[str, Account] = {}
@@ -205,7 +202,7 @@ class Run:
             if event.session not in self.sessions:
                 name = event.session
                 self.engine.sessions.open(name, event.salt, event.client, event.adapter)
-                self.sessions[name] = Account(event)
+                self.sessions[name] = Account()
                 self.groups.append(self.scheduler.sessions.get(name).resting)
         elif isinstance(event, Cut):
             if event.session in self.sessions:
@@ -264,7 +261,7 @@ class Run:
         request = group.request
         answer = Answer(request, 0, account.history, tuple(account.cuts))
         self.answers[name, 0] = account.turn = answer
-        account.group, self.turns[name] = group, account
+        self.turns[name] = account
         self._note_begin(request)
         self.oracle.happened["turns"] += 1
 
@@ -286,7 +283,7 @@ class Run:
         account = self.turns.pop(name, None)
         if account is not None:
             account.history += self.outputs[name][0]
-            account.turn = account.group = None
+            account.turn = None
 
     def _cut(self, event: Cut, account: Account) -> None:
         """Nothing is changed under a turn; else the session holds just what it says."""
@@ -405,7 +402,6 @@ class Run:
         if name not in self.live:
             return  # its end is told once it has been aborted
         if delta.failure is not None:
-            self.ended[name] = delta
             self.oracle.ledger.unsound()
             self.oracle.happened[type(delta.failure).__name__] += 1
             if isinstance(delta.failure, QueueTimeoutError):

@@ -26,7 +26,6 @@ class Oracle:
         self.size = allocator.block_size
         self.contents: dict[bytes, list[int]] = {}  # keys of a block, by its name
         self.happened: Counter[str] = Counter()
-        self.copied = 0
         self.held_seconds = self._now = 0.0
         self.ledger = Ledger(scheduler)
         self._num_checks = 0
