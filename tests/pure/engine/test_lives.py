@@ -45,9 +45,9 @@ WERE_NOT_WELL = [
         Settings(block_size=2, blocks=19, windows=(Sight(), Sight(1)), share=0.4, step_tokens=8),
         (
             Ask(0, "one", (1,), 16),
-            Ask(0, "beams", (1, 11, 27), 16, beams=2),
+            Ask(0, "beams", (49, 0, 44), 16, beams=2),
             Open(4, "session"),
-            Turn(4, "session", (32, 9), 8),
+            Turn(4, "session", (28, 17), 8),
         ),
     ),
     # A request that was aborted in mid-step left scores that nobody computes, if the step failed.
