@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 TORCH_FLAGS_cpu := --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
 BUILD_INPUTS := pyproject.toml cluster/pyproject.toml lab/pyproject.toml CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: serve test suite check lint docs sanitize attack test-clients test-references world mutants bench-peers clean
+.PHONY: serve test suite check lint docs sanitize attack test-clients test-references world lives mutants bench-peers clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
@@ -58,6 +58,10 @@ test-references: $(VENV)/installed-dev
 # Lives of the server on a virtual clock, among faults; ARGS=SEED tells one of them again.
 world: $(VENV)/installed-dev
 	cd tests && $(abspath $(BIN))/python -m world $(ARGS)
+
+# Lives of an engine, each drawn from a number, on all cores; ARGS=NUMBER tells one of them again.
+lives: $(VENV)/installed-dev
+	cd tests && $(abspath $(BIN))/python -m lives $(ARGS)
 
 # Plants known bugs, one at a time in a copy of the sources, and says which no test finds;
 # ARGS=core chooses a wing, ARGS=test_fair.py those of a test.

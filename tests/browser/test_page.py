@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from lives.script import draw
 
 from quire.core.scheduling import Scheduler
 from quire.engine.dashboard import BlockState, Cell, number_of
@@ -17,9 +18,8 @@ from quire.http.live import watching
 from quire.http.live.state import BlockStory, StateReader
 from quire.http.live.watching import BlockLook, Frames
 from support.block_truth import true_cells, true_holders
-from support.kv_groups import make_kv_groups, random_windows
 from support.live_server import LiveServer, eventually, live_server
-from support.watched_runs import WatchedSessions
+from support.watched_runs import Watched
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
@@ -211,11 +211,8 @@ def test_layers_with_a_window_have_a_map_of_their_own(page: sync_api.Page) -> No
 def test_blocks_over_random_lives_are_the_same_in_the_browser(page: sync_api.Page) -> None:
     page.goto("http://127.0.0.1:8080/modules/blocks.js")  # a place to import it from; no server's
     for seed in (1, 3):
-        windows = random_windows(random.Random(seed))
-        run = WatchedSessions(
-            seed, lambda *sizes, w=windows, s=seed: make_kv_groups(w, s, *sizes), windows
-        )
-        run.run()
+        run = Watched(draw(seed))
+        run.go()
         frames = [base64.b64encode(data).decode() for data, _ in run.frames]
         told = page.evaluate(READ, frames)
         before: list[Cell] = []

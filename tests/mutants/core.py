@@ -10,17 +10,14 @@ _MEMORY, _PROTOCOL, _SCHEDULING = (
 _OF_MEMORY, _OF_SCHEDULING = "tests/pure/core/memory", "tests/pure/core/scheduling"
 _FIGURES, _WINDOWS = f"{_OF_MEMORY}/test_paper_figures.py", f"{_OF_MEMORY}/test_windows.py"
 _MACHINE = f"{_OF_MEMORY}/test_state_machine.py::TestPagedAllocator"
-_TEXT = f"{_OF_SCHEDULING}/test_text_does_not_depend_on_memory.py::test_text_does_not_depend_on_memory[0]"
-_TEXT_UNDER_WINDOWS = f"{_OF_SCHEDULING}/test_text_under_windows.py::test_text_does_not_depend_on_what_is_given_back[0]"
-_TURNS = (
-    f"{_OF_SCHEDULING}/test_sessions.py::test_text_does_not_depend_on_memory_and_ranks_agree[0]"
-)
-_AHEAD = f"{_OF_SCHEDULING}/test_planning_ahead.py::test_text_does_not_depend_on_planning_ahead"
+_OF_LIVES = "tests/pure/engine/test_lives.py"
+_LIVES = f"{_OF_LIVES}::test_every_life_is_well"
+_WERE_NOT_WELL = f"{_OF_LIVES}::test_lives_that_were_not_well_are"
 _SESSIONS, _SCHEDULER = f"{_OF_SCHEDULING}/test_sessions.py", f"{_OF_SCHEDULING}/test_scheduler.py"
 _FAIR, _DRAFTS = f"{_OF_SCHEDULING}/test_fair.py", f"{_OF_SCHEDULING}/test_drafts.py"
 _SCORES, _BEYOND = (
     f"{_OF_SCHEDULING}/test_scores.py",
-    f"{_OF_SCHEDULING}/test_text_beyond_the_pool.py",
+    f"{_OF_SCHEDULING}/test_offloading.py",
 )
 _ADAPTERS, _INVALID = (
     f"{_OF_SCHEDULING}/test_adapters.py",
@@ -77,7 +74,7 @@ MUTANTS = (
         f"{_MEMORY}/blocks.py",
         "blake2b(parent + content[start : start + stride]",
         "blake2b(content[start : start + stride]",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "an evicted block is still found",
@@ -105,7 +102,7 @@ MUTANTS = (
         f"{_MEMORY}/prefix.py",
         "if end * block_size > computed and pool.find(hashes[end - 1]) in unsettled:",
         "if False:",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "a prompt that is cached leaves no token to compute",
@@ -140,7 +137,7 @@ MUTANTS = (
         f"{_MEMORY}/paged.py",
         "needed = fresh - len(blocks) + free_hits +",
         "needed = fresh - len(blocks) +",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "a windowed block is dropped one position too early",
@@ -324,7 +321,7 @@ MUTANTS = (
         f"{_SCHEDULING}/admission.py",
         "if pause is not None:  # a hit",
         "if False:  # a hit",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "a branch grows back by forking after its last token",
@@ -338,7 +335,7 @@ MUTANTS = (
         f"{_SCHEDULING}/preemption.py",
         "and not invalid\n        plan_regrowth(group)",
         "and not invalid\n        for branch in group.branches:\n            branch.num_computed = 0",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "a branch does not pause where another forks off",
@@ -387,28 +384,28 @@ MUTANTS = (
         f"{_SCHEDULING}/decoding.py",
         "self._fork(group, parent, 0) if parent in live else parent",
         "self._fork(group, parent, 0)",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "a fork is not told to executors",
         f"{_SCHEDULING}/decoding.py",
         "        self._forked.append(Forked(parent.seq_id, child.seq_id, index))\n",
         "",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "an end is not told to executors",
         f"{_SCHEDULING}/decoding.py",
         "            self._closed.append(branch.seq_id)\n",
         "            pass\n",
-        _TEXT,
+        _LIVES,
     ),
     Mutant(
         "a session's next turn is closed with its last",
         f"{_SCHEDULING}/decoding.py",
         "            self._closed.remove(trunk.seq_id)\n",
         "            pass\n",
-        _TURNS,
+        _LIVES,
     ),
     # -- drafts --------------------------------------------------------------------------------
     Mutant(
@@ -480,21 +477,21 @@ MUTANTS = (
         f"{_SCHEDULING}/lookahead.py",
         "readout.draws > 1 or readout.rows > 1",
         "readout.rows > 1",
-        _AHEAD,
+        _LIVES,
     ),
     Mutant(
         "a step goes on from swaps that may fail",
         f"{_SCHEDULING}/lookahead.py",
         "if any(move.kind is not MoveKind.COPY for move in under_way.moves):",
         "if False:",
-        _AHEAD,
+        _LIVES,
     ),
     Mutant(
         "a step is begun for a sequence that its length ends",
         f"{_SCHEDULING}/lookahead.py",
         "if branch.num_output_tokens + 1 >= group.request.max_tokens:",
         "if False:",
-        _AHEAD,
+        "tests/pure/engine/test_run_ahead.py::test_no_step_is_begun_for_an_end_that_is_foreseen",
     ),
     Mutant(
         "a block that ends with an unknown token is never published",
@@ -508,7 +505,7 @@ MUTANTS = (
         f"{_SCHEDULING}/scheduler.py",
         "if known is None or known[0].status is not running:",
         "if known is None:",
-        _AHEAD,
+        _LIVES,
     ),
     # -- sessions ------------------------------------------------------------------------------
     Mutant(
@@ -516,14 +513,14 @@ MUTANTS = (
         f"{_SCHEDULING}/sessions/session.py",
         "if invalid or unfinished:",
         "if invalid:",
-        _TURNS,
+        _LIVES,
     ),
     Mutant(
         "an idle session is not told of a failed swap",
         f"{_SCHEDULING}/scheduler.py",
         "return [*self.running, *self.waiting, *self.sessions.resting()]",
         "return [*self.running, *self.waiting]",
-        _TURNS,
+        _LIVES,
     ),
     Mutant(
         "idle sessions keep their blocks while others starve",
@@ -537,14 +534,14 @@ MUTANTS = (
         f"{_SCHEDULING}/preemption.py",
         "return self._sessions.idle() + waiting",
         "return self._sessions.idle()",
-        _TURNS,
+        _LIVES,
     ),
     Mutant(
         "a turn pays for the time before it",
         f"{_SCHEDULING}/sessions/session.py",
         "            turn.memory.block_seconds -= charge\n",
         "",
-        _TURNS,
+        _LIVES,
     ),
     Mutant(
         "hashes of before a cut are used after it",
@@ -587,7 +584,7 @@ MUTANTS = (
         f"{_SCHEDULING}/sequence.py",
         "                parent = cut.root(self.root_hash if parent is None else parent)\n",
         "                pass\n",
-        f"{_CUTS}::test_blocks_have_other_names_from_the_cut_on",
+        _LIVES,
     ),
     Mutant(
         "soft cuts stay where they were when their tokens move",
@@ -607,9 +604,9 @@ MUTANTS = (
     Mutant(
         "what a step that failed was to compute is found, once a step planned ahead has left it",
         f"{_SCHEDULING}/scheduler.py",
-        "for chunk in step.chunks if self.prefix_cache is not None else ():",
-        "for chunk in ():",
-        f"{_INVALID}::test_nothing_of_steps_that_failed_is_found",
+        "            self._forget_contents(written(chunk, self.allocator.block_size))\n",
+        "            pass\n",
+        _LIVES,
     ),
     Mutant(
         "such blocks stay findable once their sequence has left",
@@ -787,7 +784,7 @@ MUTANTS = (
         f"{_SCHEDULING}/adapters.py",
         "            self._users[adapter] -= 1\n",
         "            self._users[adapter] -= 0\n",
-        f"{_ADAPTERS}::test_texts_do_not_depend_on_adapters_slots",
+        _LIVES,
     ),
     # -- beyond the pool -----------------------------------------------------------------------
     Mutant(
@@ -809,14 +806,65 @@ MUTANTS = (
         f"{_MEMORY}/holdings.py",
         "            self._occupancy.copy(target, self._block_size)\n",
         "",
-        f"{_BEYOND}::test_text_does_not_depend_on_what_is_fetched",
+        _LIVES,
     ),
     Mutant(
         "a fetched block's number is without those that a window has left",
         f"{_MEMORY}/holdings.py",
         "number = index if index < table.num_sinks else index + table.num_dropped",
         "number = index",
-        f"{_BEYOND}::test_text_does_not_depend_on_what_is_fetched",
+        _LIVES,
+    ),
+    # -- several things at once ----------------------------------------------------------------
+    Mutant(
+        "the first of several outputs gives the adapter's slot back",
+        f"{_SCHEDULING}/decoding.py",
+        "            if group.begun:\n                self._slots.release(group.request.adapter)\n",
+        "        if group.begun and len(group.branches) < 2:\n"
+        "            self._slots.release(group.request.adapter)\n",
+        _LIVES,
+    ),
+    Mutant(
+        "wrong drafts are taken back as if a window had left nothing behind",
+        f"{_MEMORY}/paged.py",
+        "index, offset = num_tokens // size - table.num_dropped, num_tokens % size",
+        "index, offset = num_tokens // size, num_tokens % size",
+        _LIVES,
+    ),
+    Mutant(
+        "a branch that forks off where the cached tokens end does not wake",
+        f"{_SCHEDULING}/admission.py",
+        "        self._live.wake_forks(group, trunk)  # the cached tokens may end where a branch forks off\n",
+        "",
+        _LIVES,
+    ),
+    Mutant(
+        "what is lost of any KV group is lost of the first",
+        f"{_SCHEDULING}/prefix_cache.py",
+        "            self._contents.invalidate(block, kv_group)\n",
+        "            self._contents.invalidate(block)\n",
+        _LIVES,
+    ),
+    Mutant(
+        "a turn is planned ahead",
+        f"{_SCHEDULING}/scheduler.py",
+        "if self._live.fork_moves or self._live.has_turns:",
+        "if self._live.fork_moves:",
+        _LIVES,
+    ),
+    Mutant(
+        "beams that wait for the others keep what they cannot see",
+        f"{_MEMORY}/layered.py",
+        "kv_group.drop(group or new_tokens)",
+        "kv_group.drop(new_tokens)",
+        f"{_WERE_NOT_WELL}[101199]",
+    ),
+    Mutant(
+        "scores stay of who left in the midst of a step that failed",
+        f"{_SCHEDULING}/scheduler.py",
+        "            self._scored.forget(chunk.seq_id)  # of who has left meanwhile, too\n",
+        "",
+        f"{_WERE_NOT_WELL}[2379]",
     ),
     # -- events of blocks ----------------------------------------------------------------------
     Mutant(
@@ -824,21 +872,21 @@ MUTANTS = (
         f"{_MEMORY}/pool.py",
         "            self._watcher.removed(self._kv_group, content)\n",
         "            pass\n",
-        f"{_OF_SCHEDULING}/test_block_events.py::test_events_say_what_can_be_found",
+        _LIVES,
     ),
     Mutant(
         "a block's parent is one too late",
         f"{_SCHEDULING}/block_events.py",
         "sequence.parent_hash(first, size)",
         "names[first]",
-        f"{_OF_SCHEDULING}/test_block_events.py::test_events_say_what_can_be_found",
+        _LIVES,
     ),
     Mutant(
         "what is swapped in is not told of",
         f"{_SCHEDULING}/admission.py",
         "            self._cache.restored(group)\n",
         "            pass\n",
-        f"{_OF_SCHEDULING}/test_block_events.py::test_events_say_what_can_be_found",
+        _LIVES,
     ),
     # -- parameters ----------------------------------------------------------------------------
     Mutant(

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from world.__main__ import shortest
 from world.life import Life
 from world.script import Ask, Fault, Script, make_script
-from world.shrink import shrink
 
 HOURS = 24.0
 LIVES = max(12, int(os.environ.get("QUIRE_WORLD_HOURS", "0")) // int(HOURS))  # more on demand
@@ -48,7 +48,7 @@ def test_the_same_life_is_told_the_same_way() -> None:
 def test_a_script_is_shortened_to_what_it_fails_of() -> None:
     script = make_script(5, HOURS)
     needed = {script.events[1], script.events[-2]}
-    shorter = shrink(script, lambda fewer: needed <= set(fewer.events))
+    shorter = shortest(script, lambda fewer: needed <= set(fewer.events))
     assert set(shorter.events) == needed
 
 

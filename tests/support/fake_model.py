@@ -33,7 +33,6 @@ from quire.core.protocol import (
     confirmed,
 )
 from quire.core.scheduling.beam_search import BeamSearch
-from support.fake_source import FakeSource
 from support.tables import visible
 
 VOCAB = 50
@@ -99,10 +98,6 @@ def expected_scores(request: Request, windows: Windows) -> list[TokenLogprobs | 
         scores.append(fake_score(history.seen(), token) if scores else None)
         history.append(token)
     return scores
-
-
-def expected_vector(request: Request, windows: Windows) -> array[float]:
-    return fake_vector(_History(request.prompt_token_ids, windows).seen())
 
 
 def _candidates(keys: Keys, count: int) -> list[tuple[int, float]]:
@@ -198,14 +193,11 @@ class FakeLayer:
     ) -> None:
         self.block_size = block_size
         self.sight = sight
-        self.source: FakeSource | None = None
         self.device = [[-1] * block_size for _ in range(num_blocks)]
         self.host = [[-1] * block_size for _ in range(num_host_blocks)]
 
     def move(self, move: BlockMove, fails: bool) -> bool:
         """Whether that failed."""
-        if move.content is not None:
-            return self._exchange(move, fails)
         source_pool, target_pool = {
             MoveKind.COPY: (self.device, self.device),
             MoveKind.SWAP_OUT: (self.device, self.host),
@@ -215,17 +207,6 @@ class FakeLayer:
         if not fails:
             target_pool[move.target] = source_pool[move.source].copy()
         return fails
-
-    def _exchange(self, move: BlockMove, fails: bool) -> bool:
-        assert self.source is not None
-        if move.kind is MoveKind.STORE:
-            assert -3 not in self.device[move.source], "what is stored is there"
-            if not fails:
-                self.source.keep(move, self.device[move.source])
-            return False
-        found = None if fails else self.source.find(move)
-        self.device[move.target] = [-2] * self.block_size if found is None else found
-        return found is None
 
     def place(self, table: BlockTable, position: int) -> tuple[list[int], int]:
         """The block and the offset of a position."""

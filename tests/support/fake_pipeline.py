@@ -15,16 +15,11 @@ class FakePipeline:
     """``FakeExecutor`` behind a queue, as launches on a stream are.
 
     What is queued is done at a random time before its result is asked for, one after the other.
-    ``late_writes``: what a step writes arrives once more after the next step, as no device may do.
     """
 
-    def __init__(
-        self, executor: FakeExecutor, rng: random.Random, *, late_writes: bool = False
-    ) -> None:
+    def __init__(self, executor: FakeExecutor, rng: random.Random) -> None:
         self.executor = executor
         self._rng = rng
-        self._late_writes = late_writes
-        self._last: tuple[list[Chunk], list[Opened]] = ([], [])
         self._queue: deque[Callable[[], None]] = deque()
         self._sampled: dict[int, int] = {}  # by the step before
         self.fail: Callable[[str], None] = lambda what: None  # told "submit" and "collect"
@@ -67,9 +62,6 @@ class FakePipeline:
         """What the device does when it comes to a step."""
         chunks = [self._with_token(chunk) for chunk in step.chunks]
         result = self.executor.compute(replace(step, chunks=chunks), known)
-        if self._late_writes:
-            self.executor.compute(Step([], self._last[0]), self._last[1])
-            self._last = chunks, known
         self._sampled = {i: o.tokens[-1].token_id for i, o in result.outcomes.items() if o.tokens}
         return result
 

@@ -16,7 +16,6 @@ class FakeSource:
 
     def __init__(self, seed: int, forgets: float) -> None:
         self._rng = random.Random(seed)
-        self.block_size = self._rng.choice([1, 2, 3, 4, 8])
         self._forgets = forgets
         self._kept: dict[BlockHash, dict[int, tuple[Content, list[int]]]] = {}
         self._lost: set[BlockHash] = set()
@@ -40,7 +39,9 @@ class FakeSource:
     def write(self, content: Content, parts: Sequence[bytes]) -> None:
         raise NotImplementedError
 
-    def lose_all(self) -> None:
+    def lose_all_of(self, other: FakeSource) -> None:
+        """Say for ever that it has what the other one has, and give none of it."""
+        self._kept |= other._kept
         self._lost.update(self._kept)
 
     def keep(self, move: BlockMove, keys: Sequence[int]) -> None:

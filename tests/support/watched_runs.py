@@ -6,20 +6,18 @@ import random
 from collections import Counter
 from typing import Any
 
-from quire.core.scheduling import Scheduler
+from lives.life import Run
+
 from quire.engine.dashboard import BlockTracker, Cell, delta, holding, snapshot
 from support.block_truth import Frame, true_cells, true_holders
-from support.pipelined_runs import PipelinedRun
-from support.scheduler_runs import SchedulerRun
-from support.session_runs import SessionRun
 
 
-class Watched(SchedulerRun):
-    """Somebody watches, now and then looking away; mixed into other kinds of lives."""
+class Watched(Run):
+    """Somebody watches, now and then looking away."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.tracker: BlockTracker | None = None
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.tracker = BlockTracker(self.scheduler)
         self.cells: list[Cell] = []
         self.frames: list[tuple[bytes, list[Cell]]] = []  # and what blocks are with each
         self.number = 0
@@ -30,14 +28,10 @@ class Watched(SchedulerRun):
         super().check()
         rng = random.Random(self.number)
         self.number += 1
-        if self.tracker is None:
-            self.tracker = BlockTracker(self.scheduler)
-        elif rng.random() < 0.02:
+        if rng.random() < 0.02:
             self.tracker.close()
             self.tracker = BlockTracker(self.scheduler)
             self.cells = []
-        if rng.random() < 0.01 and type(self.scheduler) is Scheduler:
-            self.scheduler.clear_contents()
         if rng.random() < 0.4:
             return  # nobody looks at every step
         if not self.tracker.update(rng.choice([3, 10_000])):
@@ -72,11 +66,3 @@ class Watched(SchedulerRun):
         assert set(told) == true_holders(self.scheduler, block)
         running = {group.request.request_id for group in self.scheduler.running}
         assert all((one.id in running) == one.running for one in found.holders)
-
-
-class WatchedPipelined(Watched, PipelinedRun):
-    pass
-
-
-class WatchedSessions(Watched, SessionRun):
-    pass

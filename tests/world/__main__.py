@@ -7,12 +7,14 @@ import logging
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import count
 
+from support.least import least
 from world.life import Life
 from world.script import Script, make_script
-from world.shrink import shrink
 
 HOURS = 24.0
 
@@ -25,13 +27,19 @@ def failure_of(script: Script) -> BaseException | None:
     return None
 
 
+def shortest(script: Script, fails: Callable[[Script], bool]) -> Script:
+    """With as few events as it fails with."""
+    events = least(script.events, lambda fewer: fails(replace(script, events=fewer)))
+    return replace(script, events=events)
+
+
 def tell(seed: int) -> int:
     """One life, event by event; the exit status."""
     script = make_script(seed, HOURS)
     if (failure := failure_of(script)) is not None:
         number = len(script.events)
         print(f"seed {seed} fails: {failure!r}", flush=True)
-        script = shrink(script, lambda fewer: failure_of(fewer) is not None)
+        script = shortest(script, lambda fewer: failure_of(fewer) is not None)
         print(f"it does so with {len(script.events)} of its {number} events:")
     life = Life(script)
     try:

@@ -5,33 +5,29 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence as Seq
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import quire
 from quire.capabilities.speculation import Speculation
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import Request, SamplingParams
+from quire.core.protocol import SamplingParams
 from quire.core.scheduling import BatchLimits, Scheduler
-from quire.core.scheduling.sequence import Sequence
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.capabilities import Capabilities
 from quire.engine.engine import Engine, ExecutorTraits
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.outputs import RequestOutput
 from quire.text.tokenizer import load_tokenizer
-from support.drafting import Drafter, Proposing, knowing
+from support.drafting import Proposing, knowing
 from support.fake_model import FakeExecutor
 from support.fake_pipeline import FakePipeline
 
 TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
 EOS = 0
-RUNS = 120
 BLOCKS, SIZE = 40, 4
 LONG = SamplingParams(max_tokens=40, seed=1, ignore_eos=True)
 
@@ -60,82 +56,6 @@ def finish(engine: Engine) -> dict[str, RequestOutput]:
     return outputs
 
 
-def random_params(rng: random.Random) -> SamplingParams:
-    params = SamplingParams(max_tokens=rng.randint(1, 40), n=rng.choice([1, 1, 1, 3]), seed=3)
-    what = rng.random()
-    if what < 0.3:
-        words = [TOKENIZER.decode([rng.randrange(50)]) for _ in range(2)]
-        return replace(params, stop=[word for word in words if word])
-    if what < 0.5:
-        return replace(params, stop_token_ids=[rng.randrange(50), rng.randrange(50)])
-    if what < 0.6:
-        return replace(params, presence_penalty=1.0)
-    if what < 0.7:
-        return replace(params, n=1, use_beam_search=True, beam_width=2, best_of=None)
-    return params
-
-
-def live(
-    seed: int, *, ahead: bool, drafter: Drafter | None = None
-) -> tuple[dict[str, RequestOutput], int]:
-    """What requests that come at any time give, some of them aborted; steps begun ahead."""
-    rng = random.Random(seed)
-    engine = make_engine(ahead=ahead, seed=seed, blocks=rng.choice([40, 50, 100]))
-    if drafter is not None:
-        engine.use(Capabilities(speculation=Speculation([Proposing(drafter)], most=16)))
-    arrivals: dict[int, list[Any]] = {}
-    for _ in range(rng.randint(1, 12)):
-        prompt = [7, 8, 9, 10] * rng.randint(0, 3) + [rng.randrange(50)] * rng.randint(1, 5)
-        arrivals.setdefault(rng.randrange(40), []).append((prompt, random_params(rng)))
-    aborted = {f"{rng.randrange(40)}-0" for _ in range(2)}
-    outputs: dict[str, RequestOutput] = {}
-    number = 0
-    while number < 40 or engine.has_work:
-        for i, (prompt, params) in enumerate(arrivals.get(number, [])):
-            engine.add_request(f"{number}-{i}", prompt, params)
-        if number > 20:
-            for request_id in aborted:
-                engine.abort(request_id)
-        if engine.has_work:
-            outputs |= {d.request_id: d.final for d in engine.step() if d.final is not None}
-        number += 1
-        assert number < 5000, "no progress"
-    finish(engine)
-    kept = {name: output for name, output in outputs.items() if name not in aborted}
-    return kept, pipeline(engine).num_ahead
-
-
-def test_outputs_are_those_of_an_engine_that_waits() -> None:
-    total = copied = 0
-    for seed in range(RUNS):
-        expected, none = live(seed, ahead=False)
-        found, begun_ahead = live(seed, ahead=True)
-        assert none == 0
-        total += begun_ahead
-        assert found.keys() == expected.keys()
-        for name, output in found.items():
-            reference = expected[name]
-            assert output.outputs == reference.outputs
-            if not output.metrics.num_recomputes + reference.metrics.num_recomputes:
-                assert output.metrics.copied_blocks == reference.metrics.copied_blocks
-                copied += output.metrics.copied_blocks
-    assert total > 10 * RUNS
-    assert copied > RUNS / 2
-
-
-@pytest.mark.parametrize("right", [1.0, 0.5, 0.0])
-def test_drafts_change_nothing_of_it(right: float) -> None:
-    for seed in range(30):
-        expected, _ = live(seed, ahead=True)
-        truth = {
-            name: [output.token_ids for output in one.outputs] for name, one in expected.items()
-        }
-        found, _ = live(seed, ahead=True, drafter=in_case(knowing(truth, right, 50)))
-        assert {name: one.outputs for name, one in found.items()} == {
-            name: one.outputs for name, one in expected.items()
-        }
-
-
 @pytest.mark.parametrize("right", [True, False])
 def test_drafts_that_are_right_wait_for_what_they_follow(right: bool) -> None:
     """Where they come to nothing, nearly all steps are begun ahead as ever."""
@@ -155,18 +75,6 @@ def test_drafts_that_are_right_wait_for_what_they_follow(right: bool) -> None:
     assert finish(engine)["r"].outputs[0].token_ids == text
     share = (pipeline(engine).num_ahead - ahead) / (log.count("submit") - begun)
     assert share == 0 if right else share > 0.6
-
-
-def in_case(drafter: Drafter) -> Drafter:
-    """It may be asked about those who are aborted, whose texts nobody knows."""
-
-    def propose(request: Request, sequence: Sequence) -> Seq[int]:
-        try:
-            return drafter(request, sequence)
-        except KeyError:
-            return []
-
-    return propose
 
 
 def test_a_step_is_begun_before_the_one_before_is_waited_for() -> None:

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
-from support.followers import Followed
-from support.kv_groups import make_kv_groups, random_windows
+from support.followers import Followed, followed_life
 
-SEEDS = (30, 61, 130, 213, 229, 285, 304)  # short of memory, and of windows
-
-
-def life(seed: int) -> Followed:
-    if seed % 4 < 2:
-        return Followed(seed)
-    windows = random_windows(random.Random(seed))
-    return Followed(seed, lambda *sizes: make_kv_groups(windows, seed, *sizes), windows)
+LIVES = 120
 
 
 def test_every_follower_holds_what_the_engine_holds_after_every_step() -> None:
     """Tables, and keys of every filled slot: by messages of steps, and by events of the cache."""
     happened: Counter[str] = Counter()
-    for seed in SEEDS:
-        run = life(seed)
-        run.run()
-        happened += run.decisions
+    for number in range(LIVES):
+        run = Followed(followed_life(number))
+        happened += run.go()
         happened += Counter(
-            slots=run.num_compared, names=run.num_routed, failures=run.failed_moves,
-            copies=run.num_copied, dropped=run.num_dropped, groups=len(run.windows) > 1,
+            slots=run.num_compared, names=run.num_routed, failures=run.device.num_lost,
+            dropped=run.num_dropped, groups=len(run.device.pools) > 1,
         )  # fmt: skip
-    rare = ("swap", "recompute", "resume", "failures", "copies", "dropped", "groups")
+    rare = ("swap", "recompute", "resume", "failures", "copy", "dropped", "groups")
     assert all(happened[what] for what in (*rare, "slots", "names")), happened

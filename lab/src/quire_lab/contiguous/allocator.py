@@ -102,7 +102,9 @@ class ContiguousAllocator:
             for family, order in self._outgrown(new_tokens).items()
         )
 
-    def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
+    def append(
+        self, new_tokens: Mapping[int, int], group: Collection[int] = ()
+    ) -> list[BlockMove] | None:
         """Fill regions. Families that outgrow theirs (POW2) move to larger ones, all or none."""
         moves = self._enlarge(self._outgrown(new_tokens))
         if moves is None:

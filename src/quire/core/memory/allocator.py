@@ -92,11 +92,14 @@ class KVAllocator(Protocol):
         """
         ...
 
-    def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
+    def append(
+        self, new_tokens: Mapping[int, int], group: Collection[int] = ()
+    ) -> list[BlockMove] | None:
         """Room for ``{seq_id: tokens}`` more, for all of these sequences or for none.
 
         The step before is done, or will be before this one writes: blocks that these tokens and all
-        later ones cannot see are given back first, even where the answer is None.
+        later ones cannot see are given back first, even where the answer is None. So are those of
+        the ``group``, of which some may wait for others and not grow.
 
         The moves (copies on write) must be carried out before the tokens are written.
         """

@@ -73,9 +73,11 @@ class LayeredAllocator:
     def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
         return sum(kv_group.blocks_to_append(new_tokens) for kv_group in self.kv_groups)
 
-    def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
+    def append(
+        self, new_tokens: Mapping[int, int], group: Collection[int] = ()
+    ) -> list[BlockMove] | None:
         for kv_group in self.kv_groups:
-            kv_group.drop(new_tokens)
+            kv_group.drop(group or new_tokens)
         if any(
             kv_group.blocks_to_append(new_tokens) > kv_group.num_free_blocks
             for kv_group in self.kv_groups

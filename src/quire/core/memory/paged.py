@@ -128,9 +128,11 @@ class PagedAllocator:
         copied = [min(k, ref_counts[block] - 1) for block, k in writers.items()]
         return growth + sum(copied)
 
-    def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
+    def append(
+        self, new_tokens: Mapping[int, int], group: Collection[int] = ()
+    ) -> list[BlockMove] | None:
         if self._kept.forgets:
-            self.drop(new_tokens)
+            self.drop(group or new_tokens)
         if len(new_tokens) == 1 and self._append_in_place(new_tokens):
             return []
         if self.blocks_to_append(new_tokens) > self.device.num_free:

@@ -286,7 +286,8 @@ class Scheduler:
         lost = {target_of(move) for move in step.moves if move.kind is not MoveKind.STORE}
         if lost:
             self._invalidate(lost)
-        for chunk in step.chunks if self.prefix_cache is not None else ():
+        for chunk in step.chunks:
+            self._scored.forget(chunk.seq_id)  # of who has left meanwhile, too
             self._forget_contents(written(chunk, self.allocator.block_size))
 
     def _invalidate(self, lost: Set[PhysicalBlock]) -> None:
@@ -320,7 +321,8 @@ class Scheduler:
                 position += 1
                 continue
             new_tokens = tokens_to_compute(group, own)
-            moves = self.allocator.append(new_tokens)
+            together = group.tables() if len(group.branches) > 1 else ()
+            moves = self.allocator.append(new_tokens, together)
             if moves is None:
                 preemption = self._preemption
                 idle = preemption.idle(group)
@@ -363,10 +365,11 @@ class Scheduler:
             self.queue.let_in(group)
             running += group.width
             new_tokens = tokens_to_compute(group, budget)
-            moves = self.allocator.append(new_tokens)
+            together = group.tables() if len(group.branches) > 1 else ()
+            moves = self.allocator.append(new_tokens, together)
             while moves is None and (idle := preemption.idle(group)):
                 preemption.preempt(idle[0], group, preemption.shortage(new_tokens), step)
-                moves = self.allocator.append(new_tokens)
+                moves = self.allocator.append(new_tokens, together)
             if moves is None:
                 # It is one of the running now, and must find room to grow: in the next step, by
                 # preempting others if it comes before them.

@@ -120,6 +120,19 @@ def test_a_long_prompt_reserves_its_window_and_a_step() -> None:
     assert allocator.fit(Demand(1000)).when is When.LATER
 
 
+def test_who_waits_for_others_of_its_group_gives_back_what_it_cannot_see() -> None:
+    allocator = PagedAllocator(12, 2, window=Window(1, 8))
+    assert allocator.admit(0, Demand(9)) == 0
+    allocator.append({0: 9})
+    allocator.fork(0, 1)
+    allocator.append({0: 7})
+    held = []
+    for group in ((), (0, 1)):
+        assert allocator.append({1: 1}, group) is not None
+        held.append(len(allocator.table(0).block_ids))
+    assert held == [4, 0]
+
+
 def test_a_hit_needs_only_the_last_window() -> None:
     tokens = list(range(24))
     hashes = hash_blocks(b"", tokens, 4)

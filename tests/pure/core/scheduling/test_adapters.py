@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Adapter, Request, SamplingParams, SchedulingPolicy, Step, Verdict
-from support import scheduler_runs
 from support.fake_model import FakeExecutor
 from support.outcomes import take_in
-from support.scheduler_runs import SchedulerRun
 from support.schedulers import make_scheduler
 
-RUNS = int(os.environ.get("QUIRE_RANDOM_RUNS", "25"))
 A, B, C = (Adapter(name.encode() * 32, name) for name in "ABC")
 
 
@@ -113,32 +107,3 @@ def test_equal_prompts_share_blocks_only_under_one_adapter_and_content() -> None
         assert group is not None
         cached[name] = group.memory.cached_tokens
     assert cached == {"base": 0, "a": 0, "b": 0, "renewed": 0, "salted": 0, "again": 4}
-
-
-class AdapterRun(SchedulerRun):
-    """A random life in which requests have adapters, of which some run at once."""
-
-    most = 2
-
-    def check(self) -> None:
-        super().check()
-        slots, live = self.scheduler.adapters, self.scheduler._live
-        begun = [g.request.adapter for g in live._groups.values() if g.begun and g.request.adapter]
-        assert set(slots.in_use) == set(begun)
-        assert len(slots.in_use) <= self.most
-
-
-def test_texts_do_not_depend_on_adapters_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = scheduler_runs.random_request
-
-    def with_adapter(rng: random.Random, number: int, policy: SchedulingPolicy) -> Request:
-        adapter = random.Random(number).choice([None, A, B, C])
-        return replace(original(rng, number, policy), adapter=adapter)
-
-    monkeypatch.setattr(scheduler_runs, "random_request", with_adapter)
-    for seed in range(RUNS):
-        run = AdapterRun(seed)
-        run.most = 1 + seed % 2
-        run.scheduler.adapters.most = run.most
-        run.run()
-        assert run.scheduler.adapters.in_use == []

@@ -2,47 +2,13 @@
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-
 import pytest
 
 from quire.core.errors import RequestError, SessionBusyError, UnknownSessionError
 from quire.core.protocol import Verdict
 from quire.core.scheduling import SessionVerb
 from support.fake_model import FULL, Sight, expected_turn
-from support.kv_groups import make_kv_groups, random_windows
-from support.session_runs import SessionRun
-from support.slow import random_runs
 from support.talks import Talk
-
-RUNS = random_runs(300)
-BATCHES = 2
-
-
-def random_run(seed: int) -> SessionRun:
-    if seed % 2:
-        return SessionRun(seed)
-    windows = random_windows(random.Random(seed))
-    return SessionRun(seed, lambda *sizes: make_kv_groups(windows, seed, *sizes), windows)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batch", range(BATCHES))
-def test_text_does_not_depend_on_memory_and_ranks_agree(batch: int) -> None:
-    """See SessionRun: every turn has the text it should, and a second rank the same tables."""
-    decisions: Counter[str] = Counter()
-    turns = cuts = failed_moves = 0
-    for seed in range(batch * RUNS // BATCHES, (batch + 1) * RUNS // BATCHES):
-        run = random_run(seed)
-        run.run()
-        decisions += run.decisions
-        turns += run.num_turns
-        cuts += run.cuts
-        failed_moves += run.failed_moves
-    kinds = ("swap idle", "recompute idle", "swap", "recompute", "resume", "wait")
-    rare = {what: decisions[what] for what in kinds}
-    assert min(*rare.values(), turns, cuts, failed_moves) >= 5, f"too roomy: {rare}"
 
 
 def test_a_turn_computes_only_what_is_new() -> None:

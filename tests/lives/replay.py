@@ -1,4 +1,4 @@
-"""What events say can be found, beside what can; and random lives in which both are compared."""
+"""The names that can be found in each KV group, by what block events have told."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from collections.abc import Sequence
 
 from quire.core.memory import hash_blocks, root_hash
 from quire.core.protocol import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
-from quire.core.scheduling import Scheduler
-from support.pipelined_runs import PipelinedRun
-from support.scheduler_runs import SchedulerRun
-from support.session_runs import SessionRun
 
 
 class Replay:
@@ -42,39 +38,3 @@ class Replay:
         parent = event.parent or root_hash(event.cache_salt, adapter)
         names = hash_blocks(parent, event.token_ids, self._block_size)
         assert names == list(event.names), "these tokens, after that block"
-
-
-class Told(SchedulerRun):
-    """After each deed, events say exactly what can be found. Mixed into other kinds of lives."""
-
-    replay: Replay | None = None
-    watched = True
-
-    def hear(self, events: Sequence[BlockEvent]) -> None:
-        self.replay = self.replay or Replay(self.allocator.block_size)
-        self.replay.take(events)
-
-    def check(self) -> None:
-        super().check()
-        cache = self.scheduler.prefix_cache
-        if cache is None:
-            return
-        events = cache.events
-        assert events is not None
-        self.hear(events.take())
-        assert self.replay is not None
-        assert not events._undescribed
-        pools = [kv_group.device for kv_group in self.kv_groups()]
-        assert self.replay.found == {
-            (n, name) for n, pool in enumerate(pools) for name in pool._block_of
-        }
-        if self.rng.random() < 0.01 and type(self.scheduler) is Scheduler:
-            self.allocator.clear_contents()
-
-
-class ToldPipelined(Told, PipelinedRun):
-    pass
-
-
-class ToldSessions(Told, SessionRun):
-    pass

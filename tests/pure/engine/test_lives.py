@@ -1,0 +1,113 @@
+"""Lives of an engine in which everything happens that can (``tests/lives``)."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+from lives.__main__ import failure_of, search, shortest
+from lives.life import Run
+from lives.script import Abort, Ask, Fault, Life, Open, Settings, Turn, draw
+
+from support.fake_model import Sight
+
+LIVES = 1400
+BATCHES = 4
+ON_DEMAND = int(os.environ.get("QUIRE_LIVES", "0"))  # more, on all cores
+OFTEN = {  # in a thousand lives, at least
+    "ahead": 500, "abort": 100, "beams": 50, "charges": 1000, "copy": 100, "cuts": 100,
+    "drafts": 500, "EngineError": 50, "events": 500, "expire": 50, "fetch": 10, "forks": 100,
+    "recompute": 30, "recompute idle": 10, "refuse": 50, "resume": 10, "store": 500, "swap": 10,
+    "swap idle": 5, "swap_in": 30, "turns": 100,
+}  # fmt: skip
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_every_life_is_well(batch: int) -> None:
+    lives = max(LIVES, ON_DEMAND) // BATCHES
+    happened, wrong = search(batch * lives, lives, os.cpu_count() or 1 if ON_DEMAND else 1)
+    assert wrong is None, f"make lives ARGS={wrong} tells this life again"
+    rare = {
+        what: happened[what]
+        for what, times in OFTEN.items()
+        if happened[what] < times * lives / 4000
+    }
+    assert not rare, f"too roomy to test anything: {rare}"
+
+
+WERE_NOT_WELL = [
+    # Beams that compute again one after the other, under a window: the first kept what it could
+    # not see, so that the next could never grow, and both began anew for ever.
+    Life(
+        101199,
+        Settings(block_size=2, blocks=19, windows=(Sight(), Sight(1)), share=0.4, step_tokens=8),
+        (
+            Ask(0, "one", (1,), 16),
+            Ask(0, "beams", (49, 0, 44), 16, beams=2),
+            Open(4, "session"),
+            Turn(4, "session", (28, 17), 8),
+        ),
+    ),
+    # A request that was aborted in mid-step left scores that nobody computes, if the step failed.
+    Life(
+        2379,
+        Settings(block_size=2, step_tokens=4),
+        (Ask(0, "scored", (1,) * 14, scored=True), Fault(0), Abort(0, 0, mid=True)),
+    ),
+]
+
+
+@pytest.mark.parametrize("life", WERE_NOT_WELL, ids=lambda life: life.number)
+def test_lives_that_were_not_well_are(life: Life) -> None:
+    Run(life).go()
+
+
+def test_the_same_life_is_lived_the_same_way() -> None:
+    for number in range(40):
+        steps: list[list[object]] = []
+        for _ in range(2):
+            run, planned = Run(draw(number)), list[object]()
+            check = run.device.planned
+            run.device.planned = lambda step, check=check, planned=planned: (
+                planned.append((step.moves, step.chunks, step.decisions)),
+                check(step),
+            )  # type: ignore[assignment,misc]
+            happened: Counter[str] = run.go()
+            steps.append([*planned, happened])
+        assert steps[0] == steps[1]
+
+
+def test_a_life_that_fails_is_told_by_what_it_fails_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Ask.request
+    two = next(
+        life
+        for life in map(draw, range(100))
+        if sum(isinstance(event, Ask) for event in life.events) > 2
+    )
+    wanted = [event for event in two.events if isinstance(event, Ask)][1]
+
+    def refuses(ask: Ask) -> object:
+        assert ask.name != wanted.name, "a planted bug"
+        return request(ask)
+
+    monkeypatch.setattr(Ask, "request", refuses)
+    short = shortest(two)
+    assert [event.name for event in short.events if isinstance(event, Ask)] == [wanted.name]
+    assert len(short.events) == 1 and failure_of(short) is not None
+    monkeypatch.setattr(Ask, "request", request)
+    assert failure_of(two) is None
+
+
+def test_a_device_that_takes_steps_out_of_order_is_found_out() -> None:
+    """Blocks are freed, and given to others, while a step that writes them is under way."""
+    found = 0
+    for number in range(100):
+        run = Run(draw(number))
+        run.device.late_writes = run.life.settings.ahead
+        try:
+            run.go()
+        except AssertionError:
+            found += 1
+    assert found > 5
