@@ -1,65 +1,47 @@
-"""Whether two engines' blocks are the same bits, and if not, why.
+"""What two engines say to each other, and whether their blocks are the same bits.
 
-A connection begins with a hello from either side::
-
-    8 bytes   b"QUIREXF1"
-    uint32    bytes of what follows, little-endian; at most 4096
-    JSON      an object of texts: what decides a block's bits, part by part, each as a digest
+First each says its ``Identity``. Then the one sends ``Wanted``, any number of times, and the other
+answers each with a ``Sent`` for every name, in order, whose payload is the record
+(``quire.blocks.store.record``) if it has one.
 """
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated
 
-MAGIC = b"QUIREXF1"
-HEAD_BYTES = len(MAGIC) + 4
-_MOST_BYTES = 4096
+from msgspec import Meta, Struct
 
+from quire.kernels.transport import PeerError
 
-class TransferError(Exception):
-    """Blocks cannot be fetched from a peer, which may be anyone; says why."""
-
-
-class TooSlow(TransferError):
-    """The peer has used up its time."""
+MOST_NAMES = 4096  # of blocks that are wanted at once
+_NAME_BYTES = 16
+_Name = Annotated[bytes, Meta(min_length=_NAME_BYTES, max_length=_NAME_BYTES)]
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(Struct, tag=True, frozen=True):
     """Digests of all that decides a block's bits beside its text, by part."""
 
     parts: Mapping[str, str]
 
-    @property
-    def hello(self) -> bytes:
-        text = json.dumps(dict(self.parts), sort_keys=True).encode()
-        return MAGIC + struct.pack("<I", len(text)) + text
-
-    def compare(self, text: bytes) -> None:
-        """TransferError, naming what differs, unless a peer's hello says the same."""
-        try:
-            theirs = json.loads(text)
-        except (ValueError, RecursionError):
-            raise TransferError("its hello is no JSON") from None
-        if not isinstance(theirs, dict):
-            raise TransferError("its hello is no JSON object")
+    def compare(self, theirs: Identity) -> None:
+        """PeerError, naming what differs, unless a peer's identity is the same."""
         different = sorted(
-            str(name)[:32]
-            for name in {*theirs, *self.parts}
-            if theirs.get(name) != self.parts.get(name)
+            name[:32]
+            for name in {*theirs.parts, *self.parts}
+            if theirs.parts.get(name) != self.parts.get(name)
         )
         if different:
-            raise TransferError(f"its blocks are others than ours: {', '.join(different)} differ")
+            raise PeerError(f"its blocks are others than ours: {', '.join(different)} differ")
 
 
-def hello_bytes(head: bytes) -> int:
-    """Length of a hello after its head; TransferError: it is not a hello."""
-    if head[: len(MAGIC)] != MAGIC:
-        raise TransferError("it is no Quire of this version")
-    (length,) = struct.unpack_from("<I", head, len(MAGIC))
-    if length > _MOST_BYTES:
-        raise TransferError("its hello is too long")
-    return int(length)
+class Wanted(Struct, tag=True, frozen=True):
+    """The names of blocks that a peer would like to have."""
+
+    names: Annotated[list[_Name], Meta(max_length=MOST_NAMES)]
+
+
+class Sent(Struct, tag=True, frozen=True):
+    """One of them, or that it is not there."""
+
+    found: bool
