@@ -15,10 +15,10 @@ import pytest
 
 from quire import LLM
 from quire.blocks.transfer import BlockFetcher, BlockServer
-from quire.blocks.transfer.identity import Sent
+from quire.blocks.transfer.server import SentBlock
 from quire.core.errors import ConfigError
 from quire.engine.capabilities import Capabilities
-from quire.kernels.transport.frames import pieces
+from quire.kernels.transport.connection import pieces
 from quire_cluster.replica import report_of
 from quire_cluster.rules import ReplicaReport
 from support.handover import Serving, liar, relay, serving
@@ -242,7 +242,7 @@ def test_wires_that_break_and_lie(trio: Trio, monkeypatch: pytest.MonkeyPatch) -
         HEAD.pack(b"QRE2", 3, 0) + b"\xff{{",
         HEAD.pack(b"QRE2", 40, 0) + b"\x81",
         HEAD.pack(b"QRE2", 100_000, 0) + b"\x91" * 100_000,
-        b"".join(pieces(Sent(True), b"")),
+        b"".join(pieces(SentBlock(True))),
     ],
 )
 def test_peers_that_are_none(

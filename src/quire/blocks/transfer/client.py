@@ -7,12 +7,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from typing import Any, Protocol
 
 from quire.blocks.store import RecordForm
-from quire.blocks.transfer.identity import MOST_NAMES, Identity, Sent, Wanted
 from quire.blocks.transfer.peers import MOST_AT_ONCE, Address, Peers
+from quire.blocks.transfer.server import ANSWER, GREETING, MOST_NAMES, Identity, WantedBlocks
 from quire.blocks.transfer.shelves import FetchedBlocks
 from quire.core.memory import BlockHash
 from quire.kernels.transport import Connection, PeerError, Stranger, TooSlow
@@ -160,25 +161,18 @@ class BlockFetcher:
         def left() -> float:
             return deadline - time.monotonic()
 
-        kinds = (Identity, Sent)
         with (
             self._shelf.expecting(names),
-            Connection.to(host, port + self._rank, kinds, self._seconds) as connection,
+            closing(Connection.to(host, port + self._rank, self._seconds)) as connection,
         ):
             connection.send(self._identity, seconds=left())
-            theirs = connection.receive(left())
-            if not isinstance(theirs, Identity):
-                raise Stranger
-            self._identity.compare(theirs)
-            connection.send(Wanted(list(names)), seconds=left())
+            self._identity.compare(connection.receive(GREETING, left()))
+            connection.send(WantedBlocks(list(names)), seconds=left())
             for count, name in enumerate(names):
-                answer, record = connection.receive_along(self._form.num_bytes, left())
-                if (
-                    not isinstance(answer, Sent)
-                    or len(record) != answer.found * self._form.num_bytes
-                ):
+                sent, record = connection.receive_along(ANSWER, self._form.num_bytes, left())
+                if len(record) != sent.found * self._form.num_bytes:
                     raise Stranger
-                if not answer.found:
+                if not sent.found:
                     return count
                 self._shelf.put(name, record)
                 self.num_fetched += 1

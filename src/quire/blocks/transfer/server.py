@@ -1,15 +1,56 @@
-"""Serves a prefill engine's blocks to other engines."""
+"""Serves a prefill engine's blocks to other engines.
+
+First each says its ``Identity``. Then the one sends ``WantedBlocks``, any number of times, and the
+other answers each with a ``SentBlock`` for every name, in order, whose payload is the record
+(``quire.blocks.store.record``) if it has one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from msgspec.msgpack import Decoder
 
 from quire.blocks.store import RecordShelf
-from quire.blocks.transfer.identity import Identity, Sent, Wanted
 from quire.core.errors import ConfigError
-from quire.kernels.transport import Caller, Language, Listener
+from quire.kernels.transport import Guest, PeerError, Port
 
-_GREETING, _QUESTIONS = Language([Identity]), Language([Wanted])
+MOST_NAMES = 4096  # of blocks that are wanted at once
+_Name = Annotated[bytes, Meta(min_length=16, max_length=16)]
+
+
+class Identity(Struct, tag=True, frozen=True):
+    """Digests of all that decides a block's bits beside its text, by part."""
+
+    parts: Mapping[str, str]
+
+    def compare(self, theirs: Identity) -> None:
+        """PeerError, naming what differs, unless a peer's identity is the same."""
+        different = sorted(
+            name[:32]
+            for name in {*theirs.parts, *self.parts}
+            if theirs.parts.get(name) != self.parts.get(name)
+        )
+        if different:
+            raise PeerError(f"its blocks are others than ours: {', '.join(different)} differ")
+
+
+class WantedBlocks(Struct, tag=True, frozen=True):
+    """The names of blocks that a peer would like to have."""
+
+    names: Annotated[list[_Name], Meta(max_length=MOST_NAMES)]
+
+
+class SentBlock(Struct, tag=True, frozen=True):
+    """One of them, or that it is not there."""
+
+    found: bool
+
+
+GREETING, QUESTION, ANSWER = Decoder(Identity), Decoder(WantedBlocks), Decoder(SentBlock)
 
 
 class BlockServer:
@@ -20,7 +61,7 @@ class BlockServer:
 
     def __init__(self, host: str, port: int) -> None:
         try:
-            self._listener = Listener(host, port)
+            self._listener = Port(host, port)
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"kv_transfer_config: {host}:{port} cannot be listened on: {error}"
@@ -36,12 +77,12 @@ class BlockServer:
         """Accept no more peers; answers that have begun are finished."""
         self._listener.close()
 
-    async def _serve(self, shelf: RecordShelf, identity: Identity, caller: Caller) -> None:
-        theirs = await caller.receive(_GREETING)
-        await caller.send(identity)
+    async def _serve(self, shelf: RecordShelf, identity: Identity, guest: Guest) -> None:
+        theirs = await guest.receive(GREETING)
+        await guest.send(identity)
         identity.compare(theirs)
         while True:
-            for name in (await caller.receive(_QUESTIONS)).names:
+            for name in (await guest.receive(QUESTION)).names:
                 record = shelf.find(name)
-                await caller.send(Sent(record is not None), record or b"")
+                await guest.send(SentBlock(record is not None), record or b"")
                 self.num_sent += record is not None

@@ -1,7 +1,6 @@
 """Messages between processes, over sockets: typed, bounded, in order. Loads no torch."""
 
-from quire.kernels.transport.connection import Connection
-from quire.kernels.transport.frames import Language, PeerError, Stranger, TooSlow
-from quire.kernels.transport.listener import Caller, Listener
+from quire.kernels.transport.connection import Connection, PeerError, Stranger, TooSlow
+from quire.kernels.transport.port import Guest, Port
 
-__all__ = ["Caller", "Connection", "Language", "Listener", "PeerError", "Stranger", "TooSlow"]
+__all__ = ["Connection", "Guest", "PeerError", "Port", "Stranger", "TooSlow"]

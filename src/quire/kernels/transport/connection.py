@@ -1,46 +1,100 @@
-"""A connection for threads: whole messages, each within its time."""
+"""Messages on a wire, and a connection for threads.
+
+    4 bytes   b"QRE2"
+    uint32    bytes of the message, little-endian, at most 1 MiB
+    uint64    bytes of its payload, at most what its reader expects
+    message   a tagged struct in MessagePack
+    payload   bytes that are sent and kept as they are, such as a block's
+
+Nothing that comes is run, and no memory is taken before both sizes have been checked.
+"""
 
 from __future__ import annotations
 
 import math
 import select
 import socket
+import struct
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Generator
 from contextlib import suppress
-from types import TracebackType
-from typing import Generic, TypeVar
+from typing import TypeAlias, TypeVar
 
-from msgspec import Struct
-
-from quire.kernels.transport.frames import Buffer, Language, PeerError, TooSlow, pieces
+from msgspec import MsgspecError, Struct
+from msgspec.msgpack import Decoder, Encoder
 
 _T = TypeVar("_T")
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
+_MAGIC = b"QRE2"
+_SIZES = struct.Struct("<IQ")
+_MOST = 1 << 20  # bytes of a message
 _CLOSED = "its connection was closed"
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+_encode = Encoder().encode
 
 
-class Connection(Generic[_T]):
+class PeerError(Exception):
+    """The process at the other end is of no use any more; says why."""
+
+
+class TooSlow(PeerError):
+    """It has used up its time."""
+
+
+class Stranger(PeerError):
+    """It is no Quire of this version, or has another part in it."""
+
+    def __init__(self) -> None:
+        super().__init__("it does not speak as Quire does")
+
+
+def pieces(message: Struct, payload: Buffer = b"") -> tuple[memoryview, memoryview]:
+    """What is sent of a message, without a copy of its payload."""
+    body, along = _encode(message), memoryview(payload).cast("B")
+    return memoryview(_MAGIC + _SIZES.pack(len(body), along.nbytes) + body), along
+
+
+def arriving(decoder: Decoder[_T], most: int) -> Generator[memoryview, None, tuple[_T, bytearray]]:
+    """Yields buffers, each to be filled before the next; returns the message and its payload.
+
+    Stranger: it is none that the decoder knows, or its payload is larger than ``most``.
+    """
+    head = bytearray(len(_MAGIC) + _SIZES.size)
+    magic, sizes = memoryview(head)[: len(_MAGIC)], memoryview(head)[len(_MAGIC) :]
+    yield magic
+    if magic != _MAGIC:
+        raise Stranger
+    yield sizes
+    size, along = _SIZES.unpack(sizes)
+    if size > _MOST or along > most:
+        raise Stranger
+    body = bytearray(size)
+    yield memoryview(body)
+    try:
+        message = decoder.decode(body)
+    except (MsgspecError, ValueError, RecursionError):
+        raise Stranger from None
+    payload = bytearray(along)
+    yield memoryview(payload)
+    return message, payload
+
+
+class Connection:
     """One end of it. Any thread may send; one receives.
 
     All but ``close`` raise a PeerError where the other end is gone, too slow, or a stranger.
     """
 
-    def __init__(
-        self, wire: socket.socket, kinds: Sequence[type[_T]], silence: float | None = None
-    ) -> None:
-        """kinds: of messages that may come.
-
-        silence: seconds for which another machine may take nothing of what is sent to it; TCP by
-            itself goes on sending for a quarter of an hour.
+    def __init__(self, wire: socket.socket, silence: float | None = None) -> None:
+        """silence: seconds for which another machine may take nothing of what is sent to it. TCP by
+        itself goes on sending for a quarter of an hour.
         """
         self._wire = wire
-        self._language = Language(kinds)
         self._sending = threading.Lock()
-        self.peer = ""  # its address, for people; empty: a process of this machine
+        self.peer = self.own_address = ""  # of the two machines; empty: processes of this one
         wire.setblocking(False)
         weakref.finalize(self, wire.close)
         if wire.family == socket.AF_UNIX:
@@ -49,7 +103,7 @@ class Connection(Generic[_T]):
         if silence is not None:
             options["TCP_USER_TIMEOUT"] = int(1000 * silence)
         try:
-            self.peer = str(wire.getpeername()[0])
+            self.peer, self.own_address = wire.getpeername()[0], wire.getsockname()[0]
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in options.items():
                 if hasattr(socket, name):
@@ -58,83 +112,59 @@ class Connection(Generic[_T]):
             raise PeerError(_CLOSED) from error
 
     @classmethod
-    def to(cls, host: str, port: int, kinds: Sequence[type[_T]], seconds: float) -> Connection[_T]:
+    def to(cls, host: str, port: int, seconds: float) -> Connection:
         """A connection to who listens there. PeerError: nobody does."""
         try:
-            return cls(socket.create_connection((host, port), seconds), kinds)
+            return cls(socket.create_connection((host, port), seconds))
         except TimeoutError as error:
             raise TooSlow("no connection in time") from error
         except (OSError, ValueError, OverflowError) as error:
             raise PeerError(f"no connection: {error}") from error
 
-    def __enter__(self) -> Connection[_T]:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def own_address(self) -> str:
-        """This machine's, as the other end reaches it."""
-        return str(self._wire.getsockname()[0])
-
     def send(self, message: Struct, payload: Buffer = b"", seconds: float | None = None) -> None:
         """Send a message; it may be received after this returns."""
-        left, deadline = pieces(message, payload), _deadline(seconds)
+        deadline = _deadline(seconds)
         with self._sending:
-            while left:
-                try:
-                    sent = self._wire.sendmsg(left)
-                except BlockingIOError:
-                    self._wait(select.POLLOUT, seconds, deadline)
-                except OSError as error:
-                    raise PeerError(_CLOSED) from error
-                else:
-                    left = _behind(left, sent)
+            for piece in pieces(message, payload):
+                while piece:
+                    try:
+                        piece = piece[self._wire.send(piece) :]
+                    except BlockingIOError:
+                        self._wait(select.POLLOUT, seconds, deadline)
+                    except OSError as error:
+                        raise PeerError(_CLOSED) from error
 
-    def receive(self, seconds: float | None = None) -> _T:
+    def receive(self, decoder: Decoder[_T], seconds: float | None = None) -> _T:
         """Wait for the next message, which has no payload."""
-        return self.receive_along(0, seconds)[0]
+        return self.receive_along(decoder, 0, seconds)[0]
 
-    def receive_along(self, most: int, seconds: float | None = None) -> tuple[_T, bytearray]:
-        """Wait for the next message and its payload of at most so many bytes."""
-        parts, deadline = self._language.arriving(most), _deadline(seconds)
+    def receive_along(
+        self, decoder: Decoder[_T], most: int, seconds: float | None = None
+    ) -> tuple[_T, bytearray]:
+        """Wait for the next message and its payload of at most ``most`` bytes."""
+        parts, deadline = arriving(decoder, most), _deadline(seconds)
         while True:
             try:
                 part = next(parts)
             except StopIteration as whole:
                 message: tuple[_T, bytearray] = whole.value
                 return message
-            self._fill(part, seconds, deadline)
-
-    def comes(self, seconds: float) -> bool:
-        """Whether a message, or the end, begins within this time."""
-        try:
-            self._wait(select.POLLIN, seconds, _deadline(seconds))
-        except TooSlow:
-            return False
-        return True
+            while part:
+                part = part[self._fill(part, seconds, deadline) :]
 
     def detach(self) -> socket.socket:
         """Give up the socket, for another process."""
         return socket.socket(fileno=self._wire.detach())
 
-    def close(self, last: Struct | None = None) -> None:
-        """End what anybody waits in at either end. last: sent if that needs no waiting."""
-        with suppress(OSError):
-            if last is not None and self._sending.acquire(blocking=False):
-                self._wire.sendmsg(pieces(last, b""))
+    def close(self) -> None:
+        """End what anybody waits in, at either end."""
         with suppress(OSError):
             self._wire.shutdown(socket.SHUT_RDWR)
         self._wire.close()
 
-    def _fill(self, part: memoryview, seconds: float | None, deadline: float) -> None:
-        while part:
+    def _fill(self, part: memoryview, seconds: float | None, deadline: float) -> int:
+        """Some of it; how many bytes."""
+        while True:
             try:
                 count = self._wire.recv_into(part)
             except BlockingIOError:
@@ -144,7 +174,7 @@ class Connection(Generic[_T]):
             else:
                 if not count:
                     raise PeerError(_CLOSED)
-                part = part[count:]
+                return count
 
     def _wait(self, event: int, seconds: float | None, deadline: float) -> None:
         """Until the socket is ready; a time-out of its own would be that of other threads, too."""
@@ -161,13 +191,3 @@ class Connection(Generic[_T]):
 
 def _deadline(seconds: float | None) -> float:
     return math.inf if seconds is None else time.monotonic() + seconds
-
-
-def _behind(left: Sequence[memoryview], sent: int) -> list[memoryview]:
-    """What is left of these pieces once so many bytes have been sent."""
-    kept = []
-    for piece in left:
-        if sent < piece.nbytes:
-            kept.append(piece[sent:])
-        sent = max(0, sent - piece.nbytes)
-    return kept

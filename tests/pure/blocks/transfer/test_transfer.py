@@ -12,11 +12,11 @@ import pytest
 
 from quire.blocks.store import RecordShelf
 from quire.blocks.transfer import BlockFetcher, BlockServer, FetchedBlocks, Identity
-from quire.blocks.transfer.identity import Wanted
 from quire.blocks.transfer.peers import Peers
+from quire.blocks.transfer.server import WantedBlocks
 from quire.core.memory import BlockHash
-from quire.kernels.transport import listener
-from quire.kernels.transport.frames import pieces
+from quire.kernels.transport import port
+from quire.kernels.transport.connection import pieces
 from support.live_server import eventually
 from support.stored_blocks import FORM, PARTS, content, parts
 
@@ -186,10 +186,10 @@ def test_silent_connections_cost_no_thread_and_shut_nobody_out(
     prefill: Prefill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether they say nothing, begin something, or greet and ask nothing."""
-    monkeypatch.setattr(listener, "_SILENCE", 2.0)
+    monkeypatch.setattr(port, "_SILENCE", 2.0)
     prefill.compute(40)
     before = threading.active_count()
-    greeting = b"".join(pieces(IDENTITY, b""))
+    greeting = b"".join(pieces(IDENTITY))
     with ExitStack() as open_wires:
         wires = [
             open_wires.enter_context(socket.create_connection(("127.0.0.1", prefill.server.port)))
@@ -209,19 +209,19 @@ def test_silent_connections_cost_no_thread_and_shut_nobody_out(
             with suppress(ConnectionError):
                 while wire.recv(1 << 16):
                     pass
-        assert not prefill.server._listener._callers, "they are gone in time"
+        assert not prefill.server._listener._guests, "they are gone in time"
 
 
 def test_who_takes_no_answer_makes_room(prefill: Prefill, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "_SLOW_ANSWER", 0.2)
+    monkeypatch.setattr(port, "_SLOW_ANSWER", 0.2)
     prefill.compute(40)
-    asks = b"".join([*pieces(IDENTITY, b""), *(200 * pieces(Wanted(NAMES), b""))])
+    asks = b"".join([*pieces(IDENTITY), *(200 * pieces(WantedBlocks(NAMES)))])
     with ExitStack() as open_wires:
         for _ in range(64):
             wire = socket.create_connection(("127.0.0.1", prefill.server.port))
             open_wires.enter_context(wire).sendall(asks)
-        callers = prefill.server._listener._callers
-        eventually(lambda: len(callers) == 64 and not any(each.asks for each in callers))
+        guests = prefill.server._listener._guests
+        eventually(lambda: len(guests) == 64 and not any(each.asks for each in guests))
         client, shelf = fetcher()
         eventually(lambda: fetch(client, prefill.server.port, NAMES) or leading(shelf, NAMES) == 40)
 

@@ -12,24 +12,25 @@ from contextlib import suppress
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.msgpack import Decoder
 
-from quire.kernels.transport.frames import Buffer, Language, PeerError, pieces
+from quire.kernels.transport.connection import Buffer, PeerError, arriving, pieces
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_MOST = 64  # callers at once
-_SILENCE = 10.0  # seconds until a caller must have sent its next message, to the end
-_LONGEST_ANSWER = 60.0  # seconds that a caller may take to receive all that a message has asked for
+_MOST = 64  # guests at once
+_SILENCE = 10.0  # seconds until a guest must have sent its next message, to the end
+_LONGEST_ANSWER = 60.0  # seconds that a guest may take to receive all that a message has asked for
 _SLOW_ANSWER = 5.0  # by then it makes room for others
 _LOOK = 0.5  # seconds between looks at who is late
 _PARTING = 1.0  # seconds until the port must be free again
 _NO_FILES = 0.1  # seconds of rest where the process may open no more files
 
 
-class Caller:
-    """One who has called. For the listener's thread.
+class Guest:
+    """One who has called. For the port's thread.
 
     host: where from. asks: whether it is its turn to speak. since: when its turn, or ours, began.
     """
@@ -39,10 +40,10 @@ class Caller:
         self.host = host
         self.asks, self.since = True, time.monotonic()
 
-    async def receive(self, language: Language[_T]) -> _T:
+    async def receive(self, decoder: Decoder[_T]) -> _T:
         """Its next message, which has no payload. PeerError: it is gone, or a stranger."""
         self._turn(asks=True)
-        loop, parts = asyncio.get_running_loop(), language.arriving(0)
+        loop, parts = asyncio.get_running_loop(), arriving(decoder, 0)
         while True:
             try:
                 part = next(parts)
@@ -80,11 +81,11 @@ class Caller:
         self.asks, self.since = asks, time.monotonic()
 
 
-Serve = Callable[[Caller], Awaitable[None]]
+Serve = Callable[[Guest], Awaitable[None]]
 
 
-class Listener:
-    """Serves each caller in a coroutine. Listens at once; must be closed.
+class Port:
+    """Serves each guest in a coroutine. Listens at once; must be closed.
 
     At most so many are connected. For a further one, that goes which has kept us waiting for
     longest, whether with its message or by not taking an answer.
@@ -96,7 +97,7 @@ class Listener:
         self._socket = socket.create_server(address, family=family)
         self._socket.setblocking(False)
         self.host, self.port = self._socket.getsockname()[:2]
-        self._callers: dict[Caller, asyncio.Task[None]] = {}
+        self._guests: dict[Guest, asyncio.Task[None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing, self._closed = asyncio.Event(), threading.Event()
 
@@ -106,7 +107,7 @@ class Listener:
         threading.Thread(target=self._run, args=[self._loop, serve], name=name, daemon=True).start()
 
     def close(self) -> None:
-        """Accept no more callers; answers that have begun are finished."""
+        """Accept no more guests; answers that have begun are finished."""
         if self._loop is None:
             self._socket.close()
             return
@@ -129,10 +130,10 @@ class Listener:
         await asyncio.wait(tasks[:1])
         self._socket.close()
         self._closed.set()
-        for caller in [caller for caller in self._callers if caller.asks]:
-            self._drop(caller)
-        while self._callers:
-            await asyncio.wait(self._callers.values())
+        for guest in [guest for guest in self._guests if guest.asks]:
+            self._drop(guest)
+        while self._guests:
+            await asyncio.wait(self._guests.values())
         tasks[1].cancel()
         await asyncio.wait(tasks)
 
@@ -143,37 +144,37 @@ class Listener:
             except OSError:  # too many files
                 await asyncio.sleep(_NO_FILES)
                 continue
-            if len(self._callers) >= _MOST and not self._make_room():
+            if len(self._guests) >= _MOST and not self._make_room():
                 wire.close()
                 continue
-            caller = Caller(wire, str(address[0]))
-            task = self._callers[caller] = loop.create_task(self._serve(caller, serve))
-            task.add_done_callback(caller.ended)
+            guest = Guest(wire, str(address[0]))
+            task = self._guests[guest] = loop.create_task(self._serve(guest, serve))
+            task.add_done_callback(guest.ended)
 
-    async def _serve(self, caller: Caller, serve: Serve) -> None:
+    async def _serve(self, guest: Guest, serve: Serve) -> None:
         try:
-            await serve(caller)
+            await serve(guest)
         except PeerError as error:
-            logger.debug("%s: %s", caller.host, error)
+            logger.debug("%s: %s", guest.host, error)
         except Exception:  # the others are served
-            logger.exception("%s", caller.host)
+            logger.exception("%s", guest.host)
         finally:
-            self._callers.pop(caller, None)
+            self._guests.pop(guest, None)
 
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(_LOOK)
             now = time.monotonic()
-            for caller in list(self._callers):
-                if now - caller.since > (_SILENCE if caller.asks else _LONGEST_ANSWER):
-                    self._drop(caller)
+            for guest in list(self._guests):
+                if now - guest.since > (_SILENCE if guest.asks else _LONGEST_ANSWER):
+                    self._drop(guest)
 
     def _make_room(self) -> bool:
         late = time.monotonic() - _SLOW_ANSWER
-        idle = [caller for caller in self._callers if caller.asks or caller.since < late]
+        idle = [guest for guest in self._guests if guest.asks or guest.since < late]
         if idle:
-            self._drop(min(idle, key=lambda caller: caller.since))
+            self._drop(min(idle, key=lambda guest: guest.since))
         return bool(idle)
 
-    def _drop(self, caller: Caller) -> None:
-        self._callers.pop(caller).cancel()
+    def _drop(self, guest: Guest) -> None:
+        self._guests.pop(guest).cancel()
