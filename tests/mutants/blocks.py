@@ -6,8 +6,31 @@ from mutants.mutant import Mutant
 
 _STORE, _OF_STORE = "src/quire/blocks/store", "tests/pure/blocks/store"
 _RECORD = f"{_OF_STORE}/test_record.py"
+_TRANSPORT, _OF_TRANSPORT = "src/quire/kernels/transport", "tests/pure/kernels/test_transport.py"
+_TRANSFER = "tests/pure/blocks/transfer/test_transfer.py"
 
 MUTANTS = (
+    Mutant(
+        "who calls and is silent is kept",
+        f"{_TRANSPORT}/port.py",
+        "(_SILENCE if guest.asks else _LONGEST_ANSWER)",
+        "_LONGEST_ANSWER",
+        f"{_TRANSFER}::test_silent_connections_cost_no_thread_and_shut_nobody_out",
+    ),
+    Mutant(
+        "who takes no answer keeps others out",
+        f"{_TRANSPORT}/port.py",
+        "if guest.asks or guest.since < late]",
+        "if guest.asks]",
+        f"{_TRANSFER}::test_who_takes_no_answer_makes_room",
+    ),
+    Mutant(
+        "memory is taken for whatever payload is announced",
+        f"{_TRANSPORT}/connection.py",
+        "if size > _MOST or along > most:",
+        "if size > _MOST:",
+        f"{_OF_TRANSPORT}::test_what_is_no_message_takes_no_memory",
+    ),
     Mutant(
         "sums of records are not compared",
         f"{_STORE}/record.py",

@@ -1,11 +1,12 @@
-"""``RankGroup`` for processes of several machines: sums over torch's gloo, messages over TCP."""
+"""``RankGroup`` of several machines: their sums go over torch's gloo."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import torch
@@ -13,45 +14,51 @@ from torch import Tensor
 from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
 from quire.core.errors import RankError
-from quire.kernels.lines import RankConnection, call, late, wait_for_calls
 
 _LOOK_EVERY = timedelta(seconds=0.1)
-_PYTHON_LOOKS_EVERY = 1.0  # seconds, for signals such as Ctrl-C
 
 _Result = TypeVar("_Result")
+Inbox = SimpleQueue[bytes | None]
+"""What another rank sends of steps; None wakes who waits for it."""
+
+
+def meeting_point(address: str, size: int, timeout: float) -> TCPStore:
+    """Where ranks learn how to reach each other, at a free port of rank 0's machine."""
+    within = timedelta(seconds=timeout)
+    return TCPStore(address, 0, size, True, within, wait_for_workers=False)
 
 
 class GlooRanks:
-    """``RankGroup`` of several machines.
+    """``RankGroup`` of several machines, whose messages come by the connections that ranks have.
 
-    Rank 0 listens at a port, and the others connect to it. Sums go between all of them, over the
-    network interface by which they reach rank 0, or the one that ``GLOO_SOCKET_IFNAME`` names.
+    Sums go between all of them, over the network interface of ``own_address``, or the one that
+    ``GLOO_SOCKET_IFNAME`` names. ``abort`` ends what this rank waits in: who watches the
+    connections ends the others.
     """
 
     def __init__(
         self,
         rank: int,
         size: int,
-        address: str,
-        port: int,
+        send: Callable[[bytes], None],
+        inboxes: Mapping[int, Inbox],
+        meet: TCPStore | tuple[str, int],
+        own_address: str,
         timeout: float,
-        start_timeout: float = 600.0,
     ) -> None:
         """Wait until all ranks are connected.
 
+        send: to rank 0 or, from there, to all others. RankError: they are gone.
+        inboxes: of rank 0 or, there, of all others.
+        meet: rank 0's ``meeting_point``, or its address and port.
         timeout: seconds that a rank may keep the others waiting.
-        start_timeout: seconds until all are connected.
-        ConfigError: the port is taken, or rank 0 cannot be reached, or has no rank of this number.
         """
         self.rank = rank
         self.size = size
+        self._send, self._inboxes = send, inboxes
         self._timeout = timeout
         self._reason = ""  # why the group has ended
-        if rank == 0:
-            self._lines = wait_for_calls(address, port, size, timeout, start_timeout)
-        else:
-            self._lines = {0: call(address, port, rank, size, timeout, start_timeout)}
-        self._group: Any = self._guarded(lambda: self._connect(address, start_timeout))
+        self._group: Any = self._guarded(lambda: self._connect(meet, own_address))
 
     def add_up(self, x: Tensor) -> None:
         """See ``Ranks.add_up``. x is of floats."""
@@ -74,11 +81,7 @@ class GlooRanks:
 
     def hear(self, timeout: float | None = None) -> bytes | None:
         """See ``RankGroup.hear``."""
-        if timeout is not None:
-            return self._guarded(lambda: self._lines[0].receive(timeout))
-        while (message := self.hear(_PYTHON_LOOKS_EVERY)) is None:
-            pass
-        return message
+        return self._guarded(lambda: self._next(0, timeout))
 
     def answer(self, message: bytes) -> None:
         """See ``RankGroup.answer``."""
@@ -88,42 +91,40 @@ class GlooRanks:
         """See ``RankGroup.answers``."""
         until = time.monotonic() + timeout
 
-        def next_of(line: RankConnection) -> bytes:
-            message = line.receive(max(until - time.monotonic(), 0.0))
+        def next_of(rank: int) -> bytes:
+            message = self._next(rank, max(until - time.monotonic(), 0.0))
             if message is None:
-                raise late(line.rank, timeout)
+                raise RankError(f"rank {rank} did not answer within {timeout:.1f} seconds")
             return message
 
-        return self._guarded(lambda: [next_of(self._lines[i]) for i in range(1, self.size)])
+        return self._guarded(lambda: [next_of(rank) for rank in range(1, self.size)])
 
     def abort(self, reason: str) -> None:
         """See ``RankGroup.abort``."""
         if not self._reason:
             self._reason = reason
-            for line in self._lines.values():
-                line.end(reason)
+            for inbox in self._inboxes.values():
+                inbox.put(None)
 
-    def _send(self, message: bytes) -> None:
-        for line in self._lines.values():
-            line.send(message)
+    def _next(self, rank: int, seconds: float | None) -> bytes | None:
+        try:
+            message = self._inboxes[rank].get(timeout=seconds)
+        except Empty:
+            return None
+        if message is None:
+            raise RankError(self._reason)
+        return message
 
-    def _connect(self, address: str, start_timeout: float) -> ProcessGroupGloo:
+    def _connect(self, meet: TCPStore | tuple[str, int], own_address: str) -> ProcessGroupGloo:
         within = timedelta(seconds=self._timeout)
-        if self.rank == 0:
-            store = TCPStore(address, 0, self.size, True, within, wait_for_workers=False)
-            self._send(str(store.port).encode())
-        else:
-            port = self._lines[0].receive(start_timeout)
-            if port is None:
-                raise late(0, start_timeout)
-            store = TCPStore(address, int(port), self.size, False, within)
-        if os.environ.get("GLOO_SOCKET_IFNAME") or not self._lines:
-            return ProcessGroupGloo(store, self.rank, self.size, within)
+        if not isinstance(meet, TCPStore):
+            meet = TCPStore(*meet, self.size, False, within)
+        if os.environ.get("GLOO_SOCKET_IFNAME"):
+            return ProcessGroupGloo(meet, self.rank, self.size, within)
         options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        own_address = next(iter(self._lines.values())).own_address
         options._devices = [ProcessGroupGloo.create_device(hostname=own_address)]
         options._timeout = within
-        return ProcessGroupGloo(store, self.rank, self.size, options)
+        return ProcessGroupGloo(meet, self.rank, self.size, options)
 
     def _all(self, x: Tensor) -> list[Tensor]:
         """What each rank gives, in their order."""
@@ -140,8 +141,8 @@ class GlooRanks:
                 work.wait(_LOOK_EVERY)
                 return
             except RuntimeError as error:  # it has failed, or is not done yet
-                for line in self._lines.values():
-                    line.check()
+                if self._reason:
+                    raise RankError(self._reason) from None
                 if over:
                     raise RankError(f"a rank is gone: {error}") from None
             if time.monotonic() > until:

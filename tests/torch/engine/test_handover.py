@@ -15,8 +15,10 @@ import pytest
 
 from quire import LLM
 from quire.blocks.transfer import BlockFetcher, BlockServer
+from quire.blocks.transfer.server import SentBlock
 from quire.core.errors import ConfigError
 from quire.engine.capabilities import Capabilities
+from quire.kernels.transport.connection import pieces
 from quire_cluster.replica import report_of
 from quire_cluster.rules import ReplicaReport
 from support.handover import Serving, liar, relay, serving
@@ -78,6 +80,7 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
         yield made
 
 
+HEAD = struct.Struct("<4sIQ")
 GREEDY: dict[str, Any] = {"temperature": 0, "logprobs": 2, "max_tokens": 12}
 BODIES: list[tuple[str, dict[str, Any], int]] = [
     ("the last block is not full", {"prompt": prompt(45), **GREEDY}, 40),
@@ -233,10 +236,13 @@ def test_wires_that_break_and_lie(trio: Trio, monkeypatch: pytest.MonkeyPatch) -
     [
         b"",
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        b"QUIREXF1" + struct.pack("<I", 2**31),
-        b"QUIREXF1" + struct.pack("<I", 2) + b"[]",
-        b"QUIREXF1" + struct.pack("<I", 3) + b"\xff{{",
-        b"QUIREXF1" + struct.pack("<I", 40) + b"{",
+        HEAD.pack(b"QRE2", 2**31, 0),
+        HEAD.pack(b"QRE2", 9, 2**60),
+        HEAD.pack(b"QRE2", 2, 0) + b"[]",
+        HEAD.pack(b"QRE2", 3, 0) + b"\xff{{",
+        HEAD.pack(b"QRE2", 40, 0) + b"\x81",
+        HEAD.pack(b"QRE2", 100_000, 0) + b"\x91" * 100_000,
+        b"".join(pieces(SentBlock(True))),
     ],
 )
 def test_peers_that_are_none(

@@ -17,18 +17,32 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+from msgspec import Struct
 
 from quire import LLM, SamplingParams
 from quire.blocks.transfer import BlockFetcher
 from quire.core.errors import ConfigError, ModelError, RankError
 from quire.core.memory import hash_blocks, root_hash
-from quire.engine.assembly.ranks import meeting
+from quire.engine.assembly.ranks.door import Door
 from quire.engine.assembly.ranks.facts import difference, facts_of
-from quire.engine.assembly.ranks.line import Line
-from quire.engine.assembly.ranks.meeting import Door, meet
+from quire.engine.assembly.ranks.meeting import meet
+from quire.engine.assembly.ranks.messages import (
+    OF_RANK_0,
+    Beat,
+    End,
+    Loaded,
+    Meet,
+    RankFacts,
+    RankFailed,
+    RankHello,
+    Refused,
+)
 from quire.engine.assembly.ranks.team import Team
 from quire.engine.config import EngineConfig
+from quire.kernels.transport import Connection, port
+from quire.kernels.transport.connection import pieces
 from quire.models.demo import DEMO_MODEL
 from support.live_server import eventually
 from support.server_process import ServerProcess
@@ -166,9 +180,12 @@ def test_a_server_whose_rank_dies_says_so_and_ends() -> None:
 # -- without processes -----------------------------------------------------------------------------
 
 
-def say(connection: socket.socket, **message: Any) -> None:
-    content = json.dumps(message).encode()
-    connection.sendall(len(content).to_bytes(4, "big") + content)
+def spelled(message: Struct) -> bytes:
+    return b"".join(pieces(message))
+
+
+def framed(content: bytes, size: int | None = None, along: int = 0) -> bytes:
+    return struct.pack("<4sIQ", b"QRE2", len(content) if size is None else size, along) + content
 
 
 @pytest.mark.parametrize(
@@ -179,44 +196,48 @@ def say(connection: socket.socket, **message: Any) -> None:
             RankError,
             "rank 3 is gone: its connection was closed",
         ),
-        (lambda it: it.sendall(b"GET / HTTP/1.1"), RankError, "does not speak as ranks do"),
-        (lambda it: it.sendall(b"\0\0\0\2[]"), RankError, "does not speak as ranks do"),
-        (lambda it: say(it, kind="beat"), RankError, "it has not answered for 0.05 seconds"),
+        (lambda it: it.sendall(b"GET / HTTP/1.1"), RankError, "does not speak as Quire does"),
+        (lambda it: it.sendall(framed(b"[]")), RankError, "does not speak as Quire does"),
+        (lambda it: it.sendall(framed(b"", 2**31)), RankError, "does not speak as Quire does"),
+        (lambda it: it.sendall(framed(b"", 0, 1)), RankError, "does not speak as Quire does"),
+        (lambda it: it.sendall(spelled(End())), RankError, "does not speak as Quire does"),
+        (lambda it: it.sendall(spelled(Beat())), RankError, "has not answered for 0.05 seconds"),
         (
-            lambda it: say(it, kind="error", type="ModelError", text="no file"),
+            lambda it: it.sendall(spelled(RankFailed("ModelError", "no file"))),
             ModelError,
             "rank 3: no file",
         ),
-        (lambda it: say(it, kind="loaded"), RankError, "said 'loaded' instead of 'facts'"),
+        (lambda it: it.sendall(spelled(Loaded())), RankError, "said Loaded instead of RankFacts"),
     ],
 )
 def test_what_a_rank_may_do_as_it_starts(act: Any, error: type[Exception], why: str) -> None:
     ours, theirs = socket.socketpair()
     team = Team(4, silence=0.05)
-    team.add(3, Line(ours), "here")
+    team.add(3, Connection(ours), "here")
     act(theirs)
     with pytest.raises(error, match=why):
-        team.answers("facts")
+        team.answers(RankFacts)
     team.close()
     theirs.close()
 
 
-def framed(content: bytes) -> bytes:
-    return len(content).to_bytes(4, "big") + content
+def hello(**fields: Any) -> bytes:
+    """The message as whoever spells it."""
+    return framed(msgspec.msgpack.encode({"type": "RankHello", "place": "there", **fields}))
 
 
 STRANGERS: list[bytes] = [
     b"",  # says nothing, and stays
     b"GET / HTTP/1.1\r\n\r\n",
-    b"\0\0\0\x20",  # the beginning of something
-    framed(b"[" * 200_000),
-    framed(b'{"kind": "hello", "rank": [1], "size": 3}'),
-    framed(b'{"kind": "hello", "rank": true, "size": 3}'),
-    framed(b'{"kind": "hello", "rank": 1}'),
-    framed(b'{"kind": "hello", "rank": 7, "size": 3}'),
-    framed(b'{"kind": "hello", "rank": 1, "size": 4}'),
+    framed(b"", 32),  # the beginning of something
+    framed(b"\x91" * 200_000),
+    hello(rank=[1], size=3),
+    hello(rank=True, size=3),
+    hello(rank=1),
+    hello(rank=7, size=3),
+    hello(rank=1, size=4),
 ]
-RANKS = [framed(b'{"kind": "hello", "rank": %d, "size": 3}' % rank) for rank in (2, 2, 1)]
+RANKS = [spelled(RankHello(rank, 3, "there")) for rank in (2, 2, 1)]
 
 
 def test_ranks_of_other_machines_are_let_in_and_nobody_else(
@@ -236,14 +257,18 @@ def test_ranks_of_other_machines_are_let_in_and_nobody_else(
         with socket.create_connection(("127.0.0.1", door.port)) as one:  # gone before it is met
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-    monkeypatch.setattr(meeting, "_GREETING", 60.0)
+    monkeypatch.setattr(port, "_SILENCE", 60.0)
     knock()
     door.let_in(team, [1, 2], team.check)
     with pytest.raises(BlockingIOError):  # it is listened to still, and nobody waits for that
         callers[0].recv(1, socket.MSG_DONTWAIT)
     assert [member.rank for member in team.members] == [1, 2]
-    assert "rank 7 is not waited for" in callers[7].recv(1000).decode()
-    assert "rank 1 is one of 4, rank 0 of 3" in callers[8].recv(1000).decode()
+    for number, why in (
+        (7, "rank 7 is not waited for"),
+        (8, "rank 1 is one of 4, rank 0 of 3"),
+    ):
+        refused = Connection(callers[number]).receive(OF_RANK_0, 10)
+        assert isinstance(refused, Refused) and why in refused.why
     team.close()
     for caller in callers:
         caller.close()
@@ -255,8 +280,9 @@ def test_a_machine_that_is_gone_is_noticed_by_who_only_sends() -> None:
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()) as theirs,
     ):
-        Line(theirs, silence=7.5)
+        held = Connection(theirs, silence=7.5)
         assert theirs.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7500
+        held.close()
 
 
 def test_settings_that_are_rank_0s_alone_may_differ() -> None:
@@ -281,14 +307,15 @@ def test_a_rank_that_differs_is_refused_at_both_ends() -> None:
     config = EngineConfig.create({"tensor_parallel_size": 2, "dtype": "bfloat16"})
     facts = facts_of(config, DEMO_MODEL, "avx2")
     team, (ours, theirs) = Team(2, silence=60.0), socket.socketpair()
-    team.add(1, Line(ours), "there")
-    other = Line(theirs)
-    other.send("facts", facts={**facts, "dtype": "float32"})
+    team.add(1, Connection(ours), "there")
+    other = Connection(theirs)
+    other.send(RankFacts({**facts, "dtype": "float32"}))
     with pytest.raises(
         ConfigError, match="rank 1 cannot join: dtype is bfloat16 on rank 0, and fl"
     ):
         meet(team, config, DEMO_MODEL, "avx2")
-    assert other.receive(10)["kind"] == "meet"
-    assert "dtype is bfloat16 on rank 0" in other.receive(10)["why"]
+    assert isinstance(other.receive(OF_RANK_0, 10), Meet)
+    refused = other.receive(OF_RANK_0, 10)
+    assert isinstance(refused, Refused) and "dtype is bfloat16 on rank 0" in refused.why
     team.close()
     other.close()

@@ -21,9 +21,10 @@ from quire import LLM, SamplingParams
 from quire.blocks.store.segment import names_in
 from quire.core.errors import ConfigError
 from quire.engine.assembly.ranks.gathering import gather
-from quire.engine.assembly.ranks.line import Line
+from quire.engine.assembly.ranks.messages import HELLO, Refused
 from quire.engine.assembly.ranks.processes import Start
 from quire.engine.config import EngineConfig
+from quire.kernels.transport import Connection
 from quire.tools.cli import main
 from support.live_server import eventually
 from support.server_process import ServerProcess
@@ -120,9 +121,9 @@ def test_a_machine_whose_rank_is_stopped_ends_in_its_time(ends: str) -> None:
         flags += f" --master-port {rank_0.getsockname()[1]}"
         with (
             ServerProcess("-m", "quire", *flags.split()) as other,
-            rank_0.accept()[0] as connection,
+            contextlib.closing(Connection(rank_0.accept()[0])) as connection,
         ):
-            assert Line(connection).receive(60)["kind"] == "hello"
+            assert connection.receive(HELLO, 60).rank == 1
             os.kill(rank_of(other.process.pid), signal.SIGSTOP)
             if ends == "rank 0 goes":
                 connection.close()
@@ -150,7 +151,7 @@ def test_a_rank_goes_on_though_nobody_reads_what_it_says() -> None:
             assert rank.stdin is not None
             rank.stdin.write(json.dumps(asdict(start)).encode() + b"\n")
             rank.stdin.flush()
-            Line(here).send("refused", why="it is to say so")
+            Connection(here).send(Refused("it is to say so"))
             assert rank.wait(60) == 1
         finally:
             rank.kill()

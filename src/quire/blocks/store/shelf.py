@@ -10,6 +10,8 @@ from quire.blocks.store.record import Buffer, RecordForm
 from quire.blocks.store.timing import seconds_to_read, zeros
 from quire.core.memory import BlockHash, Content
 
+Record = bytes | bytearray
+
 
 class RecordShelf:
     """At most ``size`` bytes of records; the least recently used are evicted first.
@@ -22,7 +24,7 @@ class RecordShelf:
         self._form = form
         self.size = size
         self.most = size // form.num_bytes  # records
-        self._records: OrderedDict[BlockHash, bytes | None] = OrderedDict()  # None: reserved
+        self._records: OrderedDict[BlockHash, Record | None] = OrderedDict()  # None: reserved
         self._places: set[BlockHash] = set()  # reserved for records about to be written
         self._lock = threading.Lock()
 
@@ -30,7 +32,7 @@ class RecordShelf:
     def num_bytes(self) -> int:
         return (len(self._records) - len(self._places)) * self._form.num_bytes
 
-    def put(self, name: BlockHash, record: bytes) -> None:
+    def put(self, name: BlockHash, record: Record) -> None:
         """Keep a record that claims to be this block; ``read`` checks it."""
         with self._lock:
             if name in self._places:
@@ -42,7 +44,7 @@ class RecordShelf:
             while len(self._records) - len(self._places) > self.most:
                 self._give_up(next(name for name, kept in self._records.items() if kept))
 
-    def find(self, name: BlockHash) -> bytes | None:
+    def find(self, name: BlockHash) -> Record | None:
         """The record that claims to be this block."""
         with self._lock:
             return self._records.get(name)
@@ -115,7 +117,7 @@ class RecordShelf:
         return seconds_to_read(self._form, content, apart.read)
 
 
-def copy(record: bytes, buffers: Sequence[Buffer], offset: int) -> int:
+def copy(record: Record, buffers: Sequence[Buffer], offset: int) -> int:
     """Fill buffers from a record in memory; the number of bytes."""
     view, start = memoryview(record), offset
     for buffer in buffers:

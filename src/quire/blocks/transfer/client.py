@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from typing import Any, Protocol
 
 from quire.blocks.store import RecordForm
-from quire.blocks.transfer.connection import PeerConnection
-from quire.blocks.transfer.identity import Identity, TooSlow, TransferError
 from quire.blocks.transfer.peers import MOST_AT_ONCE, Address, Peers
-from quire.blocks.transfer.server import MOST_NAMES, QUESTION
+from quire.blocks.transfer.server import ANSWER, GREETING, MOST_NAMES, Identity, WantedBlocks
 from quire.blocks.transfer.shelves import FetchedBlocks
 from quire.core.memory import BlockHash
+from quire.kernels.transport import Connection, PeerError, Stranger, TooSlow
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class BlockFetcher:
         except (asyncio.TimeoutError, TooSlow):
             self._peers.hung(address)
             self._fail(address, "it is too slow")
-        except TransferError as error:
+        except PeerError as error:
             self._fail(address, str(error))
         else:
             self._peers.answered(address)
@@ -98,7 +99,7 @@ class BlockFetcher:
         """Wait for the peer's turn, and for those of these blocks that it has."""
         refused = await self._peers.begin(address)
         if refused is not None:
-            raise TransferError(refused)
+            raise PeerError(refused)
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._threads, self._fetch_all, *address, names)
         work.add_done_callback(partial(self._ended, address))
@@ -108,7 +109,7 @@ class BlockFetcher:
         """Fetch as another rank than 0, in the calling thread. Logs failures."""
         try:
             self._fetch(host, port, self._wanted(names))
-        except TransferError as error:
+        except PeerError as error:
             logger.warning("blocks from %s:%d: %s; they are computed", host, port, error)
 
     def _ended(self, address: Address, work: asyncio.Future[int]) -> None:
@@ -155,18 +156,24 @@ class BlockFetcher:
     def _fetch(self, host: str, port: int, names: Sequence[BlockHash]) -> int:
         if not names:
             return 0
+        deadline = time.monotonic() + self._seconds
+
+        def left() -> float:
+            return deadline - time.monotonic()
+
         with (
             self._shelf.expecting(names),
-            PeerConnection.to(host, port + self._rank, self._seconds) as connection,
+            closing(Connection.to(host, port + self._rank, self._seconds)) as connection,
         ):
-            connection.greet(self._identity)
-            connection.send(QUESTION.pack(len(names)), *names)
+            connection.send(self._identity, seconds=left())
+            self._identity.compare(connection.receive(GREETING, left()))
+            connection.send(WantedBlocks(list(names)), seconds=left())
             for count, name in enumerate(names):
-                here = connection.receive(1)
-                if here == b"\0":
+                sent, record = connection.receive_along(ANSWER, self._form.num_bytes, left())
+                if len(record) != sent.found * self._form.num_bytes:
+                    raise Stranger
+                if not sent.found:
                     return count
-                if here != b"\1":
-                    raise TransferError("its answer makes no sense")
-                self._shelf.put(name, connection.receive(self._form.num_bytes))
+                self._shelf.put(name, record)
                 self.num_fetched += 1
         return len(names)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from quire.blocks.store import RecordForm, RecordShelf
+from quire.blocks.store.shelf import Record
 from quire.core.memory import BlockHash, Content
 
 
@@ -40,7 +41,7 @@ class FetchedBlocks(RecordShelf):
                 if name in self._records:
                     self._records.move_to_end(name)
 
-    def put(self, name: BlockHash, record: bytes) -> None:
+    def put(self, name: BlockHash, record: Record) -> None:
         """See ``RecordShelf.put``."""
         self._unread.add(name)
         super().put(name, record)

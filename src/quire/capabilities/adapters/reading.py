@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
 
 from quire.capabilities.adapters.checkpoint import check_adapter
 from quire.capabilities.adapters.config import LoraModule
@@ -21,6 +23,23 @@ Check = Callable[[Path], AdapterSource]
 """Finds the adapter in a directory, or raises a ModelError."""
 
 
+_Answer = TypeVar("_Answer", bound=Struct)
+
+
+class ReadAdapter(Struct, tag=True, frozen=True):
+    """Rank 0's word to read an adapter. kept: fingerprints of those that stay in memory."""
+
+    path: str
+    fingerprint: bytes
+    kept: list[bytes]
+
+
+class AdapterRead(Struct, tag=True, frozen=True):
+    """The answer. error: what went wrong, if anything did."""
+
+    error: str
+
+
 class OtherRank(Protocol):
     """Another rank."""
 
@@ -33,12 +52,12 @@ class Readers(Protocol):
     @property
     def members(self) -> Sequence[OtherRank]: ...
 
-    def ask(self, kind: str, **content: Any) -> None:
-        """Say something to all of them."""
+    def say(self, message: Struct) -> None:
+        """Send a message to all of them."""
         ...
 
-    def answers(self, kind: str) -> Sequence[Mapping[str, Any]]:
-        """Of each, in the order of ``members``."""
+    def answers(self, kind: type[_Answer]) -> Sequence[_Answer]:
+        """The next message of each, in the order of ``members``."""
         ...
 
 
@@ -97,19 +116,15 @@ def _on_all(
     """
 
     def load() -> Any:
-        ranks.ask(
-            "adapter",
-            path=str(source.path),
-            fingerprint=source.fingerprint.hex(),
-            kept=[adapter.fingerprint.hex() for adapter in kept()],
-        )
+        fingerprints = [adapter.fingerprint for adapter in kept()]
+        ranks.say(ReadAdapter(str(source.path), source.fingerprint, fingerprints))
         try:
             weights = source.load()
         finally:
-            answers = ranks.answers("adapter")
+            answers = ranks.answers(AdapterRead)
         for member, answer in zip(ranks.members, answers, strict=True):
-            if answer["error"]:
-                raise ModelError(f"rank {member.rank}: {answer['error']}")
+            if answer.error:
+                raise ModelError(f"rank {member.rank}: {answer.error}")
         return weights
 
     return source._replace(load=load)
@@ -122,17 +137,16 @@ class HeldAdapters:
         self._check = check
         self.weights: dict[Adapter, Any] = {}
 
-    def load(self, message: Mapping[str, Any]) -> str:
-        """What went wrong, if anything did."""
-        kept = set(message["kept"])
+    def load(self, asked: ReadAdapter) -> AdapterRead:
+        """The answer to rank 0."""
         for adapter in list(self.weights):
-            if adapter.fingerprint.hex() not in kept:
+            if adapter.fingerprint not in asked.kept:
                 del self.weights[adapter]
         try:
-            source = self._check(Path(message["path"]))
-            if source.fingerprint.hex() != message["fingerprint"]:
-                return f"{source.path} is another adapter than on rank 0"
+            source = self._check(Path(asked.path))
+            if source.fingerprint != asked.fingerprint:
+                return AdapterRead(f"{source.path} is another adapter than on rank 0")
             self.weights[Adapter(source.fingerprint, "")] = source.load()
         except QuireError as error:
-            return str(error)
-        return ""
+            return AdapterRead(str(error))
+        return AdapterRead("")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
@@ -12,7 +14,11 @@ import pytest
 from quire.blocks.store import RecordShelf
 from quire.blocks.transfer import BlockFetcher, BlockServer, FetchedBlocks, Identity
 from quire.blocks.transfer.peers import Peers
+from quire.blocks.transfer.server import WantedBlocks
 from quire.core.memory import BlockHash
+from quire.kernels.transport import port
+from quire.kernels.transport.connection import pieces
+from support.live_server import eventually
 from support.stored_blocks import FORM, PARTS, content, parts
 
 IDENTITY = Identity({"model": "one"})
@@ -177,21 +183,55 @@ def test_a_peer_that_is_busy_is_waited_for(prefill: Prefill) -> None:
     assert client.num_failed == 0
 
 
-def test_silent_connections_shut_nobody_out(prefill: Prefill) -> None:
-    """Neither those that never greet, nor those that greet and ask nothing."""
+def test_silent_connections_cost_no_thread_and_shut_nobody_out(
+    prefill: Prefill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they say nothing, begin something, or greet and ask nothing."""
+    monkeypatch.setattr(port, "_SILENCE", 2.0)
     prefill.compute(40)
+    before = threading.active_count()
+    greeting = b"".join(pieces(IDENTITY))
     with ExitStack() as open_wires:
         wires = [
             open_wires.enter_context(socket.create_connection(("127.0.0.1", prefill.server.port)))
             for _ in range(100)
         ]
-        for wire in wires[:32]:
+        for number, wire in enumerate(wires):
             with suppress(OSError):  # it has been let go
-                wire.sendall(IDENTITY.hello)
+                wire.sendall((b"", greeting, greeting[:5], greeting[:-3])[number % 4])
+        assert threading.active_count() == before
         for _ in range(20):
             client, shelf = fetcher()
             fetch(client, prefill.server.port, NAMES)
+            client.close()
             assert leading(shelf, NAMES) == 40
+        for wire in wires:
+            wire.settimeout(20)
+            with suppress(ConnectionError):
+                while wire.recv(1 << 16):
+                    pass
+        assert not prefill.server._listener._guests, "they are gone in time"
+
+
+def test_who_takes_no_answer_makes_room(prefill: Prefill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port, "_SLOW_ANSWER", 0.2)
+    prefill.compute(40)
+    asks = b"".join([*pieces(IDENTITY), *(200 * pieces(WantedBlocks(NAMES)))])
+    with ExitStack() as open_wires:
+        for _ in range(64):
+            wire = socket.create_connection(("127.0.0.1", prefill.server.port))
+            open_wires.enter_context(wire).sendall(asks)
+        guests = prefill.server._listener._guests
+
+        def stuck() -> bool:
+            late = time.monotonic() - 0.5
+            return len(guests) == 64 and all(not each.asks and each.since < late for each in guests)
+
+        eventually(stuck)
+        client, shelf = fetcher()
+        fetch(client, prefill.server.port, NAMES)
+        client.close()
+        assert leading(shelf, NAMES) == 40
 
 
 def test_peers_rest_for_longer_each_time() -> None:

@@ -15,9 +15,6 @@ from quire.engine.config import EngineConfig
 from quire.models.checkpoint_files import find_files
 from quire.models.shape import config_files
 
-Facts = dict[str, Any]
-"""By their names, what is compared."""
-
 _OF_EACH = frozenset({
     "model", "revision", "tokenizer", "download_dir", "chat_template", "generation_config",
     "override_generation_config", "pooler_config", "cpu_isa", "lora_modules", "max_num_waiting",
@@ -32,12 +29,12 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _SHARED_MEMORY = Path("/dev/shm")
 
 
-def facts_of(config: EngineConfig, directory: Path, instruction_set: str) -> Facts:
+def facts_of(config: EngineConfig, directory: Path, instruction_set: str) -> dict[str, Any]:
     """Of this rank: the version, the model's files, the settings, and what computes.
 
     Of what configs say the content counts, of weights their sizes, and a sample of their bytes.
     """
-    facts: Facts = {"version": __version__}
+    facts: dict[str, Any] = {"version": __version__}
     for file in config_files(directory):
         facts[file.name] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     files = sorted(find_files(directory).paths)
@@ -53,7 +50,7 @@ def facts_of(config: EngineConfig, directory: Path, instruction_set: str) -> Fac
     return facts
 
 
-def difference(first: Facts, other: Facts, rank: int) -> str | None:
+def difference(first: Mapping[str, Any], other: Mapping[str, Any], rank: int) -> str | None:
     """What two ranks differ in, for people; None: nothing."""
     for name in [*first, *other]:
         here, there = first.get(name, "missing"), other.get(name, "missing")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from quire.blocks.transfer import BlockFetcher, BlockServer
 from quire.core.memory import BlockHash
-from quire.engine.assembly.ranks.line import Message
+from quire.engine.assembly.ranks.messages import Fetch, Fetched
 from quire.engine.assembly.ranks.team import Team
 
 
@@ -20,14 +20,13 @@ class OtherFetchers:
         self._team = team
         self._numbers = itertools.count()
         self._under_way: dict[int, threading.Semaphore] = {}
-        team.tell_of("fetched", self._fetched)
+        team.hear_of(Fetched, self._fetched)
 
     def begin(self, host: str, port: int, names: Sequence[BlockHash]) -> Callable[[float], None]:
         """See ``FetchingRanks``. A rank that does not answer costs the seconds."""
         number, ended = next(self._numbers), threading.Semaphore(0)
         self._under_way[number] = ended
-        asked = [name.hex() for name in names]
-        self._team.ask("fetch", number=number, host=host, port=port, names=asked)
+        self._team.say(Fetch(number, host, port, list(names)))
 
         def wait(seconds: float) -> None:
             deadline = time.monotonic() + seconds
@@ -37,8 +36,8 @@ class OtherFetchers:
 
         return wait
 
-    def _fetched(self, message: Message) -> None:
-        ended = self._under_way.get(message["number"])
+    def _fetched(self, message: Fetched) -> None:
+        ended = self._under_way.get(message.number)
         if ended is not None:
             ended.release()
 

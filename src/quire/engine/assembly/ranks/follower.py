@@ -13,20 +13,19 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import torch
+from msgspec import Struct
 
 from quire.blocks.store import DiskStore, Tiers
 from quire.blocks.transfer import BlockFetcher
-from quire.capabilities.adapters.reading import HeldAdapters, adapter_check
+from quire.capabilities.adapters.reading import HeldAdapters, ReadAdapter, adapter_check
 from quire.core.errors import QuireError, RankError
-from quire.core.kv_groups import KVGroup
 from quire.engine.assembly.loading import cache_shape, forms_of, kv_dtype, load, locate
 from quire.engine.assembly.main_memory import kept_and_files
+from quire.engine.assembly.ranks import messages
 from quire.engine.assembly.ranks.facts import facts_of
-from quire.engine.assembly.ranks.groups import join_group
-from quire.engine.assembly.ranks.line import Line, Message
 from quire.engine.assembly.ranks.processes import Start
 from quire.engine.assembly.ranks.team import STARTING
 from quire.engine.assembly.store import check_store, open_store
@@ -37,10 +36,15 @@ from quire.engine.streams import last_words, nobody_waits
 from quire.execution.device_runtime import OnCPU
 from quire.execution.free_memory import memory_or_refusal
 from quire.execution.ranks import follow
+from quire.kernels.gloo_ranks import GlooRanks
 from quire.kernels.heap import keep_what_steps_take
 from quire.kernels.instructions import choose_instructions
+from quire.kernels.ranks import RankGroup
+from quire.kernels.transport import Connection, PeerError
 
 logger = logging.getLogger(__name__)
+
+_Kind = TypeVar("_Kind", bound=Struct)
 
 _BEATS = 4  # in the time for which it may be silent
 _LONGEST_BEAT = 5.0  # seconds
@@ -67,10 +71,10 @@ def _run(connection: socket.socket) -> NoReturn:
         os.sched_setaffinity(0, start.cpus)
     torch.set_num_threads(start.threads)
     try:
-        line = Line(connection, start.config["distributed_timeout_seconds"])
-    except RankError:  # rank 0 is gone
+        rank_0 = Connection(connection, start.config["distributed_timeout_seconds"])
+    except PeerError:  # rank 0 is gone
         _leave(1)
-    rank = _Rank(start, line)
+    rank = _Rank(start, rank_0)
     try:
         rank.live()
     except RankError as error:
@@ -91,40 +95,42 @@ def _leave(status: int) -> NoReturn:
 
 
 class _Rank:
-    def __init__(self, start: Start, line: Line) -> None:
-        self._number, self._line, self._with_rank_0 = start.rank, line, start.with_rank_0
+    def __init__(self, start: Start, connection: Connection) -> None:
+        self._number, self._with_rank_0 = start.rank, start.with_rank_0
+        self._rank_0 = connection
         self._config = EngineConfig.create(start.config)
         self._adapters: HeldAdapters | None = None
         self._store: DiskStore | Tiers | None = None
         self._fetcher: BlockFetcher | None = None
         self._told_to_end = threading.Event()
-        self._heard: SimpleQueue[Message] = SimpleQueue()
+        self._heard: SimpleQueue[Struct] = SimpleQueue()
+        self._inbox: SimpleQueue[bytes | None] = SimpleQueue()  # orders
         for task in (self._beat, self._hear, self._outlive_nobody):
             threading.Thread(target=task, daemon=True).start()
 
     @memory_or_refusal()
     def live(self) -> NoReturn:
         """Join the others, load, and compute what rank 0 tells."""
-        config, line = self._config, self._line
+        config, rank_0 = self._config, self._rank_0
         check_store(config)
         server = listen_for_decoders(config, self._number)
         instructions = choose_instructions(config.cpu_isa)
-        directory = self._directory(self._expect("meet"))
-        line.send("facts", facts=facts_of(config, directory, instructions.name))
-        go = self._expect("go")
-        group = join_group(go["join"], self._number, config, instructions.name)
+        met = self._expect(messages.Meet)
+        directory = Path(met.directory) if self._with_rank_0 else locate(config)
+        rank_0.send(messages.RankFacts(facts_of(config, directory, instructions.name)))
+        go = self._expect(messages.Go)
+        group = self._join(go, instructions.name)
         keep_what_steps_take()
-        runtime = OnCPU(config.swap_path, instructions, go["ranks_here"])
+        runtime = OnCPU(config.swap_path, instructions, go.ranks_here)
         model = load(config, directory, runtime.device, runtime.admit, instructions.name, group)
         dtype = kv_dtype(config, model)
         limits = limits_of(config, cache_shape(model, dtype))
         runtime.promise(0, 0)  # what loading took is given back
-        line.send("loaded", weight_bytes=model.weight_bytes)
-        self._expect("memory")
-        line.send("memory", free=runtime.memory_budget(model, limits, dtype).free)
-        pool = self._expect("pool")
-        kv_groups = tuple(map(KVGroup.of_values, pool["kv_groups"]))
-        limits = replace(limits, kv_groups=kv_groups, max_model_len=pool["max_model_len"])
+        rank_0.send(messages.Loaded())
+        self._expect(messages.CountMemory)
+        rank_0.send(messages.FreeMemory(runtime.memory_budget(model, limits, dtype).free))
+        pool = self._expect(messages.MakePool)
+        limits = replace(limits, kv_groups=pool.kv_groups, max_model_len=pool.max_model_len)
         if config.enable_lora:
             check = adapter_check(model, instructions.name, config.max_lora_rank)
             self._adapters = HeldAdapters(check)
@@ -139,9 +145,9 @@ class _Rank:
         self._fetcher = transfer if isinstance(transfer, BlockFetcher) else None
         source = shelf or self._store
         executor = runtime.executor(model, limits, dtype, None, weights, source)
-        if pool["warm_up"]:
+        if pool.warm_up:
             runtime.touch_pool()
-        line.send("ready")
+        rank_0.send(messages.Ready())
         follow(group, executor.worker, executor.adapters, source)
 
     def report(self, error: QuireError) -> None:
@@ -150,20 +156,32 @@ class _Rank:
         if not self._with_rank_0:
             logger.error("%s", error)
         try:
-            self._line.send("error", type=type(error).__name__, text=str(error))
-        except RankError:
+            self._rank_0.send(messages.RankFailed(type(error).__name__, str(error)))
+        except PeerError:
             _leave(1)
 
-    def _directory(self, met: Message) -> Path:
-        if self._with_rank_0:
-            return Path(met["directory"])
-        return locate(self._config)
+    def _join(self, go: messages.Go, instruction_set: str) -> RankGroup:
+        config, number = self._config, self._number
+        size, timeout = config.tensor_parallel_size, config.distributed_timeout_seconds
+        if go.memory:
+            from quire.kernels.shared_ranks import SharedMemoryRanks
 
-    def _expect(self, kind: str) -> Message:
+            return SharedMemoryRanks.join(go.memory, number, size, timeout, instruction_set)
+        address, inboxes = self._rank_0.own_address, {0: self._inbox}
+        return GlooRanks(number, size, self._answer, inboxes, go.address, address, timeout)
+
+    def _answer(self, payload: bytes) -> None:
+        try:
+            self._rank_0.send(messages.OfStep(), payload)
+        except PeerError as error:
+            raise RankError(f"rank 0 is gone: {error}") from error
+
+    def _expect(self, kind: type[_Kind]) -> _Kind:
         message = self._heard.get()
-        if message["kind"] != kind:
-            raise RankError(f"rank 0 said {message['kind']!r} instead of {kind!r}")
-        return message
+        if isinstance(message, kind):
+            return message
+        said = type(message).__name__
+        raise RankError(f"rank 0 said {said} instead of {kind.__name__}")
 
     # -- in threads of their own -----------------------------------------------------------------
 
@@ -172,7 +190,7 @@ class _Rank:
         seconds = min(_LONGEST_BEAT, self._config.distributed_timeout_seconds / _BEATS)
         while True:
             time.sleep(seconds)
-            self._line.send("beat")
+            self._rank_0.send(messages.Beat())
 
     def _hear(self) -> None:
         """Until rank 0 is gone, and so this process has nothing more to do."""
@@ -180,23 +198,26 @@ class _Rank:
         patience: float | None = STARTING  # until all ranks have come
         try:
             while True:
-                message = self._line.receive(patience)
+                message, payload = self._rank_0.receive_along(
+                    messages.OF_RANK_0, messages.MOST, patience
+                )
                 patience = None  # it may have nothing to say
-                kind = message["kind"]
-                if kind in ("adapter", "fetch"):
-                    act = self._load if kind == "adapter" else self._fetch
+                if isinstance(message, messages.OfStep):
+                    self._inbox.put(bytes(payload))
+                elif isinstance(message, (ReadAdapter, messages.Fetch)):
+                    act = self._load if isinstance(message, ReadAdapter) else self._fetch
                     threading.Thread(target=act, args=(message,), daemon=True).start()
-                elif kind == "refused":
-                    self._say(f"rank 0 refuses this rank: {message.get('why')}")
+                elif isinstance(message, messages.Refused):
+                    self._say(f"rank 0 refuses this rank: {message.why}")
                     break
-                elif kind == "end":
+                elif isinstance(message, messages.End):
                     self._told_to_end.set()
                     self._put_away()
                     status = 0
                     break
                 else:
                     self._heard.put(message)
-        except RankError as error:
+        except PeerError as error:
             self._say(f"rank 0 is gone: {error}")
         finally:
             _leave(status)
@@ -215,16 +236,15 @@ class _Rank:
         if not self._with_rank_0:
             logger.error("%s", text)
 
-    def _load(self, message: Message) -> None:
+    def _load(self, message: ReadAdapter) -> None:
         assert self._adapters is not None
-        self._line.send("adapter", error=self._adapters.load(message))
+        self._rank_0.send(self._adapters.load(message))
 
-    def _fetch(self, message: Message) -> None:
+    def _fetch(self, message: messages.Fetch) -> None:
         """This rank's part of blocks; what does not come is computed."""
         assert self._fetcher is not None
-        names = list(map(bytes.fromhex, message["names"]))
-        self._fetcher.fetch_part(message["host"], message["port"], names)
-        self._line.send("fetched", number=message["number"])
+        self._fetcher.fetch_part(message.host, message.port, message.names)
+        self._rank_0.send(messages.Fetched(message.number))
 
     def _outlive_nobody(self) -> NoReturn:
         """End with whoever has started this process."""

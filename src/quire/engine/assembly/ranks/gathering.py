@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from quire.core.errors import ConfigError
-from quire.engine.assembly.ranks.groups import need_shared_memory
-from quire.engine.assembly.ranks.meeting import Door, start_here
+from quire.engine.assembly.ranks.door import Door
+from quire.engine.assembly.ranks.meeting import need_shared_memory, start_here
 from quire.engine.assembly.ranks.on_ray import RayRanks
 from quire.engine.assembly.ranks.team import Team
 from quire.engine.assembly.store import LAST_SECONDS
@@ -46,4 +46,4 @@ def _gather_machines(team: Team, config: EngineConfig) -> None:
     team.at_end(door.close)
     start_here(team, config)
     elsewhere = range(config.tensor_parallel_size // config.nnodes, config.tensor_parallel_size)
-    team.awaits(door.address, partial(door.let_in, team, elsewhere, team.check))
+    team.awaits(door.host, partial(door.let_in, team, elsewhere, team.check))

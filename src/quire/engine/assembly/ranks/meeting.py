@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import socket
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 
 import torch
+from msgspec.msgpack import decode, encode
 
-from quire.core.errors import ConfigError, RankError
-from quire.engine.assembly.ranks.facts import Facts, difference, facts_of, place
-from quire.engine.assembly.ranks.groups import Join, in_memory, over_network
-from quire.engine.assembly.ranks.line import Line, Message
+from quire.engine.assembly.ranks.facts import difference, facts_of, place
+from quire.engine.assembly.ranks.messages import Go, Meet, OfStep, RankFacts
 from quire.engine.assembly.ranks.processes import RankProcess, Start
-from quire.engine.assembly.ranks.team import STARTING, Team
+from quire.engine.assembly.ranks.team import Team
 from quire.engine.config import EngineConfig
+from quire.kernels.compiled import KERNELS, need
+from quire.kernels.gloo_ranks import GlooRanks, meeting_point
 from quire.kernels.ranks import RankGroup
 from quire.kernels.threads import shares_of_cores, usable_cores
-
-logger = logging.getLogger(__name__)
-
-_GREETING = 5.0  # seconds for a rank that has come to say which it is
-_LOOK = 0.2  # seconds between looks at whether one has failed meanwhile
-_MOST_STRANGERS = 64  # that are listened to at once
-_NO_RANK = "whoever came from %s is no rank of ours: %s"
+from quire.kernels.transport import Connection
 
 
 def threads_of(config: EngineConfig, ranks_here: int) -> int:
@@ -53,7 +44,7 @@ def start_here(team: Team, config: EngineConfig) -> None:
         cpus = None if shares is None else shares[rank]
         ours, theirs = socket.socketpair()
         start = Start.of(rank, config, threads, cpus, with_rank_0=True)
-        team.add(rank, Line(ours), place(), RankProcess(start, theirs))
+        team.add(rank, Connection(ours), place(), RankProcess(start, theirs))
 
 
 def _bound_to(cpus: Collection[int]) -> Callable[[], None]:
@@ -68,89 +59,6 @@ def _bound_to(cpus: Collection[int]) -> Callable[[], None]:
     return undo
 
 
-class Door:
-    """Where ranks of other machines knock."""
-
-    def __init__(self, host: str, port: int) -> None:
-        """port: 0, one that is free. ConfigError: it cannot be listened on."""
-        try:
-            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            self._socket = socket.create_server(address, family=family)
-        except OSError as error:
-            raise ConfigError(
-                f"master_port {port} of {host} cannot be listened on: {error.strerror}"
-            ) from error
-        self._socket.settimeout(_LOOK)
-        self._listening = threading.BoundedSemaphore(_MOST_STRANGERS)
-        self.host, self.port = self._socket.getsockname()[:2]
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where it is, and where another may be once it is closed."""
-        return self.host, self.port
-
-    def let_in(self, team: Team, ranks: Collection[int], check: Callable[[], None]) -> None:
-        """All these. ``check`` raises where it is in vain to wait."""
-        missing, deadline = set(ranks), time.monotonic() + STARTING
-        logger.info("waiting for %s at %s:%d", _names(missing), self.host, self.port)
-        greeted: SimpleQueue[tuple[Line, Message]] = SimpleQueue()
-        while missing:
-            team.check()
-            check()
-            with suppress(TimeoutError):
-                connection, _ = self._socket.accept()
-                self._hear(connection, team, greeted)
-            while not greeted.empty():
-                self._seat(team, missing, *greeted.get())
-            if time.monotonic() > deadline:
-                raise RankError(f"{_names(missing)} did not come")
-        self.close()
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _hear(
-        self, connection: socket.socket, team: Team, greeted: SimpleQueue[tuple[Line, Message]]
-    ) -> None:
-        """What it says for a beginning, in a thread: others need not wait while it says nothing."""
-
-        def listen() -> None:
-            try:
-                line = Line(connection, team.silence)
-                greeted.put((line, line.receive(_GREETING)))
-            except RankError as error:
-                _turn_away(connection, error)
-            finally:
-                self._listening.release()
-
-        if self._listening.acquire(blocking=False):
-            threading.Thread(target=listen, name="quire-door", daemon=True).start()
-        else:
-            connection.close()
-
-    def _seat(self, team: Team, missing: set[int], line: Line, hello: Message) -> None:
-        rank, size = hello.get("rank"), hello.get("size")
-        if hello["kind"] == "hello" and type(rank) is int and rank in missing and size == team.size:
-            missing.discard(rank)
-            team.add(rank, line, str(hello.get("place")))
-            return
-        why = f"rank {rank} is not waited for; {_names(missing)} is"
-        if size != team.size:
-            why = f"rank {rank} is one of {size}, rank 0 of {team.size} (tensor_parallel_size)"
-        with suppress(RankError):
-            line.send("refused", why=why)
-        logger.warning(_NO_RANK, line.peer, why)
-        line.close()
-
-
-def _turn_away(connection: socket.socket, why: RankError) -> None:
-    peer = "somewhere"
-    with suppress(OSError):
-        peer = str(connection.getpeername()[0])
-    connection.close()
-    logger.warning(_NO_RANK, peer, why)
-
-
 def meet(
     team: Team, config: EngineConfig, directory: Path, instruction_set: str
 ) -> tuple[RankGroup, int]:
@@ -161,27 +69,46 @@ def meet(
     """
     team.arrive()
     places = [place(), *(member.place for member in team.members)]
-    team.ask("meet", directory=str(directory))
-    facts: Facts = json.loads(json.dumps(facts_of(config, directory, instruction_set)))
-    for member, answer in zip(team.members, team.answers("facts"), strict=True):
-        why = difference(facts, answer["facts"], member.rank)
+    team.say(Meet(str(directory)))
+    facts = decode(encode(facts_of(config, directory, instruction_set)))
+    for member, answer in zip(team.members, team.answers(RankFacts), strict=True):
+        why = difference(facts, answer.facts, member.rank)
         if why is not None:
             team.refuse(member, why)
     together = Counter(places)
 
-    def go(join: Join) -> None:
-        for member in team.members:
-            with suppress(RankError):  # its own thread finds out why
-                member.line.send("go", join=join, ranks_here=together[member.place])
-
-    if team.door is not None and (len(together) > 1 or config.nnodes > 1):
-        group = over_network(config, team.door, go)
+    ranks_here = {member.rank: together[member.place] for member in team.members}
+    if team.host is not None and (len(together) > 1 or config.nnodes > 1):
+        group = _over_network(team, team.host, ranks_here)
     else:
-        group = in_memory(config, instruction_set, go)
+        group = _in_memory(team, config, instruction_set, ranks_here)
     team.begin(group)
     return group, together[places[0]]
 
 
-def _names(ranks: Collection[int]) -> str:
-    names = ", ".join(map(str, sorted(ranks)))
-    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
+def need_shared_memory(config: EngineConfig) -> None:
+    """ConfigError: ranks of one machine cannot add up here."""
+    what = f"tensor_parallel_size {config.tensor_parallel_size} on one machine needs the kernels"
+    need(KERNELS, what, "leave it out")
+
+
+def _in_memory(
+    team: Team, config: EngineConfig, instruction_set: str, ranks_here: Mapping[int, int]
+) -> RankGroup:
+    need_shared_memory(config)
+    from quire.kernels.shared_ranks import SharedMemoryRanks
+
+    group = SharedMemoryRanks.create(team.size, team.silence, instruction_set)
+    for member in team.members:
+        member.send(Go(ranks_here[member.rank], memory=group.name))
+    return group
+
+
+def _over_network(team: Team, host: str, ranks_here: Mapping[int, int]) -> RankGroup:
+    meet = meeting_point(host, team.size, team.silence)
+    for member in team.members:
+        member.send(Go(ranks_here[member.rank], address=(host, meet.port)))
+    inboxes = {member.rank: member.inbox for member in team.members}
+    own_address = team.members[0].connection.own_address
+    send = partial(team.say, OfStep())
+    return GlooRanks(0, team.size, send, inboxes, meet, own_address, team.silence)

@@ -12,19 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from quire.core.errors import RankError
-from quire.engine.assembly.ranks.facts import place
-from quire.engine.assembly.ranks.line import Line
+from quire.engine.assembly.ranks.door import reach
 from quire.engine.assembly.ranks.meeting import threads_of
 from quire.engine.assembly.ranks.processes import SLOWEST_END, RankProcess, Start, end_all
-from quire.engine.assembly.ranks.team import STARTING
 from quire.engine.assembly.store import LAST_SECONDS
 from quire.engine.config import EngineConfig
 from quire.kernels.threads import shares_of_cores
 
 logger = logging.getLogger(__name__)
 
-_RETRY = 0.5  # seconds
 _TICK = 100  # milliseconds until it is seen that a process has ended, or a signal has come
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GONE = getattr(select, "POLLRDHUP", select.POLLHUP)  # the other end is
@@ -112,33 +108,8 @@ class _Node:
         end_all(self._processes)
         return int(any(process.wait() for process in self._processes))
 
-    def _all_live(self) -> bool:
-        return all(process.wait(0) is None for process in self._processes)
-
     def _leave_time(self) -> None:
         """Rank 0 is gone, or about to go with one of its ranks: the others learn it from there."""
         until = min(self._deadline, time.monotonic() + SLOWEST_END + self._last)
         for process in self._processes:
             process.wait(max(0.0, until - time.monotonic()))
-
-
-def reach(rank: int, size: int, host: str, port: int) -> socket.socket:
-    """The connection of one of ``size`` ranks with rank 0, which may not be there yet.
-
-    RankError: it does not come.
-    """
-    deadline, told = time.monotonic() + STARTING, False
-    while True:
-        try:
-            connection = socket.create_connection((host, port), STARTING)
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise RankError(f"rank 0 is not at {host}:{port}: {error}") from error
-            if not told:
-                logger.info("waiting for rank 0 at %s:%d", host, port)
-            told = True
-            time.sleep(_RETRY)
-        else:
-            connection.settimeout(None)
-            Line(connection).send("hello", rank=rank, size=size, place=place())
-            return connection

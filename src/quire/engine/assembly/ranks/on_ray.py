@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError, RankError
-from quire.engine.assembly.ranks.meeting import Door, threads_of
-from quire.engine.assembly.ranks.node import reach
+from quire.engine.assembly.ranks.door import Door, reach
+from quire.engine.assembly.ranks.meeting import threads_of
 from quire.engine.assembly.ranks.processes import RankProcess, Start
 from quire.engine.assembly.ranks.team import STARTING, Team
 from quire.engine.config import EngineConfig
@@ -58,7 +58,7 @@ class RayRanks:
             start = Start.of(rank, config, self._threads, None, with_rank_0=False)
             self._runs.append(actor.run.remote(asdict(start), door.host, door.port))
         others = range(1, self._size)
-        team.awaits(door.address, partial(door.let_in, team, others, self._check))
+        team.awaits(door.host, partial(door.let_in, team, others, self._check))
 
     def _reserve(self) -> Any:
         bundles = [{"CPU": self._threads}] * (self._size - 1)

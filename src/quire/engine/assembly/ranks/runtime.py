@@ -13,6 +13,7 @@ from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource
 from quire.core.protocol import Adapter
 from quire.engine.assembly.ranks.meeting import meet
+from quire.engine.assembly.ranks.messages import CountMemory, FreeMemory, Loaded, MakePool, Ready
 from quire.engine.assembly.ranks.team import Team
 from quire.engine.config import EngineConfig
 from quire.execution.adapters import StepAdapters
@@ -45,7 +46,7 @@ class OnRanks(OnCPU):
     @contextmanager
     def settling(self) -> Iterator[None]:
         """See ``DeviceRuntime.settling``. It begins once all ranks have loaded."""
-        self._team.answers("loaded")
+        self._team.answers(Loaded)
         with super().settling():
             yield
 
@@ -58,9 +59,9 @@ class OnRanks(OnCPU):
         self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype
     ) -> MemoryBudget:
         """See ``DeviceRuntime.memory_budget``. The least that a rank has."""
-        self._team.ask("memory")
+        self._team.say(CountMemory())
         own = super().memory_budget(model, limits, kv_dtype).free
-        others = [int(answer["free"]) for answer in self._team.answers("memory")]
+        others = [answer.free for answer in self._team.answers(FreeMemory)]
         return MemoryBudget(min(own, *others), FREE_MEMORY_SHARE)
 
     def executor(
@@ -79,14 +80,13 @@ class OnRanks(OnCPU):
         assert source is None or isinstance(source, SharedSource)
         self._source = source
         num_layers = len(model.kv_shapes)
-        kv_groups = [
+        kv_groups = tuple(
             one._replace(layers=tuple(layer for layer in one.layers if layer < num_layers))
             for one in limits.kv_groups
-        ]
-        told = {"max_model_len": limits.max_model_len, "warm_up": self._warm_up}
-        self._team.ask("pool", kv_groups=kv_groups, **told)
+        )
+        self._team.say(MakePool(kv_groups, limits.max_model_len, self._warm_up))
         executor = super().executor(model, limits, kv_dtype, draft, adapters, source)
-        self._team.answers("ready")
+        self._team.answers(Ready)
         super().promise(self._kept_by_each, 0)
         return executor
 

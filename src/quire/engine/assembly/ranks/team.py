@@ -1,4 +1,4 @@
-"""The other ranks, as rank 0 has them: asked, watched, and ended."""
+"""The other ranks, as rank 0 has them: heard, watched, and ended."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from quire.core.errors import ConfigError, EngineError, ModelError, QuireError, RankError
-from quire.engine.assembly.ranks.line import Line, Message
+from quire.engine.assembly.ranks.messages import (
+    MOST,
+    OF_A_RANK,
+    Beat,
+    End,
+    OfStep,
+    RankFailed,
+    Refused,
+)
 from quire.engine.assembly.ranks.processes import RankProcess, end_all
 from quire.kernels.ranks import RankGroup
+from quire.kernels.transport import Connection, PeerError
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +37,12 @@ _REFUSALS: dict[str, type[QuireError]] = {
     "EngineError": EngineError,
 }
 Failed = Callable[["Member", QuireError], None]
+Hear = Callable[[Any], None]
+_Answer = TypeVar("_Answer", bound=Struct)
 
 
 class Member:
-    """Another rank: its line, and its process if that is rank 0's own.
+    """Another rank: the connection with it, and its process if that is rank 0's own.
 
     silence: the most seconds that it may say nothing, once it has said something.
     place: see ``facts.place``. last: seconds for what it has to do when it is told to end.
@@ -41,27 +53,36 @@ class Member:
     def __init__(
         self,
         rank: int,
-        line: Line,
+        connection: Connection,
         process: RankProcess | None,
         silence: float,
         failed: Failed,
         place: str,
-        told: Mapping[str, Callable[[Message], None]] = MappingProxyType({}),
+        heard_by: dict[type[Struct], Hear],
     ) -> None:
-        """told: by kind, who is told in its thread of what it says unasked."""
-        self.rank, self.line, self.process, self.place = rank, line, process, place
-        self._told = told
+        """heard_by: by kind, what is called in the rank's thread with messages that come by
+        themselves.
+        """
+        self.rank, self.connection, self.process, self.place = rank, connection, process, place
+        self._heard_by = heard_by
         self._silence = silence
         self._failed = weakref.WeakMethod(failed)
-        self._heard: SimpleQueue[Message | None] = SimpleQueue()
+        self._heard: SimpleQueue[Struct | None] = SimpleQueue()
+        self.inbox: SimpleQueue[bytes | None] = SimpleQueue()  # what it answers in steps
         threading.Thread(target=self._watch, name=f"quire-rank-{rank}", daemon=True).start()
 
-    def answer(self, kind: str) -> Message | None:
+    def send(self, message: Struct, payload: bytes = b"") -> None:
+        """Send a message, unless the rank is gone: its own thread finds out why."""
+        with contextlib.suppress(PeerError):
+            self.connection.send(message, payload)
+
+    def answer(self, kind: type[_Answer]) -> _Answer | None:
         """What it says next; None: it has failed."""
         message = self._heard.get()
-        if message is not None and message["kind"] != kind:
-            raise RankError(f"rank {self.rank} said {message['kind']!r} instead of {kind!r}")
-        return message
+        if message is None or isinstance(message, kind):
+            return message
+        said, name = type(message).__name__, kind.__name__
+        raise RankError(f"rank {self.rank} said {said} instead of {name}")
 
     def give_up(self) -> None:
         """Whoever waits for an answer need not any more."""
@@ -72,23 +93,26 @@ class Member:
         seconds = STARTING
         try:
             while True:
-                message = self.line.receive(seconds)
+                message, payload = self.connection.receive_along(OF_A_RANK, MOST, seconds)
                 seconds = self._silence
-                if message["kind"] == "error":
-                    refusal = _REFUSALS.get(message.get("type", ""), RankError)
-                    self._tell(refusal(f"rank {self.rank}: {message.get('text')}"))
+                if isinstance(message, RankFailed):
+                    refusal = _REFUSALS.get(message.kind, RankError)
+                    self._tell(refusal(f"rank {self.rank}: {message.text}"))
                     return
-                if message["kind"] in self._told:
-                    self._told[message["kind"]](message)
-                elif message["kind"] != "beat":
+                if isinstance(message, OfStep):
+                    self.inbox.put(bytes(payload))
+                elif type(message) in self._heard_by:
+                    self._heard_by[type(message)](message)
+                elif not isinstance(message, Beat):
                     self._heard.put(message)
-        except RankError as error:
+        except PeerError as error:
             gone = "closed" in str(error) and self.process is not None
             why = self.process.why_it_ended(_EXPLAINED) if gone and self.process else None
             self._tell(RankError(f"rank {self.rank}{self._where()} is gone: {why or error}"))
 
     def _where(self) -> str:
-        return f" at {self.line.peer}" if self.process is None and self.line.peer else ""
+        peer = self.connection.peer
+        return f" at {peer}" if self.process is None and peer else ""
 
     def _tell(self, error: QuireError) -> None:
         failed = self._failed()
@@ -106,9 +130,9 @@ class Team:
         self.members: list[Member] = []
         self.error: QuireError | None = None  # why it is of no use
         self.group: RankGroup | None = None
-        self.door: tuple[str, int] | None = None  # where others can reach rank 0
+        self.host: str | None = None  # where others can reach rank 0
         self._arrive: Callable[[], None] = lambda: None
-        self._heard_by: dict[str, Callable[[Message], None]] = {}
+        self._heard_by: dict[type[Struct], Hear] = {}
         self._tell: list[Callable[[RankError], None]] = []
         self._failing = threading.Lock()
         self._ending = contextlib.ExitStack()  # what else is to be done at the end
@@ -117,19 +141,19 @@ class Team:
     def add(
         self,
         rank: int,
-        line: Line,
+        connection: Connection,
         place: str,
         process: RankProcess | None = None,
     ) -> None:
         failed = self._member_failed
-        member = Member(rank, line, process, self.silence, failed, place, self._heard_by)
+        member = Member(rank, connection, process, self.silence, failed, place, self._heard_by)
         member.last = self._last
         self.members.append(member)
         self.members.sort(key=lambda member: member.rank)
 
-    def awaits(self, door: tuple[str, int], arrive: Callable[[], None]) -> None:
-        """``arrive`` waits for those who are not there yet; the address is where they come to."""
-        self.door, self._arrive = door, arrive
+    def awaits(self, host: str, arrive: Callable[[], None]) -> None:
+        """``arrive`` waits for those who are not there yet, and come there."""
+        self.host, self._arrive = host, arrive
 
     def arrive(self) -> None:
         """Wait until all are there. RankError: they do not come."""
@@ -138,27 +162,30 @@ class Team:
     def at_end(self, act: Callable[[], object]) -> None:
         self._ending.callback(act)
 
-    def ask(self, kind: str, **content: Any) -> None:
-        """Tell all the same; they will answer."""
+    def say(self, message: Struct, payload: bytes = b"") -> None:
+        """Send all the same."""
         for member in self.members:
-            with contextlib.suppress(RankError):  # its own thread finds out why
-                member.line.send(kind, **content)
+            member.send(message, payload)
 
-    def answers(self, kind: str) -> list[Message]:
-        """Of all, in the order of ranks. What one of them has refused, or a RankError."""
+    def answers(self, kind: type[_Answer]) -> list[_Answer]:
+        """The next messages of all, in the order of ranks.
+
+        Raises what one of them has refused, or a RankError.
+        """
         found = [member.answer(kind) for member in self.members]
         if self.error is not None:
             raise self.error
         return [message for message in found if message is not None]
 
-    def tell_of(self, kind: str, act: Callable[[Message], None]) -> None:
-        """Messages of that kind, which nobody waits for in turn: in the threads that hear them."""
+    def hear_of(self, kind: type[_Answer], act: Callable[[_Answer], None]) -> None:
+        """Call this with messages of a kind that nobody waits for in turn, in the thread that
+        receives them.
+        """
         self._heard_by[kind] = act
 
     def refuse(self, member: Member, why: str) -> None:
         """Raises it as a ConfigError here, and there."""
-        with contextlib.suppress(RankError):
-            member.line.send("refused", why=why)
+        member.send(Refused(why))
         raise ConfigError(f"rank {member.rank}{member._where()} cannot join: {why}")
 
     def check(self) -> None:
@@ -211,7 +238,7 @@ class Team:
         for tell in told:
             tell(_as_rank_error(error))
         for member in self.members:
-            member.line.close()
+            member.connection.close()
 
 
 def _as_rank_error(error: QuireError) -> RankError:
@@ -220,9 +247,8 @@ def _as_rank_error(error: QuireError) -> RankError:
 
 def _end(members: Sequence[Member], ending: contextlib.ExitStack) -> None:
     for member in members:
-        with contextlib.suppress(RankError):
-            member.line.send("end")
-        member.line.close()
+        member.send(End())
+        member.connection.close()
     processes = [member.process for member in members if member.process is not None]
     end_all(processes, max((member.last for member in members), default=0.0))
     ending.close()
