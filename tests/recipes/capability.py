@@ -17,23 +17,24 @@ from collections import Counter
 
 from quire.core.errors import RequestError
 from quire.core.protocol import Request
+from quire.core.scheduling import Capability
 
 
-class Quota:
-    """Refuses more than ``most`` requests of a client at once; see ``Hooks``."""
+class Quota(Capability):
+    """Refuses more than ``most`` requests of a client at once."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._under_way: Counter[str] = Counter()
 
     def request_begins(self, request: Request) -> None:
-        """See ``Hooks``."""
+        """Count it, or refuse it."""
         if self._under_way[request.client] >= self._most:
             raise RequestError(f"a client may have {self._most} requests under way", "user")
         self._under_way[request.client] += 1
 
     def request_ends(self, request: Request) -> None:
-        """See ``Hooks``."""
+        """Make room for another."""
         self._under_way[request.client] -= 1
 '''
 

@@ -14,7 +14,6 @@ from quire.capabilities.speculation.draft_model import DraftModelDrafter
 from quire.core.protocol import Chunk, Request, Roster, SamplingParams
 from quire.core.scheduling.sequence import Sequence as Branch
 from quire.engine.assembly import build_engine
-from quire.engine.capabilities import Capabilities
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.prompts import Prompt
@@ -181,7 +180,8 @@ def compare_steps(
     if drafted:
         texts = executor.texts = plain_texts(config, longest_prompt, count)
         drafter = DraftModelDrafter() if kind == "model" else Knowing(texts)
-        engine.use(Capabilities(speculation=Speculation([drafter], DRAFTING.most)))
+        speculation = Speculation([drafter], DRAFTING.most)
+        engine.use(engine.capabilities._replace(speculation=speculation))
     adapted, beams = config.enable_lora, kind == "beams"
     measured, _ = serve(engine, executor, beams, longest_prompt, adapted=adapted, count=count)
     recorder.close()

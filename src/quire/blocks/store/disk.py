@@ -14,6 +14,7 @@ from quire.blocks.store.timing import seconds_to_read, zeros
 from quire.blocks.store.writer import WriteBehind
 from quire.core.errors import ConfigError
 from quire.core.memory import BlockHash, Content
+from quire.core.scheduling import Capability
 
 _STAGED_BYTES = 128 << 20  # of blocks that wait to be written
 _FEWEST = 4  # of them
@@ -21,7 +22,7 @@ _PROBE_BYTES = 1 << 20
 _LAST_SECONDS = 10.0  # seconds to write the rest when the process ends
 
 
-class DiskStore:
+class DiskStore(Capability):
     """See ``BlockSource``. Must be closed."""
 
     def __init__(self, path: Path, size: int, form: RecordForm) -> None:

@@ -22,6 +22,7 @@ from quire.blocks.store import RecordShelf
 from quire.blocks.transfer.connection import PeerConnection
 from quire.blocks.transfer.identity import Identity, TransferError
 from quire.core.errors import ConfigError
+from quire.core.scheduling import Capability
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class _ConnectedPeer:
         self.asks, self.since = asks, time.monotonic()
 
 
-class BlockServer:
+class BlockServer(Capability):
     """Answers from a record cache, each peer in a thread. Listens at once; must be closed.
 
     If all threads are taken, the peer that has been silent for longest is dropped for a new one.

@@ -2,6 +2,7 @@
 
 from quire.core.scheduling.adapters import AdapterSlots
 from quire.core.scheduling.block_events import BlockEvents
+from quire.core.scheduling.capability import Capability, Hooks
 from quire.core.scheduling.limits import BatchLimits
 from quire.core.scheduling.preemption import Recovery
 from quire.core.scheduling.prefix_cache import Caching
@@ -16,6 +17,8 @@ __all__ = [
     "BatchLimits",
     "BlockEvents",
     "Caching",
+    "Capability",
+    "Hooks",
     "MemoryStory",
     "Queueing",
     "Recovery",

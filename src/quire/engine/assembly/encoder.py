@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.core.errors import ConfigError, ModelError
 from quire.core.limits import EngineLimits
 from quire.core.protocol import Pooling, RecoveryCosts
@@ -16,11 +17,11 @@ from quire.engine.assembly.main_memory import bytes_for_waiting
 from quire.engine.assembly.pooling import bytes_of, read_pooler
 from quire.engine.assembly.recording import record
 from quire.engine.assembly.renewal import renewal
+from quire.engine.capabilities import Capabilities
 from quire.engine.capacity import Capacity, limits_of
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine, ExecutorTraits
 from quire.engine.input_processor import InputProcessor, ModelOutputs
-from quire.engine.session_manager import SessionRules
 from quire.engine.waiting_room import QueueLimits
 from quire.execution.device_runtime import DeviceRuntime
 from quire.execution.encoding import EncoderExecutor
@@ -36,6 +37,7 @@ _NOT_FOR_ENCODERS = (
     *("kv_cache_dtype", "kv_cache_memory_bytes", "kv_store", "kv_offloading_size"),
     *("swap_space", "role", "experts_path"),
 )
+_NO_SESSIONS = "this model is an encoder: no sessions"
 _ACTIVATIONS = {"Sigmoid": True, "Identity": False}
 
 
@@ -75,8 +77,10 @@ def build_encoder(
         ExecutorTraits(
             parts=executor.parts, afresh=renewal(executor, schedule, config, alone=True)
         ),
+        capabilities=Capabilities(
+            SessionManager(SessionRules(config.session_timeout, why_not=_NO_SESSIONS))
+        ),
         queue=QueueLimits(config.max_num_waiting, bytes_for_waiting(), limits.max_model_len or 0),
-        sessions=SessionRules(config.session_timeout, "this model is an encoder: no sessions"),
     )
     record(engine, config, capacity, started)
     return engine, capacity

@@ -20,6 +20,7 @@ from quire.blocks.transfer.config import NO_ROLE_ON_GPU
 from quire.capabilities.adapters.config import AdapterShare
 from quire.capabilities.adapters.reading import adapter_check, most_bytes, serve_adapters
 from quire.capabilities.adapters.served import Adapters
+from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.capabilities.speculation import speculation_of
 from quire.capabilities.speculation.model import DraftModel
 from quire.core.errors import ConfigError
@@ -71,7 +72,6 @@ from quire.engine.config import (
 )
 from quire.engine.engine import Engine, ExecutorTraits
 from quire.engine.input_processor import InputProcessor, ModelOutputs
-from quire.engine.session_manager import SessionRules
 from quire.engine.waiting_room import QueueLimits
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
@@ -141,7 +141,7 @@ def _build(
         runtime = on_ranks(config, directory, runtime, team)
     with runtime.start_up_lock():
         loaded = _load(config, directory, tokenizer, runtime, team, engines)
-        model, draft, dtype, cache, limits, adapters, _, waiting_bytes = loaded
+        model, draft, dtype, _, limits, adapters, _, waiting_bytes = loaded
         store, transfer, source = _blocks_outside(config, directory, loaded, runtime, server, team)
         weights = None if adapters is None else adapters.weights
         executor = runtime.executor(model, limits, dtype, draft, weights, source)
@@ -162,6 +162,7 @@ def _build(
             afresh=renewal(executor, schedule, config, alone=team is None),
         ),
         capabilities=Capabilities(
+            sessions=SessionManager(_session_rules(config, loaded, runtime)),
             adapters=adapters,
             speculation=speculation_of(config.speculation),
             transfer=transfer,
@@ -170,7 +171,6 @@ def _build(
             others=team,
         ),
         queue=QueueLimits(config.max_num_waiting, waiting_bytes, limits.max_model_len or 0),
-        sessions=_session_rules(config, cache, runtime),
     )
     record(engine, config, capacity, started)
     if events is not None:
@@ -267,12 +267,13 @@ def _recovery_costs(
     return RecoveryCosts()
 
 
-def _session_rules(config: EngineConfig, cache: CacheShape, runtime: DeviceRuntime) -> SessionRules:
+def _session_rules(config: EngineConfig, loaded: _Loaded, runtime: DeviceRuntime) -> SessionRules:
     why_not = None
-    if cache.depends_on_prompt_length:
+    if loaded.cache.depends_on_prompt_length:
         why_not = "this model's rotary scaling depends on the length of the prompt: no sessions"
     why_no_soft_cuts = None if runtime.device.type == "cpu" else _NO_SOFT_CUTS_ON_GPU
-    return SessionRules(config.session_timeout, why_not, why_no_soft_cuts)
+    longest = loaded.limits.max_model_len
+    return SessionRules(config.session_timeout, longest, why_not, why_no_soft_cuts)
 
 
 def _load_tokenizer(config: EngineConfig) -> Tokenizer:

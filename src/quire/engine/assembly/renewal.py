@@ -32,8 +32,6 @@ def renewal(
         if not alone:
             raise RankError("a step was interrupted half way, and other ranks are in it still")
         executor.forget()
-        if capabilities.adapters is not None:
-            capabilities.adapters.renew()
         return schedule(), capabilities._replace(speculation=speculation_of(config.speculation))
 
     return afresh

@@ -15,6 +15,7 @@ from typing import Any
 from quire.core.errors import ConfigError, EngineError, ModelError, QuireError, RankError
 from quire.engine.assembly.ranks.line import Line, Message
 from quire.engine.assembly.ranks.processes import RankProcess, end_all
+from quire.engine.capabilities import OtherRanks
 from quire.kernels.ranks import RankGroup
 
 logger = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class Member:
             failed(self, error)
 
 
-class Team:
+class Team(OtherRanks):
     """All other ranks. Once one of them has failed, all are ended, and it is of no use any more."""
 
     def __init__(self, size: int, silence: float, last: float = 0.0) -> None:
