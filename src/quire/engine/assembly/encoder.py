@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from quire.capabilities.pooling.files import bytes_of, read_pooler
 from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.core.errors import ConfigError, ModelError
 from quire.core.limits import EngineLimits
 from quire.core.protocol import Pooling, RecoveryCosts
 from quire.engine.assembly.loading import dtype_name
 from quire.engine.assembly.main_memory import bytes_for_waiting
-from quire.engine.assembly.pooling import bytes_of, read_pooler
 from quire.engine.assembly.recording import record
 from quire.engine.assembly.renewal import renewal
 from quire.engine.capabilities import Capabilities
@@ -52,7 +52,8 @@ def build_encoder(
     _refuse_settings(config)
     usual = _longest_of_texts(directory, tokenizer)
     files = directory, described, tokenizer
-    pooler, dense = read_pooler(config, *files, runtime.admit, Pooling.MEAN)
+    given = config.pooler_config
+    pooler, dense = read_pooler(*files, runtime.admit, Pooling.MEAN, given)
     with runtime.start_up_lock():
         model = load_encoder(
             directory, config.dtype, config.max_model_len, usual, runtime.admit, config.hf_overrides

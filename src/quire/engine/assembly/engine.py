@@ -20,6 +20,7 @@ from quire.blocks.transfer.config import NO_ROLE_ON_GPU
 from quire.capabilities.adapters.config import AdapterShare
 from quire.capabilities.adapters.reading import adapter_check, most_bytes, serve_adapters
 from quire.capabilities.adapters.served import Adapters
+from quire.capabilities.pooling.files import bytes_of, read_pooler
 from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.capabilities.speculation import speculation_of
 from quire.capabilities.speculation.model import DraftModel
@@ -48,7 +49,6 @@ from quire.engine.assembly.main_memory import (
     left_for_pool,
     working_bytes,
 )
-from quire.engine.assembly.pooling import bytes_of, read_pooler
 from quire.engine.assembly.ranks.fetching import fetch_on_all
 from quire.engine.assembly.ranks.gathering import gather
 from quire.engine.assembly.ranks.runtime import on_ranks
@@ -135,7 +135,9 @@ def _build(
     tokenizer = _load_tokenizer(config)
     if is_encoder(described):
         return build_encoder(config, runtime, directory, described, tokenizer)
-    pooler, dense = read_pooler(config, directory, described, tokenizer, runtime.admit)
+    pooler, dense = read_pooler(
+        directory, described, tokenizer, runtime.admit, given=config.pooler_config
+    )
     defaults = default_sampling(config, directory)
     if team is not None:
         runtime = on_ranks(config, directory, runtime, team)
