@@ -6,8 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from quire.core.memory import hash_blocks, root_hash
-from quire.core.protocol import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import (
+    AllBlocksCleared,
+    BlockEvent,
+    BlocksRemoved,
+    BlocksStored,
+    Scheduler,
+)
 from support.pipelined_runs import PipelinedRun
 from support.scheduler_runs import SchedulerRun
 from support.session_runs import SessionRun

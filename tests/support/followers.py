@@ -7,7 +7,8 @@ import random
 from collections.abc import Sequence
 
 from quire.core.memory import BlockTable, MoveKind
-from quire.core.protocol import AllBlocksCleared, BlockEvent, BlocksStored, Opened, Step, StepResult
+from quire.core.protocol import Opened, Step, StepResult
+from quire.core.scheduling import AllBlocksCleared, BlockEvent, BlocksStored
 from quire.execution.batch import StepBatch, pack
 from quire.execution.ranks.messages import Order, decode, encode
 from support.event_runs import Told

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quire.capabilities.speculation import Proposal, Speculation
-from quire.capabilities.speculation.draft_model import DraftModelDrafter
+from quire.capabilities.speculation.proposal import DraftModelDrafter
 from quire.core.protocol import Chunk, Request, Roster, SamplingParams
 from quire.core.scheduling.sequence import Sequence as Branch
 from quire.engine.assembly import build_engine

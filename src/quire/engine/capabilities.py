@@ -1,19 +1,20 @@
-"""What an engine can do beside serving texts: each capability by name."""
+"""What an engine can do beside serving texts: each capability by name, and how they begin anew."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from quire.blocks.events import EventPublisher
 from quire.blocks.store import DiskStore, Tiers
 from quire.blocks.transfer import BlockFetcher, BlockServer
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.sessions import SessionManager
-from quire.capabilities.speculation import Speculation
+from quire.capabilities.speculation import Speculation, speculation_of
+from quire.capabilities.speculation.config import SpeculativeConfig
 from quire.core.errors import RankError
-from quire.core.scheduling import Capability
+from quire.core.scheduling import Capability, Scheduler
 
 
 class OtherRanks(Capability, ABC):
@@ -42,3 +43,28 @@ class Capabilities(NamedTuple):
     store: DiskStore | Tiers | None = None
     events: EventPublisher | None = None
     others: OtherRanks | None = None
+
+
+class Forgetful(Protocol):
+    """An executor of a model."""
+
+    def forget(self) -> None:
+        """No sequence lives any more that steps have told of."""
+        ...
+
+
+def renewal(
+    executor: Forgetful,
+    schedule: Callable[[], Scheduler],
+    speculation: SpeculativeConfig | None = None,
+) -> Callable[[Capabilities], tuple[Scheduler, Capabilities]]:
+    """See ``ExecutorTraits.afresh``. schedule: makes a scheduler over an empty pool."""
+
+    def afresh(capabilities: Capabilities) -> tuple[Scheduler, Capabilities]:
+        if capabilities.others is not None:
+            raise RankError("a step was interrupted half way, and other ranks are in it still")
+        executor.forget()
+        again = capabilities.speculation and speculation_of(speculation)
+        return schedule(), capabilities._replace(speculation=again)
+
+    return afresh

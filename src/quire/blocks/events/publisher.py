@@ -14,8 +14,7 @@ from typing import Any
 from quire.blocks.events.config import KVEventsConfig, is_listened_on
 from quire.blocks.events.wire import Wire
 from quire.core.errors import ConfigError
-from quire.core.protocol import BlockEvent
-from quire.core.scheduling import Capability, Scheduler
+from quire.core.scheduling import BlockEvent, Capability, Scheduler
 
 logger = logging.getLogger(__name__)
 

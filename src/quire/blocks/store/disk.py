@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from quire.blocks.store.directory import FULL, RecordDirectory, StoreCounts, has_records
-from quire.blocks.store.record import RecordForm
-from quire.blocks.store.timing import seconds_to_read, zeros
+from quire.blocks.store.record import RecordForm, seconds_to_read, zeros
 from quire.blocks.store.writer import WriteBehind
 from quire.core.errors import ConfigError
 from quire.core.memory import BlockHash, Content

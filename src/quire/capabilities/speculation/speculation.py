@@ -10,10 +10,8 @@ from itertools import islice
 from quire.capabilities.speculation.acceptance import Acceptance
 from quire.capabilities.speculation.costs import Measured
 from quire.capabilities.speculation.decisions import Decisions
-from quire.capabilities.speculation.forced import Forced
-from quire.capabilities.speculation.plan import Choice, Guess, plan
-from quire.capabilities.speculation.proposal import Drafter
-from quire.capabilities.speculation.trials import Trials
+from quire.capabilities.speculation.plan import Choice, Guess, Trials, plan
+from quire.capabilities.speculation.proposal import Drafter, Forced
 from quire.core.protocol import Chunk, Outcome, Request, Step
 from quire.core.scheduling import Capability, Scheduler
 from quire.core.scheduling.sequence import Sequence

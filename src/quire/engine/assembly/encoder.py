@@ -16,8 +16,7 @@ from quire.core.protocol import Pooling, RecoveryCosts
 from quire.engine.assembly.loading import dtype_name
 from quire.engine.assembly.main_memory import bytes_for_waiting
 from quire.engine.assembly.recording import record
-from quire.engine.assembly.renewal import renewal
-from quire.engine.capabilities import Capabilities
+from quire.engine.capabilities import Capabilities, renewal
 from quire.engine.capacity import Capacity, limits_of
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine, ExecutorTraits
@@ -75,9 +74,7 @@ def build_encoder(
             max_model_len=limits.max_model_len,
             seed=config.seed,
         ),
-        ExecutorTraits(
-            parts=executor.parts, afresh=renewal(executor, schedule, config, alone=True)
-        ),
+        ExecutorTraits(parts=executor.parts, afresh=renewal(executor, schedule)),
         capabilities=Capabilities(
             SessionManager(SessionRules(config.session_timeout, why_not=_NO_SESSIONS))
         ),

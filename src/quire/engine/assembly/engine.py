@@ -28,12 +28,11 @@ from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource
 from quire.core.protocol import Pooler, RecoveryCosts
-from quire.engine.assembly.defaults import default_sampling
 from quire.engine.assembly.draft import draft_share, load_draft
 from quire.engine.assembly.encoder import build_encoder
-from quire.engine.assembly.experts import describe_experts
 from quire.engine.assembly.loading import (
     cache_shape,
+    default_sampling,
     dtype_name,
     forms_of,
     kv_dtype,
@@ -44,6 +43,7 @@ from quire.engine.assembly.loading import (
 )
 from quire.engine.assembly.main_memory import (
     bytes_for_waiting,
+    describe_experts,
     kept_and_files,
     left_by_adapters,
     left_for_pool,
@@ -54,7 +54,6 @@ from quire.engine.assembly.ranks.gathering import gather
 from quire.engine.assembly.ranks.runtime import on_ranks
 from quire.engine.assembly.ranks.team import Team
 from quire.engine.assembly.recording import record
-from quire.engine.assembly.renewal import renewal
 from quire.engine.assembly.store import check_store, describe_store, open_store
 from quire.engine.assembly.transfer import (
     Transfer,
@@ -62,7 +61,7 @@ from quire.engine.assembly.transfer import (
     describe_transfer,
     listen_for_decoders,
 )
-from quire.engine.capabilities import Capabilities
+from quire.engine.capabilities import Capabilities, renewal
 from quire.engine.capacity import Capacity, fill, limits_of, size_of
 from quire.engine.config import (
     NO_ADAPTERS_ON_GPU,
@@ -161,7 +160,7 @@ def _build(
             block_bytes=capacity.mean_block_bytes,
             run_ahead=runtime.asynchronous and config.async_scheduling is not False,
             parts=executor.parts,
-            afresh=renewal(executor, schedule, config, alone=team is None),
+            afresh=renewal(executor, schedule, config.speculation),
         ),
         capabilities=Capabilities(
             sessions=SessionManager(_session_rules(config, loaded, runtime)),
