@@ -49,9 +49,9 @@ RECIPE = Recipe(
         ),
         (
             _FIELDS,
-            "from quire.capabilities.speculation import Speculation\n",
+            "from quire.capabilities.sessions import SessionManager\n",
             "from quire.capabilities.quota import Quota\n"
-            "from quire.capabilities.speculation import Speculation\n",
+            "from quire.capabilities.sessions import SessionManager\n",
         ),
         (
             _FIELDS,
