@@ -48,7 +48,7 @@ class SessionManager(Capability):
     ) -> None:
         self.rules, self._clock = rules, clock
         self._idle_since: dict[str, float] = {}  # inf: it has a turn
-        self._turns: dict[str, str] = {}  # request_id of a turn -> its session
+        self._turns: dict[str, tuple[Request, str]] = {}  # by request_id, with its session
 
     # -- may be called from any thread ---------------------------------------------------------
 
@@ -129,14 +129,15 @@ class SessionManager(Capability):
         if len(history) < len(sessions.unused(session_id).history):
             sessions.restart(session_id, history)
         group = self._scheduler.add_turn(session_id, request)
-        self._turns[request.request_id] = session_id
+        self._turns[request.request_id] = request, session_id
         self._idle_since[session_id] = math.inf
         return group
 
     def request_ends(self, request: Request) -> None:
-        """See whether it was a turn."""
-        session_id = self._turns.pop(request.request_id, None)
-        if session_id is not None:
+        """See whether it was a turn. One that is refused may have the id of one."""
+        turn, session_id = self._turns.get(request.request_id, (None, ""))
+        if turn is request:
+            del self._turns[request.request_id]
             self._used(session_id)
 
     def hard_cut(self, session_id: str) -> None:

@@ -328,3 +328,14 @@ def test_blocks_come_back_though_nobody_asks(monkeypatch: pytest.MonkeyPatch) ->
 
     asyncio.run(run())
     assert TIMEOUT / 10 in pauses
+
+
+def test_a_request_that_is_refused_for_its_id_ends_nobody_s_turn() -> None:
+    managed = Managed()
+    managed.sessions.open("a")
+    managed.sessions.append("a", [5] * 9)
+    managed.engine.add_turn("turn", "a", ONE_TOKEN)
+    with pytest.raises(RequestError, match="already"):
+        managed.engine.add_request("turn", [5], ONE_TOKEN)
+    managed.now += TIMEOUT
+    assert managed.sessions.num_open == 1
