@@ -28,7 +28,7 @@ from quire_lab.simulation import (
 )
 from quire_lab.simulation.cost_model import CostsWithDraft
 from quire_lab.simulation.drafting import SmallerModel
-from quire_lab.simulation.recorder import Kept
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import SimulationResult
 from quire_lab.workload import Trace
 from support.lora import save_adapter
@@ -195,7 +195,7 @@ def compare_steps(
         drafting = replace(BY_MODEL, model=SmallerModel(shape))
         costs = CostsWithDraft(costs, PassCosts())
     simulator = Simulator(
-        capacity.limits, costs, Kept(records=None), skip_ahead=False,
+        capacity.limits, costs, KeptResults(records=None), skip_ahead=False,
         on_step=lambda now, step: steps.append(seen(now, step, roster.follow(step))),
         drafting=drafting,
     )  # fmt: skip
@@ -214,7 +214,7 @@ def compare_steps(
         assert virtual == real
     assert {record.request_id: story(record) for record in result.records} == measured
     if not drafted:  # steps that verify anything are not skipped
-        ahead = Simulator(capacity.limits, Costs(), Kept(records=None)).run(Trace.open(path))
+        ahead = Simulator(capacity.limits, Costs(), KeptResults(records=None)).run(Trace.open(path))
         assert ahead == result
     return result
 

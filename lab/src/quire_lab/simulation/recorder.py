@@ -25,7 +25,7 @@ from quire_lab.simulation.served import ServedCounter
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptResults:
     """What a result counts and keeps.
 
     goals: what it counts requests against.
@@ -47,7 +47,7 @@ class Kept:
 class SimulationRecorder:
     """Adds up a run."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: KeptResults) -> None:
         self._kept = kept
         self._records: list[RequestRecord] = []
         self._decisions: list[TimedDecision] = []

@@ -11,7 +11,7 @@ from quire_lab.simulation.arrivals import Arrivals, OpenLoop
 from quire_lab.simulation.cost_model import CostModel
 from quire_lab.simulation.drafting import SimulatedDrafting
 from quire_lab.simulation.engine import Pause, SimulatedEngine
-from quire_lab.simulation.recorder import Kept, SimulationRecorder
+from quire_lab.simulation.recorder import KeptResults, SimulationRecorder
 from quire_lab.simulation.result import RequestRecord, SimulationResult
 from quire_lab.simulation.sampling import SimulatedModel
 
@@ -27,7 +27,7 @@ class Simulator:
         self,
         limits: EngineLimits,
         cost_model: CostModel,
-        kept: Kept = Kept(),  # noqa: B008  # frozen
+        kept: KeptResults = KeptResults(),  # noqa: B008  # frozen
         *,
         seed: int = 0,
         skip_ahead: bool = True,

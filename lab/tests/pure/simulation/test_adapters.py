@@ -8,7 +8,7 @@ from typing import Any
 from quire.core.protocol import Roster, Step, Work
 from quire.engine.traces.request import TraceRequest
 from quire.engine.traces.writer import TraceWriter
-from quire_lab.simulation.recorder import Kept
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.simulator import Simulator
 from quire_lab.workload import Trace
 from support.limits import make_limits
@@ -35,7 +35,7 @@ def test_no_step_has_more_adapters_than_slots_and_skipping_ahead_changes_nothing
         most.append(len(adapters - {None}))
 
     costs: Any = Costs()
-    kept = Kept(records=None)
+    kept = KeptResults(records=None)
     simulator = Simulator(limits, costs, kept, skip_ahead=False, on_step=note)
     result = simulator.run(WORKLOAD)
     assert max(most) == 2 and result.num_finished == len(WORKLOAD)

@@ -27,7 +27,7 @@ from quire_lab.simulation.drafting import SmallerModel
 from quire_lab.simulation.planning.planner import Planner
 from quire_lab.simulation.planning.speculation import try_drafts
 from quire_lab.simulation.planning.trials import WORTH, DraftTrials
-from quire_lab.simulation.recorder import Kept
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.sample import WorkloadSample
 from support.limits import make_limits
 
@@ -48,7 +48,11 @@ def simulate(
 ) -> SimulationResult:
     limits = make_limits(**{"num_blocks": 800, "max_model_len": 8192, **options})
     simulator = Simulator(
-        limits, RowCosts(), Kept(records=None, decisions=None), drafting=drafting, skip_ahead=False
+        limits,
+        RowCosts(),
+        KeptResults(records=None, decisions=None),
+        drafting=drafting,
+        skip_ahead=False,
     )
     return simulator.run(requests)
 

@@ -12,7 +12,7 @@ from quire.core.protocol import RecoveryCosts, Verdict
 from quire.engine.traces.request import Segment, TraceRequest
 from quire_lab.simulation import ClosedLoop, SimulationResult, Simulator, Work
 from quire_lab.simulation.export import RecordWriter, write_series
-from quire_lab.simulation.recorder import Kept
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.workload import Lengths, Synthetic
 from support.limits import make_limits
 
@@ -28,7 +28,9 @@ class TenMilliseconds:
 
 
 def simulate(workload: Any, users: int | None = None, **options: Any) -> SimulationResult:
-    kept = Kept(**{f.name: options.pop(f.name) for f in fields(Kept) if f.name in options})
+    kept = KeptResults(
+        **{f.name: options.pop(f.name) for f in fields(KeptResults) if f.name in options}
+    )
     on_record = options.pop("on_record", None)
     facts = {"num_blocks": 64, "max_model_len": 512, "enable_prefix_caching": False, **options}
     simulator = Simulator(make_limits(**facts), TenMilliseconds(), kept, on_record=on_record)

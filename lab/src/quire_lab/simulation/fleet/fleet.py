@@ -21,7 +21,7 @@ from quire_lab.simulation.fleet.replica import SimulatedReplica, State
 from quire_lab.simulation.fleet.result import FleetRecorder, FleetResult
 from quire_lab.simulation.fleet.routing import Router, router_of
 from quire_lab.simulation.fleet.setup import FleetSetup, Role
-from quire_lab.simulation.recorder import Kept, SimulationRecorder
+from quire_lab.simulation.recorder import KeptResults, SimulationRecorder
 from quire_lab.simulation.result import RequestRecord
 
 _REPORTS = 1.0  # seconds between two of a replica's, as in quire deploy
@@ -40,7 +40,7 @@ class FleetSimulator:
     def __init__(
         self,
         setup: FleetSetup,
-        kept: Kept = Kept(),  # noqa: B008  # frozen
+        kept: KeptResults = KeptResults(),  # noqa: B008  # frozen
         *,
         seed: int = 0,
         skip_ahead: bool = True,

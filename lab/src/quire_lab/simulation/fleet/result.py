@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.core.metrics import Distribution, Summary
-from quire_lab.simulation.recorder import Kept
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import RequestRecord, ServedLoad, SimulationResult
 from quire_lab.simulation.served import ServedCounter
 
@@ -136,7 +136,7 @@ class FleetResult(ServedLoad):
 class FleetRecorder:
     """Adds up what clients see, in memory that does not grow."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: KeptResults) -> None:
         self._kept = kept
         self.transfers = Distribution()
         self.transferred_bytes = self.num_lost = self.most_serving = 0

@@ -31,7 +31,7 @@ from quire_lab.simulation.planning.plan import (
 )
 from quire_lab.simulation.planning.ranking import ChangeRanking
 from quire_lab.simulation.planning.search import foreseen, highest_count, highest_rate
-from quire_lab.simulation.recorder import Kept
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import SimulationResult
 from quire_lab.simulation.sample import WorkloadSample
 from quire_lab.simulation.simulator import Simulator
@@ -273,7 +273,7 @@ class Planner:
     ) -> Simulator:
         deployment = deployment or self.deployment
         costs = deployment.cost_model(limits.block_size)
-        kept, seed = Kept(self.goals, most_missed=most_missed), deployment.config.seed
+        kept, seed = KeptResults(self.goals, most_missed=most_missed), deployment.config.seed
         drafting = deployment.drafting
         return Simulator(limits, costs, kept, seed=seed, drafting=drafting, on_step=on_step)
 
