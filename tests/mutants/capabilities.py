@@ -136,17 +136,10 @@ MUTANTS = (
     ),
     Mutant(
         "an aborted turn leaves its session busy",
-        _SESSIONS,
-        "            del self._turns[request.request_id]\n            self._used(session_id)\n",
-        "            del self._turns[request.request_id]\n",
+        "src/quire/core/scheduling/sessions/session.py",
+        "        self.when_idle()\n",
+        "",
         f"{_OF_SESSIONS}::test_a_busy_session_never_expires_and_is_idle_from_its_turn_s_end",
-    ),
-    Mutant(
-        "whoever is refused for a turn's id ends it",
-        _SESSIONS,
-        "        if turn is request:\n",
-        "        if turn is not None:\n",
-        f"{_OF_SESSIONS}::test_a_request_that_is_refused_for_its_id_ends_nobody_s_turn",
     ),
     Mutant(
         "a turn has no salt",

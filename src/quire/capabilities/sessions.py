@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from quire.core.errors import RequestError, UnknownSessionError
 from quire.core.protocol import Adapter, Request
@@ -48,7 +49,6 @@ class SessionManager(Capability):
     ) -> None:
         self.rules, self._clock = rules, clock
         self._idle_since: dict[str, float] = {}  # inf: it has a turn
-        self._turns: dict[str, tuple[Request, str]] = {}  # by request_id, with its session
 
     # -- may be called from any thread ---------------------------------------------------------
 
@@ -84,7 +84,6 @@ class SessionManager(Capability):
         """Open sessions of this scheduler's from now on."""
         self._scheduler, self._hooks = scheduler, hooks
         self._idle_since.clear()
-        self._turns.clear()
 
     def open(
         self,
@@ -104,11 +103,13 @@ class SessionManager(Capability):
         sessions = self._scheduler.sessions
         sessions.open(session_id, cache_salt, client, adapter, recompute_last_n)
         try:
+            session = sessions.get(session_id)
             for begins in self._hooks.session_begins:
-                begins(sessions.get(session_id))
+                begins(session)
         except RequestError:
             sessions.close(session_id)
             raise
+        session.when_idle = partial(self._used, session_id)
         self._used(session_id)
 
     def append(self, session_id: str, token_ids: Sequence[int]) -> None:
@@ -129,16 +130,8 @@ class SessionManager(Capability):
         if len(history) < len(sessions.unused(session_id).history):
             sessions.restart(session_id, history)
         group = self._scheduler.add_turn(session_id, request)
-        self._turns[request.request_id] = request, session_id
         self._idle_since[session_id] = math.inf
         return group
-
-    def request_ends(self, request: Request) -> None:
-        """See whether it was a turn. One that is refused may have the id of one."""
-        turn, session_id = self._turns.get(request.request_id, (None, ""))
-        if turn is request:
-            del self._turns[request.request_id]
-            self._used(session_id)
 
     def hard_cut(self, session_id: str) -> None:
         """Empty the session's cache and history; the next cache epoch begins."""

@@ -153,7 +153,7 @@ def test_a_session_that_is_refused_is_not_open() -> None:
     [
         (Adapters, {"engine_begins", "request_begins", "request_ends", "session_begins",
                     "session_ends", "prepare", "rest"}),
-        (SessionManager, {"engine_begins", "request_ends"}),
+        (SessionManager, {"engine_begins"}),
         (Speculation, {"propose", "waits", "observe"}),
         (EventPublisher, {"contents_change", "close"}),
         (BlockServer, {"close"}),
@@ -179,5 +179,5 @@ def test_what_a_capability_inherits_is_called_too() -> None:
 
 def test_what_no_capability_needs_costs_no_call() -> None:
     there = vars(Hooks(Capabilities(SessionManager())))
-    assert {name for name in there if there[name]} == {"engine_begins", "request_ends"}
+    assert {name for name in there if there[name]} == {"engine_begins"}
     assert not any(vars(Hooks([Capability()])).values())
