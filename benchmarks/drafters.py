@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from quire.capabilities.speculation import Drafter
 from quire.capabilities.speculation.config import SpeculativeConfig
-from quire.capabilities.speculation.ngram import NgramDrafter
+from quire.capabilities.speculation.own_texts import NgramDrafter
 from quire.capabilities.speculation.prediction import PredictionDrafter
 from quire.capabilities.speculation.suffix import SuffixDrafter
 from quire.core.protocol import Request, SamplingParams

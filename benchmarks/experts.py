@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.experts import mixed, route
 from quire.kernels.ops import Experts
+from quire.kernels.plain import mixed, route
 from quire.kernels.products import PackedWeight, Products
 from quire.models.linear.packed import pack
 from quire.models.linear.rounding import Quantization, round_weight

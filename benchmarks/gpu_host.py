@@ -33,7 +33,7 @@ from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.graphs import graph_sizes
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.kv.cache import KVCache
-from quire.execution.memory_budget import MemoryBudget
+from quire.execution.memory_limits import MemoryBudget
 from quire.kernels.reference import ReferenceKernels
 from quire.models.base import Model
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,14 @@ from lives.script import (
     Turn,
 )
 from lives.texts import EOS, VOCAB, Answer, Beam, Text, beams_of, score, vector
+from quire.capabilities.sessions import SessionManager
 from quire.core.errors import EngineError, QueueTimeoutError, RequestError, SessionBusyError
 from quire.core.memory import KVAllocator, LayeredAllocator, PagedAllocator, Window
-from quire.core.protocol import BlockEvent, Request, SamplingParams, SoftCut, Step
+from quire.core.protocol import Request, SamplingParams, SoftCut, Step
 from quire.core.scheduling import (
     BatchLimits,
     Caching,
+    Capability,
     Queueing,
     Recovery,
     Ring,
@@ -73,7 +75,19 @@ class Account:
         self.turn: Answer | None = None
 
 
-class Run:
+class Listener(Capability):
+    """Hears what enters and leaves the prefix cache, as an EventPublisher does."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
+
+    def contents_change(self, scheduler: Scheduler) -> None:
+        cache = scheduler.prefix_cache
+        if cache is not None and cache.events is not None:
+            self.oracle.hear(cache.events.take())  # which are all that can be found
+
+
+class Run(Capability):
     """Lives a life; an AssertionError, or whatever the engine raises, says what was wrong."""
 
     def __init__(
@@ -93,11 +107,13 @@ class Run:
         self.device.planned = self._planned
         self.device.during = self._during
         self.device.fault = self._fault
-        hooks: Any = self  # has those of a Speculation, and of an EventPublisher
-        events = hooks if settings.watched else None
+        hooks: Any = self  # has those of a Speculation
+        events: Any = Listener(self.oracle) if settings.watched else None
         self.engine = Engine(
             self.scheduler, self.device, _PROCESSOR, ExecutorTraits(run_ahead=settings.ahead),
-            capabilities=Capabilities(speculation=hooks, events=events),
+            capabilities=Capabilities(
+                SessionManager(clock=lambda: self.now), speculation=hooks, events=events
+            ),
             clock=lambda: self.now,
         )  # fmt: skip
         self.asked: dict[str, Ask | Turn] = {}  # all that have been
@@ -183,10 +199,6 @@ class Run:
     def waits(self, scheduler: Scheduler) -> bool:
         """A hook: whether drafts are worth more than planning ahead."""
         return self.life.settings.right_drafts is not None and self.rng.random() < 0.5
-
-    def publish(self, events: Sequence[BlockEvent]) -> None:
-        """As an EventPublisher."""
-        self.oracle.hear(events)  # which are all that can be found
 
     # -- events --------------------------------------------------------------------------------
 
@@ -297,7 +309,7 @@ class Run:
         elif event.last:
             verb = lambda: sessions.recompute(name, event.last)  # noqa: E731
         else:
-            verb = lambda: sessions.close(name)  # noqa: E731
+            verb = lambda: sessions.end(name)  # noqa: E731
         session, held = self.scheduler.sessions.get(name), self._held_by(name)
         free = self.scheduler.allocator.num_free_blocks
         busy = account.turn is not None
@@ -452,7 +464,7 @@ class Run:
     def _end(self) -> None:
         assert not self.live, f"nobody was told of {self.live}"
         for name in [*self.sessions]:
-            self.engine.sessions.close(name)
+            self.engine.sessions.end(name)
         self.check()
         self.oracle.check_end()
         if self.oracle.kv_groups:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from lives.device import Device
 from lives.replay import Replay
 from quire.core.memory import LayeredAllocator, MoveKind, PagedAllocator
-from quire.core.protocol import BlockEvent, Chunk, Step, StepResult, Verdict
-from quire.core.scheduling import Scheduler, SequenceGroup
+from quire.core.protocol import Chunk, Step, StepResult, Verdict
+from quire.core.scheduling import BlockEvent, Scheduler, SequenceGroup
 from quire.core.scheduling.decoding import OnToken
 from quire.core.scheduling.fair import FairQueue
 from support.invariants import check_allocator

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from quire.core.memory import hash_blocks, root_hash
-from quire.core.protocol import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
+from quire.core.scheduling import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
 
 
 class Replay:

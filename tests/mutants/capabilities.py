@@ -11,6 +11,8 @@ _SPECULATION, _OF_SPECULATION = (
 _SERVED, _OWN = f"{_OF_SPECULATION}/test_served_texts.py", f"{_OF_SPECULATION}/test_own_texts.py"
 _PREDICTION = f"{_OF_SPECULATION}/test_prediction.py"
 _WHOLE = f"{_OF_SPECULATION}/test_speculation.py"
+_SESSIONS = "src/quire/capabilities/sessions.py"
+_OF_SESSIONS = "tests/pure/capabilities/test_sessions.py"
 
 MUTANTS = (
     Mutant(
@@ -103,5 +105,70 @@ MUTANTS = (
         "self._most, self._predicted_only = most, predicted_only",
         "self._most, self._predicted_only = most, False",
         f"{_WHOLE}::test_only_those_with_a_prediction_where_nobody_else_is_drafted_for",
+    ),
+    Mutant(
+        "an idle session expires a moment too late",
+        _SESSIONS,
+        "self._clock() - since < self.rules.timeout",
+        "self._clock() - since <= self.rules.timeout",
+        f"{_OF_SESSIONS}::test_an_idle_session_is_gone_once_its_time_is_over",
+    ),
+    Mutant(
+        "an expired session is found until it is swept",
+        _SESSIONS,
+        "        if not self._is_open(session_id):\n            raise self.unknown(session_id)\n",
+        "",
+        f"{_OF_SESSIONS}::test_an_idle_session_is_gone_once_its_time_is_over",
+    ),
+    Mutant(
+        "an expired session is never swept",
+        _SESSIONS,
+        "for session_id in [one for one in self._idle_since if not self._is_open(one)]:",
+        "for session_id in ():",
+        f"{_OF_SESSIONS}::test_whatever_is_asked_next_closes_it",
+    ),
+    Mutant(
+        "a busy session expires",
+        _SESSIONS,
+        "        self._idle_since[session_id] = math.inf\n",
+        "",
+        f"{_OF_SESSIONS}::test_a_busy_session_never_expires_and_is_idle_from_its_turn_s_end",
+    ),
+    Mutant(
+        "an aborted turn leaves its session busy",
+        "src/quire/core/scheduling/sessions/session.py",
+        "        self.when_idle()\n",
+        "",
+        f"{_OF_SESSIONS}::test_a_busy_session_never_expires_and_is_idle_from_its_turn_s_end",
+    ),
+    Mutant(
+        "a turn has no salt",
+        "src/quire/engine/input_processor.py",
+        "            cache_salt=own.cache_salt,\n",
+        "",
+        f"{_OF_SESSIONS}::test_a_turn_has_its_session_s_salt",
+    ),
+    Mutant(
+        "what waits for a turn is unbounded",
+        _SESSIONS,
+        "if session.num_input + more > _MOST_INPUT:",
+        "if False:",
+        f"{_OF_SESSIONS}::test_what_waits_for_a_turn_is_bounded_under_a_window",
+    ),
+    Mutant(
+        "a history is shortened though its turn is refused",
+        _SESSIONS,
+        "        return session.history if shortened is None else shortened\n",
+        "        if shortened is not None:\n"
+        "            self._scheduler.sessions.restart(session_id, shortened)\n"
+        "        return session.history if shortened is None else shortened\n",
+        f"{_OF_SESSIONS}::test_without_a_window_a_session_that_recomputes_never_ends",
+    ),
+    Mutant(
+        "a hook that a capability overrides is not called",
+        "src/quire/core/scheduling/capability.py",
+        "if getattr(type(one), name) is not hook",
+        "if name in type(one).__dict__",
+        "tests/pure/engine/test_capabilities.py::test_what_a_capability_inherits_is_called_too",
     ),
 )

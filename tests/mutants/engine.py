@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Mutant
 
 _ENGINE, _OF_ENGINE = "src/quire/engine", "tests/pure/engine"
-_SESSIONS, _ROOM = f"{_OF_ENGINE}/test_session_manager.py", f"{_OF_ENGINE}/test_waiting_room.py"
+_ROOM = f"{_OF_ENGINE}/test_waiting_room.py"
 _PREPARATION, _RECORDER = f"{_OF_ENGINE}/test_preparation.py", f"{_OF_ENGINE}/test_recorder.py"
 
 MUTANTS = (
@@ -50,64 +50,6 @@ MUTANTS = (
         "        if waiting:\n",
         "        if True:\n",
         f"{_ROOM}::test_time_in_which_nobody_waits_says_nothing",
-    ),
-    Mutant(
-        "an idle session expires a moment too late",
-        f"{_ENGINE}/session_manager.py",
-        "self._clock() - since < self.rules.timeout",
-        "self._clock() - since <= self.rules.timeout",
-        f"{_SESSIONS}::test_an_idle_session_is_gone_once_its_time_is_over",
-    ),
-    Mutant(
-        "an expired session is found until it is swept",
-        f"{_ENGINE}/session_manager.py",
-        "        if not self._is_open(session_id):\n            raise self.unknown(session_id)\n",
-        "",
-        f"{_SESSIONS}::test_an_idle_session_is_gone_once_its_time_is_over",
-    ),
-    Mutant(
-        "an expired session is never swept",
-        f"{_ENGINE}/session_manager.py",
-        "for session_id in [one for one in self._idle_since if not self._is_open(one)]:",
-        "for session_id in ():",
-        f"{_SESSIONS}::test_whatever_is_asked_next_closes_it",
-    ),
-    Mutant(
-        "a busy session expires",
-        f"{_ENGINE}/session_manager.py",
-        "        self._idle_since[session_id] = math.inf\n",
-        "",
-        f"{_SESSIONS}::test_a_busy_session_never_expires_and_is_idle_from_its_turn_s_end",
-    ),
-    Mutant(
-        "an aborted turn leaves its session busy",
-        f"{_ENGINE}/session_manager.py",
-        "        if session_id is not None:\n            self._used(session_id)\n",
-        "",
-        f"{_SESSIONS}::test_a_busy_session_never_expires_and_is_idle_from_its_turn_s_end",
-    ),
-    Mutant(
-        "a turn has no salt",
-        f"{_ENGINE}/session_manager.py",
-        "            cache_salt=own.cache_salt,\n",
-        "",
-        f"{_SESSIONS}::test_a_turn_has_its_session_s_salt",
-    ),
-    Mutant(
-        "what waits for a turn is unbounded",
-        f"{_ENGINE}/session_manager.py",
-        "if session.num_input + more > _MOST_INPUT:",
-        "if False:",
-        f"{_SESSIONS}::test_what_waits_for_a_turn_is_bounded_under_a_window",
-    ),
-    Mutant(
-        "a history is shortened though its turn is refused",
-        f"{_ENGINE}/session_manager.py",
-        "        history = session.history if shortened is None else shortened\n",
-        "        if shortened is not None:\n"
-        "            sessions.restart(session_id, shortened)\n"
-        "        history = session.history if shortened is None else shortened\n",
-        f"{_SESSIONS}::test_without_a_window_a_session_that_recomputes_never_ends",
     ),
     Mutant(
         "long and short texts stand in one line",

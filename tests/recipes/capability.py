@@ -17,23 +17,24 @@ from collections import Counter
 
 from quire.core.errors import RequestError
 from quire.core.protocol import Request
+from quire.core.scheduling import Capability
 
 
-class Quota:
-    """Refuses more than ``most`` requests of a client at once; see ``Hooks``."""
+class Quota(Capability):
+    """Refuses more than ``most`` requests of a client at once."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._under_way: Counter[str] = Counter()
 
     def request_begins(self, request: Request) -> None:
-        """See ``Hooks``."""
+        """Count it, or refuse it."""
         if self._under_way[request.client] >= self._most:
             raise RequestError(f"a client may have {self._most} requests under way", "user")
         self._under_way[request.client] += 1
 
     def request_ends(self, request: Request) -> None:
-        """See ``Hooks``."""
+        """Make room for another."""
         self._under_way[request.client] -= 1
 '''
 
@@ -48,9 +49,9 @@ RECIPE = Recipe(
         ),
         (
             _FIELDS,
-            "from quire.capabilities.speculation import Speculation\n",
+            "from quire.capabilities.sessions import SessionManager\n",
             "from quire.capabilities.quota import Quota\n"
-            "from quire.capabilities.speculation import Speculation\n",
+            "from quire.capabilities.sessions import SessionManager\n",
         ),
         (
             _FIELDS,

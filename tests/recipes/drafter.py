@@ -34,8 +34,9 @@ RECIPE = Recipe(
         (_CONFIG, '"suffix", "draft")', '"suffix", "draft", "repeat")'),
         (
             _CHAIN,
-            "import Drafter\n",
-            "import Drafter\nfrom quire.capabilities.speculation.repeat import RepeatDrafter\n",
+            "import Drafter, DraftModelDrafter\n",
+            "import Drafter, DraftModelDrafter\n"
+            "from quire.capabilities.speculation.repeat import RepeatDrafter\n",
         ),
         (
             _CHAIN,

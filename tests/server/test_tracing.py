@@ -18,7 +18,6 @@ import pytest
 from scripts.dashboard import GRAFANA, OF_PROMETHEUS, dashboard, metrics_in, queries
 
 from quire.core.errors import ConfigError
-from quire.engine.capabilities import Capabilities
 from quire.engine.tracing import spans as spans_module
 from quire.http.config.server import ServerConfig
 from quire.http.serving import JSONLines
@@ -207,7 +206,7 @@ def test_dashboard_and_alerts_name_metrics_that_there_are() -> None:
         engine = server.engine
         store: Any = SimpleNamespace(counts=counts, num_bytes=0, quiet=False)
         speculation: Any = SimpleNamespace(num_bytes=0)
-        engine.use(Capabilities(speculation=speculation, store=store))
+        engine.capabilities = engine.capabilities._replace(speculation=speculation, store=store)
         lines = server.http.get("/metrics").text.splitlines()
     there = {line.partition("{")[0] for line in lines if not line.startswith("#")}
     asked = set().union(*map(metrics_in, queries()))

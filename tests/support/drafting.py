@@ -12,7 +12,6 @@ from quire.capabilities.speculation import Proposal
 from quire.core.protocol import TO_DRAFT, Chunk, Outcome, Request, Step
 from quire.core.scheduling import Scheduler
 from quire.core.scheduling.sequence import Sequence
-from quire.engine.capabilities import Capabilities
 
 if TYPE_CHECKING:
     from support.live_server import LiveServer
@@ -142,8 +141,9 @@ class Foreseen:
 def foreseen(server: LiveServer) -> Iterator[Foreseen]:
     assert server.executor.script is not None
     drafts: Any = Foreseen(server.executor.script)
-    server.engine.use(Capabilities(speculation=drafts))
+    engine = server.engine
+    engine.use(engine.capabilities._replace(speculation=drafts))
     try:
         yield drafts
     finally:
-        server.engine.use(Capabilities())
+        engine.use(engine.capabilities._replace(speculation=None))

@@ -9,6 +9,7 @@ from quire.core.protocol import RecoveryCosts
 from quire.engine.traces.request import TraceRequest
 from quire_lab.simulation import MACHINES, MODELS, Deployment, Work
 from quire_lab.simulation.fleet import FleetResult, FleetSetup, FleetSimulator
+from quire_lab.simulation.recorder import KeptResults
 from support.limits import make_limits
 
 BLOCK = 4
@@ -50,4 +51,4 @@ def small(slowness: float = 1.0, **config: Any) -> Deployment:
 
 
 def served(setup: FleetSetup, workload: list[TraceRequest], **facts: Any) -> FleetResult:
-    return FleetSimulator(setup, seed=7, keep_records=None, **facts).run(workload)
+    return FleetSimulator(setup, KeptResults(records=None), seed=7, **facts).run(workload)

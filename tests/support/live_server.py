@@ -16,13 +16,13 @@ from fastapi import FastAPI
 from openai import OpenAI
 
 import quire
+from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Pooler, PreemptionMode
 from quire.core.scheduling import Ring, Scheduler
 from quire.engine.capabilities import Capabilities
 from quire.engine.engine import Engine, ExecutorTraits
 from quire.engine.input_processor import InputProcessor, ModelOutputs
-from quire.engine.session_manager import SessionRules
 from quire.engine.waiting_room import QueueLimits
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
@@ -238,8 +238,8 @@ def scripted_engine(
         executor,
         input_processor,
         ExecutorTraits(afresh=afresh),
+        capabilities=Capabilities(SessionManager(SessionRules(session_timeout, max_model_len))),
         queue=QueueLimits(max_num_waiting),
-        sessions=SessionRules(session_timeout),
     )
     return engine, executor
 

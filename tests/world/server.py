@@ -7,13 +7,14 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.core.protocol import RecoveryCosts
 from quire.core.scheduling import BatchLimits, Queueing, Recovery, Scheduler, SessionLimits
+from quire.engine.capabilities import Capabilities
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.outputs import Delta
 from quire.engine.recorder import RequestRecorder
-from quire.engine.session_manager import SessionRules
 from quire.engine.thread import EngineThread
 from quire.engine.waiting_room import QueueLimits
 from quire.http.app import create_app
@@ -89,13 +90,18 @@ class VirtualServer:
             seed=0,
         )
         path: Any = self.path
+
+        def clock() -> float:
+            return loop.time() + weather.clock_offset
+
+        rules = SessionRules(settings.session_timeout, MAX_MODEL_LEN)
         engine = Engine(
             scheduler,
             StormyExecutor(StormyPools(sizes, weather), weather),
             input_processor,
+            capabilities=Capabilities(SessionManager(rules, clock)),
             queue=QueueLimits(settings.max_num_waiting),
-            sessions=SessionRules(settings.session_timeout),
-            clock=lambda: loop.time() + weather.clock_offset,
+            clock=clock,
         )
         engine.events.add(RequestRecorder(path, BLOCK, loop.time()))
         return engine

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from quire.capabilities.sessions import SessionManager
 from quire.core.protocol import Decision, Outcome, Parts, Progress, Step
 from quire.engine.capabilities import Capabilities
 from quire.engine.dashboard import BlockTracker, delta, snapshot
@@ -38,7 +39,7 @@ class Notes:
         self.part_times = PartTimes(Events(Parts()))  # none: nothing is computed
         self.log = DecisionLog()
         self.waiting_room = WaitingRoom(self.scheduler.queue)
-        self.capabilities = Capabilities(speculation=engine.speculation)
+        self.capabilities = Capabilities(SessionManager(), speculation=engine.speculation)
         self.now = 0.0
         self.clock = lambda: self.now
         self._last: dict[str, dict[int, float]] = {}  # when outputs had their latest tokens

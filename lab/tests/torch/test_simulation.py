@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from quire.capabilities.speculation import Proposal, Speculation
-from quire.capabilities.speculation.draft_model import DraftModelDrafter
+from quire.capabilities.speculation.proposal import DraftModelDrafter
 from quire.core.protocol import Chunk, Request, Roster, SamplingParams
 from quire.core.scheduling.sequence import Sequence as Branch
 from quire.engine.assembly import build_engine
-from quire.engine.capabilities import Capabilities
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.prompts import Prompt
@@ -29,6 +28,7 @@ from quire_lab.simulation import (
 )
 from quire_lab.simulation.cost_model import CostsWithDraft
 from quire_lab.simulation.drafting import SmallerModel
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import SimulationResult
 from quire_lab.workload import Trace
 from support.lora import save_adapter
@@ -181,7 +181,8 @@ def compare_steps(
     if drafted:
         texts = executor.texts = plain_texts(config, longest_prompt, count)
         drafter = DraftModelDrafter() if kind == "model" else Knowing(texts)
-        engine.use(Capabilities(speculation=Speculation([drafter], DRAFTING.most)))
+        speculation = Speculation([drafter], DRAFTING.most)
+        engine.use(engine.capabilities._replace(speculation=speculation))
     adapted, beams = config.enable_lora, kind == "beams"
     measured, _ = serve(engine, executor, beams, longest_prompt, adapted=adapted, count=count)
     recorder.close()
@@ -194,7 +195,7 @@ def compare_steps(
         drafting = replace(BY_MODEL, model=SmallerModel(shape))
         costs = CostsWithDraft(costs, PassCosts())
     simulator = Simulator(
-        capacity.limits, costs, skip_ahead=False, keep_records=None,
+        capacity.limits, costs, KeptResults(records=None), skip_ahead=False,
         on_step=lambda now, step: steps.append(seen(now, step, roster.follow(step))),
         drafting=drafting,
     )  # fmt: skip
@@ -213,7 +214,7 @@ def compare_steps(
         assert virtual == real
     assert {record.request_id: story(record) for record in result.records} == measured
     if not drafted:  # steps that verify anything are not skipped
-        ahead = Simulator(capacity.limits, Costs(), keep_records=None).run(Trace.open(path))
+        ahead = Simulator(capacity.limits, Costs(), KeptResults(records=None)).run(Trace.open(path))
         assert ahead == result
     return result
 

@@ -244,9 +244,9 @@ class AsyncEngine:
     # -- sessions, whose other verbs are called by way of ``call`` ------------------------------
 
     async def append_to_session(self, session_id: str, given: str | Sequence[int]) -> None:
-        sessions = self.engine.sessions
-        size = self.engine.input_processor.size(given, "input")
-        prepare = partial(sessions.tokens, session_id, given)
+        sessions, input_processor = self.engine.sessions, self.engine.input_processor
+        size = input_processor.size(given, "input")
+        prepare = partial(input_processor.session_input, sessions.get(session_id), given)
         token_ids = await self._preparation.run(size, prepare)
         await self.call(partial(sessions.append, session_id, token_ids))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from quire.capabilities.sessions import SessionManager
 from quire.core.errors import EngineError, QueueTimeoutError, QuireError, RankError, RequestError
 from quire.core.protocol import (
     Decision,
@@ -23,14 +24,13 @@ from quire.core.protocol import (
     StepResult,
     Verdict,
 )
-from quire.core.scheduling import Scheduler, SequenceGroup
-from quire.engine.capabilities import Capabilities, Hooks
+from quire.core.scheduling import Hooks, Scheduler, SequenceGroup
+from quire.engine.capabilities import Capabilities
 from quire.engine.events import Events, RequestState, Taken
 from quire.engine.input_processor import InputProcessor
 from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress, broken_off, take_outcomes, taken
 from quire.engine.prompts import PreparedParams, PreparedRequest, Prompt
-from quire.engine.session_manager import SessionManager, SessionRules
 from quire.engine.stats import DecisionLog, EngineStats, PartTimes, count_faults
 from quire.engine.waiting_room import QueueLimits, WaitingRoom
 
@@ -71,9 +71,8 @@ class Engine:
         input_processor: InputProcessor,
         traits: ExecutorTraits | None = None,
         *,
-        capabilities: Capabilities = Capabilities(),  # noqa: B008  # frozen
-        queue: QueueLimits = QueueLimits(),  # noqa: B008
-        sessions: SessionRules = SessionRules(),  # noqa: B008
+        capabilities: Capabilities | None = None,
+        queue: QueueLimits = QueueLimits(),  # noqa: B008  # frozen
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.scheduler, self.executor, self.clock = scheduler, executor, clock
@@ -84,8 +83,7 @@ class Engine:
         for watcher in (self.stats, self.log):
             self.events.add(watcher)
         self.part_times = PartTimes(self.events)
-        self.sessions = SessionManager(scheduler, input_processor, clock, sessions)
-        self.use(capabilities)
+        self._begin_with(capabilities or Capabilities(SessionManager(clock=clock)))
         self.waiting_room = WaitingRoom(scheduler.queue, queue)
         self.torn = False
         self._pending: PendingStep | None = None  # begun by the last call of step()
@@ -94,9 +92,17 @@ class Engine:
         self._early: list[Delta] = []  # of requests that have ended since the last step
 
     def use(self, capabilities: Capabilities) -> None:
-        """Have these from now on."""
-        self.capabilities, self._hooks = capabilities, Hooks.of(capabilities)
-        self.sessions.hooks = self._hooks
+        """Have these from now on: those there are, and others that know of no request."""
+        self.capabilities, self._hooks = capabilities, Hooks(capabilities)
+
+    def _begin_with(self, capabilities: Capabilities) -> None:
+        self.use(capabilities)
+        for begins in self._hooks.engine_begins:
+            begins(self.scheduler, self._hooks)
+
+    @property
+    def sessions(self) -> SessionManager:
+        return self.capabilities.sessions
 
     def add_request(
         self,
@@ -131,9 +137,11 @@ class Engine:
         origin: Origin = Origin(),  # noqa: B008  # frozen
     ) -> None:
         """Queue a turn whose params the input processor has prepared."""
-        prepared = self.sessions.prepare_turn(request_id, session_id, params, priority, origin)
-        self._accept(prepared, partial(self.scheduler.add_turn, session_id))
-        self.sessions.begin_turn(session_id, request_id)
+        history = self.sessions.history(session_id, params.max_tokens or 1)
+        session = self.sessions.get(session_id)
+        prepare, arrival = self.input_processor.prepare_turn, self.clock()
+        prepared = prepare(request_id, session, history, params, arrival, priority, origin)
+        self._accept(prepared, partial(self.sessions.add_turn, session_id, history))
 
     def _accept(self, prepared: PreparedRequest, add: Callable[[Request], SequenceGroup]) -> None:
         request = prepared.request
@@ -181,14 +189,16 @@ class Engine:
     def audit(self) -> None:
         """While there is nothing to do: see that memory's books are right, and say if not."""
         self.stats.num_faults += count_faults(self.scheduler)
-        self._tell_blocks()
+        for change in self._hooks.contents_change:
+            change(self.scheduler)
 
     def reset_prefix_cache(self) -> None:
         """Let nobody find what has been computed until now; see ``Scheduler.clear_contents``."""
         if self._pending is not None:
             self._pending.wait()  # it may store something
         self.scheduler.clear_contents()
-        self._tell_blocks()
+        for change in self._hooks.contents_change:
+            change(self.scheduler)
 
     def put_away(self) -> None:
         """Store what has been computed and is not stored yet, as far as there is room for it."""
@@ -209,8 +219,7 @@ class Engine:
         self._tell_all_end(EngineError(_TORN))
         self._pending, self._requests, self._early = None, {}, []
         self.scheduler, capabilities = self._traits.afresh(self.capabilities)
-        self.use(capabilities)
-        self.sessions.renew(self.scheduler)
+        self._begin_with(capabilities)
         self.waiting_room = WaitingRoom(self.scheduler.queue, self.waiting_room.limits)
         self.reset_prefix_cache()
         self.torn = False
@@ -250,8 +259,8 @@ class Engine:
             deltas, event = self._take_in(pending)
             if self._early:
                 deltas, self._early = self._early + deltas, []
-            if self.capabilities.events is not None:
-                self._tell_blocks()
+            for change in self._hooks.contents_change:
+                change(self.scheduler)
         self.events.tell(self.events.took, event)
         if self.events.rested and not self.has_work:
             self.events.tell(self.events.rested)
@@ -270,11 +279,6 @@ class Engine:
             for rest in self._hooks.rest:
                 rest()
         return pending
-
-    def _tell_blocks(self) -> None:
-        cache, events = self.scheduler.prefix_cache, self.capabilities.events
-        if cache is not None and cache.events is not None and events is not None:
-            events.publish(cache.events.take())
 
     def _begin_next(self, pending: PendingStep) -> PendingStep | None:
         if pending.has_failed:
@@ -374,8 +378,6 @@ class Engine:
     def _note_end(
         self, progress: RequestProgress, reason: str | None, error: QuireError | None
     ) -> None:
-        if self.sessions.turns:
-            self.sessions.end_turn(progress.request.request_id)
         for ends in self._hooks.request_ends:
             ends(progress.request)
         self._tell_end(progress, reason, error)

@@ -11,8 +11,9 @@ from typing import Any
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.grammar import GrammarCompiler
 from quire.core.errors import ContextLengthError, RequestError, UnknownAdapterError, shown
-from quire.core.protocol import Adapter, Pooler, PoolingParams, Request, SamplingParams
+from quire.core.protocol import Adapter, Origin, Pooler, PoolingParams, Request, SamplingParams
 from quire.core.protocol.checks import check_integer, check_token_ids
+from quire.core.scheduling import Session
 from quire.engine.prompts import PreparedParams, PreparedRequest, Prompt, check_client, given_of
 from quire.text.bad_words import bad_word_ids
 from quire.text.begun import Begun, ChatPrompt, begun_in
@@ -180,21 +181,30 @@ class InputProcessor:
     def prepare_turn(
         self,
         request_id: str,
+        session: Session,
         history: Sequence[int],
-        prompt: tuple[int, ...],
         params: PreparedParams,
-        priority: int,
         arrival: float,
+        priority: int = 0,
+        origin: Origin = Origin(),  # noqa: B008  # frozen
     ) -> PreparedRequest:
         """The next turn of a session, whose prompt is the end of its history."""
         check_integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
         max_tokens = self._max_tokens(len(history), params, "the session", "session_id")
+        prompt, own = session.input_token_ids, session.resting.request
         request = self._request(request_id, prompt, max_tokens, params, priority, arrival)
+        request = replace(
+            request,
+            cache_salt=own.cache_salt,
+            adapter=own.adapter,
+            client=session.client or "",
+            origin=origin,
+        )
         return PreparedRequest(request, None, tuple(history[-_MOST_CONTEXT:]), params.stops)
 
-    def session_input(self, given: str | Sequence[int], *, first: bool) -> tuple[int, ...]:
+    def session_input(self, session: Session, given: str | Sequence[int]) -> tuple[int, ...]:
         """Tokens of a session's input. A text that comes first begins as a prompt does."""
-        return self._token_ids("input", given, add_special_tokens=first)
+        return self._token_ids("input", given, add_special_tokens=not session.history)
 
     def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, which may be longer than what can be served."""

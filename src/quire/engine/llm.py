@@ -13,6 +13,7 @@ import torch
 from tqdm import tqdm
 
 from quire.capabilities.adapters.named import LoRARequest, LoRARequests, NamedAdapters
+from quire.capabilities.pooling.scoring import Scoring, chances
 from quire.core.errors import ConfigError, QuireError, RequestError
 from quire.core.protocol import PoolingParams, SamplingParams
 from quire.engine.assembly import build_engine, tokenizer_directory
@@ -31,7 +32,6 @@ from quire.engine.many import (
 )
 from quire.engine.outputs import Delta, RequestOutput
 from quire.engine.prompts import PreparedParams, Prompt
-from quire.engine.scoring import Scoring
 from quire.engine.streaming_session import StreamingSession
 from quire.engine.vector_outputs import (
     ClassificationOutput,
@@ -41,7 +41,6 @@ from quire.engine.vector_outputs import (
     PoolingOutput,
     PoolingRequestOutput,
     ScoringRequestOutput,
-    chances,
 )
 from quire.text.chat_template import Message
 from quire.text.for_transformers import for_transformers

@@ -46,7 +46,8 @@ class StreamingSession:
 
     def append(self, given: str | Sequence[int]) -> None:
         """Text or token ids, which the next turn computes and goes on from."""
-        token_ids = self._sessions.tokens(self.session_id, given)
+        session = self._sessions.get(self.session_id)
+        token_ids = self._driver.engine.input_processor.session_input(session, given)
         self._driver.change(lambda: self._sessions.append(self.session_id, token_ids))
 
     def generate(self, sampling_params: SamplingParams | None = None) -> RequestOutput:
@@ -89,7 +90,7 @@ class StreamingSession:
         self._driver.change(lambda: self._sessions.recompute(self.session_id, last_n))
 
     def close(self) -> None:
-        self._driver.change(lambda: self._sessions.close(self.session_id))
+        self._driver.change(lambda: self._sessions.end(self.session_id))
 
     @property
     def cache_epoch(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -111,13 +110,3 @@ class ScoringRequestOutput(PoolingRequestOutput[ScoringOutput]):
         last, error = pair[-1], next((one.error for one in pair if one.error), None)
         made = None if error is not None else ScoringOutput(score(pair))
         return cls(last.request_id, made, last.prompt_token_ids, last.metrics, error)
-
-
-def chances(logits: Sequence[float]) -> list[float]:
-    """Of labels, of which one is right; of a single one, that it is."""
-    if len(logits) == 1:
-        logits = [logits[0], 0.0]
-        return chances(logits)[:1]
-    largest = max(logits)
-    weights = [math.exp(logit - largest) for logit in logits]
-    return [weight / sum(weights) for weight in weights]

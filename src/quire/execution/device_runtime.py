@@ -20,7 +20,7 @@ from quire.execution.forward import DirectForward, Forward, Worker
 from quire.execution.free_memory import free_memory
 from quire.execution.kv.cache import KVCache
 from quire.execution.measure import measure_recovery
-from quire.execution.memory_budget import FREE_MEMORY_SHARE, MemoryBudget
+from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
 from quire.execution.promises import Claim
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.instructions import Instructions

@@ -1,4 +1,4 @@
-"""Every limit that the system sets to this process's memory, with what it leaves."""
+"""Every limit that the system sets to this process's memory, and what of it is for a pool."""
 
 from __future__ import annotations
 
@@ -20,6 +20,18 @@ _PROCESS_LIMITS = (  # as /proc/self/limits calls them, and the field that tells
     ("Max address space", "VmSize", "ulimit -v"),
     ("Max data size", "VmData", "ulimit -d"),
 )
+
+FREE_MEMORY_SHARE = 0.5
+"""Of main memory that is free once weights are loaded, the default pool takes at most this share;
+the rest is for files, for other processes, and for what computing needs."""
+
+
+class MemoryBudget(NamedTuple):
+    """Memory for the KV pool."""
+
+    free: int  # bytes
+    share: float  # of them that the pool takes if nobody says otherwise
+    beside: int = 0  # bytes that are left for computing and for requests, whatever is asked for
 
 
 class MemoryLimit(NamedTuple):

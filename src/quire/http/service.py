@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from quire.capabilities.adapters.served import Adapters
+from quire.capabilities.sessions import SessionManager
 from quire.core.errors import EngineError, QueueFullError, QuireError, RequestError, shown
 from quire.core.protocol import Origin, PoolingParams, SamplingParams
 from quire.core.protocol.checks import check_unicode
@@ -21,7 +22,6 @@ from quire.engine.async_engine import AsyncEngine, Deltas
 from quire.engine.input_processor import InputProcessor
 from quire.engine.outputs import Delta
 from quire.engine.prompts import Prompt, as_dict
-from quire.engine.session_manager import SessionManager
 from quire.http.chats.speech import Speech
 from quire.http.config.server import ServerConfig
 from quire.http.errors import (

@@ -146,7 +146,7 @@ def _one_session(service: Service) -> APIRouter:
     @router.delete("", responses=gives(ClosedSession, None, 404, 409))
     async def close_session(session_id: str) -> Response:
         """Close a session; its blocks are free."""
-        await service.in_engine(service.sessions.close, session_id)
+        await service.in_engine(service.sessions.end, session_id)
         return respond(ClosedSession(session_id))
 
     card = gives(SessionCard, None, 404, 409)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from quire.kernels.huge_pages import HugePages
+from quire.kernels.pages import HugePages
 
 PANEL = 16
 _FOUR_LINES = 16  # bytes of an output

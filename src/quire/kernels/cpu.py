@@ -12,7 +12,6 @@ from torch import Tensor
 
 from quire.kernels import _native
 from quire.kernels.adapters import AdaptedRows, PackedUpdates, Site, Updates
-from quire.kernels.experts import mixed
 from quire.kernels.native import (
     ACTIVATION_CODES,
     CODES,
@@ -37,6 +36,7 @@ from quire.kernels.ops import (
     Texts,
     counterparts,
 )
+from quire.kernels.plain import mixed
 from quire.kernels.shared_ranks import SharedMemoryRanks
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -8,7 +8,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from quire.kernels.huge_pages import HugePages
 from quire.kernels.packing import (
     FLOAT_FORMATS,
     Format,
@@ -18,6 +17,7 @@ from quire.kernels.packing import (
     pack_groups,
     panel_values,
 )
+from quire.kernels.pages import HugePages
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """Of x and the result, by their codes in C++."""

@@ -13,9 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.kernels.activations import activate
 from quire.kernels.adapters import AdaptedRows, Site, Updates
-from quire.kernels.experts import mixed
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
@@ -27,6 +25,7 @@ from quire.kernels.ops import (
     Rotation,
     counterparts,
 )
+from quire.kernels.plain import activate, mixed
 from quire.kernels.reference_plan import Decodes, Prefill, ReferencePlan, plan_kv_group
 
 # Scores of a prefill slice, or gathered keys and values of a decode slice, in elements: 32 MiB of

@@ -12,8 +12,8 @@ import torch
 from quire.core.errors import ConfigError, ModelError
 from quire.kernels.compiled import KERNELS, need
 from quire.kernels.dispatch import choose_products
-from quire.kernels.file_pages import FilePages
 from quire.kernels.heap import give_memory_back
+from quire.kernels.pages import FilePages
 from quire.kernels.products import Products
 from quire.kernels.ranks import Ranks
 from quire.models import gpt, llama, opt

@@ -9,29 +9,37 @@ from typing import Any
 import pytest
 
 import quire
+from quire.blocks.events import EventPublisher
+from quire.blocks.store import Tiers
+from quire.blocks.transfer import BlockServer
 from quire.capabilities.adapters.served import Adapters
+from quire.capabilities.sessions import SessionManager
 from quire.capabilities.speculation import Speculation
 from quire.core.errors import EngineError, QuireError, RequestError
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Outcome, Request, SamplingParams, Step
-from quire.core.scheduling import BatchLimits, Scheduler, Session
-from quire.engine.capabilities import Capabilities, Hooks
+from quire.core.scheduling import BatchLimits, Capability, Hooks, Scheduler, Session
+from quire.engine.capabilities import Capabilities
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor
 
 TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")
+ALL = {name for name in vars(Capability) if not name.startswith("_")}
 TWO = SamplingParams(max_tokens=2, ignore_eos=True)
 
 
-class Diary:
+class Diary(Capability):
     """Has all hooks but ``waits``, and writes down what it is called for."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.refuses: set[str] = set()
         self.unready: str | None = None
+
+    def engine_begins(self, scheduler: Scheduler, hooks: Hooks) -> None:
+        self._note("begin")
 
     def request_begins(self, request: Request) -> None:
         self._note(f"begins {request.request_id}")
@@ -64,6 +72,9 @@ class Diary:
     def observe(self, step: Step, outcomes: Mapping[int, Outcome], seconds: float) -> None:
         self._note(f"observe {len(step.chunks)}")
 
+    def contents_change(self, scheduler: Scheduler) -> None:
+        self._note("contents")
+
     def close(self) -> None:
         self._note("close")
 
@@ -75,8 +86,11 @@ def an_engine() -> tuple[Engine, Diary]:
     scheduler = Scheduler(PagedAllocator(16, 4), BatchLimits(4, 32))
     inputs = InputProcessor(TOKENIZER, ModelOutputs(4096), max_model_len=60, seed=0)
     diary: Any = Diary()
-    capabilities = Capabilities(adapters=diary)
-    return Engine(scheduler, FakeExecutor(16, 4), inputs, capabilities=capabilities), diary
+    capabilities = Capabilities(SessionManager(), adapters=diary)
+    engine = Engine(scheduler, FakeExecutor(16, 4), inputs, capabilities=capabilities)
+    assert diary.seen == ["begin"]
+    diary.seen.clear()
+    return engine, diary
 
 
 def test_each_hook_is_called_at_its_moment() -> None:
@@ -85,10 +99,14 @@ def test_each_hook_is_called_at_its_moment() -> None:
     while engine.has_work:
         engine.step()
     step = ["prepare", "propose", "observe 1"]
-    assert diary.seen == ["begins r", *step, *step, "ends r"]
+    assert diary.seen == ["begins r", *step, "contents", *step, "ends r", "contents"]
     diary.seen.clear()
     engine.step()
-    assert diary.seen == ["prepare", "propose", "rest", "observe 0"]
+    assert diary.seen == ["prepare", "propose", "rest", "observe 0", "contents"]
+    diary.seen.clear()
+    engine.audit()
+    engine.reset_prefix_cache()
+    assert diary.seen == ["contents", "contents"]
     diary.seen.clear()
     engine.close()
     assert diary.seen == ["close"]
@@ -126,23 +144,40 @@ def test_a_session_that_is_refused_is_not_open() -> None:
         engine.sessions.open("never")
     assert engine.sessions.num_open == 0 and not engine.scheduler.sessions.all()
     engine.sessions.open("s")
-    engine.sessions.close("s")
+    engine.sessions.end("s")
     assert diary.seen == ["opens never", "opens s", "closes s"]
 
 
 @pytest.mark.parametrize(
     ("kind", "hooks"),
     [
-        (Adapters, {"request_begins", "request_ends", "session_begins", "session_ends", "prepare",
-                    "rest"}),
+        (Adapters, {"engine_begins", "request_begins", "request_ends", "session_begins",
+                    "session_ends", "prepare", "rest"}),
+        (SessionManager, {"engine_begins"}),
         (Speculation, {"propose", "waits", "observe"}),
-        (Diary, {*Hooks._fields} - {"waits"}),
+        (EventPublisher, {"contents_change", "close"}),
+        (BlockServer, {"close"}),
+        (Tiers, {"close"}),
+        (Diary, ALL - {"waits"}),
     ],
 )  # fmt: skip
-def test_hooks_are_found_by_their_names(kind: type, hooks: set[str]) -> None:
-    there = Hooks.of([None, object.__new__(kind)])
-    assert {name for name in Hooks._fields if getattr(there, name)} == hooks
+def test_a_hook_is_that_of_those_who_override_it(kind: type[Capability], hooks: set[str]) -> None:
+    there = vars(Hooks([None, object.__new__(kind)]))
+    assert {name for name in there if there[name]} == hooks
 
 
-def test_who_has_no_capabilities_makes_no_call() -> None:
-    assert Hooks.of(Capabilities()) == Hooks() and not any(Hooks())
+def test_every_method_of_a_capability_is_a_hook() -> None:
+    assert vars(Hooks()).keys() == ALL
+
+
+def test_what_a_capability_inherits_is_called_too() -> None:
+    class Calendar(Diary):
+        pass
+
+    assert len(Hooks([Calendar()]).close) == 1
+
+
+def test_what_no_capability_needs_costs_no_call() -> None:
+    there = vars(Hooks(Capabilities(SessionManager())))
+    assert {name for name in there if there[name]} == {"engine_begins"}
+    assert not any(vars(Hooks([Capability()])).values())

@@ -17,7 +17,6 @@ from quire.core.memory import PagedAllocator
 from quire.core.protocol import SamplingParams
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.async_engine import AsyncEngine
-from quire.engine.capabilities import Capabilities
 from quire.engine.engine import Engine, ExecutorTraits
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.outputs import RequestOutput
@@ -67,7 +66,8 @@ def test_drafts_that_are_right_wait_for_what_they_follow(right: bool) -> None:
     drafter = knowing({"r": [text]}, 1.0, 50) if right else lambda request, branch: [50] * 8
     log = pipeline(engine).log
     engine.clock = lambda: float(log.count("collect"))  # all steps take the same
-    engine.use(Capabilities(speculation=Speculation([Proposing(drafter)], most=8)))
+    speculation = Speculation([Proposing(drafter)], most=8)
+    engine.use(engine.capabilities._replace(speculation=speculation))
     engine.add_request("r", [1, 2, 3], long)
     for _ in range(20 if right else 50):
         engine.step()

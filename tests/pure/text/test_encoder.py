@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,6 +68,9 @@ def input_processor(tokenizer: Watched, max_model_len: int | None) -> InputProce
     return InputProcessor(tokenizer, ModelOutputs(4096, [0]), max_model_len=max_model_len, seed=0)
 
 
+new: Any = SimpleNamespace(history=())  # a session
+
+
 def refusal(act: Any, *arguments: Any, **options: Any) -> RequestError:
     with pytest.raises(RequestError) as caught:
         act(*arguments, **options)
@@ -84,7 +88,7 @@ def test_what_is_longer_than_its_tokens_can_be_is_not_tokenized() -> None:
     )
     assert error.field == "prompt"
     assert refusal(here.size, {"prompt": text}).field == "prompt"
-    assert refusal(here.session_input, text, first=True).field == "input"
+    assert refusal(here.session_input, new, text).field == "input"
     chat = [{"role": "user", "content": text}]
     assert refusal(here.chat_prompt, chat).field == "messages"
     assert refusal(here.chat_prompt, [{"role": "user"}], {"tools": [text]}).field == "tools"
@@ -110,7 +114,7 @@ def test_token_ids_are_counted_before_they_are_looked_at() -> None:
     assert str(error).startswith(
         "prompt has 100 tokens; with max_model_len 100 it may have at most 99"
     )
-    assert refusal(here.session_input, Untouchable([1] * 100), first=True).field == "input"
+    assert refusal(here.session_input, new, Untouchable([1] * 100)).field == "input"
     assert here.size([1] * 99) == 99
 
 
@@ -163,10 +167,12 @@ def test_priorities_within_bounds_are_served(priority: int) -> None:
     here = input_processor(watched(), 100)
     ready = here.prepare_params(SamplingParams())
     prepared = here.prepare("r", {"prompt": "a", "priority": priority}, ready, 0.0)
-    turn = here.prepare_turn("t", [5], (5,), ready, priority, 0.0)
+    resting = SimpleNamespace(request=prepared.request)
+    session: Any = SimpleNamespace(input_token_ids=(5,), resting=resting)
+    turn = here.prepare_turn("t", session, [5], ready, 0.0, priority)
     assert prepared.request.priority == turn.request.priority == priority
     with pytest.raises(RequestError, match="priority must be from -1000 to 1000"):
-        here.prepare_turn("t", [5], (5,), ready, priority + priority // 1000, 0.0)
+        here.prepare_turn("t", session, [5], ready, 0.0, priority + priority // 1000)
 
 
 def test_logprobs_of_a_long_prompt_are_bounded() -> None:

@@ -13,7 +13,7 @@ import torch
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError, ModelError
 from quire.execution.free_memory import is_memory
-from quire.kernels.file_pages import FilePages
+from quire.kernels.pages import FilePages
 from quire.models.loader import load_model
 
 ModelDir = Callable[[str], Path]

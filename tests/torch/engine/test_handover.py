@@ -16,6 +16,7 @@ import pytest
 from quire import LLM
 from quire.blocks.transfer import BlockFetcher, BlockServer
 from quire.blocks.transfer.server import SentBlock
+from quire.capabilities.sessions import SessionManager
 from quire.core.errors import ConfigError
 from quire.engine.capabilities import Capabilities
 from quire.kernels.transport.connection import pieces
@@ -172,10 +173,10 @@ def test_prompts_in_line_are_what_others_wait_for_where_only_prompts_are_compute
         ),
         stats=SimpleNamespace(num_tokens=5000, busy_seconds=10.0),
         waiting_room=SimpleNamespace(predicted_wait=0.5),
-        capabilities=Capabilities(),
+        capabilities=Capabilities(SessionManager()),
     )
     assert report_of(engine, 3) == ReplicaReport(3, 100, 70, 1000, 0.5, 500.0)
-    engine.capabilities = Capabilities(transfer=server)
+    engine.capabilities = engine.capabilities._replace(transfer=server)
     assert report_of(engine, 3) == ReplicaReport(3, 100, 70, 1000, 2.0, 500.0)
     server.close()
 

@@ -13,7 +13,7 @@ from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.http.application import build
 from quire.http.config.server import ServerConfig
-from quire.kernels.huge_pages import HugePages, touch
+from quire.kernels.pages import HugePages, touch
 
 
 def pages(tensor: Tensor) -> list[bool]:

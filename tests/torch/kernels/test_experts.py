@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.experts import route
 from quire.kernels.ops import DenseMLP, Experts
 from quire.kernels.packing import Format
+from quire.kernels.plain import route
 from quire.kernels.products import PackedWeight, Products
 from quire.kernels.reference import ReferenceKernels
 from quire.models.linear import PlainLinear

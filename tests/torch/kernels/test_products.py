@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.kernels.huge_pages import HugePages
 from quire.kernels.packing import Format, Groups
+from quire.kernels.pages import HugePages
 from quire.kernels.products import DTYPES, PackedWeight, Products
 from support.instruction_sets import TESTED
 from support.packed_weights import FORMS, fits, groups, meaning

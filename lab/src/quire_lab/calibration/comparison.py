@@ -12,6 +12,7 @@ from quire.core.metrics import RequestMetrics
 from quire_lab.calibration.recorded import Recording, SeenRequest, retimed
 from quire_lab.calibration.steps import RecordedStep
 from quire_lab.simulation import CostModel, SimulationResult, Simulator, Work
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import RequestRecord
 
 AGREES = 0.1
@@ -157,7 +158,7 @@ def compare(recording: Recording, costs: CostModel) -> Comparison:
 
 
 def _simulate(recording: Recording, costs: CostModel) -> SimulationResult:
-    simulator = Simulator(recording.limits, costs, keep_records=None)
+    simulator = Simulator(recording.limits, costs, KeptResults(records=None))
     result = simulator.run(recording.workload())
     if not result.num_finished:
         raise ConfigError(f"the simulation refuses all that was served: {result.first_refusal}")

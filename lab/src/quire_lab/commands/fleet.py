@@ -31,6 +31,7 @@ from quire_lab.simulation.fleet import (
     TransferCosts,
 )
 from quire_lab.simulation.planning.changes import priced
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import RequestRecord
 from quire_lab.workload import Cut
 
@@ -214,7 +215,7 @@ def simulate_fleet(
     arrivals: Arrivals,
     on_record: Callable[[RequestRecord], None] | None,
 ) -> FleetResult:
-    simulator = FleetSimulator(fleet, seed=seed, goals=setup.goals, on_record=on_record)
+    simulator = FleetSimulator(fleet, KeptResults(setup.goals), seed=seed, on_record=on_record)
     return simulator.serve(arrivals)
 
 

@@ -19,6 +19,7 @@ from quire_lab.simulation import Arrivals, ClosedLoop, Machine, OpenLoop
 from quire_lab.simulation.fleet import Failures, FleetResult, FleetSetup, FleetSimulator
 from quire_lab.simulation.planning.fewest import LASTS, MachineSearch, Option
 from quire_lab.simulation.planning.plan import GOAL_SHARE
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.sample import WorkloadSample
 from quire_lab.workload import Trace
 
@@ -288,7 +289,7 @@ def _lines(
             arrivals = OpenLoop(sample.at_rate(load))
         else:
             arrivals = ClosedLoop(sample.repeated(max(len(sample.requests), 2 * users)), int(load))
-        return FleetSimulator(calm, seed=arguments.seed, goals=setup.goals).serve(arrivals)
+        return FleetSimulator(calm, KeptResults(setup.goals), seed=arguments.seed).serve(arrivals)
 
     loads = [share * own for share in _SHARES]
     if users is not None:

@@ -44,6 +44,7 @@ from quire_lab.simulation import (
 )
 from quire_lab.simulation.export import RecordWriter, summary_values, write_series
 from quire_lab.simulation.fleet import FleetSetup
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import RequestRecord
 from quire_lab.workload import Clipping, Cut, Trace, arrival_times
 
@@ -141,10 +142,8 @@ def _run(
     simulator = Simulator(
         limits,
         costs,
+        KeptResults(setup.goals, *((KEPT_RECORDS, KEPT_DECISIONS) if reported else (0, 0))),
         seed=arguments.seed,
-        goals=setup.goals,
-        keep_records=KEPT_RECORDS if reported else 0,
-        keep_decisions=KEPT_DECISIONS if reported else 0,
         drafting=drafting,
         on_record=on_record,
     )

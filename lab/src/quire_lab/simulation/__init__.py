@@ -12,6 +12,7 @@ from quire_lab.simulation.cost_model import CostModel
 from quire_lab.simulation.drafting import SimulatedDrafting
 from quire_lab.simulation.observer import Observer
 from quire_lab.simulation.planning.deployment import Deployment
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import (
     Instant,
     Preempted,
@@ -33,6 +34,7 @@ __all__ = [
     "CostModel",
     "Deployment",
     "Instant",
+    "KeptResults",
     "Machine",
     "Observer",
     "OpenLoop",

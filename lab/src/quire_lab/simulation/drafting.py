@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from quire.capabilities.speculation import Drafter, Proposal, Speculation
 from quire.capabilities.speculation.config import MOST_DRAFTS
-from quire.capabilities.speculation.draft_model import DraftModelDrafter
+from quire.capabilities.speculation.proposal import DraftModelDrafter
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
 from quire.core.protocol import Request

@@ -23,7 +23,6 @@ from quire.engine.traces.request import TraceRequest
 from quire_lab.simulation.acceptance import Profiles
 from quire_lab.simulation.cost_model import CostModel, beside
 from quire_lab.simulation.draft_model import SimulatedDraftModel
-from quire_lab.simulation.drafting import SimulatedDrafting
 from quire_lab.simulation.fast_forward import FastForward
 from quire_lab.simulation.live import LiveRequest, RequestMaker
 from quire_lab.simulation.observer import Observer, Visit
@@ -46,15 +45,12 @@ class SimulatedEngine:
 
     ``steps`` is to be run up to each time at which somebody may come, who is then handed over.
 
-    seed: of the beams' candidates.
+    model: whose seed drafts have too. Where a model drafts for it, ``cost_model`` is
+        ``CostsWithDraft``.
     skip_ahead: take steps that only decode together, and look at nobody who does nothing else in
         steps of others. The result is the same to the last bit. Steps that may verify drafts are
         never skipped.
-    drafting: who drafts, and how well; None: nobody. Where a model does, ``cost_model`` is
-        ``CostsWithDraft``.
     source: what blocks are fetched from, and stored in.
-    most_missed: ``steps`` ends early, and the engine has given up, as soon as more requests than
-        these have missed the goals.
     on_end: called with every request that has ended or was refused, and the time.
     on_step: called with the time and every step that the scheduler made; steps that were taken
         together are not among them, nor in others who only decodes.
@@ -64,14 +60,12 @@ class SimulatedEngine:
         self,
         limits: EngineLimits,
         cost_model: CostModel,
+        model: SimulatedModel,
         recorder: SimulationRecorder,
         *,
         on_end: Callable[[RequestRecord, float], None],
-        seed: int = 0,
         skip_ahead: bool = True,
-        drafting: SimulatedDrafting | None = None,
         source: BlockSource | None = None,
-        most_missed: int | None = None,
         on_step: Callable[[float, Step], None] | None = None,
     ) -> None:
         self.limits = limits
@@ -82,22 +76,21 @@ class SimulatedEngine:
         self._recorder = recorder
         self.observer: Observer | None = None  # with one, no steps are taken together
         self._on_end = on_end
-        self._skip_ahead = skip_ahead and drafting is None
+        self._skip_ahead = skip_ahead and model.drafting is None
         self._visit: Visit | None = None
-        self._most_missed = math.inf if most_missed is None else most_missed
         self._on_step = on_step
-        self._model = SimulatedModel(seed)
+        self._model = model
         self._maker = RequestMaker(limits)
         self._live: dict[str, LiveRequest] = {}
         self._fast_forward = FastForward(self.scheduler, limits, self._live)
         self._steady: SteadyDecoding | None = None
-        self._drafting = drafting
         self.speculation: Speculation | None = None
         self._draft_model: SimulatedDraftModel | None = None
         self._sights = sights_of(limits.kv_groups)
-        if drafting is not None:
-            self.speculation = drafting.speculation(self._profiles_of, seed)
-            self._draft_model = drafting.draft_model(limits, cost_model, self._profiles_of, seed)
+        if (drafting := model.drafting) is not None:
+            profiles, seed = self._profiles_of, model.seed
+            self.speculation = drafting.speculation(profiles, seed)
+            self._draft_model = drafting.draft_model(limits, cost_model, profiles, seed)
             if self._draft_model is not None:
                 self._sights = self._draft_model.target_sights
         self._estimate = WaitEstimate(self.scheduler.queue)
@@ -120,7 +113,7 @@ class SimulatedEngine:
     @property
     def gave_up(self) -> bool:
         """Too many have missed the goals."""
-        return self._recorder.num_missed > self._most_missed
+        return self._recorder.gives_up
 
     # -- what is known of it between two pauses ------------------------------------------------
 
@@ -210,7 +203,8 @@ class SimulatedEngine:
                 self.observer.refused(now, Decision(Verdict.REFUSE, str(number), str(error)))
             self._on_end(self._recorder.refuse(str(number), now, str(error)), now)
         else:
-            own = None if self._drafting is None else self._drafting.profiles_of(trace)
+            drafting = self._model.drafting
+            own = None if drafting is None else drafting.profiles_of(trace)
             self._live[request.request_id] = LiveRequest(trace, request, group, own)
 
     def _profiles_of(self, request_id: str) -> Profiles:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from quire.core.limits import EngineLimits
 from quire.core.memory import Usage
@@ -22,32 +24,46 @@ from quire_lab.simulation.series import TimeSeries
 from quire_lab.simulation.served import ServedCounter
 
 
-class SimulationRecorder:
-    """Adds up a run. ``keep_records`` and ``keep_decisions`` bound what it keeps whole."""
+@dataclass(frozen=True)
+class KeptResults:
+    """What a result counts and keeps.
 
-    def __init__(
-        self,
-        goals: Goals,
-        keep_records: int | None,
-        keep_decisions: int | None,
-    ) -> None:
-        self._keep_records = keep_records
-        self._keep_decisions = keep_decisions
+    goals: what it counts requests against.
+    records, decisions: how many of each it keeps whole; None is all.
+    most_missed: the run ends early, and the result tells only of what was until then, as soon as
+        more requests than these have missed the goals.
+    """
+
+    goals: Goals = Goals()  # noqa: RUF009  # frozen
+    records: int | None = 0
+    decisions: int | None = 0
+    most_missed: int | None = None
+
+    def gives_up(self, num_missed: int) -> bool:
+        """Whether so many are too many."""
+        return num_missed > (math.inf if self.most_missed is None else self.most_missed)
+
+
+class SimulationRecorder:
+    """Adds up a run."""
+
+    def __init__(self, kept: KeptResults) -> None:
+        self._kept = kept
         self._records: list[RequestRecord] = []
         self._decisions: list[TimedDecision] = []
         self._latest_wait: tuple[str, str] | None = None  # the request that waits, and why
         self._series = TimeSeries()
         self._num_steps = 0
-        self._served = ServedCounter(goals)
+        self._served = ServedCounter(kept.goals)
         self._drafts = self._draft_tokens = self._accepted_tokens = 0
         self._swaps = self._recomputes = self._swapped_blocks = 0
         self._saved_blocks = self._peak_blocks = 0
         self._itl, self._queueing = Distribution(), Distribution()
 
     @property
-    def num_missed(self) -> int:
-        """Requests that missed the goals, or were refused."""
-        return self._served.num_missed
+    def gives_up(self) -> bool:
+        """Whether too many requests have missed the goals, or were refused."""
+        return self._kept.gives_up(self._served.num_missed)
 
     def step(self, start: float, end: float, usage: Usage, running: int, waiting: int) -> None:
         self._num_steps += 1
@@ -68,7 +84,7 @@ class SimulationRecorder:
             self._latest_wait = wait
         elif decision.what is not Verdict.REFUSE:
             self._latest_wait = None
-        if self._keep_decisions is None or len(self._decisions) < self._keep_decisions:
+        if self._kept.decisions is None or len(self._decisions) < self._kept.decisions:
             self._decisions.append(TimedDecision(now, decision))
 
     def refuse(self, request_id: str, arrival: float, why: str) -> RequestRecord:
@@ -135,6 +151,6 @@ class SimulationRecorder:
 
     def _keep(self, record: RequestRecord) -> RequestRecord:
         self._served.end(record)
-        if self._keep_records is None or len(self._records) < self._keep_records:
+        if self._kept.records is None or len(self._records) < self._kept.records:
             self._records.append(record)
         return record

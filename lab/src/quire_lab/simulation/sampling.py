@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from quire.core.protocol import Opened, Outcome, Roster, Sample, Step, StepResult, confirmed
+from quire_lab.simulation.drafting import SimulatedDrafting
 from quire_lab.simulation.live import END, LiveRequest, own_token
 
 _ENDS = Outcome((Sample(END),))
@@ -19,10 +20,12 @@ class SimulatedModel:
 
     A beam's next token is sure or open: the likeliest has probability p = u ** (1 / 3), u uniform,
     so 0.75 in the mean; the others halve the rest from rank to rank.
+
+    drafting: who drafts for it, and how well; None: nobody.
     """
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int = 0, drafting: SimulatedDrafting | None = None) -> None:
+        self.seed, self.drafting = seed, drafting
         self._roster = Roster()
 
     def results(self, step: Step, live: Mapping[str, LiveRequest]) -> StepResult:
@@ -34,7 +37,7 @@ class SimulatedModel:
             if readout is None:
                 continue
             if readout.candidates:
-                place = f"{self._seed},{request_id},{chunk.start},{beams[request_id]}"
+                place = f"{self.seed},{request_id},{chunk.start},{beams[request_id]}"
                 drawn = _log_probs(place, readout.candidates)
                 outcomes[chunk.seq_id] = Outcome(
                     candidates=[(own_token(request_id, rank), p) for rank, p in enumerate(drawn)]

@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from quire.core.limits import EngineLimits
-from quire.core.metrics import Goals
 from quire.core.protocol import Step
 from quire.engine.traces.request import TraceRequest
 from quire_lab.simulation.arrivals import Arrivals, OpenLoop
 from quire_lab.simulation.cost_model import CostModel
 from quire_lab.simulation.drafting import SimulatedDrafting
 from quire_lab.simulation.engine import Pause, SimulatedEngine
-from quire_lab.simulation.recorder import SimulationRecorder
+from quire_lab.simulation.recorder import KeptResults, SimulationRecorder
 from quire_lab.simulation.result import RequestRecord, SimulationResult
+from quire_lab.simulation.sampling import SimulatedModel
 
 
 class Simulator:
     """One run of a workload, by an engine with these limits.
 
-    seed, skip_ahead, drafting, on_step: see ``SimulatedEngine``.
-    goals: what the result counts requests against.
-    keep_records, keep_decisions: how many of each the result holds; None is all.
-    most_missed: the run ends early, and the result tells only of what was until then, as soon as
-        more requests than these have missed the goals.
+    seed, drafting: see ``SimulatedModel``. skip_ahead, on_step: see ``SimulatedEngine``.
     on_record: called with every request that has ended or was refused.
     """
 
@@ -31,28 +27,23 @@ class Simulator:
         self,
         limits: EngineLimits,
         cost_model: CostModel,
+        kept: KeptResults = KeptResults(),  # noqa: B008  # frozen
         *,
         seed: int = 0,
         skip_ahead: bool = True,
-        goals: Goals | None = None,
-        keep_records: int | None = 0,
-        keep_decisions: int | None = 0,
         drafting: SimulatedDrafting | None = None,
-        most_missed: int | None = None,
         on_record: Callable[[RequestRecord], None] | None = None,
         on_step: Callable[[float, Step], None] | None = None,
     ) -> None:
         self.limits = limits
-        self._recorder = SimulationRecorder(goals or Goals(), keep_records, keep_decisions)
+        self._recorder = SimulationRecorder(kept)
         self.engine = SimulatedEngine(
             limits,
             cost_model,
+            SimulatedModel(seed, drafting),
             self._recorder,
             on_end=self._ended,
-            seed=seed,
             skip_ahead=skip_ahead,
-            drafting=drafting,
-            most_missed=most_missed,
             on_step=on_step,
         )
         self._on_record = on_record

@@ -18,6 +18,7 @@ from quire.engine.traces.request import Segment, TraceRequest
 from quire.tools.recording import check, lines
 from quire_lab.recorded import Look, MomentRecording
 from quire_lab.reports import write_report
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import Instant, SimulationResult
 from quire_lab.simulation.simulator import Simulator
 from support.limits import make_limits
@@ -42,7 +43,7 @@ def simulated() -> tuple[SimulationResult, Instant]:
     shared = (Segment("<system>", 8),)
     workload = [TraceRequest(0.05 * i, 12 + i % 5, 20, content=shared) for i in range(30)]
     workload += [TraceRequest(2.0, 20, 10, n=3), TraceRequest(2.1, 400, 10)]
-    simulator = Simulator(settings, Costs(), keep_records=None, keep_decisions=None)
+    simulator = Simulator(settings, Costs(), KeptResults(records=None, decisions=None))
     kept = MomentRecording(simulator.engine, Look(simulator.engine, "tiny"), 1.0)
     result = simulator.run(workload)
     assert kept.moment is not None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from quire.core.protocol import Roster, Step, Work
 from quire.engine.traces.request import TraceRequest
 from quire.engine.traces.writer import TraceWriter
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.simulator import Simulator
 from quire_lab.workload import Trace
 from support.limits import make_limits
@@ -32,10 +34,12 @@ def test_no_step_has_more_adapters_than_slots_and_skipping_ahead_changes_nothing
         adapters = {whose.request.adapter for whose in roster.follow(step)}
         most.append(len(adapters - {None}))
 
-    simulator = Simulator(limits, Costs(), skip_ahead=False, keep_records=None, on_step=note)  # type: ignore[arg-type]
+    costs: Any = Costs()
+    kept = KeptResults(records=None)
+    simulator = Simulator(limits, costs, kept, skip_ahead=False, on_step=note)
     result = simulator.run(WORKLOAD)
     assert max(most) == 2 and result.num_finished == len(WORKLOAD)
-    ahead = Simulator(limits, Costs(), keep_records=None).run(WORKLOAD)  # type: ignore[arg-type]
+    ahead = Simulator(limits, costs, kept).run(WORKLOAD)
     assert ahead == result
 
 

@@ -27,6 +27,7 @@ from quire_lab.simulation.drafting import SmallerModel
 from quire_lab.simulation.planning.planner import Planner
 from quire_lab.simulation.planning.speculation import try_drafts
 from quire_lab.simulation.planning.trials import WORTH, DraftTrials
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.sample import WorkloadSample
 from support.limits import make_limits
 
@@ -47,9 +48,12 @@ def simulate(
 ) -> SimulationResult:
     limits = make_limits(**{"num_blocks": 800, "max_model_len": 8192, **options})
     simulator = Simulator(
-        limits, RowCosts(), drafting=drafting, skip_ahead=False, keep_records=None,
-        keep_decisions=None,
-    )  # fmt: skip
+        limits,
+        RowCosts(),
+        KeptResults(records=None, decisions=None),
+        drafting=drafting,
+        skip_ahead=False,
+    )
     return simulator.run(requests)
 
 

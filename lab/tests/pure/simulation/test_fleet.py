@@ -41,6 +41,7 @@ from quire_lab.simulation.fleet import (
 from quire_lab.simulation.fleet.autoscaling import Autoscaler
 from quire_lab.simulation.fleet.flight import Flight
 from quire_lab.simulation.fleet.replica import SimulatedReplica
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import RequestRecord
 from support.fleets import BLOCK, UnevenCosts, served, small
 
@@ -82,19 +83,17 @@ def test_a_fleet_of_one_is_the_engine(
     if drafts:
         told = SimulatedDrafting(acceptance=AcceptanceProfile.parse("0.6", 1.0))
         deployment = replace(deployment, drafting=told)
-    facts: dict[str, Any] = {
-        "goals": Goals(ttft=0.05, tpot=0.01), "keep_records": None, "keep_decisions": None,
-    }  # fmt: skip
+    kept = KeptResults(Goals(ttft=0.05, tpot=0.01), records=None, decisions=None)
     one_steps: list[Any] = []
     fleet_steps: list[Any] = []
     note = noted(fleet_steps)
     alone = Simulator(
-        deployment.limits(), UnevenCosts(), drafting=deployment.drafting, on_step=noted(one_steps),
-        **facts,
+        deployment.limits(), UnevenCosts(), kept, drafting=deployment.drafting,
+        on_step=noted(one_steps),
     )  # fmt: skip
     together = FleetSimulator(
-        fleet(1, deployment, routing=routing), on_step=lambda slot, now, step: note(now, step),
-        **facts,
+        fleet(1, deployment, routing=routing), kept,
+        on_step=lambda slot, now, step: note(now, step),
     )  # fmt: skip
     expected = alone.serve(ClosedLoop(workload, users) if users else OpenLoop(workload))
     result = together.serve(ClosedLoop(workload, users) if users else OpenLoop(workload))
@@ -331,7 +330,7 @@ def test_a_run_gives_up_with_the_first_request_too_many() -> None:
     workload = [TraceRequest(0.0, 40, 20) for _ in range(30)]
     router: Router = Assigned([0] * 30)
     early = FleetSimulator(
-        fleet(2), goals=Goals(ttft=0.01), most_missed=3, make_router=lambda: router
+        fleet(2), KeptResults(Goals(ttft=0.01), most_missed=3), make_router=lambda: router
     ).run(workload)
     assert early.num_finished - early.num_met_goals == 4
 

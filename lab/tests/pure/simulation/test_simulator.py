@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from quire.core.protocol import RecoveryCosts, Verdict
 from quire.engine.traces.request import Segment, TraceRequest
 from quire_lab.simulation import ClosedLoop, SimulationResult, Simulator, Work
 from quire_lab.simulation.export import RecordWriter, write_series
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.workload import Lengths, Synthetic
 from support.limits import make_limits
 
@@ -26,17 +28,19 @@ class TenMilliseconds:
 
 
 def simulate(workload: Any, users: int | None = None, **options: Any) -> SimulationResult:
-    names = ("goals", "keep_records", "keep_decisions", "on_record")
-    rest = {name: options.pop(name) for name in names if name in options}
+    kept = KeptResults(
+        **{f.name: options.pop(f.name) for f in fields(KeptResults) if f.name in options}
+    )
+    on_record = options.pop("on_record", None)
     facts = {"num_blocks": 64, "max_model_len": 512, "enable_prefix_caching": False, **options}
-    simulator = Simulator(make_limits(**facts), TenMilliseconds(), **rest)
+    simulator = Simulator(make_limits(**facts), TenMilliseconds(), kept, on_record=on_record)
     if users is not None:
         return simulator.serve(ClosedLoop(workload, users))
     return simulator.run(workload)
 
 
 def test_latencies_of_a_request_that_is_alone() -> None:
-    result = simulate([TraceRequest(5.0, 20, 4)], keep_records=None)
+    result = simulate([TraceRequest(5.0, 20, 4)], records=None)
     (record,) = result.records
     assert record.metrics is not None and record.admitted == 5.0
     assert record.metrics.ttft == pytest.approx(0.01)
@@ -48,7 +52,7 @@ def test_latencies_of_a_request_that_is_alone() -> None:
 
 
 def test_a_request_that_comes_during_a_step_waits_for_its_end() -> None:
-    result = simulate([TraceRequest(0.0, 20, 4), TraceRequest(0.005, 20, 1)], keep_records=None)
+    result = simulate([TraceRequest(0.0, 20, 4), TraceRequest(0.005, 20, 1)], records=None)
     early = result.records[0]
     assert early.request_id == "1" and early.admitted == pytest.approx(0.01)
 
@@ -57,7 +61,7 @@ def test_blocks_that_a_trace_calls_equal_are_found() -> None:
     content = (Segment("system", 64), Segment("own", 16))
     other = (Segment("system", 64), Segment("another", 16))
     workload = [TraceRequest(0.0, 80, 2, content=content), TraceRequest(1.0, 80, 2, content=other)]
-    result = simulate(workload, enable_prefix_caching=True, keep_records=None)
+    result = simulate(workload, enable_prefix_caching=True, records=None)
     assert [r.metrics and r.metrics.cached_tokens for r in result.records] == [0, 64]
     assert result.prefix_cache.hits == 64
 
@@ -68,18 +72,18 @@ def test_the_next_turn_of_a_chat_finds_the_answer_to_the_last() -> None:
         TraceRequest(0.0, 24, 40, content=history),
         TraceRequest(9.0, 80, 2, content=(*history, Segment("next", 16))),
     ]
-    result = simulate(workload, enable_prefix_caching=True, keep_records=None)
+    result = simulate(workload, enable_prefix_caching=True, records=None)
     # The last token of an answer is never computed, so its block is not there.
     assert [r.metrics and r.metrics.cached_tokens for r in result.records] == [0, 48]
 
 
 def test_preemptions_are_told_and_change_no_facts() -> None:
     workload = [TraceRequest(0.0, 100, 100, n=1) for _ in range(8)]
-    plenty = simulate(workload, num_blocks=400, keep_records=None)
+    plenty = simulate(workload, num_blocks=400, records=None)
     for mode in ("recompute", "swap"):
         result = simulate(
-            workload, preemption_mode=mode, num_host_blocks=200, keep_records=None,
-            keep_decisions=None,
+            workload, preemption_mode=mode, num_host_blocks=200, records=None,
+            decisions=None,
         )  # fmt: skip
         gave_way = [record for record in result.records if record.preemptions]
         assert gave_way and {p.by for r in gave_way for p in r.preemptions} == {mode}
@@ -96,7 +100,7 @@ def test_preemptions_are_told_and_change_no_facts() -> None:
 
 def test_what_cannot_be_served_is_refused_with_the_reason() -> None:
     workload = [TraceRequest(0.0, 600, 5), TraceRequest(0.0, 20, 4, n=500), TraceRequest(0.0, 9, 1)]
-    result = simulate(workload, keep_records=None, keep_decisions=None)
+    result = simulate(workload, records=None, decisions=None)
     assert (result.num_finished, result.num_refused) == (1, 2)
     assert (
         result.first_refusal is not None and "more than max_model_len, 512" in result.first_refusal
@@ -107,7 +111,7 @@ def test_what_cannot_be_served_is_refused_with_the_reason() -> None:
 
 def test_users_send_their_next_request_when_they_have_an_answer() -> None:
     workload = Synthetic(30, Lengths("fixed", 16), Lengths("fixed", 10))
-    result = simulate(workload, users=3, keep_records=None)
+    result = simulate(workload, users=3, records=None)
     assert result.most_running == 3 and result.num_finished == 30
     assert result.seconds == pytest.approx(1.0)  # ten rounds of ten steps
     assert result.ttft.maximum == pytest.approx(0.01)
@@ -142,9 +146,7 @@ def test_results_are_written_the_same_each_time() -> None:
     def written() -> str:
         workload = Synthetic(50, Lengths("fixed", 50), Lengths("uniform", 60, 50), rate=40.0)
         records, series = io.StringIO(), io.StringIO()
-        result = simulate(
-            workload, on_record=RecordWriter(records), keep_records=None, keep_decisions=None
-        )
+        result = simulate(workload, on_record=RecordWriter(records), records=None, decisions=None)
         write_series(series, result.series)
         return repr(result) + records.getvalue() + series.getvalue()
 
@@ -158,7 +160,7 @@ def test_results_are_written_the_same_each_time() -> None:
 
 def test_who_waits_for_too_long_is_refused() -> None:
     workload = [TraceRequest(0.0, 16, 200), *(TraceRequest(0.0, 16, 5) for _ in range(3))]
-    result = simulate(workload, max_num_seqs=1, max_queue_time=0.5, keep_records=None)
+    result = simulate(workload, max_num_seqs=1, max_queue_time=0.5, records=None)
     assert (result.num_finished, result.num_refused) == (1, 3)
     assert result.first_refusal is not None and "max_queue_time is 0.5 s" in result.first_refusal
 
@@ -168,7 +170,7 @@ def test_a_window_lets_texts_go_on_beyond_the_pool() -> None:
     whole = simulate(workload, num_blocks=10, max_num_batched_tokens=64)
     assert whole.first_refusal is not None and "can never fit" in whole.first_refusal
     windowed = simulate(
-        workload, num_blocks=10, max_num_batched_tokens=64, windows=(48,), keep_records=None
+        workload, num_blocks=10, max_num_batched_tokens=64, windows=(48,), records=None
     )
     (record,) = windowed.records
     assert record.metrics is not None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from quire.core.limits import EngineLimits
 from quire.core.protocol import RecoveryCosts, Step, Work
 from quire.engine.traces.request import Segment, TraceRequest
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import SimulationResult
 from quire_lab.simulation.simulator import Simulator
 from quire_lab.simulation.steady_decoding import NEXT
@@ -43,7 +44,7 @@ def run(
         steps[now] = (step.moves, chunks, step.decisions)
 
     simulator = Simulator(
-        setup, UnevenCosts(), skip_ahead=skip_ahead, keep_records=None, keep_decisions=None,
+        setup, UnevenCosts(), KeptResults(records=None, decisions=None), skip_ahead=skip_ahead,
         on_step=note,
     )  # fmt: skip
     scheduler = simulator.engine.scheduler

@@ -14,7 +14,7 @@ from typing import Any
 from quire.blocks.events.config import KVEventsConfig, is_listened_on
 from quire.blocks.events.wire import Wire
 from quire.core.errors import ConfigError
-from quire.core.protocol import BlockEvent
+from quire.core.scheduling import BlockEvent, Capability, Scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _LAST = (-1).to_bytes(8, "big", signed=True)  # in place of a number: the replay
 _LINGER = 1.0  # seconds for subscribers to receive what is left at the end
 
 
-class EventPublisher:
+class EventPublisher(Capability):
     """Publishes numbered batches of events; subscribers may ask for missed ones again.
 
     Made before a model is loaded, so that an address in use is an error at once.
@@ -70,6 +70,12 @@ class EventPublisher:
         name = "quire-events"
         self._thread = threading.Thread(target=self._run, args=[wire], name=name, daemon=True)
         self._thread.start()
+
+    def contents_change(self, scheduler: Scheduler) -> None:
+        """Publish what has happened since the call before."""
+        cache = scheduler.prefix_cache
+        if cache is not None and cache.events is not None:
+            self.publish(cache.events.take())
 
     def publish(self, events: Sequence[BlockEvent]) -> None:
         """Hand events over to the thread, if there are any. Called by one thread."""

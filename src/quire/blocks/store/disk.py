@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from quire.blocks.store.directory import FULL, RecordDirectory, StoreCounts, has_records
-from quire.blocks.store.record import RecordForm
-from quire.blocks.store.timing import seconds_to_read, zeros
+from quire.blocks.store.record import RecordForm, seconds_to_read, zeros
 from quire.blocks.store.writer import WriteBehind
 from quire.core.errors import ConfigError
 from quire.core.memory import BlockHash, Content
+from quire.core.scheduling import Capability
 
 _STAGED_BYTES = 128 << 20  # of blocks that wait to be written
 _FEWEST = 4  # of them
@@ -21,7 +21,7 @@ _PROBE_BYTES = 1 << 20
 _LAST_SECONDS = 10.0  # seconds to write the rest when the process ends
 
 
-class DiskStore:
+class DiskStore(Capability):
     """See ``BlockSource``. Must be closed."""
 
     def __init__(self, path: Path, size: int, form: RecordForm) -> None:

@@ -16,7 +16,9 @@ missing end, or a record of something else is an OSError.
 
 from __future__ import annotations
 
+import os
 import struct
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,11 +27,14 @@ import xxhash
 
 from quire.core.memory import Content
 
+_REPEATS = 5
+
 MAGIC = b"QUIREKV1"
 DIGEST_BYTES = 16
 _MOST_BUFFERS = 512  # of one vectored read; systems allow at least 1024
 
 Buffer = bytearray | memoryview
+Read = Callable[[Content, int, Sequence[memoryview]], None]
 Reader = Callable[[Sequence[Buffer], int], int]
 """(buffers, offset) -> bytes of a record that have been put there."""
 
@@ -106,3 +111,20 @@ def _read(reader: Reader, buffers: Sequence[Buffer], offset: int) -> None:
         if reader(part, offset) != wanted:
             raise OSError("the record ends too early")
         offset += wanted
+
+
+def zeros(form: RecordForm) -> tuple[Content, list[bytes]]:
+    """The record of a block that no text has, and its parts."""
+    content = Content(os.urandom(DIGEST_BYTES), (0,) * form.block_size)
+    return content, [bytes(size) for size in form.part_bytes]
+
+
+def seconds_to_read(form: RecordForm, content: Content, read: Read) -> float:
+    """The shortest time of several to read all parts of a block."""
+    into, times = [memoryview(bytearray(size)) for size in form.part_bytes], []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        for kv_group, buffer in enumerate(into):
+            read(content, kv_group, [buffer])
+        times.append(time.perf_counter() - start)
+    return min(times)

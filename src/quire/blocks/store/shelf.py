@@ -6,8 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from quire.blocks.store.record import Buffer, RecordForm
-from quire.blocks.store.timing import seconds_to_read, zeros
+from quire.blocks.store.record import Buffer, RecordForm, seconds_to_read, zeros
 from quire.core.memory import BlockHash, Content
 
 Record = bytes | bytearray

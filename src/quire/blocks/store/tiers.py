@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from quire.blocks.store.disk import DiskStore
 from quire.blocks.store.shelf import RecordShelf
 from quire.core.memory import BlockHash, Content
+from quire.core.scheduling import Capability
 
 
-class Tiers:
+class Tiers(Capability):
     """See ``BlockSource``. A block is stored in both, and fetched from the first that has it.
 
     num_read: blocks fetched from main memory.

@@ -16,6 +16,7 @@ from quire.blocks.transfer.peers import MOST_AT_ONCE, Address, Peers
 from quire.blocks.transfer.server import ANSWER, GREETING, MOST_NAMES, Identity, WantedBlocks
 from quire.blocks.transfer.shelves import FetchedBlocks
 from quire.core.memory import BlockHash
+from quire.core.scheduling import Capability
 from quire.kernels.transport import Connection, PeerError, Stranger, TooSlow
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class FetchingRanks(Protocol):
         ...
 
 
-class BlockFetcher:
+class BlockFetcher(Capability):
     """Fetches records into a cache, which checks that they are what they should be.
 
     A peer that dies, lies or is slow costs its time limit and nothing else: missing blocks are

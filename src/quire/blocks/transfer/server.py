@@ -16,6 +16,7 @@ from msgspec.msgpack import Decoder
 
 from quire.blocks.store import RecordShelf
 from quire.core.errors import ConfigError
+from quire.core.scheduling import Capability
 from quire.kernels.transport import Guest, PeerError, Port
 
 MOST_NAMES = 4096  # of blocks that are wanted at once
@@ -53,7 +54,7 @@ class SentBlock(Struct, tag=True, frozen=True):
 GREETING, QUESTION, ANSWER = Decoder(Identity), Decoder(WantedBlocks), Decoder(SentBlock)
 
 
-class BlockServer:
+class BlockServer(Capability):
     """Answers from a record cache. Listens at once; must be closed.
 
     num_sent: records.

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from quire.core.errors import EngineError, QuireError, RequestError, UnknownAdapterError
 from quire.core.protocol import Adapter, Request
-from quire.core.scheduling import Scheduler, Session
+from quire.core.scheduling import Capability, Hooks, Scheduler, Session
+from quire.core.scheduling.capability import Unready
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +46,7 @@ class Read(NamedTuple):
     error: Exception | None
 
 
-Unready = tuple[Callable[[Request], bool], QuireError]
-"""Which requests cannot go on, and why."""
-
-
-class Adapters:
+class Adapters(Capability):
     """Names, sources, and the weights of the adapters that were needed last.
 
     Weights are read by a thread of its own, one adapter after the other, so that steps go on
@@ -151,7 +148,7 @@ class Adapters:
             del users[adapter]
             self._forget(adapter)
 
-    def renew(self) -> None:
+    def engine_begins(self, scheduler: Scheduler, hooks: Hooks) -> None:
         """No request and no session has any of them."""
         had = {*self._users, *self._sessions}
         self._users.clear()

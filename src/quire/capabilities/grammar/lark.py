@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from quire.capabilities.grammar.chains import longest_chain
@@ -76,3 +76,17 @@ def _prepared(
             _FIELD,
         )
     return "".join(parts)
+
+
+def literal(text: str) -> str:
+    """A text as itself: none of it is a mark, whatever it looks like. "" is nothing at all."""
+    return json.dumps(text).replace("\x7f", r"\u007f")
+
+
+def either(each: Iterable[str]) -> str:
+    return " | ".join(each)
+
+
+def json_text(text: str) -> str:
+    """A text in JSON, as it is mostly written."""
+    return json.dumps(text, ensure_ascii=False)

@@ -14,8 +14,8 @@ from typing import Any
 
 from quire.capabilities.grammar import numbers
 from quire.capabilities.grammar.foreign import Foreign, Impossible, Unfit
+from quire.capabilities.grammar.lark import either, json_text, literal
 from quire.capabilities.grammar.numbers import Bounds
-from quire.capabilities.grammar.spelling import either, json_text, literal
 from quire.core.errors import RequestError, shown
 from quire.core.exact_json import write
 

@@ -10,9 +10,8 @@ from llguidance import LLMatcher, LLParserLimits, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
 from quire.capabilities.grammar.foreign import Foreign
-from quire.capabilities.grammar.lark import prepared
+from quire.capabilities.grammar.lark import either, literal, prepared
 from quire.capabilities.grammar.schema import schema_grammar
-from quire.capabilities.grammar.spelling import either, literal
 from quire.capabilities.grammar.subschemas import check_depth, edited
 from quire.capabilities.grammar.tags import TagGrammar
 from quire.core import exact_json

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quire.capabilities.grammar.spelling import literal
+from quire.capabilities.grammar.lark import literal
 from quire.core.errors import RequestError, shown
 from quire.core.exact_json import write
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from quire.capabilities.speculation.config import MOST_DRAFTS, SpeculativeConfig
-from quire.capabilities.speculation.draft_model import DraftModelDrafter
-from quire.capabilities.speculation.proposal import Drafter
+from quire.capabilities.speculation.proposal import Drafter, DraftModelDrafter
 from quire.capabilities.speculation.speculation import Speculation
 from quire.kernels.compiled import DRAFTERS, need, why_missing
 
@@ -39,7 +38,7 @@ def prediction_drafters() -> list[Drafter]:
 def _text_drafter(config: SpeculativeConfig) -> Drafter:
     what = f'speculative_config: method "{config.method}" needs the drafters'
     need(DRAFTERS, what, 'choose method "draft" with a model')
-    from quire.capabilities.speculation.ngram import NgramDrafter
+    from quire.capabilities.speculation.own_texts import NgramDrafter
     from quire.capabilities.speculation.suffix import SuffixDrafter
 
     if config.method == "ngram":

@@ -8,12 +8,41 @@ from typing import NamedTuple
 
 from quire.capabilities.speculation.costs import Measured, PassCosts, StepCosts
 from quire.capabilities.speculation.proposal import Proposal
-from quire.capabilities.speculation.trials import Trials
 from quire.core.protocol import TO_DRAFT
 
+_SHARE = 0.01  # of the time may be lost by it
+_SAVED = 8  # steps' time, at most
+_APART = 16  # steps
 _FAINTEST = 0.05  # a draft less likely right than that pays nowhere
 _MARGIN = 1.02  # how much faster it must be than none: estimates are no better than that
 _NONE = 2.0  # a chance that no draft has
+
+
+class Trials:
+    """Of draft models: what they take and give is found out in no other way."""
+
+    def __init__(self) -> None:
+        self._credit = 0.0  # seconds
+        self._steps = 0  # since the last one
+
+    @property
+    def due(self) -> bool:
+        """Whether there has been none for some time."""
+        return self._steps >= _APART
+
+    def affords(self, loss: float) -> bool:
+        """Whether so many seconds may be lost now."""
+        return loss <= self._credit
+
+    def earn(self, seconds: float) -> None:
+        """A step took so long."""
+        self._steps += 1
+        self._credit = min(self._credit + _SHARE * seconds, _SAVED * seconds)
+
+    def spend(self, loss: float) -> None:
+        """A trial lost so many seconds; less than none, if it paid."""
+        self._steps = 0
+        self._credit -= max(0.0, loss)
 
 
 class Guess(NamedTuple):

@@ -1,12 +1,16 @@
-"""Who guesses what a text goes on with, and what is guessed."""
+"""Who guesses what a text goes on with, and what is guessed; those who need no index for it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from typing import NamedTuple, Protocol
 
-from quire.core.protocol import Request
+from quire.core.protocol import TO_DRAFT, Outcome, Request
 from quire.core.scheduling.sequence import Sequence
+
+_SURE = 0.99  # the same text may be other tokens
+_CHANCE = 0.6  # what comes of it is learned from step to step
 
 
 class Proposal(NamedTuple):
@@ -44,3 +48,52 @@ class Drafter(Protocol):
     def num_bytes(self) -> int:
         """Of memory that it holds."""
         ...
+
+
+class Forced:
+    """Passes on what executors have found with the tokens of the step before."""
+
+    name = "grammar"
+    num_bytes = 0  # but for a step's
+
+    def __init__(self) -> None:
+        self._known: dict[int, Seq[int]] = {}
+
+    @property
+    def knows(self) -> bool:
+        """Whether there is anything to say."""
+        return bool(self._known)
+
+    def hear(self, outcomes: Mapping[int, Outcome]) -> None:
+        """What a step gave."""
+        self._known.clear()
+        for seq_id, outcome in outcomes.items():
+            if outcome.forced:
+                self._known[seq_id] = outcome.forced
+
+    def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
+        """See ``Drafter``."""
+        known = self._known.get(sequence.seq_id)
+        return None if known is None else Proposal(known[:most], [_SURE] * min(most, len(known)))
+
+    def close(self, seq_id: int) -> None:
+        """See ``Drafter``."""
+        self._known.pop(seq_id, None)
+
+
+class DraftModelDrafter:
+    """Always has something to say. Which tokens, the executor knows once the step runs."""
+
+    name = "draft"
+
+    def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
+        """See ``Drafter``."""
+        return Proposal([TO_DRAFT] * most, [_CHANCE] * most)
+
+    def close(self, seq_id: int) -> None:
+        """See ``Drafter``."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Its keys and values are the pool's."""
+        return 0

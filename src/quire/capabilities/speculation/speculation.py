@@ -10,12 +10,10 @@ from itertools import islice
 from quire.capabilities.speculation.acceptance import Acceptance
 from quire.capabilities.speculation.costs import Measured
 from quire.capabilities.speculation.decisions import Decisions
-from quire.capabilities.speculation.forced import Forced
-from quire.capabilities.speculation.plan import Choice, Guess, plan
-from quire.capabilities.speculation.proposal import Drafter
-from quire.capabilities.speculation.trials import Trials
+from quire.capabilities.speculation.plan import Choice, Guess, Trials, plan
+from quire.capabilities.speculation.proposal import Drafter, Forced
 from quire.core.protocol import Chunk, Outcome, Request, Step
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import Capability, Scheduler
 from quire.core.scheduling.sequence import Sequence
 
 logger = logging.getLogger(__name__)
@@ -33,7 +31,7 @@ _BURST = 3  # steps of a trial, as well
 _PATIENCE = 3  # steps without drafts, after which it is not waited for any more
 
 
-class Speculation:
+class Speculation(Capability):
     """Asks drafters before each step, and learns from each step what they are worth.
 
     How many drafts are verified is chosen for the most tokens a second: by what steps of so many

@@ -1,12 +1,6 @@
 """What crosses between those who decide and those who carry out: values, and no scheduler."""
 
 from quire.core.protocol.behind import Behind, last_of
-from quire.core.protocol.block_events import (
-    AllBlocksCleared,
-    BlockEvent,
-    BlocksRemoved,
-    BlocksStored,
-)
 from quire.core.protocol.decision import (
     Decision,
     PreemptionMode,
@@ -42,11 +36,7 @@ __all__ = [
     "IN_FLIGHT",
     "TO_DRAFT",
     "Adapter",
-    "AllBlocksCleared",
     "Behind",
-    "BlockEvent",
-    "BlocksRemoved",
-    "BlocksStored",
     "Chunk",
     "Decision",
     "Executor",

@@ -1,7 +1,14 @@
 """Which sequences run, wait or give way. Standard library, memory and protocol only."""
 
 from quire.core.scheduling.adapters import AdapterSlots
-from quire.core.scheduling.block_events import BlockEvents
+from quire.core.scheduling.block_events import (
+    AllBlocksCleared,
+    BlockEvent,
+    BlockEvents,
+    BlocksRemoved,
+    BlocksStored,
+)
+from quire.core.scheduling.capability import Capability, Hooks
 from quire.core.scheduling.limits import BatchLimits
 from quire.core.scheduling.preemption import Recovery
 from quire.core.scheduling.prefix_cache import Caching
@@ -13,9 +20,15 @@ from quire.core.scheduling.sessions.sessions import SessionLimits
 
 __all__ = [
     "AdapterSlots",
+    "AllBlocksCleared",
     "BatchLimits",
+    "BlockEvent",
     "BlockEvents",
+    "BlocksRemoved",
+    "BlocksStored",
     "Caching",
+    "Capability",
+    "Hooks",
     "MemoryStory",
     "Queueing",
     "Recovery",

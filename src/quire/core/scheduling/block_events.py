@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
 from itertools import pairwise
+from typing import NamedTuple
 
 from quire.core.memory import BlockHash, Contents
-from quire.core.protocol.block_events import (
-    AllBlocksCleared,
-    BlockEvent,
-    BlocksRemoved,
-    BlocksStored,
-)
-from quire.core.protocol.request import Request
+from quire.core.protocol.request import Adapter, Request
 from quire.core.scheduling.sequence import Sequence
+
+
+class BlocksStored(NamedTuple):
+    """Full blocks of one text, one after the other, that can be found from now on."""
+
+    kv_group: int
+    names: Seq[BlockHash]
+    parent: BlockHash | None  # the block before; None: they begin the text
+    token_ids: Seq[int]
+    adapter: Adapter | None
+    cache_salt: str
+
+
+class BlocksRemoved(NamedTuple):
+    """Blocks that can no longer be found."""
+
+    kv_group: int
+    names: Seq[BlockHash]
+
+
+class AllBlocksCleared(NamedTuple):
+    """Nothing can be found any more, in any KV group."""
+
+
+BlockEvent = BlocksStored | BlocksRemoved | AllBlocksCleared
 
 
 class BlockEvents:

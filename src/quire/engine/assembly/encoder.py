@@ -8,19 +8,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from quire.capabilities.pooling.files import bytes_of, read_pooler
+from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.core.errors import ConfigError, ModelError
 from quire.core.limits import EngineLimits
 from quire.core.protocol import Pooling, RecoveryCosts
 from quire.engine.assembly.loading import dtype_name
 from quire.engine.assembly.main_memory import bytes_for_waiting
-from quire.engine.assembly.pooling import bytes_of, read_pooler
 from quire.engine.assembly.recording import record
-from quire.engine.assembly.renewal import renewal
+from quire.engine.capabilities import Capabilities, renewal
 from quire.engine.capacity import Capacity, limits_of
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine, ExecutorTraits
 from quire.engine.input_processor import InputProcessor, ModelOutputs
-from quire.engine.session_manager import SessionRules
 from quire.engine.waiting_room import QueueLimits
 from quire.execution.device_runtime import DeviceRuntime
 from quire.execution.encoding import EncoderExecutor
@@ -36,6 +36,7 @@ _NOT_FOR_ENCODERS = (
     *("kv_cache_dtype", "kv_cache_memory_bytes", "kv_store", "kv_offloading_size"),
     *("swap_space", "role", "experts_path"),
 )
+_NO_SESSIONS = "this model is an encoder: no sessions"
 _ACTIVATIONS = {"Sigmoid": True, "Identity": False}
 
 
@@ -50,7 +51,8 @@ def build_encoder(
     _refuse_settings(config)
     usual = _longest_of_texts(directory, tokenizer)
     files = directory, described, tokenizer
-    pooler, dense = read_pooler(config, *files, runtime.admit, Pooling.MEAN)
+    given = config.pooler_config
+    pooler, dense = read_pooler(*files, runtime.admit, Pooling.MEAN, given)
     with runtime.start_up_lock():
         model = load_encoder(
             directory, config.dtype, config.max_model_len, usual, runtime.admit, config.hf_overrides
@@ -72,11 +74,11 @@ def build_encoder(
             max_model_len=limits.max_model_len,
             seed=config.seed,
         ),
-        ExecutorTraits(
-            parts=executor.parts, afresh=renewal(executor, schedule, config, alone=True)
+        ExecutorTraits(parts=executor.parts, afresh=renewal(executor, schedule)),
+        capabilities=Capabilities(
+            SessionManager(SessionRules(config.session_timeout, why_not=_NO_SESSIONS))
         ),
         queue=QueueLimits(config.max_num_waiting, bytes_for_waiting(), limits.max_model_len or 0),
-        sessions=SessionRules(config.session_timeout, "this model is an encoder: no sessions"),
     )
     record(engine, config, capacity, started)
     return engine, capacity

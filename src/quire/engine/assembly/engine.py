@@ -20,18 +20,19 @@ from quire.blocks.transfer.config import NO_ROLE_ON_GPU
 from quire.capabilities.adapters.config import AdapterShare
 from quire.capabilities.adapters.reading import adapter_check, most_bytes, serve_adapters
 from quire.capabilities.adapters.served import Adapters
+from quire.capabilities.pooling.files import bytes_of, read_pooler
+from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.capabilities.speculation import speculation_of
 from quire.capabilities.speculation.model import DraftModel
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource
 from quire.core.protocol import Pooler, RecoveryCosts
-from quire.engine.assembly.defaults import default_sampling
 from quire.engine.assembly.draft import draft_share, load_draft
 from quire.engine.assembly.encoder import build_encoder
-from quire.engine.assembly.experts import describe_experts
 from quire.engine.assembly.loading import (
     cache_shape,
+    default_sampling,
     dtype_name,
     forms_of,
     kv_dtype,
@@ -42,18 +43,17 @@ from quire.engine.assembly.loading import (
 )
 from quire.engine.assembly.main_memory import (
     bytes_for_waiting,
+    describe_experts,
     kept_and_files,
     left_by_adapters,
     left_for_pool,
     working_bytes,
 )
-from quire.engine.assembly.pooling import bytes_of, read_pooler
 from quire.engine.assembly.ranks.fetching import fetch_on_all
 from quire.engine.assembly.ranks.gathering import gather
 from quire.engine.assembly.ranks.runtime import on_ranks
 from quire.engine.assembly.ranks.team import Team
 from quire.engine.assembly.recording import record
-from quire.engine.assembly.renewal import renewal
 from quire.engine.assembly.store import check_store, describe_store, open_store
 from quire.engine.assembly.transfer import (
     Transfer,
@@ -61,7 +61,7 @@ from quire.engine.assembly.transfer import (
     describe_transfer,
     listen_for_decoders,
 )
-from quire.engine.capabilities import Capabilities
+from quire.engine.capabilities import Capabilities, renewal
 from quire.engine.capacity import Capacity, fill, limits_of, size_of
 from quire.engine.config import (
     NO_ADAPTERS_ON_GPU,
@@ -71,7 +71,6 @@ from quire.engine.config import (
 )
 from quire.engine.engine import Engine, ExecutorTraits
 from quire.engine.input_processor import InputProcessor, ModelOutputs
-from quire.engine.session_manager import SessionRules
 from quire.engine.waiting_room import QueueLimits
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
@@ -135,13 +134,15 @@ def _build(
     tokenizer = _load_tokenizer(config)
     if is_encoder(described):
         return build_encoder(config, runtime, directory, described, tokenizer)
-    pooler, dense = read_pooler(config, directory, described, tokenizer, runtime.admit)
+    pooler, dense = read_pooler(
+        directory, described, tokenizer, runtime.admit, given=config.pooler_config
+    )
     defaults = default_sampling(config, directory)
     if team is not None:
         runtime = on_ranks(config, directory, runtime, team)
     with runtime.start_up_lock():
         loaded = _load(config, directory, tokenizer, runtime, team, engines)
-        model, draft, dtype, cache, limits, adapters, _, waiting_bytes = loaded
+        model, draft, dtype, _, limits, adapters, _, waiting_bytes = loaded
         store, transfer, source = _blocks_outside(config, directory, loaded, runtime, server, team)
         weights = None if adapters is None else adapters.weights
         executor = runtime.executor(model, limits, dtype, draft, weights, source)
@@ -159,9 +160,10 @@ def _build(
             block_bytes=capacity.mean_block_bytes,
             run_ahead=runtime.asynchronous and config.async_scheduling is not False,
             parts=executor.parts,
-            afresh=renewal(executor, schedule, config, alone=team is None),
+            afresh=renewal(executor, schedule, config.speculation),
         ),
         capabilities=Capabilities(
+            sessions=SessionManager(_session_rules(config, loaded, runtime)),
             adapters=adapters,
             speculation=speculation_of(config.speculation),
             transfer=transfer,
@@ -170,7 +172,6 @@ def _build(
             others=team,
         ),
         queue=QueueLimits(config.max_num_waiting, waiting_bytes, limits.max_model_len or 0),
-        sessions=_session_rules(config, cache, runtime),
     )
     record(engine, config, capacity, started)
     if events is not None:
@@ -267,12 +268,13 @@ def _recovery_costs(
     return RecoveryCosts()
 
 
-def _session_rules(config: EngineConfig, cache: CacheShape, runtime: DeviceRuntime) -> SessionRules:
+def _session_rules(config: EngineConfig, loaded: _Loaded, runtime: DeviceRuntime) -> SessionRules:
     why_not = None
-    if cache.depends_on_prompt_length:
+    if loaded.cache.depends_on_prompt_length:
         why_not = "this model's rotary scaling depends on the length of the prompt: no sessions"
     why_no_soft_cuts = None if runtime.device.type == "cpu" else _NO_SOFT_CUTS_ON_GPU
-    return SessionRules(config.session_timeout, why_not, why_no_soft_cuts)
+    longest = loaded.limits.max_model_len
+    return SessionRules(config.session_timeout, longest, why_not, why_no_soft_cuts)
 
 
 def _load_tokenizer(config: EngineConfig) -> Tokenizer:

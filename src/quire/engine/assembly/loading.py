@@ -1,21 +1,24 @@
-"""The model of an engine, and its pool's shape: alike on every rank."""
+"""The model of an engine, its pool's shape and its defaults for sampling: alike on every rank."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from quire.core.errors import ConfigError
+from quire.core.errors import ConfigError, ModelError, QuireError, RequestError
+from quire.core.protocol import SamplingParams
 from quire.engine.config import EngineConfig
 from quire.execution.free_memory import is_memory
 from quire.execution.kv.cache import bytes_per_token
 from quire.kernels.ranks import Ranks
 from quire.models.base import Model
+from quire.models.config import sampling_defaults
 from quire.models.demo import DEMO_MODEL
 from quire.models.loader import load_model, resolve_model
-from quire.models.shape import CacheShape
+from quire.models.shape import SAMPLING_DEFAULTS, CacheShape
 from quire.models.streaming import Streaming
 
 
@@ -102,3 +105,25 @@ def cache_shape(model: Model, kv_dtype: torch.dtype) -> CacheShape:
         max_positions=model.max_positions,
         depends_on_prompt_length=model.kv_depends_on_prompt_length,
     )
+
+
+def default_sampling(config: EngineConfig, directory: Path) -> dict[str, float | int]:
+    defaults: dict[str, float | int] = {}
+    if config.generation_config != "none":
+        source = directory if config.generation_config == "auto" else Path(config.generation_config)
+        defaults = sampling_defaults(source)
+        _check_defaults(defaults, ModelError(f"{source}/generation_config.json"))
+    overrides = config.override_generation_config or {}
+    for name in overrides:
+        if name not in SAMPLING_DEFAULTS:
+            known = ", ".join(SAMPLING_DEFAULTS)
+            raise ConfigError(f"override_generation_config may hold {known}; not {name}")
+    _check_defaults(overrides, ConfigError("override_generation_config"))
+    return {**defaults, **overrides}
+
+
+def _check_defaults(defaults: Mapping[str, Any], refusal: QuireError) -> None:
+    try:
+        SamplingParams(**defaults)
+    except RequestError as error:
+        raise type(refusal)(f"{refusal}: {error}") from error

@@ -19,7 +19,7 @@ from quire.engine.assembly.digests import FileDigests
 from quire.engine.assembly.draft import draft_directory
 from quire.engine.capacity import size_of
 from quire.engine.config import EngineConfig
-from quire.execution.memory_budget import MemoryBudget
+from quire.execution.memory_limits import MemoryBudget
 from quire.kernels.compiled import KERNELS, why_missing
 from quire.models.checkpoint_files import find_files
 from quire.models.shape import CacheShape, config_files

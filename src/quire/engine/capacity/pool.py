@@ -10,7 +10,7 @@ from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup, divide
 from quire.core.limits import EngineLimits
 from quire.engine.config import EngineConfig
-from quire.execution.memory_budget import MemoryBudget
+from quire.execution.memory_limits import MemoryBudget
 from quire.models.shape import CacheShape
 
 

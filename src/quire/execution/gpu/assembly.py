@@ -20,10 +20,15 @@ from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.graphs import CUDARecorder, NoRecorder, graph_sizes
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.gpu.kv_cache import DeviceKVCache
-from quire.execution.gpu.memory import CUDAMemory, MemoryPlan, one_at_a_time, run_or_refuse
-from quire.execution.gpu.worst_step import worst_step
+from quire.execution.gpu.memory import (
+    CUDAMemory,
+    MemoryPlan,
+    one_at_a_time,
+    run_or_refuse,
+    worst_step,
+)
 from quire.execution.measure import measure_recovery
-from quire.execution.memory_budget import MemoryBudget
+from quire.execution.memory_limits import MemoryBudget
 from quire.kernels.gpu.kernels import GPUKernels
 from quire.kernels.gpu.support import check_cache_dtype, check_model
 from quire.models.base import Model

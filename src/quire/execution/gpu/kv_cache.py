@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockMove, MoveKind
-from quire.execution.gpu.pinned import swap_memory
+from quire.execution.gpu.memory import swap_memory
 from quire.execution.kv.cache import SCALE, is_scaled
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.ops import KVShape, LayerKV

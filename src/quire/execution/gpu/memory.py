@@ -1,17 +1,29 @@
-"""How much of a device the KV pool may take: what is left beside a measured worst step."""
+"""How much of a device the KV pool may take: what is left beside a measured worst step.
+
+And the main memory that the pool is swapped to.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import tempfile
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from quire.core.errors import ConfigError, ModelError
+from quire.core.memory import BlockTable
+from quire.core.protocol import Chunk, Opened, Readout, Request, SamplingParams, Step
+from quire.execution.free_memory import free_memory
+
+_PORTABLE = 1  # cudaHostRegisterPortable
+# Nearly all of the vocabulary is kept, so the sampler has to sort it.
+_SAMPLING = SamplingParams(temperature=100.0, top_p=0.9999)
 
 _Result = TypeVar("_Result")
 
@@ -155,3 +167,60 @@ def size(num_bytes: float) -> str:
     if abs(num_bytes) < 2**30:
         return f"{num_bytes / 2**20:.1f} MiB"
     return f"{num_bytes / 2**30:.2f} GiB"
+
+
+def worst_step(
+    max_tokens: int,
+    max_seqs: int,
+    max_positions: int,
+    block_size: int,
+    sink_blocks: Sequence[int],
+) -> Step:
+    """As many tokens as a step may have, of as many sequences as run, each of them sampled.
+
+    All of them are in block 0 of every KV group, so a pool of one block will do: what is computed
+    means nothing. ``sink_blocks``: ``BlockTable.num_sink_blocks`` of each KV group.
+    """
+    num_seqs = min(max_tokens, max_seqs)
+    spare = max_tokens - num_seqs
+    chunks, opened = [], []
+    for seq_id in range(num_seqs):
+        more = min(spare, max_positions - 1)
+        spare -= more
+        tokens = [0] * (1 + more)
+        blocks = (0,) * -(-len(tokens) // block_size)
+        first, *further = (
+            BlockTable(blocks, block_size, num_sink_blocks=sinks) for sinks in sink_blocks
+        )
+        table = first._replace(further=tuple(further))
+        request = Request(f"worst-{seq_id}", tuple(tokens), _SAMPLING, 1, seed=seq_id)
+        opened.append(Opened(seq_id, request, 0, len(tokens)))
+        chunks.append(Chunk(seq_id, tokens, 0, table, len(tokens), Readout()))
+    return Step(chunks=chunks, opened=opened)
+
+
+def swap_memory(size: int, device: torch.device) -> Tensor:
+    """``size`` bytes, uint8, that stay where they are for as long as this very tensor lives.
+
+    PyTorch's own pinned tensors take the next power of two, and keep it when they are gone.
+
+    Raises:
+        ConfigError: there is not so much, or it cannot be pinned.
+    """
+    free = free_memory()
+    if size > free:
+        raise ConfigError(
+            f"swap_space: {size:,} bytes of main memory are to be taken for good, and only "
+            f"{free:,} are free"
+        )
+    memory = torch.empty(size, dtype=torch.uint8)
+    if device.type == "cuda":
+        driver, address = torch.cuda.cudart(), memory.data_ptr()  # type: ignore[no-untyped-call]
+        error = int(driver.cudaHostRegister(address, size, _PORTABLE))
+        if error:
+            raise ConfigError(
+                f"swap_space: {size:,} bytes of main memory cannot be pinned (CUDA error {error}): "
+                "lower it, or raise the limit of locked memory (ulimit -l)"
+            )
+        weakref.finalize(memory, driver.cudaHostUnregister, address)
+    return memory

@@ -10,10 +10,9 @@ import torch
 
 from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockMove, BlockSource, Content, MoveKind
-from quire.execution.kv.swap_file import SwapFile
-from quire.execution.kv.tiles import BlockBytes
-from quire.kernels.huge_pages import HugePages, touch
+from quire.execution.kv.swap_file import BlockBytes, SwapFile
 from quire.kernels.ops import Kernels, KVShape, LayerKV
+from quire.kernels.pages import HugePages, touch
 
 SCALE = torch.float32  # what a key or value of int8 or fp8 is to be multiplied by
 

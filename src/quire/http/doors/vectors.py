@@ -14,12 +14,12 @@ from fastapi.responses import Response
 from msgspec import UNSET, UnsetType
 from pydantic import Field, model_validator
 
+from quire.capabilities.pooling.scoring import Scoring
 from quire.core.errors import RequestError
 from quire.core.protocol import PoolingParams
 from quire.core.protocol.checks import MAX_INTEGER
 from quire.engine.outputs import RequestOutput
 from quire.engine.prompts import Prompt, as_dict
-from quire.engine.scoring import Scoring
 from quire.http.answers.rendering import Answer, Json, Many, json_response, respond
 from quire.http.body_fields import (
     MOST_TEXTS,

@@ -9,7 +9,6 @@ import torch
 import triton
 from torch import Tensor
 
-from quire.kernels.experts import mixed
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.gpu.programs import attention, rows, store
 from quire.kernels.gpu.tiles import Tiles, choose_tiles
@@ -24,6 +23,7 @@ from quire.kernels.ops import (
     Rotation,
     counterparts,
 )
+from quire.kernels.plain import mixed
 
 _ACTIVATIONS: Mapping[str, str] = {
     "gelu": "gelu",

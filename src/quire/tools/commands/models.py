@@ -13,7 +13,7 @@ from quire.core.limits import EngineLimits
 from quire.core.settings import check_count
 from quire.engine.capacity import fill, limits_of
 from quire.engine.config import EngineConfig
-from quire.execution.memory_budget import FREE_MEMORY_SHARE, MemoryBudget
+from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
 from quire.models.gguf import is_gguf, parts_of
 from quire.models.hub import CachedModel, cache_directory, cached_models
 from quire.models.shape import read_shape

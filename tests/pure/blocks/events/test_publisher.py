@@ -13,7 +13,7 @@ import pytest
 from quire.blocks.events import EventPublisher
 from quire.blocks.events.config import KVEventsConfig
 from quire.core.errors import ConfigError
-from quire.core.protocol import BlocksRemoved
+from quire.core.scheduling import BlocksRemoved
 from support.vllm_events import Subscriber, replay
 
 

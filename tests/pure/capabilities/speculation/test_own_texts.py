@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quire.capabilities.speculation import Drafter
 from quire.capabilities.speculation.config import SpeculativeConfig
-from quire.capabilities.speculation.ngram import NgramDrafter
+from quire.capabilities.speculation.own_texts import NgramDrafter
 from quire.capabilities.speculation.suffix import SuffixDrafter
 from quire.core.scheduling.sequence import Sequence
 from support.guessing import Reference, Served, request_of, same

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from quire.capabilities.speculation import Proposal, Speculation
 from quire.capabilities.speculation.acceptance import Acceptance
 from quire.capabilities.speculation.costs import StepCosts
-from quire.capabilities.speculation.draft_model import DraftModelDrafter
 from quire.capabilities.speculation.plan import Choice, choose, plan
+from quire.capabilities.speculation.proposal import DraftModelDrafter
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import (
     TO_DRAFT,

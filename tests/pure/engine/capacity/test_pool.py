@@ -13,7 +13,7 @@ from quire.core.scheduling import BatchLimits
 from quire.engine.capacity import fill, limits_of
 from quire.engine.capacity.pool import pool_blocks
 from quire.engine.config import EngineConfig
-from quire.execution.memory_budget import FREE_MEMORY_SHARE, MemoryBudget
+from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
 from quire.models.shape import CacheShape
 
 FREE = MemoryBudget(100_000, FREE_MEMORY_SHARE)

@@ -16,7 +16,7 @@ from quire.execution.executor import ModelExecutor
 from quire.execution.forward import DirectForward, Hidden, Worker
 from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.inputs import DeviceInputs
-from quire.execution.gpu.worst_step import worst_step
+from quire.execution.gpu.memory import worst_step
 from quire.execution.kv.cache import KVCache
 from quire.kernels.ops import Kernels
 from quire.kernels.reference import ReferenceKernels

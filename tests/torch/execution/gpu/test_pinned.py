@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from quire.core.errors import ConfigError
-from quire.execution.gpu import pinned
-from quire.execution.gpu.pinned import swap_memory
+from quire.execution.gpu import memory
+from quire.execution.gpu.memory import swap_memory
 
 
 class Driver:
@@ -46,6 +46,6 @@ def test_memory_that_is_not_there_is_refused_before_it_is_taken(
     monkeypatch.setattr(torch.cuda, "cudart", lambda: Driver(error=2))
     with pytest.raises(ConfigError, match=r"swap_space: 5,000 bytes .*CUDA error 2.*ulimit -l"):
         swap_memory(5_000, torch.device("cuda"))
-    monkeypatch.setattr(pinned, "free_memory", lambda: 4_999)
+    monkeypatch.setattr(memory, "free_memory", lambda: 4_999)
     with pytest.raises(ConfigError, match=r"swap_space: 5,000 bytes .* only 4,999 are free"):
         swap_memory(5_000, torch.device("cpu"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from quire.core.memory import BlockHash
-from quire.core.metrics import Goals
 from quire.core.protocol import Step
 from quire.engine.traces.request import TraceRequest
 from quire_cluster.rules import demand_of
@@ -22,7 +21,7 @@ from quire_lab.simulation.fleet.replica import SimulatedReplica, State
 from quire_lab.simulation.fleet.result import FleetRecorder, FleetResult
 from quire_lab.simulation.fleet.routing import Router, router_of
 from quire_lab.simulation.fleet.setup import FleetSetup, Role
-from quire_lab.simulation.recorder import SimulationRecorder
+from quire_lab.simulation.recorder import KeptResults, SimulationRecorder
 from quire_lab.simulation.result import RequestRecord
 
 _REPORTS = 1.0  # seconds between two of a replica's, as in quire deploy
@@ -31,8 +30,8 @@ _REPORTS = 1.0  # seconds between two of a replica's, as in quire deploy
 class FleetSimulator:
     """One run of a workload, by a fleet.
 
-    seed, skip_ahead, goals, keep_records, keep_decisions: as for a ``Simulator``, of each replica.
-    most_missed: the run ends early as soon as more requests than these have missed the goals.
+    kept: of the whole and, but for ``most_missed``, of each replica.
+    seed, skip_ahead: as for a ``Simulator``, of each replica.
     make_router: another one than the setup's routing names.
     on_record: called with every request that is over for its client.
     on_step: called with the replica's number, the time, and every step that its scheduler made.
@@ -41,13 +40,10 @@ class FleetSimulator:
     def __init__(
         self,
         setup: FleetSetup,
+        kept: KeptResults = KeptResults(),  # noqa: B008  # frozen
         *,
         seed: int = 0,
         skip_ahead: bool = True,
-        goals: Goals | None = None,
-        keep_records: int | None = 0,
-        keep_decisions: int | None = 0,
-        most_missed: int | None = None,
         make_router: Callable[[], Router] | None = None,
         on_record: Callable[[RequestRecord], None] | None = None,
         on_step: Callable[[int, float, Step], None] | None = None,
@@ -55,12 +51,10 @@ class FleetSimulator:
         self._setup = setup
         self._seed = seed
         self._skip_ahead = skip_ahead
-        self._goals = goals or Goals()
-        self._keeps = keep_records, keep_decisions
-        self._most_missed = math.inf if most_missed is None else most_missed
+        self._kept = kept
         self._on_record = on_record
         self._on_step = on_step
-        self._recorder = FleetRecorder(self._goals)
+        self._recorder = FleetRecorder(kept)
         deployments = {id(kind.deployment): kind.deployment for kind in setup.kinds}
         self._limits = {key: one.limits() for key, one in deployments.items()}
         make = make_router or (lambda: router_of(setup.routing))
@@ -96,7 +90,7 @@ class FleetSimulator:
             clock.at(begin + failure.at, partial(self._fail_as_told, failure))
         clock.at(begin + _REPORTS, self._tick)
         recorder = self._recorder
-        while recorder.num_missed <= self._most_missed:
+        while not recorder.gives_up:
             arrival = arrivals.next_time
             if arrival is None and not self._num_under_way and not self._computes_for_nobody:
                 break
@@ -240,7 +234,7 @@ class FleetSimulator:
             slot,
             kind,
             self._limits[id(kind.deployment)],
-            SimulationRecorder(self._goals, *self._keeps),
+            SimulationRecorder(replace(self._kept, most_missed=None)),
             seed=self._seed,
             skip_ahead=self._skip_ahead,
             on_end=self._ended,

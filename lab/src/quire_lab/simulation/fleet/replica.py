@@ -16,6 +16,7 @@ from quire_lab.simulation.fleet.setup import ReplicaKind, Role
 from quire_lab.simulation.fleet.transfer import Delivered, HandedOver
 from quire_lab.simulation.recorder import SimulationRecorder
 from quire_lab.simulation.result import RequestRecord
+from quire_lab.simulation.sampling import SimulatedModel
 
 NEVER: Pause = (-1.0, 0)
 
@@ -101,14 +102,14 @@ class SimulatedReplica:
         role, on_step, slot = self.kind.role, self._on_step, self.slot
         sources = {Role.PREFILL: HandedOver, Role.DECODE: Delivered}
         self.source = sources[role]() if role in sources else None
+        drafting = None if role is Role.PREFILL else self.kind.deployment.drafting
         self._engine = SimulatedEngine(
             self.limits,
             self.costs,
+            SimulatedModel(self._seed, drafting),
             self._recorder,
             on_end=lambda record, time: self._on_end(self, record, time),
-            seed=self._seed,
             skip_ahead=self._skip_ahead,
-            drafting=None if role is Role.PREFILL else self.kind.deployment.drafting,
             source=self.source,
             on_step=None if on_step is None else lambda time, step: on_step(slot, time, step),
         )

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from quire.core.metrics import Distribution, Goals, Summary
+from quire.core.metrics import Distribution, Summary
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import RequestRecord, ServedLoad, SimulationResult
 from quire_lab.simulation.served import ServedCounter
 
@@ -135,17 +136,18 @@ class FleetResult(ServedLoad):
 class FleetRecorder:
     """Adds up what clients see, in memory that does not grow."""
 
-    def __init__(self, goals: Goals) -> None:
+    def __init__(self, kept: KeptResults) -> None:
+        self._kept = kept
         self.transfers = Distribution()
         self.transferred_bytes = self.num_lost = self.most_serving = 0
-        self._served = ServedCounter(goals)
+        self._served = ServedCounter(kept.goals)
         self._num_resent = 0
         self._resent_ttft, self._resent_e2e = Distribution(), Distribution()
 
     @property
-    def num_missed(self) -> int:
-        """Requests that missed the goals, or were refused."""
-        return self._served.num_missed
+    def gives_up(self) -> bool:
+        """Whether too many requests have missed the goals, or were refused."""
+        return self._kept.gives_up(self._served.num_missed)
 
     def end(self, record: RequestRecord, times_lost: int) -> None:
         """A request is over, for its client."""

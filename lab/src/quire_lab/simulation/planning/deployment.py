@@ -9,7 +9,7 @@ from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
 from quire.engine.capacity import fill
 from quire.engine.config import EngineConfig
-from quire.execution.memory_budget import FREE_MEMORY_SHARE, MemoryBudget
+from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
 from quire.models.shape import CacheShape, ModelShape
 from quire_lab.contiguous import PAGED, limits_under
 from quire_lab.simulation.catalogue.machines import GB, MACHINES, Machine

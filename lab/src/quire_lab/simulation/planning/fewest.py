@@ -14,6 +14,7 @@ from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.planning.plan import GOAL_SHARE, Saturation, most_missed_of
 from quire_lab.simulation.planning.planner import Planner
 from quire_lab.simulation.planning.search import highest_rate, lowest_count
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.sample import WorkloadSample
 
 MOST_REPLICAS = 256
@@ -177,9 +178,8 @@ class MachineSearch:
         arrivals, requests = self._arrivals(rate)
         simulator = FleetSimulator(
             FleetSetup((ReplicaKind(deployment),) * count, self.routing),
+            KeptResults(self.goals, most_missed=None if whole else most_missed_of(requests)),
             seed=deployment.config.seed,
-            goals=self.goals,
-            most_missed=None if whole else most_missed_of(requests),
         )
         return simulator.serve(arrivals)
 

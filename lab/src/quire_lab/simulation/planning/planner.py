@@ -31,6 +31,7 @@ from quire_lab.simulation.planning.plan import (
 )
 from quire_lab.simulation.planning.ranking import ChangeRanking
 from quire_lab.simulation.planning.search import foreseen, highest_count, highest_rate
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import SimulationResult
 from quire_lab.simulation.sample import WorkloadSample
 from quire_lab.simulation.simulator import Simulator
@@ -272,10 +273,9 @@ class Planner:
     ) -> Simulator:
         deployment = deployment or self.deployment
         costs = deployment.cost_model(limits.block_size)
-        return Simulator(
-            limits, costs, goals=self.goals, seed=deployment.config.seed,
-            drafting=deployment.drafting, most_missed=most_missed, on_step=on_step,
-        )  # fmt: skip
+        kept, seed = KeptResults(self.goals, most_missed=most_missed), deployment.config.seed
+        drafting = deployment.drafting
+        return Simulator(limits, costs, kept, seed=seed, drafting=drafting, on_step=on_step)
 
     def _run(
         self,

@@ -24,6 +24,7 @@ from quire_lab.simulation.planning.nameless import (
 from quire_lab.simulation.planning.plan import GOAL_SHARE, Goodput, Saturation, most_missed_of
 from quire_lab.simulation.planning.replicas import halves, numbers, pairs, replicated
 from quire_lab.simulation.planning.search import CLOSE, foreseen, highest_rate
+from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import SimulationResult
 from quire_lab.simulation.sample import WorkloadSample
 from quire_lab.simulation.simulator import Simulator
@@ -207,9 +208,8 @@ class ChangeRanking:
             fleet = FleetSetup((ReplicaKind(deployment),) * change.replicas, change.routing)
             told = None if on_step is None else lambda _, now, step: on_step(now, step)
             seed = deployment.config.seed
-            return FleetSimulator(
-                fleet, seed=seed, goals=self.goals, most_missed=most_missed, on_step=told
-            ).run(come())
+            kept = KeptResults(self.goals, most_missed=most_missed)
+            return FleetSimulator(fleet, kept, seed=seed, on_step=told).run(come())
 
         plain = nameless_deployment(change.deployment, self.sample)
         without = None if plain is None else partial(run, plain, nobody_gives_way)

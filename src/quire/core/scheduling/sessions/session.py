@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from enum import Enum
 from typing import NamedTuple
@@ -55,6 +56,7 @@ class Session:
     client: whose it is; None: the process's own.
     recompute_last_n: how many tokens before a turn's input it keeps, beside the sinks, when the
         ring is full; None: it goes round, or is refused more.
+    when_idle: is called when a turn has ended.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Session:
         self.recompute_last_n = recompute_last_n
         self.resting = resting
         self.turn: SequenceGroup | None = None
+        self.when_idle: Callable[[], None] = lambda: None
         self.cache_epoch = 0
         self.num_input = 0  # tokens at the end of the history that no turn has begun with yet
         self._events: deque[SessionEvent] = deque(maxlen=_EVENTS_KEPT)
@@ -141,6 +144,7 @@ class Session:
             elif turn.status is Status.RUNNING:
                 resting.status = Status.RESIDENT
         self.note(SessionVerb.END, turn.request.request_id)
+        self.when_idle()
 
     def forget(self, allocator: KVAllocator, *, invalid: bool = False) -> None:
         """Free the blocks of an idle session; its history will be computed again."""

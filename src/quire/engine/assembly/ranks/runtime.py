@@ -20,7 +20,7 @@ from quire.execution.adapters import StepAdapters
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import Forward, Worker
-from quire.execution.memory_budget import FREE_MEMORY_SHARE, MemoryBudget
+from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
 from quire.execution.ranks import LeadingWorker, Orders, SharedSource
 from quire.kernels.instructions import Instructions
 from quire.kernels.ops import Kernels

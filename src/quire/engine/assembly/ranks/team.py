@@ -24,6 +24,7 @@ from quire.engine.assembly.ranks.messages import (
     Refused,
 )
 from quire.engine.assembly.ranks.processes import RankProcess, end_all
+from quire.engine.capabilities import OtherRanks
 from quire.kernels.ranks import RankGroup
 from quire.kernels.transport import Connection, PeerError
 
@@ -120,7 +121,7 @@ class Member:
             failed(self, error)
 
 
-class Team:
+class Team(OtherRanks):
     """All other ranks. Once one of them has failed, all are ended, and it is of no use any more."""
 
     def __init__(self, size: int, silence: float, last: float = 0.0) -> None:

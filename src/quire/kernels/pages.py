@@ -1,13 +1,21 @@
-"""Memory in large pages: fewer of them for the system to map and for the processor to look up."""
+"""Memory in pages of a kind: large ones, or a file's, which the system drops and reads again."""
 
 from __future__ import annotations
 
 import math
+import mmap
+import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from quire.core.errors import ModelError
+
+_LARGEST = 1 << 30  # bytes of a file that holds more than one tensor
 
 _CHUNK = 64 << 20  # bytes
 _PAGE = 2 << 20
@@ -17,6 +25,8 @@ _TOUCHED = 512  # bytes, for one that is touched; at every page torch would leav
 
 class HugePages:
     """Takes tensors from large pieces of memory, one after the other.
+
+    Of larger pages there are fewer for the system to map and for the processor to look up.
 
     NumPy requests huge pages for arrays of 4 MiB and more, in memory that the system maps on first
     use: what is never written costs nothing. A piece lives as long as any tensor in it.
@@ -55,3 +65,31 @@ def touch(tensor: Tensor) -> None:
     held = tensor.view(-1).view(torch.uint8)
     held[::_TOUCHED].bitwise_or_(0)
     held[-1:].bitwise_or_(0)
+
+
+class FilePages:
+    """Pieces of memory in nameless files of a directory, which are gone when the process ends.
+
+    Their disk space is taken when they are made, so it cannot be missing later.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._next = 0
+
+    def piece(self, nbytes: int) -> Tensor:
+        """At least this many zero bytes; pieces grow, since each takes an open file.
+
+        ModelError: the directory cannot hold them.
+        """
+        size = -(-max(nbytes, self._next) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._next = min(2 * size, _LARGEST)
+        try:
+            with tempfile.TemporaryFile(prefix="quire-experts-", dir=self._directory) as file:
+                os.posix_fallocate(file.fileno(), 0, size)
+                mapped = mmap.mmap(file.fileno(), size)
+        except OSError as error:
+            raise ModelError(
+                f"experts_path: {self._directory} cannot hold {size:,} more bytes: {error.strerror}"
+            ) from error
+        return torch.frombuffer(mapped, dtype=torch.uint8)

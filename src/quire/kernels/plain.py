@@ -1,15 +1,44 @@
-"""Mixtures of experts in plain torch, over any kernels' activations."""
+"""Activations and mixtures of experts in plain torch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from quire.kernels.ops import DenseMLP, Experts, Kernels
+from quire.kernels.ops import CLAMPED_SWIGLU, DenseMLP, Experts, Kernels
+
+_gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
+_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": _gelu_tanh,
+    "gelu_pytorch_tanh": _gelu_tanh,
+    "relu": torch.relu,
+    "silu": F.silu,
+}
+
+
+def activate(x: Tensor, activation: str, gated: bool) -> Tensor:
+    """See ``Kernels.activate``."""
+    if activation == CLAMPED_SWIGLU:
+        gate, up = x.chunk(2, dim=-1)
+        gate, up = gate.clamp(max=7), up.clamp(-7, 7)
+        return gate * torch.sigmoid(1.702 * gate) * (up + 1)
+    function = _ACTIVATIONS[activation]
+    if not gated:
+        return function(x)
+    gate, up = x.chunk(2, dim=-1)
+    return function(gate) * up
 
 
 def mixed(x: Tensor, experts: Experts, kernels: Kernels) -> Tensor:
-    """See ``Kernels.mix``. Waits for the device, to know which experts were chosen."""
+    """See ``Kernels.mix``, by these kernels' activations.
+
+    Waits for the device, to know which experts were chosen.
+    """
     logits = experts.router.floats(x)
     chosen, weights = route(logits[:, : len(experts.up)], experts.chosen, experts.renormalise)
     # By rank, and added up in that order.

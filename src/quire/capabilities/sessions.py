@@ -1,17 +1,16 @@
-"""Streaming sessions as callers see them: input as text, limits checked by name, expiry."""
+"""Streaming sessions as callers see them: limits checked by name, turns, expiry."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from quire.core.errors import RequestError, UnknownSessionError
-from quire.core.protocol import Adapter, Origin
-from quire.core.scheduling import Scheduler, Session
-from quire.engine.capabilities import Hooks
-from quire.engine.input_processor import InputProcessor
-from quire.engine.prompts import PreparedParams, PreparedRequest
+from quire.core.protocol import Adapter, Request
+from quire.core.scheduling import Capability, Hooks, Scheduler, SequenceGroup, Session
 
 _MOST_INPUT = 2**20  # tokens that wait for a turn, where no sequence is too long
 
@@ -23,36 +22,33 @@ class SessionRules:
     timeout: seconds after which a session that is not used is closed; 0: never. What asks for it
         finds it closed from then on; its blocks come back when the next verb is called, or
         ``close_expired``.
+    max_model_len: of a history, its turn's output included; None: there is no longest one.
     why_not: what keeps sessions from being served at all.
     why_no_soft_cuts: what keeps their cuts from being soft.
     """
 
     timeout: float = 0.0
+    max_model_len: int | None = None
     why_not: str | None = None
     why_no_soft_cuts: str | None = None
 
 
-class SessionManager:
+class SessionManager(Capability):
     """Opens, feeds, cuts and closes the sessions of one engine, in its thread.
-
-    hooks: of the engine's capabilities.
 
     UnknownSessionError for a session that is not open; SessionBusyError while it has a turn.
     """
 
+    _scheduler: Scheduler
+    _hooks: Hooks
+
     def __init__(
         self,
-        scheduler: Scheduler,
-        input_processor: InputProcessor,
-        clock: Callable[[], float],
-        rules: SessionRules,
+        rules: SessionRules = SessionRules(),  # frozen
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._scheduler = scheduler
-        self._input_processor = input_processor
-        self._clock = clock
-        self.rules, self.hooks = rules, Hooks()
+        self.rules, self._clock = rules, clock
         self._idle_since: dict[str, float] = {}  # inf: it has a turn
-        self.turns: dict[str, str] = {}  # request_id of a turn -> its session
 
     # -- may be called from any thread ---------------------------------------------------------
 
@@ -76,10 +72,6 @@ class SessionManager:
     def num_open(self) -> int:
         return sum(map(self._is_open, list(self._idle_since)))
 
-    def tokens(self, session_id: str, given: str | Sequence[int]) -> tuple[int, ...]:
-        """The tokens of an input."""
-        return self._input_processor.session_input(given, first=not self.get(session_id).history)
-
     def _is_open(self, session_id: str) -> bool:
         since = self._idle_since.get(session_id)
         if since is None:
@@ -88,11 +80,10 @@ class SessionManager:
 
     # -- in the engine's thread ----------------------------------------------------------------
 
-    def renew(self, scheduler: Scheduler) -> None:
-        """Another scheduler takes the place of the one there was, and of its sessions."""
-        self._scheduler = scheduler
+    def engine_begins(self, scheduler: Scheduler, hooks: Hooks) -> None:
+        """Open sessions of this scheduler's from now on."""
+        self._scheduler, self._hooks = scheduler, hooks
         self._idle_since.clear()
-        self.turns.clear()
 
     def open(
         self,
@@ -112,11 +103,13 @@ class SessionManager:
         sessions = self._scheduler.sessions
         sessions.open(session_id, cache_salt, client, adapter, recompute_last_n)
         try:
-            for begins in self.hooks.session_begins:
-                begins(sessions.get(session_id))
+            session = sessions.get(session_id)
+            for begins in self._hooks.session_begins:
+                begins(session)
         except RequestError:
             sessions.close(session_id)
             raise
+        session.when_idle = partial(self._used, session_id)
         self._used(session_id)
 
     def append(self, session_id: str, token_ids: Sequence[int]) -> None:
@@ -125,43 +118,20 @@ class SessionManager:
         self._scheduler.sessions.append(session_id, token_ids)
         self._used(session_id)
 
-    def prepare_turn(
-        self,
-        request_id: str,
-        session_id: str,
-        params: PreparedParams,
-        priority: int,
-        origin: Origin = Origin(),  # noqa: B008  # frozen
-    ) -> PreparedRequest:
-        """May shorten the history, where the turn is not refused."""
-        session, sessions = self._present(session_id), self._scheduler.sessions
-        shortened = sessions.shortened(session, params.max_tokens or 1)
-        history = session.history if shortened is None else shortened
-        prepared = self._input_processor.prepare_turn(
-            request_id, history, session.input_token_ids, params, priority, self._clock()
-        )
-        if shortened is not None:
-            sessions.restart(session_id, shortened)
-        own, client = session.resting.request, session.client or ""
-        request = replace(
-            prepared.request,
-            cache_salt=own.cache_salt,
-            adapter=own.adapter,
-            client=client,
-            origin=origin,
-        )
-        return replace(prepared, request=request)
+    def history(self, session_id: str, more: int) -> Sequence[int]:
+        """What the next turn goes on from, with room for ``more`` tokens where it can be short."""
+        session = self._present(session_id)
+        shortened = self._scheduler.sessions.shortened(session, more)
+        return session.history if shortened is None else shortened
 
-    def begin_turn(self, session_id: str, request_id: str) -> None:
-        """A prepared turn stands in line: the session does not expire before it has ended."""
-        self.turns[request_id] = session_id
+    def add_turn(self, session_id: str, history: Sequence[int], request: Request) -> SequenceGroup:
+        """Queue a turn that goes on from ``history``; until it ends, the session cannot expire."""
+        sessions = self._scheduler.sessions
+        if len(history) < len(sessions.unused(session_id).history):
+            sessions.restart(session_id, history)
+        group = self._scheduler.add_turn(session_id, request)
         self._idle_since[session_id] = math.inf
-
-    def end_turn(self, request_id: str) -> None:
-        """A request has ended, which may be a turn."""
-        session_id = self.turns.pop(request_id, None)
-        if session_id is not None:
-            self._used(session_id)
+        return group
 
     def hard_cut(self, session_id: str) -> None:
         """Empty the session's cache and history; the next cache epoch begins."""
@@ -185,7 +155,7 @@ class SessionManager:
         self._scheduler.sessions.recompute(session_id, last_n)
         self._used(session_id)
 
-    def close(self, session_id: str) -> None:
+    def end(self, session_id: str) -> None:
         """Free the session's blocks and forget it."""
         self._present(session_id)
         self._close(session_id)
@@ -199,7 +169,7 @@ class SessionManager:
         session = self._scheduler.sessions.get(session_id)
         self._scheduler.sessions.close(session_id)
         del self._idle_since[session_id]
-        for ends in self.hooks.session_ends:
+        for ends in self._hooks.session_ends:
             ends(session)
 
     def _present(self, session_id: str) -> Session:
@@ -210,7 +180,7 @@ class SessionManager:
         self._idle_since[session_id] = self._clock()
 
     def _refuse_too_much(self, session: Session, more: int) -> None:
-        known, longest = len(session.history), self._input_processor.max_model_len
+        known, longest = len(session.history), self.rules.max_model_len
         shortened = self._scheduler.sessions.shortened(session, more + 1)
         known = known if shortened is None else len(shortened)
         if longest is not None and known + more >= longest:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import quire
+from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.core.errors import (
     RequestError,
     SessionBusyError,
@@ -19,12 +20,11 @@ from quire.core.errors import (
 from quire.core.memory import PagedAllocator, Window
 from quire.core.protocol import SamplingParams
 from quire.core.scheduling import Ring
-from quire.engine import session_manager
 from quire.engine.async_engine import AsyncEngine
+from quire.engine.capabilities import Capabilities
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
-from quire.engine.session_manager import SessionRules
 from quire.engine.streaming_session import StreamingSession
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor, FakeLayer, Sight
@@ -45,19 +45,25 @@ class Managed:
         executor = FakeExecutor(40, 4)
         executor.layers = [FakeLayer(40, 4, 0, Sight(window, 0))]
         scheduler = make_scheduler(allocator, **options)
+        longest = None if window else 100
+        rules = SessionRules(timeout, longest)
         input_processor = InputProcessor(
             TOKENIZER,
             ModelOutputs(4096, [0]),
-            max_model_len=None if window else 100,
+            max_model_len=longest,
             default_max_tokens=100,
             seed=0,
         )
+
+        def clock() -> float:
+            return self.now
+
         self.engine = Engine(
             scheduler,
             executor,
             input_processor,
-            sessions=SessionRules(timeout),
-            clock=lambda: self.now,
+            capabilities=Capabilities(SessionManager(rules, clock)),
+            clock=clock,
         )
         self.sessions = self.engine.sessions
 
@@ -108,7 +114,7 @@ def test_whatever_is_asked_next_closes_it(verb: str) -> None:
         "hard_cut": lambda: sessions.hard_cut("new"),
         "recompute": lambda: sessions.recompute("new", 3),
         "soft_cut": lambda: sessions.soft_cut("new", -1.0, 0),
-        "close": lambda: sessions.close("new"),
+        "close": lambda: sessions.end("new"),
         "open": lambda: sessions.open("third"),
     }[verb]()
     left = {session.session_id for session in managed.engine.scheduler.sessions.all()}
@@ -132,7 +138,7 @@ def test_an_expired_session_can_do_nothing(verb: str) -> None:
             "hard_cut": lambda: sessions.hard_cut("a"),
             "recompute": lambda: sessions.recompute("a", 3),
             "soft_cut": lambda: sessions.soft_cut("a", -1.0, 0),
-            "close": lambda: sessions.close("a"),
+            "close": lambda: sessions.end("a"),
         }[verb]()
     assert managed.num_held == 0
 
@@ -184,7 +190,7 @@ def test_0_is_never() -> None:
     managed.now += 1e12
     managed.sessions.close_expired()
     managed.sessions.get("a")
-    managed.sessions.close("a")
+    managed.sessions.end("a")
     with pytest.raises(UnknownSessionError, match=r"session a is not open$"):
         managed.sessions.get("a")
 
@@ -204,7 +210,7 @@ def test_one_client_cannot_take_all() -> None:
     with pytest.raises(TooManySessionsError, match="max_num_sessions, 5, are open"):
         sessions.open("h", client="bert")
     assert [s.session_id for s in sessions.all_of("anna")] == ["a", "b"]
-    sessions.close("a")
+    sessions.end("a")
     sessions.open("c", client="anna")
     managed.now += TIMEOUT
     for name in ("i", "j"):  # the expired do not count
@@ -233,13 +239,14 @@ def test_a_turn_has_its_session_s_salt() -> None:
     managed = Managed()
     managed.sessions.open("a", "salt")
     managed.sessions.append("a", [5])
-    ready = managed.engine.input_processor.prepare_params(ONE_TOKEN)
-    prepared = managed.sessions.prepare_turn("turn", "a", ready, 0)
+    session, inputs = managed.sessions.get("a"), managed.engine.input_processor
+    ready = inputs.prepare_params(ONE_TOKEN)
+    prepared = inputs.prepare_turn("turn", session, session.history, ready, managed.now)
     assert prepared.request.cache_salt == "salt"
 
 
 def test_what_waits_for_a_turn_is_bounded_under_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_manager, "_MOST_INPUT", 30)
+    monkeypatch.setattr("quire.capabilities.sessions._MOST_INPUT", 30)
     managed = Managed(window=16)
     managed.sessions.open("a")
     managed.sessions.append("a", [5] * 21)
@@ -321,3 +328,14 @@ def test_blocks_come_back_though_nobody_asks(monkeypatch: pytest.MonkeyPatch) ->
 
     asyncio.run(run())
     assert TIMEOUT / 10 in pauses
+
+
+def test_a_request_that_is_refused_for_its_id_ends_nobody_s_turn() -> None:
+    managed = Managed()
+    managed.sessions.open("a")
+    managed.sessions.append("a", [5] * 9)
+    managed.engine.add_turn("turn", "a", ONE_TOKEN)
+    with pytest.raises(RequestError, match="already"):
+        managed.engine.add_request("turn", [5], ONE_TOKEN)
+    managed.now += TIMEOUT
+    assert managed.sessions.num_open == 1

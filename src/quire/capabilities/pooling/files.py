@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quire.core.errors import ConfigError, ModelError, RequestError, shown
 from quire.core.protocol import Pooler, Pooling, PoolingParams
-from quire.engine.config import EngineConfig
 from quire.models.config import ModelConfig
 from quire.models.dense import Dense, read_dense
 from quire.models.files import read_json
@@ -34,17 +33,17 @@ _NAMED = {"lasttoken": Pooling.LAST, "mean": Pooling.MEAN, "cls": Pooling.CLS, "
 
 
 def read_pooler(
-    settings: EngineConfig,
     directory: Path,
     config: ModelConfig,
     tokenizer: Tokenizer,
     admit: Callable[[int], None],
     usual: Pooling = Pooling.LAST,
+    given: Mapping[str, Any] | None = None,
 ) -> tuple[Pooler, tuple[Dense, ...]]:
     """As ``modules.json`` has it, or else by ``usual``, normalised; and what a state passes then.
 
-    settings: whose ``pooler_config`` is over that.
     admit: told the bytes of modules, to refuse them.
+    given: a ``pooler_config``, which is over that.
 
     Raises:
         ConfigError: it asks for vectors that the model has not.
@@ -54,7 +53,7 @@ def read_pooler(
     width = next((fields.positive(name) for name in _WIDTHS if name in fields), 0)
     modules = _read_modules(directory, usual)
     pooling, why_not, dense = modules.pooling, modules.why_not, list[Dense]()
-    given = settings.pooler_config or {}
+    given = given or {}
     if "pooling_type" in given:
         pooling, why_not = Pooling[given["pooling_type"]], ""
     if not why_not:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from quire.core.errors import RequestError
 from quire.core.protocol import Pooler, PoolingParams
-from quire.engine.outputs import RequestOutput
-from quire.engine.prompts import Prompt
 
 Text = str | list[int]
+_Prompt = Text | Mapping[str, Any]
+
+
+class Pooled(Protocol):
+    """A finished request."""
+
+    @property
+    def vector(self) -> Sequence[float] | None: ...
+
+
+_Pooled = TypeVar("_Pooled", bound=Pooled)
 
 
 class Scoring:
@@ -47,7 +57,7 @@ class Scoring:
             _check_labels(self._labels)
             self.params = PoolingParams(classify=True)
             given = ((first[a], second[b]) for a, b in self._pairs)
-            self.prompts: list[Prompt] = [_as_pair(one, other, most) for one, other in given]
+            self.prompts: list[_Prompt] = [_as_pair(one, other, most) for one, other in given]
         elif self._classes is None:
             self.params = PoolingParams(normalize=True)
             self.prompts = [*first, *second]
@@ -65,17 +75,17 @@ class Scoring:
         """Whether prompts say to how many tokens they are cut."""
         return self._labels > 0
 
-    def scores(self, finished: Sequence[RequestOutput]) -> list[float]:
+    def scores(self, finished: Sequence[Pooled]) -> list[float]:
         """One for each pair, of the finished prompts."""
         return [self.score(pair) for pair in self.pairs(finished)]
 
-    def pairs(self, finished: Sequence[RequestOutput]) -> list[tuple[RequestOutput, ...]]:
+    def pairs(self, finished: Sequence[_Pooled]) -> list[tuple[_Pooled, ...]]:
         """The finished prompts that the score of each pair is made of."""
         if self._labels or self._classes is not None:
             return [(one,) for one in finished]
         return [(finished[a], finished[self._num_first + b]) for a, b in self._pairs]
 
-    def score(self, pair: Sequence[RequestOutput]) -> float:
+    def score(self, pair: Sequence[Pooled]) -> float:
         """Of one of ``pairs``."""
         vectors = [output.vector or () for output in pair]
         if self._labels:
@@ -87,6 +97,16 @@ class Scoring:
         return _dot(*vectors)
 
 
+def chances(logits: Sequence[float]) -> list[float]:
+    """Of labels, of which one is right; of a single one, that it is."""
+    if len(logits) == 1:
+        logits = [logits[0], 0.0]
+        return chances(logits)[:1]
+    largest = max(logits)
+    weights = [math.exp(logit - largest) for logit in logits]
+    return [weight / sum(weights) for weight in weights]
+
+
 def _check_labels(labels: int) -> None:
     if labels != 1:
         raise RequestError(
@@ -95,7 +115,7 @@ def _check_labels(labels: int) -> None:
         )
 
 
-def _as_pair(first: Text, second: Text, most: int | None) -> Prompt:
+def _as_pair(first: Text, second: Text, most: int | None) -> _Prompt:
     pair = {"prompt": first, "second": second}
     return pair if most is None else {**pair, "truncate_prompt_tokens": most}
 
