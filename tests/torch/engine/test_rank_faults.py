@@ -32,12 +32,12 @@ from quire.engine.assembly.ranks.messages import (
     OF_RANK_0,
     Beat,
     End,
-    Loaded,
     Meet,
     RankFacts,
     RankFailed,
     RankHello,
-    Refused,
+    RankRefused,
+    Ready,
 )
 from quire.engine.assembly.ranks.team import Team
 from quire.engine.config import EngineConfig
@@ -207,7 +207,7 @@ def framed(content: bytes, size: int | None = None, along: int = 0) -> bytes:
             ModelError,
             "rank 3: no file",
         ),
-        (lambda it: it.sendall(spelled(Loaded())), RankError, "said Loaded instead of RankFacts"),
+        (lambda it: it.sendall(spelled(Ready())), RankError, "said Ready instead of RankFacts"),
     ],
 )
 def test_what_a_rank_may_do_as_it_starts(act: Any, error: type[Exception], why: str) -> None:
@@ -268,7 +268,7 @@ def test_ranks_of_other_machines_are_let_in_and_nobody_else(
         (8, "rank 1 is one of 4, rank 0 of 3"),
     ):
         refused = Connection(callers[number]).receive(OF_RANK_0, 10)
-        assert isinstance(refused, Refused) and why in refused.why
+        assert isinstance(refused, RankRefused) and why in refused.why
     team.close()
     for caller in callers:
         caller.close()
@@ -316,6 +316,6 @@ def test_a_rank_that_differs_is_refused_at_both_ends() -> None:
         meet(team, config, DEMO_MODEL, "avx2")
     assert isinstance(other.receive(OF_RANK_0, 10), Meet)
     refused = other.receive(OF_RANK_0, 10)
-    assert isinstance(refused, Refused) and "dtype is bfloat16 on rank 0" in refused.why
+    assert isinstance(refused, RankRefused) and "dtype is bfloat16 on rank 0" in refused.why
     team.close()
     other.close()

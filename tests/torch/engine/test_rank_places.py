@@ -21,7 +21,7 @@ from quire import LLM, SamplingParams
 from quire.blocks.store.segment import names_in
 from quire.core.errors import ConfigError
 from quire.engine.assembly.ranks.gathering import gather
-from quire.engine.assembly.ranks.messages import HELLO, Refused
+from quire.engine.assembly.ranks.messages import HELLO, RankRefused
 from quire.engine.assembly.ranks.processes import Start
 from quire.engine.config import EngineConfig
 from quire.kernels.transport import Connection
@@ -151,7 +151,7 @@ def test_a_rank_goes_on_though_nobody_reads_what_it_says() -> None:
             assert rank.stdin is not None
             rank.stdin.write(json.dumps(asdict(start)).encode() + b"\n")
             rank.stdin.flush()
-            Connection(here).send(Refused("it is to say so"))
+            Connection(here).send(RankRefused("it is to say so"))
             assert rank.wait(60) == 1
         finally:
             rank.kill()

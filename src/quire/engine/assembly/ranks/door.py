@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 
 from quire.core.errors import ConfigError, RankError
 from quire.engine.assembly.ranks.facts import place
-from quire.engine.assembly.ranks.messages import HELLO, RankHello, Refused
+from quire.engine.assembly.ranks.messages import HELLO, RankHello, RankRefused
 from quire.engine.assembly.ranks.team import STARTING, Team
 from quire.kernels.transport import Connection, Guest, PeerError, Port
 
@@ -68,7 +68,7 @@ class Door:
             why = f"rank {hello.rank} is {sizes}"
         logger.warning(_NO_RANK, connection.peer, why)
         with suppress(PeerError):
-            connection.send(Refused(why), seconds=0.0)
+            connection.send(RankRefused(why), seconds=0.0)
         connection.close()
 
     async def _greet(self, guest: Guest) -> None:

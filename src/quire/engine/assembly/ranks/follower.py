@@ -126,7 +126,7 @@ class _Rank:
         dtype = kv_dtype(config, model)
         limits = limits_of(config, cache_shape(model, dtype))
         runtime.promise(0, 0)  # what loading took is given back
-        rank_0.send(messages.Loaded())
+        rank_0.send(messages.Ready())
         self._expect(messages.CountMemory)
         rank_0.send(messages.FreeMemory(runtime.memory_budget(model, limits, dtype).free))
         pool = self._expect(messages.MakePool)
@@ -207,7 +207,7 @@ class _Rank:
                 elif isinstance(message, (ReadAdapter, messages.Fetch)):
                     act = self._load if isinstance(message, ReadAdapter) else self._fetch
                     threading.Thread(target=act, args=(message,), daemon=True).start()
-                elif isinstance(message, messages.Refused):
+                elif isinstance(message, messages.RankRefused):
                     self._say(f"rank 0 refuses this rank: {message.why}")
                     break
                 elif isinstance(message, messages.End):

@@ -37,10 +37,6 @@ class RankFacts(Struct, tag=True, frozen=True):
     facts: dict[str, Any]
 
 
-class Loaded(Struct, tag=True, frozen=True):
-    """The rank's part of the model is in memory."""
-
-
 class FreeMemory(Struct, tag=True, frozen=True):
     """Bytes for a pool."""
 
@@ -48,7 +44,7 @@ class FreeMemory(Struct, tag=True, frozen=True):
 
 
 class Ready(Struct, tag=True, frozen=True):
-    """The rank computes from now on what it hears of steps."""
+    """The rank's part of the model is in memory; later, its pool is."""
 
 
 class Fetched(Struct, tag=True, frozen=True):
@@ -67,7 +63,7 @@ class Meet(Struct, tag=True, frozen=True):
     directory: str
 
 
-class Refused(Struct, tag=True, frozen=True):
+class RankRefused(Struct, tag=True, frozen=True):
     """Rank 0 has no use for the rank."""
 
     why: str
@@ -109,8 +105,8 @@ class End(Struct, tag=True, frozen=True):
 MOST = 1 << 32  # bytes of a payload: states of a prompt that is scored
 HELLO = Decoder(RankHello)
 OF_A_RANK: Decoder[Struct] = Decoder(
-    Beat | RankFailed | RankFacts | Loaded | FreeMemory | Ready | AdapterRead | Fetched | OfStep
+    Beat | RankFailed | RankFacts | FreeMemory | Ready | AdapterRead | Fetched | OfStep
 )
 OF_RANK_0: Decoder[Struct] = Decoder(
-    Meet | Refused | Go | CountMemory | MakePool | ReadAdapter | Fetch | End | OfStep
+    Meet | RankRefused | Go | CountMemory | MakePool | ReadAdapter | Fetch | End | OfStep
 )

@@ -13,7 +13,7 @@ from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource
 from quire.core.protocol import Adapter
 from quire.engine.assembly.ranks.meeting import meet
-from quire.engine.assembly.ranks.messages import CountMemory, FreeMemory, Loaded, MakePool, Ready
+from quire.engine.assembly.ranks.messages import CountMemory, FreeMemory, MakePool, Ready
 from quire.engine.assembly.ranks.team import Team
 from quire.engine.config import EngineConfig
 from quire.execution.adapters import StepAdapters
@@ -46,7 +46,7 @@ class OnRanks(OnCPU):
     @contextmanager
     def settling(self) -> Iterator[None]:
         """See ``DeviceRuntime.settling``. It begins once all ranks have loaded."""
-        self._team.answers(Loaded)
+        self._team.answers(Ready)
         with super().settling():
             yield
 

@@ -21,7 +21,7 @@ from quire.engine.assembly.ranks.messages import (
     End,
     OfStep,
     RankFailed,
-    Refused,
+    RankRefused,
 )
 from quire.engine.assembly.ranks.processes import RankProcess, end_all
 from quire.engine.capabilities import OtherRanks
@@ -186,7 +186,7 @@ class Team(OtherRanks):
 
     def refuse(self, member: Member, why: str) -> None:
         """Raises it as a ConfigError here, and there."""
-        member.send(Refused(why))
+        member.send(RankRefused(why))
         raise ConfigError(f"rank {member.rank}{member._where()} cannot join: {why}")
 
     def check(self) -> None:
