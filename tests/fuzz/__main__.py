@@ -1,0 +1,123 @@
+"""Cases in turn, and what came of them; or one of them again.
+
+    python -m fuzz [LANGUAGE [SEED]] [--seconds 60] [--first 0]
+
+A case is its LANGUAGE and the SEED that it is drawn with. Of each kind of finding the first is made
+smaller. Ends with status 1 after a crash, after what takes too much memory, and after what comes
+out wrong. What takes long is told; a server ends that by its clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from typing import NamedTuple
+
+from fuzz.case import LANGUAGES, Case, drawn, remade
+from fuzz.child import Limits, Outcome, run
+from fuzz.corpus import CORPUS
+from fuzz.shrink import shrunk
+
+_SHOWN = 1_200  # characters of a case
+_FAILURES = {"crashed", "large", "wrong"}
+
+
+class Tried(NamedTuple):
+    """A case, and what came of it. seed: the walk's; the case's too where it was drawn."""
+
+    name: str
+    case: Case
+    seed: int
+    outcome: Outcome
+
+    def __str__(self) -> str:
+        kind, why, stage, seconds, memory = self.outcome
+        cost = f"{seconds:.1f} s and {memory / 2**20:,.0f} MiB"
+        return f"{self.name}: {kind} at {stage} after {cost}: {why}"
+
+
+def smaller(tried: Tried, limits: Limits, seconds: float) -> Case:
+    """The smallest case that is found to fail alike."""
+    language, seed = tried.case.language, tried.seed
+
+    def fails(choices: list[int]) -> bool:
+        return run(remade(language, choices), seed, limits).like(tried.outcome)
+
+    return remade(language, shrunk(drawn(language, seed)[1], fails, seconds))
+
+
+def search(languages: list[str], first: int, limits: Limits) -> Iterator[Tried]:
+    """Of seeds from ``first`` on, of all languages in turn."""
+    for seed in count(first):
+        for language in languages:
+            case, _ = drawn(language, seed)
+            yield Tried(f"{language} {seed}", case, seed, run(case, seed, limits))
+
+
+def regressions(limits: Limits) -> Iterator[Tried]:
+    for name, case in CORPUS.items():
+        yield Tried(name, case, 0, run(case, 0, limits))
+
+
+def report(tried: Iterator[Tried], given: argparse.Namespace, limits: Limits) -> int:
+    """Tell of findings as they come, and of all at the end; the exit status."""
+    started = time.monotonic()
+    kinds, used = Counter[tuple[str, str]](), Counter[str]()
+    known = set[tuple[str, str, str]]()
+    for number, one in enumerate(tried, 1):
+        language, outcome = one.case.language, one.outcome
+        kinds[language, outcome.kind] += 1
+        used[language] += round(outcome.seconds * 1000)
+        if outcome.is_finding:
+            print(one, flush=True)
+            sign = (language, outcome.kind, outcome.stage)
+            if not given.corpus and given.shrinking and sign not in known:
+                known.add(sign)
+                case = smaller(one, limits, given.shrinking)
+                print(f"    as: {json.dumps(case.given, ensure_ascii=False)[:_SHOWN]}", flush=True)
+        if number == given.cases or time.monotonic() - started > given.seconds:
+            break
+    for language in used:
+        came = [f"{n:,} {kind}" for (of, kind), n in sorted(kinds.items()) if of == language]
+        print(f"{language:10}{used[language] / 1000:8,.0f} s  {', '.join(came)}")
+    print(f"{kinds.total():,} cases, {used.total() / 3.6e6:.3f} hours of a processor")
+    return int(any(kind in _FAILURES for _, kind in kinds))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False,
+        prog="python -m fuzz",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("language", nargs="?", choices=sorted(LANGUAGES), help="default: all")
+    parser.add_argument("seed", nargs="?", type=int, help="try this one, and nothing else")
+    parser.add_argument("--corpus", action="store_true", help="try what has failed once")
+    parser.add_argument("--seconds", type=float, default=60.0, help="to go on (%(default)s)")
+    parser.add_argument("--cases", type=int, help="to try, if there is time for them")
+    parser.add_argument("--first", type=int, default=0, help="seed to begin with (%(default)s)")
+    parser.add_argument(
+        "--clock", type=float, default=10.0, help="seconds for a case (%(default)s)"
+    )
+    parser.add_argument(
+        "--shrinking", type=float, default=60.0, help="seconds for a finding (%(default)s)"
+    )
+    given = parser.parse_args()
+    limits = Limits(given.clock)
+    if given.corpus:
+        return report(regressions(limits), given, limits)
+    languages = [given.language] if given.language else list(LANGUAGES)
+    first = given.first
+    if given.seed is not None:
+        first, given.cases = given.seed, 1
+    return report(search(languages, first, limits), given, limits)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
