@@ -49,11 +49,11 @@ attack: $(VENV)/installed
 # What clients can shape, written by rule and tried in child processes; ARGS="schema 17" tries one
 # again.
 fuzz: $(VENV)/installed-dev
-	cd tests && $(abspath $(BIN))/python -m fuzz $(ARGS)
+	cd tests && PYTHONPATH=$(CURDIR) $(abspath $(BIN))/python -m fuzz $(ARGS)
 
 # The same with the newest releases of what runs there, whatever the others allow.
 fuzz-newest: build/newest/installed
-	cd tests && $(abspath build/newest/bin)/python -m fuzz $(ARGS)
+	cd tests && PYTHONPATH=$(CURDIR) $(abspath build/newest/bin)/python -m fuzz $(ARGS)
 
 # Other people's clients, installed below build/clients on first use; ARGS=PART chooses some.
 test-clients: $(VENV)/installed

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from fuzz.case import LANGUAGES, Case, drawn, remade
 from fuzz.child import Limits, Outcome, run
 from fuzz.corpus import CORPUS
+from fuzz.served import ask, servers
 from fuzz.shrink import shrunk
 
 _SHOWN = 1_200  # characters of a case
@@ -51,32 +52,45 @@ def smaller(tried: Tried, limits: Limits, seconds: float) -> Case:
     return remade(language, shrunk(drawn(language, seed)[1], fails, seconds))
 
 
-def search(languages: list[str], first: int, limits: Limits) -> Iterator[Tried]:
+def search(languages: list[str], first: int) -> Iterator[tuple[str, Case, int]]:
     """Of seeds from ``first`` on, of all languages in turn."""
     for seed in count(first):
         for language in languages:
-            case, _ = drawn(language, seed)
-            yield Tried(f"{language} {seed}", case, seed, run(case, seed, limits))
+            yield f"{language} {seed}", drawn(language, seed)[0], seed
 
 
-def regressions(limits: Limits) -> Iterator[Tried]:
-    for name, case in CORPUS.items():
-        yield Tried(name, case, 0, run(case, 0, limits))
+def regressions() -> Iterator[tuple[str, Case, int]]:
+    """Each with several seeds, which decide the doors and the walks."""
+    for seed in range(3):
+        for name, case in CORPUS.items():
+            yield name, case, seed
 
 
-def report(tried: Iterator[Tried], given: argparse.Namespace, limits: Limits) -> int:
+def tried(
+    cases: Iterator[tuple[str, Case, int]], limits: Limits, *, served: bool
+) -> Iterator[Tried]:
+    """What comes of cases: each in a process of its own, or all of a server."""
+    if served:
+        for (name, case, seed), server in zip(cases, servers(), strict=False):
+            yield Tried(name, case, seed, ask(server, case, seed, limits))
+    else:
+        for name, case, seed in cases:
+            yield Tried(name, case, seed, run(case, seed, limits))
+
+
+def report(all_tried: Iterator[Tried], given: argparse.Namespace, limits: Limits) -> int:
     """Tell of findings as they come, and of all at the end; the exit status."""
     started = time.monotonic()
     kinds, used = Counter[tuple[str, str]](), Counter[str]()
     known = set[tuple[str, str, str]]()
-    for number, one in enumerate(tried, 1):
+    for number, one in enumerate(all_tried, 1):
         language, outcome = one.case.language, one.outcome
         kinds[language, outcome.kind] += 1
         used[language] += round(outcome.seconds * 1000)
         if outcome.is_finding:
             print(one, flush=True)
             sign = (language, outcome.kind, outcome.stage)
-            if not given.corpus and given.shrinking and sign not in known:
+            if given.shrinking and sign not in known:
                 known.add(sign)
                 case = smaller(one, limits, given.shrinking)
                 print(f"    as: {json.dumps(case.given, ensure_ascii=False)[:_SHOWN]}", flush=True)
@@ -99,6 +113,7 @@ def main() -> int:
     parser.add_argument("language", nargs="?", choices=sorted(LANGUAGES), help="default: all")
     parser.add_argument("seed", nargs="?", type=int, help="try this one, and nothing else")
     parser.add_argument("--corpus", action="store_true", help="try what has failed once")
+    parser.add_argument("--server", action="store_true", help="ask a real server, at its doors")
     parser.add_argument("--seconds", type=float, default=60.0, help="to go on (%(default)s)")
     parser.add_argument("--cases", type=int, help="to try, if there is time for them")
     parser.add_argument("--first", type=int, default=0, help="seed to begin with (%(default)s)")
@@ -110,13 +125,14 @@ def main() -> int:
     )
     given = parser.parse_args()
     limits = Limits(given.clock)
-    if given.corpus:
-        return report(regressions(limits), given, limits)
     languages = [given.language] if given.language else list(LANGUAGES)
     first = given.first
     if given.seed is not None:
         first, given.cases = given.seed, 1
-    return report(search(languages, first, limits), given, limits)
+    if given.corpus or given.server:
+        given.shrinking = 0.0  # they are small, or cannot be made smaller there
+    cases = regressions() if given.corpus else search(languages, first)
+    return report(tried(cases, limits, served=given.server), given, limits)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from fuzz.draws import Draws
 from fuzz.expressions import expression
@@ -114,7 +115,7 @@ def _quoted(draws: Draws) -> str:
 
 
 def _slashed(draws: Draws) -> str:
-    inner = expression(draws).replace("/", r"\/").replace("\n", r"\n")
+    inner = re.sub(r"\\?/", r"\/", expression(draws)).replace("\n", r"\n")
     return f"/{inner}/{draws.pick(('', '', '', 'i', 's', 'x', 'u'))}"
 
 

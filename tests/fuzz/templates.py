@@ -23,6 +23,7 @@ _ATOMS = (
     "raise_exception('a')",
     *("add_generation_prompt", "'%s %999999d'", "'{:>9999999}'", "2 ** 999"),
 )  # fmt: skip
+_ITEMS = ("range(9)", "messages", "[1, 'a']", "'abc'", "{'a': 1}", "range(99999)")
 _PLAIN = 18  # of these, which take nothing
 _OPERATORS = (
     "+",
@@ -49,7 +50,7 @@ def template(draws: Draws) -> dict[str, Any]:
         {"role": draws.pick(("user", "system", "assistant", "tool")), "content": value(draws)}
         for _ in draws.several(8)
     ]
-    variables = {draws.pick(("x", "tools", "y", word(draws))): value(draws) for _ in range(2)}
+    variables = {draws.pick(("x", "y", word(draws))): value(draws) for _ in range(2)}
     return {"template": _source(draws), "messages": messages, "variables": variables}
 
 
@@ -79,7 +80,8 @@ def _statement(draws: Draws, depth: int) -> str:
             how = draws.pick(("", " if loop.first", " recursive"))
             again = "{{ loop([1]) }}" if draws.one_in(6) else ""
             leave = draws.pick(("", "{% break %}", "{% continue %}"))
-            return f"{{% for x in {_expression(draws)}{how} %}}{inner}{again}{leave}{{% endfor %}}"
+            items = draws.pick(_ITEMS) if not draws.one_in(4) else _expression(draws)
+            return f"{{% for x in {items}{how} %}}{inner}{again}{leave}{{% endfor %}}"
         case 4:
             return f"{{% if {_expression(draws)} %}}{inner}{{% else %}}b{{% endif %}}"
         case 5:
@@ -92,7 +94,8 @@ def _statement(draws: Draws, depth: int) -> str:
         case 8:
             return f"{{% filter {draws.pick(_FILTERS)} %}}{inner}{{% endfilter %}}"
         case 9:
-            return f"{{% call m() %}}{inner}{{% endcall %}}"
+            macro = "{% macro m() %}{{ caller() }}{% endmacro %}"
+            return f"{macro}{{% call m() %}}{inner}{{% endcall %}}"
         case 10:
             twice = draws.pick(("ns.a + ns.a", "[ns.a, ns.a]", "ns.a ~ ns.a", "(ns.a,) * 9"))
             loop = (
