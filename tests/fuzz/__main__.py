@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
 
@@ -59,9 +60,9 @@ def search(languages: list[str], first: int) -> Iterator[tuple[str, Case, int]]:
             yield f"{language} {seed}", drawn(language, seed)[0], seed
 
 
-def regressions() -> Iterator[tuple[str, Case, int]]:
-    """Each with several seeds, which decide the doors and the walks."""
-    for seed in range(3):
+def regressions(rounds: int) -> Iterator[tuple[str, Case, int]]:
+    """Each with several seeds, which decide the doors."""
+    for seed in range(rounds):
         for name, case in CORPUS.items():
             yield name, case, seed
 
@@ -83,13 +84,13 @@ def report(all_tried: Iterator[Tried], given: argparse.Namespace, limits: Limits
     started = time.monotonic()
     kinds, used = Counter[tuple[str, str]](), Counter[str]()
     known = set[tuple[str, str, str]]()
-    for number, one in enumerate(all_tried, 1):
+    for number, one in enumerate(_until_interrupted(all_tried), 1):
         language, outcome = one.case.language, one.outcome
         kinds[language, outcome.kind] += 1
         used[language] += round(outcome.seconds * 1000)
         if outcome.is_finding:
             print(one, flush=True)
-            sign = (language, outcome.kind, outcome.stage)
+            sign = (language, outcome.kind, outcome.why[:40] if outcome.kind == "wrong" else "")
             if given.shrinking and sign not in known:
                 known.add(sign)
                 case = smaller(one, limits, given.shrinking)
@@ -101,6 +102,11 @@ def report(all_tried: Iterator[Tried], given: argparse.Namespace, limits: Limits
         print(f"{language:10}{used[language] / 1000:8,.0f} s  {', '.join(came)}")
     print(f"{kinds.total():,} cases, {used.total() / 3.6e6:.3f} hours of a processor")
     return int(any(kind in _FAILURES for _, kind in kinds))
+
+
+def _until_interrupted(all_tried: Iterator[Tried]) -> Iterator[Tried]:
+    with suppress(KeyboardInterrupt):
+        yield from all_tried
 
 
 def main() -> int:
@@ -131,7 +137,7 @@ def main() -> int:
         first, given.cases = given.seed, 1
     if given.corpus or given.server:
         given.shrinking = 0.0  # they are small, or cannot be made smaller there
-    cases = regressions() if given.corpus else search(languages, first)
+    cases = regressions(3 if given.server else 1) if given.corpus else search(languages, first)
     return report(tried(cases, limits, served=given.server), given, limits)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +19,7 @@ from quire.tools.bench.processes import ServerProcess, serving
 _FLAGS = ("--trust-request-chat-template", "--tool-call-parser", "hermes")
 _MODEL = "quire-demo"
 _SERVED, _REFUSED = {200}, {400, 413, 422, 429}
+_DYING = 2.0  # seconds from a connection that breaks off to the end of a process that does
 _LONGEST_REFUSAL = 4_096  # bytes
 
 
@@ -62,9 +65,10 @@ def ask(server: ServerProcess, case: Case, seed: int, limits: Limits) -> Outcome
     except TimeoutError:
         return outcome("slow", "no answer")
     except (HTTPException, OSError) as error:
-        if server.process.poll() is None:
-            return outcome("wrong", f"{error!r}")
-        return outcome("crashed", f"status {server.process.returncode}: {server.log()[-400:]}")
+        with suppress(subprocess.TimeoutExpired):
+            status = server.process.wait(_DYING)
+            return outcome("crashed", f"status {status}: {server.log()[-400:]}")
+        return outcome("wrong", f"{error!r}")
     if status in _SERVED:
         return outcome("served", "")
     told = answer.decode(errors="replace")[:400]

@@ -19,7 +19,7 @@ _SHORT = (
     "--seconds",
     "60",
     "--cases",
-    str(16 * len(LANGUAGES)),
+    str(24 * len(LANGUAGES)),
     "--clock",
     "2",
     "--shrinking",
@@ -41,8 +41,8 @@ print(fuzz.child.run(fuzz.child.Case("schema", {{"json": True}}), 0, limits).kin
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     """In a process that has no threads, since there are children to be."""
-    paths = os.pathsep.join([str(_TESTS), str(_TESTS.parent)])
-    environment = {**os.environ, "PYTHONPATH": paths}
+    paths = [str(_TESTS), str(_TESTS.parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
@@ -63,6 +63,11 @@ def test_it_does_so_for_hours() -> None:
 
 def test_what_has_failed_once_is_bounded() -> None:
     done = python("-m", "fuzz", "--corpus", "--clock", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_server_outlives_it_all() -> None:
+    done = python("-m", "fuzz", "--server", "--corpus", "--clock", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

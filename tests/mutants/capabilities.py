@@ -104,4 +104,11 @@ MUTANTS = (
         "self._most, self._predicted_only = most, False",
         f"{_WHOLE}::test_only_those_with_a_prediction_where_nobody_else_is_drafted_for",
     ),
+    Mutant(
+        "references are followed however far they lead",
+        "src/quire/capabilities/grammar/subschemas.py",
+        "_MOST_LINKED = 1_000",
+        "_MOST_LINKED = 100_000",
+        "tests/fuzz/test_fuzz.py::test_what_has_failed_once_is_bounded",
+    ),
 )
