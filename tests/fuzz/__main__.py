@@ -82,12 +82,13 @@ def tried(
 def report(all_tried: Iterator[Tried], given: argparse.Namespace, limits: Limits) -> int:
     """Tell of findings as they come, and of all at the end; the exit status."""
     started = time.monotonic()
-    kinds, used = Counter[tuple[str, str]](), Counter[str]()
+    kinds, used, most = Counter[tuple[str, str]](), Counter[str](), Counter[str]()
     known = set[tuple[str, str, str]]()
     for number, one in enumerate(_until_interrupted(all_tried), 1):
         language, outcome = one.case.language, one.outcome
         kinds[language, outcome.kind] += 1
         used[language] += round(outcome.seconds * 1000)
+        most[language] = max(most[language], outcome.memory)
         if outcome.is_finding:
             print(one, flush=True)
             sign = (language, outcome.kind, outcome.why[:40] if outcome.kind == "wrong" else "")
@@ -99,7 +100,8 @@ def report(all_tried: Iterator[Tried], given: argparse.Namespace, limits: Limits
             break
     for language in used:
         came = [f"{n:,} {kind}" for (of, kind), n in sorted(kinds.items()) if of == language]
-        print(f"{language:10}{used[language] / 1000:8,.0f} s  {', '.join(came)}")
+        cost = f"{used[language] / 1000:8,.0f} s  {most[language] / 2**20:6,.0f} MiB at most"
+        print(f"{language:10}{cost}  {', '.join(came)}")
     print(f"{kinds.total():,} cases, {used.total() / 3.6e6:.3f} hours of a processor")
     return int(any(kind in _FAILURES for _, kind in kinds))
 

@@ -32,8 +32,7 @@ class Outcome(NamedTuple):
     kind: served, refused; crashed, slow, large or wrong, which are findings.
     why: in words; where it was not served.
     stage: the last one that it was at.
-    seconds: of the processor's, in all and in the longest stage's longest step.
-    memory: bytes that it took.
+    seconds: of a processor. memory: bytes that it took.
     """
 
     kind: str
