@@ -37,10 +37,8 @@ class Verdict(NamedTuple):
 
 
 def heading() -> str:
-    columns = (
-        *("answers", "/health", "gap", "guided", "pause", "begins", "memory", "taken", "others"),
-    )
-    return f"{_HEADING}\n{_line('', *columns)}"
+    figures = ("/health", "gap", "guided", "pause", "begins", "memory", "taken", "others")
+    return f"{_HEADING}\n{_line('', 'answers', *figures)}"
 
 
 def row(one: Observation) -> str:

@@ -78,8 +78,7 @@ class Storm:
                 self.tell(observation)
                 recovered = observation.recovered
         if not recovered:
-            after = server.holdings() if server.alive else Holdings(0, 0, 0)
-            shutdown = end(server, self.shutdown_timeout)
+            after, shutdown = server.holdings(), end(server, self.shutdown_timeout)
             server.kill()
             return Life(before, after, 0, server.num_tracebacks, False, shutdown)
         slots_held = _slots_held_at_rest(server)

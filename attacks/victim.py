@@ -52,9 +52,13 @@ class Victim:
         return self._server.log()
 
     def holdings(self) -> Holdings:
-        with self._process.oneshot():
-            rss, threads = self._process.memory_info().rss, self._process.num_threads()
-        return Holdings(rss, threads, self._process.num_fds())
+        """Nothing, once it has ended."""
+        try:
+            with self._process.oneshot():
+                rss, threads = self._process.memory_info().rss, self._process.num_threads()
+            return Holdings(rss, threads, self._process.num_fds())
+        except psutil.NoSuchProcess:  # or a zombie
+            return Holdings(0, 0, 0)
 
     def settled(self, rss: float = 0.0) -> Holdings:
         """What it holds once that is no more than ``rss``, or after a while."""
