@@ -13,6 +13,7 @@ import jsonschema
 from fuzz.case import Case
 from fuzz.models import Model, model
 from fuzz.walk import Broken, walk
+from quire.capabilities.grammar import Rules
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.chats.guidance import guided
@@ -77,7 +78,13 @@ def _text(params: SamplingParams, of: Model, chance: random.Random, tell: Tell) 
     tell("walk")
     if rules is None:
         return "", False
-    output, ended = walk(rules, of.size, of.ends, of.closing, chance, _TOKENS)
+
+    def alone() -> Rules:
+        made = of.alone().rules(params)
+        assert made is not None
+        return made
+
+    output, ended = walk(of, rules, alone, chance, _TOKENS)
     said = Detokenizer(of.tokenizer, [], True, params.kept_special_tokens)
     return "".join([said.push(token) for token in output]) + said.flush(), ended
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -32,9 +31,9 @@ class Model(NamedTuple):
     ends: frozenset[int]
     closing: frozenset[int]
 
-    def text(self, tokens: Sequence[int]) -> str:
-        """Special tokens by their names."""
-        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=False))
+    def alone(self) -> GrammarCompiler:
+        """Another compiler, whose grammars share states with nobody's."""
+        return GrammarCompiler(self.tokenizer, self.size, self.ends)
 
 
 @cache

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fuzz.models import Model
 from quire.capabilities.grammar import Guide, Rules
 
 Mask = NDArray[np.uint8]
@@ -20,22 +21,18 @@ class Broken(Exception):
 
 
 def walk(
-    rules: Rules,
-    size: int,
-    ends: Collection[int],
-    closing: Collection[int],
-    chance: random.Random,
-    most: int,
+    of: Model, rules: Rules, alone: Callable[[], Rules], chance: random.Random, most: int
 ) -> tuple[list[int], bool]:
     """Tokens of an output, and whether it has ended. Broken where a law does not hold.
 
-    closing: tokens that are preferred in the second half. most: tokens.
+    alone: the same rules, whose states nobody else has. most: tokens; in the second half those are
+    preferred with which texts come to an end.
     """
-    guide, output = rules.guide(), list[int]()
+    guide, output, size, ends = rules.guide(), list[int](), of.size, of.ends
     while len(output) < most:
         (mask,) = masks(guide, [output], size)
         if guide.failure is not None:
-            if _TOO_COMPLEX not in guide.failure and not _follows(rules, output):
+            if _TOO_COMPLEX not in guide.failure and not _follows(alone(), output):
                 raise Broken(f"after tokens that were allowed: {guide.failure}")
             return output, False
         allowed = mask.nonzero()[0]
@@ -44,7 +41,7 @@ def walk(
         if chance.random() < 0.2:
             guide = _turned(guide, output, mask, chance)
         if len(output) > most // 2:
-            allowed = _of(allowed, closing, ends)
+            allowed = _of(allowed, of.closing, ends)
         token = int(chance.choice(allowed))
         if token in ends:
             return output, True
@@ -60,12 +57,12 @@ def masks(guide: Guide, outputs: Sequence[Sequence[int]], size: int) -> Sequence
 
 
 def _follows(rules: Rules, output: Sequence[int]) -> bool:
-    """Whether an output follows its grammar for one that has its states for itself alone.
+    """Whether an output follows rules that have just been made.
 
     Who is out of states may refuse a token that it has allowed.
     """
-    alone = rules.anew()
-    return alone is None or alone.deep_copy().try_consume_tokens(list(output)) == len(output)
+    assert rules.text is not None
+    return rules.text.deep_copy().try_consume_tokens(list(output)) == len(output)
 
 
 def _of(allowed: NDArray[np.int64], closing: Collection[int], ends: Collection[int]) -> list[int]:
