@@ -16,8 +16,7 @@ from fuzz.walk import Broken, walk
 from quire.capabilities.grammar import Rules
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
-from quire.http.chats.guidance import guided
-from quire.http.chats.tools import Tool, ToolChoice, check_tools
+from quire.http.chats.speech import Tool, ToolChoice, check_tools, guided
 from quire.text.begun import Begun
 from quire.text.detokenizer import Detokenizer
 from quire.text.dialect import EventParser, Reply
@@ -129,8 +128,8 @@ def _talk(given: Mapping[str, Any], of: Model, chance: random.Random, tell: Tell
     if "schema" in given and choice.mode != "required":
         params = replace(params, structured_outputs=StructuredOutputs.of({"json": given["schema"]}))
     tell("compile")
-    standing = of.speech.standing(begun)
-    params = guided(of.speech, params, tools, choice, several=given["several"], standing=standing)
+    state = of.speech.state_after(begun)
+    params = guided(of.speech, params, tools, choice, several=given["several"], state=state)
     text, ended = _text(params, of, chance, tell)
     tell("parse")
     reply = _read([of.speech.parser(schemas, begun) for _ in range(2)], list(text))
