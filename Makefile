@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 TORCH_FLAGS_cpu := --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
 BUILD_INPUTS := pyproject.toml cluster/pyproject.toml lab/pyproject.toml CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: serve test suite check lint docs sanitize attack test-clients test-references world lives mutants bench-peers clean
+.PHONY: serve test suite check lint docs sanitize attack fuzz fuzz-newest test-clients test-references world lives mutants bench-peers clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
@@ -45,6 +45,15 @@ sanitize: $(VENV)/installed-dev
 # Hostile clients against a server of their own, and what everybody else notices of them.
 attack: $(VENV)/installed
 	$(BIN)/python -m attacks $(ARGS)
+
+# What clients can shape, written by rule and tried in child processes; ARGS="schema 17" tries one
+# again.
+fuzz: $(VENV)/installed-dev
+	cd tests && PYTHONPATH=$(CURDIR) $(abspath $(BIN))/python -m fuzz $(ARGS)
+
+# The same with the newest releases of what runs there, whatever the others allow.
+fuzz-newest: build/newest/installed
+	cd tests && PYTHONPATH=$(CURDIR) $(abspath build/newest/bin)/python -m fuzz $(ARGS)
 
 # Other people's clients, installed below build/clients on first use; ARGS=PART chooses some.
 test-clients: $(VENV)/installed
@@ -85,6 +94,14 @@ $(VENV)/torch:
 # compiler it installs without them.
 $(VENV)/installed: $(VENV)/torch $(BUILD_INPUTS)
 	$(BIN)/pip install --quiet --editable . --editable cluster --editable lab
+	touch $@
+
+# Its own packages come first, and then those of $(VENV).
+build/newest/installed: $(VENV)/installed-dev
+	$(BIN)/python -m venv build/newest
+	build/newest/bin/pip install --quiet --upgrade llguidance jinja2 tokenizers
+	$(BIN)/python -c 'import sysconfig as s; print("import site; site.addsitedir(%r)" % s.get_path("purelib"))' \
+		> "$$(echo build/newest/lib/python*/site-packages)/others.pth"
 	touch $@
 
 $(VENV)/installed-docs: $(VENV)/torch $(BUILD_INPUTS)

@@ -34,6 +34,12 @@ def main() -> int:
     parser.add_argument(
         "--patience", type=float, default=20.0, help="seconds to recover in (%(default)s)"
     )
+    parser.add_argument(
+        "--shutdown-timeout",
+        type=float,
+        default=30.0,
+        help="the server's, in seconds (%(default)s)",
+    )
     parser.add_argument("--json", action="store_true", help="report as JSON")
     arguments, flags = parser.parse_known_args()
     attacks = chosen(arguments.only)
@@ -49,7 +55,9 @@ def main() -> int:
         print(row(observation), file=out, flush=True)
 
     print(heading(), file=out, flush=True)
-    lives = Storm(flags, arguments.seconds, arguments.patience, tell).run(attacks)
+    lives = Storm(
+        flags, arguments.shutdown_timeout, arguments.seconds, arguments.patience, tell
+    ).run(attacks)
     verdicts = judge(observations, lives)
     print("", *(f"{'✓' if met else '✗'} {text}" for met, text in verdicts), sep="\n", file=out)
     if arguments.json:

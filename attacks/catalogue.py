@@ -12,8 +12,17 @@ from attacks.grammars import GRAMMARS
 from attacks.honest import HONEST, QUIET
 from attacks.prompts import PROMPTS
 from attacks.sessions import SESSIONS
+from attacks.templates import TEMPLATES
 
-ATTACKS: Sequence[Attack] = (*PROMPTS, *FIELDS, *GRAMMARS, *BODIES, *SESSIONS, *CONNECTIONS)
+ATTACKS: Sequence[Attack] = (
+    *PROMPTS,
+    *FIELDS,
+    *GRAMMARS,
+    *TEMPLATES,
+    *BODIES,
+    *SESSIONS,
+    *CONNECTIONS,
+)
 
 
 def chosen(parts: Sequence[str]) -> list[Attack]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 
 from attacks.attack import DROPPED, SERVED, Attack, completion
+from attacks.crowd import crowd
 from attacks.fields import most_outputs
 from attacks.target import CLOSED, Target, http_request
 
@@ -107,6 +108,18 @@ def endless(piece: bytes) -> Callable[[Target], None]:
     return run
 
 
+def from_elsewhere(target: Target) -> None:
+    """What a browser sends for a page of another site: its name for this address, or its origin."""
+    request = http_request("/v1/completions", completion(target))
+    requests = [
+        request.replace(b"host: localhost", b"host: evil.example"),
+        request.replace(b"host: localhost", b"host: evil.example:80"),
+        request.replace(b"\r\n\r\n", b"\r\norigin: http://evil.example\r\n\r\n", 1),
+        request.replace(b"\r\n\r\n", b"\r\norigin: null\r\n\r\n", 1),
+    ]
+    crowd(target, requests, 2, 0.2)
+
+
 def pipelining(target: Target) -> None:
     """Requests one behind the other, on one connection, and no answer read."""
     request = http_request("/v1/completions", completion(target, max_tokens=20))
@@ -161,6 +174,7 @@ CONNECTIONS = (
     Attack("1,000 requests in a row", pipelining, DROPPED),
     Attack("large streams, never read", unread, DROPPED),
     Attack("hanging up at any moment", hanging_up, SERVED),
+    Attack("pages of another site", from_elsewhere, frozenset({"403"})),
     Attack("malformed HTTP", malformed, DROPPED | SERVED | {"100", "404", "405"}),
     Attack("random bytes", random_bytes, DROPPED),
 )

@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from attacks.target import LEFT, SOURCE, Target, status_of
 
 _PIECE = 1 << 20  # bytes
-_KEPT = 1 << 12  # bytes of an answer: its status is in them
+_KEPT = 1 << 13  # bytes of an answer: its status is in them, and all of a refusal
 
 
 def crowd(target: Target, requests: Sequence[bytes], clients: int, pause: float) -> None:

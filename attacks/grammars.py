@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from attacks.attack import REFUSED, SERVED, TOO_LARGE, Attack, completion, posting
+from attacks.crowd import crowd
+from attacks.doors import asking_every_door
 from attacks.target import Target
 
 _LONG = 200  # tokens of an output
@@ -40,6 +43,23 @@ def deep_schemas(target: Target) -> list[bytes]:
     return [structured(target, json=schema) for schema in (nested, recursive, {"$ref": "#"})]
 
 
+def chains(target: Target) -> None:
+    """Definitions of which each refers to the next, at every door that takes a schema."""
+
+    def chain(length: int, link: Callable[[Any], Any]) -> Any:
+        links = {f"d{i}": link({"$ref": f"#/$defs/d{i + 1}"}) for i in range(length)}
+        last = {f"d{length}": {"type": "null"}}
+        return {"type": "object", "$ref": "#/$defs/d0", "$defs": {**links, **last}}
+
+    schemas = (
+        chain(3_000, lambda one: one),
+        chain(1_101, lambda one: {"type": "array", "items": one}),
+        chain(1_101, lambda one: {"allOf": [one]}),
+        chain(990, lambda one: {"type": "array", "items": one}),
+    )
+    crowd(target, asking_every_door(target, schemas), 2, 0.2)
+
+
 def contradictions(target: Target) -> list[bytes]:
     schemas: list[object] = [
         {"type": "integer", "minimum": 5, "maximum": 3},
@@ -68,11 +88,26 @@ def ambiguous_grammars(target: Target) -> list[bytes]:
     return [structured(target, grammar=grammar) for grammar in grammars]
 
 
+def ambiguous(*lines: str, n: int) -> Callable[[Target], bytes]:
+    """Of n outputs, every token may be read in more and more ways."""
+    return lambda target: completion(
+        target, n=n, max_tokens=_LONG, structured_outputs={"grammar": "\n".join(lines)}
+    )
+
+
+_THREE = ("start: e", "e: e e e | e e | /[a-z ]/")
+_FOUR = ("start: e", "e: e e e e | e e | /(?s:.)/")
+_GBNF = ("root ::= e", "e ::= e e e | e e | [a-z ]")
 GRAMMARS = (
     Attack("schemas that explode", posting(exploding_schemas), SERVED | REFUSED),
     Attack("schemas within themselves", posting(deep_schemas), SERVED | REFUSED),
+    Attack("chains of references", chains, SERVED | REFUSED),
     Attack("schemas that contradict", posting(contradictions), SERVED | REFUSED),
     Attack("a schema of 10 MB", posting(large_schema), TOO_LARGE),
     Attack("expressions that backtrack", posting(backtracking), SERVED | REFUSED),
     Attack("grammars that explode", posting(ambiguous_grammars), SERVED | REFUSED),
+    Attack("ambiguous grammar, n=8", posting(ambiguous(*_THREE, n=8)), SERVED),
+    Attack("ambiguous grammar, n=64", posting(ambiguous(*_THREE, n=64)), SERVED),
+    Attack("more ambiguous, n=8", posting(ambiguous(*_FOUR, n=8)), SERVED),
+    Attack("ambiguous GBNF, n=8", posting(ambiguous(*_GBNF, n=8)), SERVED),
 )

@@ -1,6 +1,7 @@
-"""Two that mean no harm, each in a process of its own: who asks for health, and who reads a stream.
+"""Three that mean no harm, each in a process of its own: one asks for health, two read streams.
 
-Both tell through a pipe what they see, for as long as they are let.
+One of the streams is free, the other is written by a grammar. All tell through a pipe what they
+see, for as long as they are let.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _REFRAIN = (
     "Returns a tuple of information about the child process:\n  (pid"
 )
 _ROOM = 128  # tokens that three of them may take
+_GRAMMAR = "[a-z ,.\n]*§"  # which the demonstration model never comes to the end of
 
 
 class Healthy(NamedTuple):
@@ -33,10 +35,11 @@ class Healthy(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """Some came; ``seconds`` is the longest time between two of them."""
+    """So many came; ``seconds`` is the longest time between two of them."""
 
     at: float
     seconds: float
+    number: int
 
 
 class FirstChunk(NamedTuple):
@@ -68,7 +71,7 @@ def watch_health(address: Address, tell: Connection) -> None:
             time.sleep(_INTERVAL)
 
 
-def stream_request(limits: Limits) -> bytes:
+def stream_request(limits: Limits, *, guided: bool = False) -> bytes:
     """One that goes on for long, and has the same text whatever it is batched with.
 
     For that no other token may ever be nearly as likely as the one chosen. The demonstration
@@ -79,6 +82,8 @@ def stream_request(limits: Limits) -> bytes:
         "max_tokens": limits.max_model_len - _ROOM, "ignore_eos": True, "temperature": 0,
         "seed": 7,
     }  # fmt: skip
+    if guided:
+        body["structured_outputs"] = {"regex": _GRAMMAR}
     return http_request("/v1/completions", json.dumps(body).encode())
 
 
@@ -99,17 +104,18 @@ def _read_stream(server: TimedConnection, asked: float, tell: Connection) -> boo
     if not data.startswith(b"HTTP/1.1 200 "):
         return False
     tell.send(FirstChunk(last, last - asked))
-    pieces, told, longest = [data], last, 0.0
+    pieces, told, longest, count = [data], last, 0.0, 0
     with suppress(OSError):
         while data:
             arrived, data = server.receive()
             longest = max(longest, arrived - last)
             last = arrived
             pieces.append(data)
+            count += data.count(b"data: ")
             if arrived - told > _REPORT:
-                tell.send(Chunks(arrived, longest))
-                told, longest = arrived, 0.0
-    tell.send(Chunks(last, longest))
+                tell.send(Chunks(arrived, longest, count))
+                told, longest, count = arrived, 0.0, 0
+    tell.send(Chunks(last, longest, count))
     tell.send(Ended(last, text_of(b"".join(pieces))))
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -18,9 +19,11 @@ _MORE = 16  # open files than before, as connections that are just being closed 
 _HEADING = """\
 /health   the longest that somebody waited for its answer
 gap       the longest time between two chunks of an innocent stream
-pause     by how much that was more than the stream's steps take
+guided    the same of one that is written by a grammar
+pause     by how much these were more than the streams' steps take
 begins    the longest that a stream took to begin
 memory    the most that the server took
+taken     seconds of a processor that the server and its workers spent on others than these streams
 others    of the cores' time, what other processes had: it makes all figures worse
 ✗         misses a goal, or should not have come
 """
@@ -34,8 +37,8 @@ class Verdict(NamedTuple):
 
 
 def heading() -> str:
-    columns = ("answers", "/health", "gap", "pause", "begins", "memory", "others")
-    return f"{_HEADING}\n{_line('', *columns)}"
+    figures = ("/health", "gap", "guided", "pause", "begins", "memory", "taken", "others")
+    return f"{_HEADING}\n{_line('', 'answers', *figures)}"
 
 
 def row(one: Observation) -> str:
@@ -46,9 +49,11 @@ def row(one: Observation) -> str:
             _answers(one),
             _marked(one.pause is not None and one.health > HEALTH, _time(one.health)),
             _time(one.gap),
+            _time(one.guided),
             "" if one.pause is None else _marked(one.pause > PAUSE, _time(one.pause)),
             _time(one.first_chunk) if one.first_chunk else "",
             _mebibytes(one.peak_rss),
+            "" if one.taken is None else f"{one.taken:.1f} s",
             f"{one.others:.0%}",
         )
     ]
@@ -98,9 +103,12 @@ def _worst(
 
 
 def _judge_life(life: Life) -> list[Verdict]:
-    if life.shutdown is None:
-        return [Verdict(False, "a server had to be killed")]
     before, after, end = life.before, life.after, life.shutdown
+    ended = f"after {end.seconds:.1f} s (goal: at most {end.bound:g} s), status {end.status}"
+    if not life.recovered:
+        if end.status is not None and end.status < 0 and end.seconds < 1.0:
+            return [Verdict(False, f"a server died of {signal.Signals(-end.status).name}")]
+        return [Verdict(end.in_time, f"SIGTERM amid what had not ended: {ended}")]
     growth = after.rss / before.rss
     return [
         Verdict(
@@ -116,8 +124,8 @@ def _judge_life(life: Life) -> list[Verdict]:
         Verdict(life.slots_held == 0, f"KV slots held by nobody's request: {life.slots_held}"),
         Verdict(life.tracebacks == 0, f"tracebacks in the log: {life.tracebacks}"),
         Verdict(
-            end.status == 0 and end.finished == end.streams,
-            f"SIGTERM: {end.finished} of {end.streams} streams finished, status {end.status}",
+            end.in_time and end.status == 0 and end.finished == end.streams,
+            f"SIGTERM: {end.finished} of {end.streams} streams finished, {ended}",
         ),
     ]
 

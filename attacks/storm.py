@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from attacks.attack import Attack
 from attacks.observer import Observation, Observer
-from attacks.shutdown import Shutdown, shut_down
+from attacks.shutdown import Shutdown, end, shut_down
 from attacks.target import find_limits
 from attacks.victim import Holdings, Victim, victim
 from attacks.watch import watching
 
 MEMORY_GROWTH = 1.1  # that a server may be left with
+_OPEN = ("--trust-request-chat-template",)
 _LONGEST_IDLING = 15.0  # seconds in which a server that nobody asks comes to rest
 
 
@@ -22,21 +23,24 @@ class Life:
     """One server, from its start to its end.
 
     slots_held: of the KV pool, when nobody asked for anything any more.
-    shutdown: how it went; None if it had to be killed.
+    recovered: from all attacks; else it was ended amid the last.
+    shutdown: how it went.
     """
 
     before: Holdings
     after: Holdings
     slots_held: int
     tracebacks: int
-    shutdown: Shutdown | None
+    recovered: bool
+    shutdown: Shutdown
 
 
 @dataclass(frozen=True)
 class Storm:
     """How attacks are run.
 
-    flags: of the server.
+    flags: of the server, beside those that open what is to be attacked.
+    shutdown_timeout: of the server, in seconds.
     seconds: that each attack lasts.
     patience: seconds after each in which the server has to recover; if it does not, the next
         attack meets a new one.
@@ -45,6 +49,7 @@ class Storm:
     """
 
     flags: Sequence[str]
+    shutdown_timeout: float
     seconds: float
     patience: float
     tell: Callable[[Observation], None]
@@ -54,7 +59,8 @@ class Storm:
         lives: list[Life] = []
         left = list(attacks)
         while left:
-            with victim(self.flags) as server:
+            timeout = ("--shutdown-timeout", f"{self.shutdown_timeout:g}")
+            with victim([*_OPEN, *timeout, *self.flags]) as server:
                 lives.append(self._live(server, left, first=not lives))
         return lives
 
@@ -72,13 +78,13 @@ class Storm:
                 self.tell(observation)
                 recovered = observation.recovered
         if not recovered:
-            life = Life(before, server.holdings(), 0, server.num_tracebacks, None)
+            after, shutdown = server.holdings(), end(server, self.shutdown_timeout)
             server.kill()
-            return life
+            return Life(before, after, 0, server.num_tracebacks, False, shutdown)
         slots_held = _slots_held_at_rest(server)
         after = server.settled(before.rss * MEMORY_GROWTH)
-        shutdown = shut_down(server, limits)
-        return Life(before, after, slots_held, server.num_tracebacks, shutdown)
+        shutdown = shut_down(server, limits, self.shutdown_timeout)
+        return Life(before, after, slots_held, server.num_tracebacks, True, shutdown)
 
 
 def _slots_held_at_rest(server: Victim) -> int:

@@ -19,6 +19,7 @@ Address = tuple[str, int]
 LEFT = "left"  # the attacker hung up before there was an answer
 _PROBE = 2.0  # seconds in which a request that is not served is refused
 _REFUSALS = ("400", "413", "422")
+_LONGEST_REFUSAL = 4096  # bytes of its body
 CLOSED = "closed"  # the server did
 
 
@@ -96,7 +97,7 @@ class Target:
         low, high, middle = 1, up_to + 1, up_to
         while high - low > 1:
             status, _ = self._exchange(http_request("/v1/completions", body(middle)), _PROBE)
-            low, high = (low, middle) if status in _REFUSALS else (middle, high)
+            low, high = (low, middle) if status.startswith(_REFUSALS) else (middle, high)
             middle = (low + high) // 2
         return low
 
@@ -117,8 +118,15 @@ class Target:
 
 
 def status_of(answer: bytes | bytearray) -> str:
-    line = bytes(answer).split(b"\r\n", 1)[0].split()
-    return line[1].decode("ascii", "replace") if len(line) > 1 else CLOSED
+    """Its status; a refusal that says it at length is another."""
+    head, _, body = bytes(answer).partition(b"\r\n\r\n")
+    line = head.split(b"\r\n", 1)[0].split()
+    if len(line) < 2:
+        return CLOSED
+    status = line[1].decode("ascii", "replace")
+    return (
+        f"{status} at length" if status.startswith("4") and len(body) > _LONGEST_REFUSAL else status
+    )
 
 
 def http_request(path: str, body: bytes, method: str = "POST") -> bytes:

@@ -15,6 +15,7 @@ from urllib.request import urlopen
 
 import psutil
 
+from quire.tools.bench.machine import seconds_of_tree
 from quire.tools.bench.processes import ServerProcess, serving
 
 _LONGEST_SETTLING = 10.0  # seconds until what is not needed has been given back
@@ -41,7 +42,7 @@ class Victim:
 
     @property
     def alive(self) -> bool:
-        return self._server.process.poll() is None
+        return self.status is None
 
     @property
     def num_tracebacks(self) -> int:
@@ -51,9 +52,13 @@ class Victim:
         return self._server.log()
 
     def holdings(self) -> Holdings:
-        with self._process.oneshot():
-            rss, threads = self._process.memory_info().rss, self._process.num_threads()
-        return Holdings(rss, threads, self._process.num_fds())
+        """Nothing, once it has ended."""
+        try:
+            with self._process.oneshot():
+                rss, threads = self._process.memory_info().rss, self._process.num_threads()
+            return Holdings(rss, threads, self._process.num_fds())
+        except psutil.NoSuchProcess:  # or a zombie
+            return Holdings(0, 0, 0)
 
     def settled(self, rss: float = 0.0) -> Holdings:
         """What it holds once that is no more than ``rss``, or after a while."""
@@ -66,6 +71,10 @@ class Victim:
         """Begin to measure the peak of its memory anew."""
         with suppress(OSError):  # not Linux: the peak stays that of its life
             Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
+
+    def processor_seconds(self) -> float:
+        """That it and all its processes have had."""
+        return seconds_of_tree(self._process)
 
     def peak_rss(self) -> int:
         return self._server.peak_rss() or self.holdings().rss
@@ -83,8 +92,13 @@ class Victim:
         states = "|".join(_HELD)
         return sum(map(int, self._metric(rf'kv_cache_slots\{{[^}}]*state="(?:{states})"[^}}]*\}}')))
 
+    @property
+    def status(self) -> int | None:
+        """With which it has ended, if it has."""
+        return self._server.process.poll()
+
     def terminate(self, patience: float) -> int | None:
-        """Send SIGTERM; the status with which it ends, if it does."""
+        """Send SIGTERM; the status with which it ends, if it does in time."""
         self._server.process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             return self._server.process.wait(patience)

@@ -171,4 +171,11 @@ MUTANTS = (
         "if name in type(one).__dict__",
         "tests/pure/engine/test_capabilities.py::test_what_a_capability_inherits_is_called_too",
     ),
+    Mutant(
+        "references are followed however far they lead",
+        "src/quire/capabilities/grammar/subschemas.py",
+        "_MOST_LINKED = 1_000",
+        "_MOST_LINKED = 100_000",
+        "tests/fuzz/test_fuzz.py::test_what_has_failed_once_is_bounded",
+    ),
 )

@@ -131,4 +131,11 @@ MUTANTS = (
         "kind = type_",
         f"{_OF_DIALECT}/test_grammar.py::test_a_bound_of_numbers_holds_beside_texts",
     ),
+    Mutant(
+        "a mark that comes in two pieces is passed over",
+        f"{_DIALECT}/reader.py",
+        "seen = max(start, len(self.text) - len(mark) + 1)",
+        "seen = len(self.text)",
+        "tests/fuzz/test_fuzz.py::test_what_clients_shape_crashes_nothing_and_comes_out_right",
+    ),
 )

@@ -16,7 +16,7 @@ from attacks.observer import Observation
 from attacks.report import judge, row
 from attacks.shutdown import Shutdown
 from attacks.storm import Life
-from attacks.target import LEFT, Address, Limits, Target, find_limits
+from attacks.target import LEFT, Address, Limits, Target, find_limits, status_of
 from attacks.victim import Holdings
 from attacks.watch import Watch, watching
 from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer, eventually, live_server
@@ -70,12 +70,13 @@ def test_a_stream_that_stands_still_is_seen_while_it_does(server: LiveServer) ->
     server.executor.hold()
     with watching(address(server), LIMITS) as watch:
         server.executor.let(steps=3)
-        eventually(lambda: sees(watch) and watch.longest_gap() > 0.3)
-        assert watch.texts() == []
+        eventually(lambda: sees(watch) and watch.plain.longest_gap() > 0.3)
+        assert watch.plain.texts() == []
         server.executor.release()
         watch.begin()
-        eventually(lambda: sees(watch) and len(watch.texts()) > 2)
-        assert len(set(watch.texts())) == 1 and watch.texts()[0]
+        eventually(lambda: sees(watch) and len(watch.plain.texts()) > 2)
+        assert len(set(watch.plain.texts())) == 1 and watch.plain.texts()[0]
+        assert watch.plain.num_chunks > 2
 
 
 def test_a_silent_server_is_seen_while_it_is() -> None:
@@ -83,13 +84,18 @@ def test_a_silent_server_is_seen_while_it_is() -> None:
         closing(socket.create_server(("127.0.0.1", 0))) as silent,
         watching(silent.getsockname(), LIMITS) as watch,
     ):
-        eventually(lambda: watch.worst_health() > 0.3 and watch.slowest_start() > 0.3)
-        assert watch.longest_gap() == 0.0
+        eventually(
+            lambda: (
+                watch.health.worst_health() > 0.3
+                and all(stream.slowest_start() > 0.3 for stream in watch.streams)
+            )
+        )
+        assert watch.plain.longest_gap() == watch.guided.longest_gap() == 0.0
 
 
 def sees(watch: Watch) -> bool:
     watch.take_in()
-    return watch.has_seen(Chunks, 0.0) or watch.num_begun > 0
+    return watch.plain.has_seen(Chunks, 0.0) or watch.num_begun > 0
 
 
 def stream(*values: str) -> bytes:
@@ -110,11 +116,13 @@ def test_a_text_is_that_of_a_stream_which_ended_as_it_should() -> None:
 
 
 FINE = Observation(
-    name="a calm one", answers={"200": 3, LEFT: 9}, unexpected=(), health=0.03, gap=0.3, steps=0.1,
-    first_chunk=0.5, peak_rss=2**20, others=0.0, texts=2, wrong_texts=0, recovered=True,
+    name="a calm one", answers={"200": 3, LEFT: 9}, unexpected=(), health=0.03, gap=0.3,
+    guided=0.2, steps=0.1, first_chunk=0.5, peak_rss=2**20, taken=1.5, others=0.0, texts=2,
+    wrong_texts=0, recovered=True,
 )  # fmt: skip
 HELD = Holdings(rss=1000, threads=9, files=20)
-LIVED = Life(HELD, HELD, slots_held=0, tracebacks=0, shutdown=Shutdown(0, 8, 8))
+ENDED = Shutdown(0, 8, 8, seconds=4.0, bound=35.0)
+LIVED = Life(HELD, HELD, slots_held=0, tracebacks=0, recovered=True, shutdown=ENDED)
 
 
 def missed(observation: Observation, life: Life = LIVED) -> int:
@@ -131,6 +139,7 @@ def test_a_server_that_is_not_hurt_meets_every_goal() -> None:
     [
         ({"health": 0.06}, "✗ 60.0 ms"),
         ({"gap": 0.4}, "✗ 300.0 ms"),
+        ({"guided": 0.5}, "✗ 400.0 ms"),
         ({"unexpected": ["500"]}, "✗ answered 500"),
         ({"wrong_texts": 1}, "✗ 1 of 2 streams"),
         ({"recovered": False}, "✗ did not recover"),
@@ -149,13 +158,27 @@ def test_an_attack_that_hurts_misses_a_goal(change: dict[str, Any], told: str) -
         {"after": HELD._replace(files=60)},
         {"slots_held": 16},
         {"tracebacks": 1},
-        {"shutdown": Shutdown(-15, 8, 8)},
-        {"shutdown": Shutdown(0, 7, 8)},
-        {"shutdown": None},
+        {"shutdown": ENDED._replace(status=-15)},
+        {"shutdown": ENDED._replace(finished=7)},
+        {"shutdown": ENDED._replace(status=None, seconds=35.0)},
+        {"shutdown": ENDED._replace(seconds=35.1)},
+        {"recovered": False, "shutdown": Shutdown(None, 0, 0, 35.0, 35.0)},
+        {"recovered": False, "shutdown": Shutdown(-11, 0, 0, 0.0, 35.0)},
     ],
 )
 def test_a_server_that_keeps_something_or_ends_badly_misses_a_goal(change: dict[str, Any]) -> None:
     assert missed(FINE, replace(LIVED, **change)) == 1
+
+
+def test_a_server_that_has_not_recovered_is_to_end_in_time() -> None:
+    assert missed(FINE, replace(LIVED, recovered=False, shutdown=ENDED)) == 0
+
+
+def test_a_refusal_is_short() -> None:
+    head = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    assert status_of(head + b"a" * 4096) == "400"
+    assert status_of(head + b"a" * 4097) == "400 at length"
+    assert status_of(head.replace(b"400", b"200") + b"a" * 4097) == "200"
 
 
 def test_no_goal_is_for_what_attacks_are_measured_against() -> None:

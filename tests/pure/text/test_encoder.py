@@ -168,7 +168,7 @@ def test_priorities_within_bounds_are_served(priority: int) -> None:
     ready = here.prepare_params(SamplingParams())
     prepared = here.prepare("r", {"prompt": "a", "priority": priority}, ready, 0.0)
     resting = SimpleNamespace(request=prepared.request)
-    session: Any = SimpleNamespace(input_token_ids=(5,), resting=resting)
+    session: Any = SimpleNamespace(input_token_ids=(5,), resting=resting, client="")
     turn = here.prepare_turn("t", session, [5], ready, 0.0, priority)
     assert prepared.request.priority == turn.request.priority == priority
     with pytest.raises(RequestError, match="priority must be from -1000 to 1000"):

@@ -97,11 +97,20 @@ def _processor_seconds() -> tuple[float, float, float]:
     children.
     """
     times, process = psutil.cpu_times(), psutil.Process()
-    own = _seconds(process) + sum(map(_seconds, process.children(recursive=True)))
+    own = seconds_of_tree(process)
     # A guest's time is in user already.
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     idle = times.idle + getattr(times, "iowait", 0.0)
     return total, total - idle, own
+
+
+def seconds_of_tree(process: psutil.Process) -> float:
+    """Processor seconds of a process, of those below it, and of their children that have ended."""
+    try:
+        below = process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        below = []
+    return _seconds(process) + sum(map(_seconds, below))
 
 
 def _seconds(process: psutil.Process) -> float:
