@@ -13,6 +13,10 @@ _PREDICTION = f"{_OF_SPECULATION}/test_prediction.py"
 _WHOLE = f"{_OF_SPECULATION}/test_speculation.py"
 _SESSIONS = "src/quire/capabilities/sessions.py"
 _OF_SESSIONS = "tests/pure/capabilities/test_sessions.py"
+_BOX, _GRAMMAR = "src/quire/capabilities/box", "src/quire/capabilities/grammar"
+_OF_BOX = "tests/pure/capabilities/box/test_box.py"
+_BOXED = "tests/pure/capabilities/grammar/test_boxed.py"
+_SITTING = "tests/torch/engine/test_sitting_out.py"
 
 MUTANTS = (
     Mutant(
@@ -177,5 +181,45 @@ MUTANTS = (
         "_MOST_LINKED = 1_000",
         "_MOST_LINKED = 100_000",
         "tests/fuzz/test_fuzz.py::test_what_has_failed_once_is_bounded",
+        "a worker may take any memory",
+        f"{_BOX}/inside.py",
+        "        _limit(resource.RLIMIT_AS, pages",
+        "        (resource.RLIMIT_AS, pages",
+        f"{_OF_BOX}::test_what_goes_wrong_is_named_and_the_next_call_has_a_new_worker",
+    ),
+    Mutant(
+        "a worker that takes too long goes on",
+        f"{_BOX}/box.py",
+        "        except TimeoutError:\n            self.end()\n",
+        "        except TimeoutError:\n",
+        f"{_OF_BOX}::test_what_goes_wrong_is_named_and_the_next_call_has_a_new_worker",
+    ),
+    Mutant(
+        "another worker is not given whole outputs",
+        f"{_GRAMMAR}/boxed.py",
+        "self._number, 0, guide.rules.form",
+        "self._number, guide.kept, guide.rules.form",
+        f"{_SITTING}::test_a_worker_that_is_killed_is_replaced_and_nobody_notices",
+    ),
+    Mutant(
+        "whose guide a worker died of twice goes on",
+        f"{_GRAMMAR}/boxed.py",
+        "        if self._suspected > 1:",
+        "        if self._suspected > 2:",
+        f"{_SITTING}::test_whose_guide_a_worker_dies_of_ends_and_nobody_else",
+    ),
+    Mutant(
+        "a guide that goes back keeps the masks of what was there",
+        f"{_GRAMMAR}/boxed.py",
+        "        self.kept = min(self.kept, length)\n",
+        "        self.kept = max(self.kept, 0)\n",
+        f"{_BOXED}::test_masks_are_those_of_a_guide_in_this_process",
+    ),
+    Mutant(
+        "who sits out may do so for ever",
+        f"{_GRAMMAR}/boxed.py",
+        "        if sat > _LONGEST_SITTING:",
+        "        if sat > 10 * _LONGEST_SITTING:",
+        f"{_BOXED}::test_who_sits_out_for_too_long_ends",
     ),
 )

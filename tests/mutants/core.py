@@ -14,6 +14,7 @@ _OF_LIVES = "tests/pure/engine/test_lives.py"
 _LIVES = f"{_OF_LIVES}::test_every_life_is_well"
 _WERE_NOT_WELL = f"{_OF_LIVES}::test_lives_that_were_not_well_are"
 _SESSIONS, _SCHEDULER = f"{_OF_SCHEDULING}/test_sessions.py", f"{_OF_SCHEDULING}/test_scheduler.py"
+_SITTING = f"{_OF_SCHEDULING}/test_sitting_out.py"
 _FAIR, _DRAFTS = f"{_OF_SCHEDULING}/test_fair.py", f"{_OF_SCHEDULING}/test_drafts.py"
 _SCORES, _BEYOND = (
     f"{_OF_SCHEDULING}/test_scores.py",
@@ -916,5 +917,27 @@ MUTANTS = (
         "most = MAX_LOGPROBS_AT_ONCE // width",
         "most = MAX_LOGPROBS_AT_ONCE",
         "tests/pure/core/protocol/test_sampling_params.py::test_what_outputs_multiply_is_bounded_for_all_of_them",
+    ),
+    # -- time beside the model -----------------------------------------------------------------
+    Mutant(
+        "who sits steps out is let in at once",
+        f"{_SCHEDULING}/request_queue.py",
+        "if one.request.request_id not in self.sitting)",
+        "if one.request.request_id)",
+        f"{_SITTING}::test_it_waits_until_it_is_recalled_and_others_go_on",
+    ),
+    Mutant(
+        "a step that was planned ahead counts for who sits out",
+        f"{_SCHEDULING}/scheduler.py",
+        "            if chunk.start != branch.num_computed:",
+        "            if False:",
+        f"{_SITTING}::test_what_was_planned_ahead_of_it_counts_for_nothing",
+    ),
+    Mutant(
+        "time beside the model costs nothing",
+        f"{_SCHEDULING}/decoding.py",
+        "tokens + outcome.beside * pace",
+        "tokens",
+        f"{_SITTING}::test_what_it_takes_beside_the_model_is_charged_as_tokens_of_that_time",
     ),
 )

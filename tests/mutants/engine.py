@@ -73,13 +73,6 @@ MUTANTS = (
         f"{_PREPARATION}::test_memory_is_given_back_once_after_long_inputs_only",
     ),
     Mutant(
-        "a grammar is compiled for who has left",
-        f"{_ENGINE}/preparation.py",
-        "            compiled.cancel()  # for whom",
-        "            pass  # for whom",
-        f"{_PREPARATION}::test_a_grammar_that_takes_too_long_is_refused_and_holds_up_nothing_else",
-    ),
-    Mutant(
         "a recorder that has failed raises",
         f"{_ENGINE}/recorder.py",
         "            except Exception as error:\n                self._give_up(error)\n",

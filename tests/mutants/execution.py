@@ -172,4 +172,18 @@ MUTANTS = (
         "        positions += range(end - start)\n",
         f"{_OF_EXECUTION}/test_batch.py::test_every_token_stands_where_its_table_says",
     ),
+    Mutant(
+        "a draft counts that was sampled without a mask",
+        "src/quire/execution/sampling/choosing.py",
+        "known = [*drawn[:sure], *[None] * (rows - sure)]",
+        "known = drawn[:rows]",
+        "tests/torch/engine/test_sitting_out.py::test_no_bit_of_a_text_changes",
+    ),
+    Mutant(
+        "beams are compared with others than before where one is late",
+        "src/quire/execution/sampling/choosing.py",
+        "        for asking in self._asking if late else ():",
+        "        for asking in ():",
+        "tests/torch/engine/test_sitting_out.py::test_no_bit_of_a_text_changes",
+    ),
 )

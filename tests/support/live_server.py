@@ -238,7 +238,10 @@ def scripted_engine(
         executor,
         input_processor,
         ExecutorTraits(afresh=afresh),
-        capabilities=Capabilities(SessionManager(SessionRules(session_timeout, max_model_len))),
+        capabilities=Capabilities(
+            SessionManager(SessionRules(session_timeout, max_model_len)),
+            grammars=input_processor.grammars,
+        ),
         queue=QueueLimits(max_num_waiting),
     )
     return engine, executor

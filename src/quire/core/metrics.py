@@ -28,6 +28,7 @@ class RequestMetrics:
     num_draft_tokens: int = 0  # guessed, and computed to see whether they are right
     num_accepted_tokens: int = 0  # of its output, that had been guessed
     fetched_tokens: int = 0  # of the cached ones, that were fetched from the block store
+    grammar_seconds: float = 0.0  # of a processor, to find out what its text may go on with
 
     @property
     def num_preemptions(self) -> int:

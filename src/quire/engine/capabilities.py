@@ -10,6 +10,7 @@ from quire.blocks.events import EventPublisher
 from quire.blocks.store import DiskStore, Tiers
 from quire.blocks.transfer import BlockFetcher, BlockServer
 from quire.capabilities.adapters.served import Adapters
+from quire.capabilities.grammar import Grammars
 from quire.capabilities.sessions import SessionManager
 from quire.capabilities.speculation import Speculation, speculation_of
 from quire.capabilities.speculation.config import SpeculativeConfig
@@ -43,6 +44,7 @@ class Capabilities(NamedTuple):
     store: DiskStore | Tiers | None = None
     events: EventPublisher | None = None
     others: OtherRanks | None = None
+    grammars: Grammars | None = None
 
 
 class Forgetful(Protocol):

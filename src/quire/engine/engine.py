@@ -270,6 +270,9 @@ class Engine:
         for prepare in self._hooks.prepare:
             if (unready := prepare(self.scheduler)) is not None:
                 self._end_unready(*unready)
+        if self.scheduler.queue.sitting:
+            for recall in self._hooks.recall:
+                recall(self.scheduler)
         with self.parts["plan"]:
             for propose in self._hooks.propose:
                 propose(self.scheduler)
@@ -281,7 +284,7 @@ class Engine:
         return pending
 
     def _begin_next(self, pending: PendingStep) -> PendingStep | None:
-        if pending.has_failed:
+        if pending.has_failed or self.scheduler.queue.sitting:
             return None
         if any(waits(self.scheduler) for waits in self._hooks.waits):
             return None

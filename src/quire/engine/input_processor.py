@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from quire.capabilities.adapters.served import Adapters
-from quire.capabilities.grammar import GrammarCompiler
+from quire.capabilities.grammar import Grammars
 from quire.core.errors import ContextLengthError, RequestError, UnknownAdapterError, shown
 from quire.core.protocol import Adapter, Origin, Pooler, PoolingParams, Request, SamplingParams
 from quire.core.protocol.checks import check_integer, check_token_ids
@@ -71,7 +71,7 @@ class InputProcessor:
         self.generates = outputs.generates
         self._random = random.Random(seed)
         self._adapters = adapters
-        self.grammars = GrammarCompiler(tokenizer, vocab_size, self._eos_token_ids)
+        self.grammars = Grammars(tokenizer, vocab_size, self._eos_token_ids)
 
     @property
     def _judges(self) -> bool:

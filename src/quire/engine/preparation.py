@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from quire.core.errors import EngineError, RequestError
+from quire.core.errors import EngineError
 from quire.kernels.heap import give_memory_back
 
 LONG = 2**15  # characters or tokens; what is longer is prepared apart
-_LONGEST_COMPILING = 10.0  # seconds
-_MUCH_COMPILING = 0.1  # seconds of a processor, which take tens of megabytes
 _REST = 1.0  # seconds from a long input to giving memory back, once for all that come meanwhile
 
 _T = TypeVar("_T")
@@ -31,8 +28,7 @@ class PreparationThreads:
     def __init__(self) -> None:
         self._short = ThreadPoolExecutor(2, "quire-short")
         self._long = ThreadPoolExecutor(1, "quire-long")
-        # Not at a lower priority: while it holds Python's lock, everybody waits for its core too.
-        self._grammars = ThreadPoolExecutor(1, "quire-grammar")
+        self._grammars = ThreadPoolExecutor(2, "quire-grammar")
         self._giving_back: asyncio.TimerHandle | None = None
         self._closed = False
         self._under_way: set[Callable[[], object]] = set()
@@ -54,35 +50,11 @@ class PreparationThreads:
             self.give_back_soon()
 
     async def compile(self, prepare: Callable[[], _T]) -> _T:
-        """The same for what compiles a grammar: one at a time.
-
-        RequestError if it takes longer than it may; it is bounded, and goes on to its end.
-        """
-        loop = asyncio.get_running_loop()
-        begun = loop.create_future()
-
-        def begin() -> _T:
-            loop.call_soon_threadsafe(_note, begun)
-            started = time.thread_time()
-            try:
-                return self._unless_closed(prepare)
-            finally:
-                if time.thread_time() - started > _MUCH_COMPILING:
-                    loop.call_soon_threadsafe(self.give_back_soon)
-
+        """The same for what waits for a grammar to be compiled, which another process does."""
+        unless_closed = partial(self._unless_closed, prepare)
         if self._closed:
-            return self._unless_closed(prepare)
-        compiled = loop.run_in_executor(self._grammars, begin)
-        try:
-            await asyncio.wait([begun, compiled], return_when=asyncio.FIRST_COMPLETED)
-            return await asyncio.wait_for(asyncio.shield(compiled), _LONGEST_COMPILING)
-        except asyncio.TimeoutError:
-            raise RequestError(
-                f"structured_outputs takes more than {_LONGEST_COMPILING:g} s to compile",
-                "structured_outputs",
-            ) from None
-        finally:
-            compiled.cancel()  # for whom nobody waits any more, if it has not begun
+            return unless_closed()
+        return await asyncio.get_running_loop().run_in_executor(self._grammars, unless_closed)
 
     def give_back_soon(self) -> None:
         """Return free memory to the system, once for all that ask within a second."""
@@ -115,8 +87,3 @@ class PreparationThreads:
     def _give_back(self) -> None:
         self._giving_back = None
         self._long.submit(give_memory_back)  # after the inputs that wait there
-
-
-def _note(begun: asyncio.Future[None]) -> None:
-    if not begun.done():
-        begun.set_result(None)

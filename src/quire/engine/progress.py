@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from quire.capabilities.grammar import BoxedRules
 from quire.core.errors import EngineError, QuireError, RequestAbortedError, RequestError
 from quire.core.metrics import RequestMetrics
 from quire.core.protocol import FinishReason, Outcome, Progress, Step
@@ -198,7 +199,7 @@ class RequestProgress:
         return self._best(outputs)
 
     def _metrics(self, outputs: Sequence[CompletionOutput], now: float) -> RequestMetrics:
-        memory = self._memory
+        memory, rules = self._memory, self.request.rules
         return RequestMetrics(
             arrival_time=self.request.arrival,
             first_token_time=self._first_token_time,
@@ -217,6 +218,7 @@ class RequestProgress:
             num_draft_tokens=self.num_draft_tokens,
             num_accepted_tokens=self.num_accepted_tokens,
             fetched_tokens=memory.fetched_tokens,
+            grammar_seconds=rules.seconds if isinstance(rules, BoxedRules) else 0.0,
         )
 
     def _prompt_logprobs(self) -> list[TokenLogprobTable | None] | None:

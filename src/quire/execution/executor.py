@@ -115,15 +115,16 @@ class ModelExecutor:
             before.choose()  # from what this forward pass overwrites
         numbers = [] if self.adapters is None else self.adapters.numbers(known)
         batch = pack(chunks, self.worker.block_size, asked, places, rows, numbers)
+        beside = known, pasts, self.pools, before
+        choosing = Choosing(self.worker, chunks, *beside, tell_forced=self.tell_forced)
+        choosing.ask_guides()
         with self.parts["forward"]:
             sampled = nothing_sampled if before is None else before.tokens
             hidden = self.worker.compute(batch, sampled)
         if self.pools.kept:
             self.pools.drop(step.closed)  # which the step before may have pooled
         with self.parts["sampling"]:
-            beside = known, pasts, self.pools, hidden, before
-            choosing = Choosing(self.worker, chunks, *beside, tell_forced=self.tell_forced)
-            choosing.begin()
+            choosing.begin(hidden)
         self._last = choosing
 
         def result() -> StepResult:

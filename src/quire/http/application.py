@@ -33,8 +33,6 @@ def build(
     if engine_config.warm_up is None:
         engine_config = replace(engine_config, warm_up=True)
     engine, capacity = build_engine(engine_config, engines)
-    if engine_config.warm_up:
-        engine.input_processor.grammars.warm_up()
     speculation = engine_config.speculation
     facts = ModelFacts(
         capacity.weight_bytes,

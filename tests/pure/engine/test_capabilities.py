@@ -63,6 +63,10 @@ class Diary(Capability):
             return None
         return lambda request: request.request_id == self.unready, EngineError("it is not there")
 
+    def recall(self, scheduler: Scheduler) -> None:
+        self._note("recall")
+        scheduler.sit_out([])
+
     def propose(self, scheduler: Scheduler) -> None:
         self._note("propose")
 
@@ -110,6 +114,17 @@ def test_each_hook_is_called_at_its_moment() -> None:
     diary.seen.clear()
     engine.close()
     assert diary.seen == ["close"]
+
+
+def test_who_sits_steps_out_is_recalled_before_each_and_else_nobody_is() -> None:
+    engine, diary = an_engine()
+    engine.add_request("r", [1, 2, 3], TWO)
+    engine.step()
+    engine.scheduler.sit_out(["r"])
+    diary.seen.clear()
+    while engine.has_work:
+        engine.step()
+    assert diary.seen == ["prepare", "recall", "propose", "observe 1", "ends r"]
 
 
 def test_what_has_begun_ends_once() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from contextlib import suppress
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -25,11 +24,48 @@ _LONGEST_ANEW = 8_192  # characters
 _LONGEST_REASON = 400  # characters, of the library's own
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """What is asked of a text, and the order in which it stands; "" if in none."""
 
     text: StructuredOutputs
     order: str
+
+
+class Form(NamedTuple):
+    """What is asked of outputs; one of the two at least."""
+
+    asked: Asked | None
+    thinking: Thinking | None
+
+
+def form_of(params: SamplingParams, tokenizer: GrammarTokenizer) -> Form | None:
+    """None: anything may be written. RequestError where there is no way to see to it."""
+    budget, marks, asked = params.thinking_token_budget, params.reasoning, None
+    if budget is not None and marks is None:
+        raise RequestError(
+            "thinking_token_budget needs the marks of the model's reasoning, which only chats know",
+            "thinking_token_budget",
+        )
+    if params.structured_outputs is not None:
+        asked = Asked(params.structured_outputs, marks.order if marks else "")
+    if asked is None and budget is None:
+        return None
+    thinking = None
+    if marks is not None and not (asked and asked.order):
+        thinking = _thinking(tokenizer, marks, budget, single=asked is not None)
+    return Form(asked, thinking)
+
+
+def _thinking(
+    tokenizer: GrammarTokenizer, marks: Reasoning, budget: int | None, *, single: bool
+) -> Thinking:
+    def encode(mark: str) -> tuple[int, ...]:
+        return tuple(tokenizer.encode(mark, add_special_tokens=False))
+
+    start = () if marks.open else encode(marks.start)
+    if single and len(start) > 1:
+        start = ()  # a grammar would have to go along with each of its parts
+    return Thinking(start, encode(marks.end), marks.open, budget)
 
 
 class _Kept(NamedTuple):
@@ -53,56 +89,34 @@ class GrammarCompiler:
         self._lock = threading.Lock()  # of the vocabulary
         self._vocabulary: GrammarVocabulary | None = None
         self._kept_lock = threading.Lock()
-        self._kept: OrderedDict[_Asked, _Kept] = OrderedDict()
+        self._kept: OrderedDict[Asked, _Kept] = OrderedDict()
         self._num_bytes = 0
 
     def warm_up(self) -> None:
-        """Read the tokenizer's words now, which keeps other threads waiting while it lasts."""
-        with suppress(RequestError):  # it cannot be done; whoever asks for it is told
-            self._words()
+        """Read the tokenizer's words now; RequestError: that cannot be."""
+        self._words()
 
     def rules(self, params: SamplingParams) -> Rules | None:
         """What guides outputs of a request; None if anything may be written.
 
         RequestError, naming the field, where there is no text that fits, or no way to see to it.
         """
-        text, asked = None, _asked(params)
-        if asked is not None:
-            text = self._matcher(asked)
-        budget = params.thinking_token_budget
-        if budget is not None and params.reasoning is None:
-            raise RequestError(
-                "thinking_token_budget needs the marks of the model's reasoning, which only chats "
-                "know",
-                "thinking_token_budget",
-            )
-        if text is None and budget is None:
-            return None
-        thinking = None
-        if params.reasoning is not None and not (asked and asked.order):
-            thinking = self._thinking(params.reasoning, budget, single=text is not None)
-        if text is None:
-            return Rules(text, thinking, self._ends)
-        anew = cache(partial(self._anew, params))
+        form = form_of(params, self._tokenizer)
+        return None if form is None else self.rules_of(form)
+
+    def rules_of(self, form: Form) -> Rules:
+        """See ``rules``."""
+        asked, thinking = form
+        if asked is None:
+            return Rules(None, thinking, self._ends)
+        text, anew = self.matcher(asked), cache(partial(self._anew, asked))
         return Rules(text, thinking, self._ends, anew, self._words())
 
-    def _anew(self, params: SamplingParams) -> LLMatcher | None:
+    def _anew(self, asked: Asked) -> LLMatcher | None:
         """Between two steps, so that it may not take long."""
-        asked = _asked(params)
-        if asked is None or asked.text.size > _LONGEST_ANEW:
-            return None
-        return self._compile(asked).matcher
+        return None if asked.text.size > _LONGEST_ANEW else self._compile(asked).matcher
 
-    def _thinking(self, marks: Reasoning, budget: int | None, *, single: bool) -> Thinking:
-        start = () if marks.open else self._encode(marks.start)
-        if single and len(start) > 1:
-            start = ()  # a grammar would have to go along with each of its parts
-        return Thinking(start, self._encode(marks.end), marks.open, budget)
-
-    def _encode(self, mark: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(mark, add_special_tokens=False))
-
-    def _matcher(self, asked: _Asked) -> LLMatcher:
+    def matcher(self, asked: Asked) -> LLMatcher:
         """At the beginning of a text. It is not to be moved: others have it too."""
         with self._kept_lock:
             kept = self._kept.get(asked)
@@ -120,7 +134,7 @@ class GrammarCompiler:
                 self._num_bytes -= oldest.num_bytes
         return new.matcher
 
-    def _compile(self, asked: _Asked) -> _Kept:
+    def _compile(self, asked: Asked) -> _Kept:
         vocabulary, limits = self._words(), _limits(_FUELS[-1])
         source = grammar_source(asked.text, vocabulary.token_id, limits, asked.order)
         for fuel in _FUELS:
@@ -139,12 +153,6 @@ class GrammarCompiler:
             if self._vocabulary is None:
                 self._vocabulary = GrammarVocabulary(self._tokenizer, self._vocab_size, self._ends)
             return self._vocabulary
-
-
-def _asked(params: SamplingParams) -> _Asked | None:
-    if params.structured_outputs is None:
-        return None
-    return _Asked(params.structured_outputs, params.reasoning.order if params.reasoning else "")
 
 
 def _limits(initial_fuel: int) -> LLParserLimits:

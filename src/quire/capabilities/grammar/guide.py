@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from llguidance import LLExecutor, LLMatcher
+from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from quire.capabilities.grammar.vocabulary import GrammarVocabulary
-from quire.kernels.threads import usable_cores
 
 Bits = NDArray[np.uint32]
 
@@ -135,8 +133,8 @@ class Guide:
 
         places: a row each: a guide, its output, and after how many tokens of it the guide is asked.
 
-        All grammars are asked at once, which lets other threads run, and takes all cores. A guide
-        that is asked at several places, for drafts, moves from one to the next in their order.
+        Other threads run meanwhile. A guide that is asked at several places, for drafts, moves from
+        one to the next in their order.
         """
         words = -(-vocab_size // 32)
         bits = np.empty((len(places), words), dtype=np.uint32)
@@ -147,11 +145,12 @@ class Guide:
                 guide.follow(output, length)
                 if _fill_without_grammar(bits[row], guide, output):
                     matchers.append((guide.text(), row))
-            _compute(matchers, bits)
+            for matcher, row in matchers:
+                _compute(matcher, bits[row])
             for row in round_:
                 guide, output, _ = places[row]
                 if guide.renewed(output):
-                    _compute([(guide.text(), row)], bits)
+                    _compute(guide.text(), bits[row])
                 if guide.failure is not None:
                     bits[row] = 0
                 elif guide.next() is May.MATCH_OR_THINK:
@@ -292,17 +291,5 @@ def _allow(row: Bits, tokens: Iterable[int]) -> None:
         row[token // 32] |= np.uint32(1 << token % 32)
 
 
-def _compute(matchers: list[tuple[LLMatcher, int]], bits: Bits) -> None:
-    executor = _executor() if len(matchers) > 1 else None
-    if executor is not None:
-        executor.unsafe_compute_mask_ptr(matchers, bits.ctypes.data, bits.strides[0], len(bits))
-        return
-    for matcher, row in matchers:
-        matcher.unsafe_compute_mask_ptr(bits[row].ctypes.data, bits[row].nbytes)
-
-
-@cache
-def _executor() -> LLExecutor | None:
-    """Its threads are the process's, as its cores are. Where these are two, it takes longer."""
-    cores = usable_cores()
-    return LLExecutor(cores) if cores > 2 else None
+def _compute(matcher: LLMatcher, row: Bits) -> None:
+    matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)

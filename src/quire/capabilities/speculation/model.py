@@ -21,6 +21,7 @@ from quire.core.protocol import (
 )
 from quire.execution.batch import pack, pack_texts
 from quire.execution.forward import Hidden, Worker, nothing_sampled
+from quire.execution.sampling.guidance import PATIENCE, wait_for
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.sampler import SampleRow, draw
 
@@ -48,6 +49,9 @@ class _DraftText:
         """By which the target will sample its next token, too."""
         _, request, branch, output_start = self._whose
         known = self.chunk.start + len(self.token_ids) - output_start
+        if self._past is not None and self._past.guide is not None:
+            self._past.ask([known])
+            wait_for([self._past.guide], PATIENCE)
         return SampleRow(request, branch, known, self._past)
 
     def take(self, sample: Sample | None) -> bool:

@@ -117,6 +117,9 @@ class Outcome(NamedTuple):
     forced: what ``tokens`` can only go on with, by the request's grammar; empty where executors
         do not look for it.
     failure: why nothing could be sampled. Its request cannot go on.
+    late: nothing was sampled, because what may come next was not known in time. It can be another
+        time.
+    beside: seconds of a processor that it has taken beside the model, since the last outcome.
     """
 
     tokens: Sequence[Sample] = ()
@@ -126,6 +129,8 @@ class Outcome(NamedTuple):
     forced: Sequence[int] = ()
     vector: Sequence[float] | None = None
     failure: str | None = None
+    late: bool = False
+    beside: float = 0.0
 
 
 @dataclass(frozen=True)

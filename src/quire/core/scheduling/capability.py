@@ -44,6 +44,9 @@ class Capability:
         Not called for a step that is begun while another is under way.
         """
 
+    def recall(self, scheduler: Scheduler) -> None:
+        """Requests sit steps out: tell the scheduler which of them have to, still."""
+
     def propose(self, scheduler: Scheduler) -> None:
         """Give the scheduler what it may add to the step, after that."""
 
@@ -78,6 +81,7 @@ class Hooks:
         self.session_begins = _overriding(there, Capability.session_begins)
         self.session_ends = _overriding(there, Capability.session_ends)
         self.prepare = _overriding(there, Capability.prepare)
+        self.recall = _overriding(there, Capability.recall)
         self.propose = _overriding(there, Capability.propose)
         self.rest = _overriding(there, Capability.rest)
         self.waits = _overriding(there, Capability.waits)

@@ -114,14 +114,21 @@ class LiveGroups:
         moves, self.fork_moves = self.fork_moves, []
         return moves
 
-    def served(self, step: Step, outcomes: Mapping[int, Outcome]) -> Iterator[tuple[Request, int]]:
-        """Tokens that a step has computed beside prompts: confirmed ones, and one for a beam."""
+    def served(
+        self, step: Step, outcomes: Mapping[int, Outcome], seconds: float
+    ) -> Iterator[tuple[Request, float]]:
+        """Tokens that a step has computed beside prompts: confirmed ones, and one for a beam.
+
+        What took time beside the model counts as what the step computes in that time.
+        """
+        pace = step.num_tokens / max(seconds, 1e-3)
         for chunk in step.chunks:
             if chunk.readout is not None and chunk.readout.rows:
                 known = self.branch(chunk.seq_id)
                 if known is not None and known[0].status is Status.RUNNING:
                     outcome = outcomes[chunk.seq_id]
-                    yield known[0].request, len(outcome.tokens) + len(outcome.forks) or 1
+                    tokens = 0 if outcome.late else len(outcome.tokens) + len(outcome.forks) or 1
+                    yield known[0].request, tokens + outcome.beside * pace
 
     def extend(
         self, group: SequenceGroup, branch: Sequence, tokens: Seq[Sample], on_token: OnToken

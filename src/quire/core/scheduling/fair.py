@@ -136,7 +136,7 @@ class FairQueue:
             discard(self._queue, account, _key)
             self._queue_up(account)
 
-    def serve(self, tokens: Iterable[tuple[Request, int]]) -> None:
+    def serve(self, tokens: Iterable[tuple[Request, float]]) -> None:
         """Tokens were computed for requests beside their prompts."""
         if self._queue:  # else there is nobody to compare with
             for request, number in tokens:

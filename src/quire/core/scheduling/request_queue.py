@@ -74,6 +74,7 @@ class RequestQueue:
         self.newcomers: Newcomers = self.accounts or ByRank()
         self.num_new_tokens = 0  # of the newcomers' prompts
         self.num_left = 0  # newcomers that have been let in, or have ended before
+        self.sitting: frozenset[str] = frozenset()  # requests that are not let in again yet
         self._back: list[SequenceGroup] = []  # they wait, but have been let in before
         self._arrivals: list[SequenceGroup] = []  # the newcomers, in order of arrival
 
@@ -121,9 +122,13 @@ class RequestQueue:
         """Of those that wait; but for newcomers who ask for an adapter that is ``closed``."""
         newcomers = self.newcomers
         new = newcomers.first_beside(closed) if closed else newcomers.first()
-        if not self._back or (new is not None and new.rank < self._back[0].rank):
+        back = self._back[0] if self._back else None
+        if back is not None and self.sitting:
+            ready = (one for one in self._back if one.request.request_id not in self.sitting)
+            back = next(ready, None)
+        if back is None or (new is not None and new.rank < back.rank):
             return new
-        return self._back[0]
+        return back
 
     def let_in(self, group: SequenceGroup) -> None:
         """The first that waits runs from now on. It has its blocks."""

@@ -68,7 +68,7 @@ class Scheduler:
         self._chunker = Chunker(allocator, live, scored, self.prefix_cache)
         self._lookahead, self._share = Lookahead(allocator, self._chunker), DecodeShare()
         self._drafts: dict[int, Seq[int]] = {}  # by sequence, for the next step
-        self._drafting: list[Decision] = []  # about them
+        self._news: list[Decision] = []  # for the next step to tell
 
     @property
     def stats(self) -> SchedulerStats:
@@ -117,7 +117,11 @@ class Scheduler:
         """
         self._drafts[seq_id] = drafts
         if decision is not None:
-            self._drafting.append(decision)
+            self._news.append(decision)
+
+    def sit_out(self, request_ids: Iterable[str]) -> None:
+        """Of those whose outcome was late, these are not let in again until the next call."""
+        self.queue.sitting = frozenset(request_ids)
 
     def request_of(self, seq_id: int) -> Request | None:
         """Whose sequence it is; None if it has ended."""
@@ -177,7 +181,7 @@ class Scheduler:
         moves = [] if cache is None or cache.settled else cache.store()
         if live.fork_moves:
             moves += live.take_fork_moves()
-        step, self._drafting = Step(moves, decisions=self._drafting), []
+        step, self._news = Step(moves, decisions=self._news), []
         if self.max_queue_time is not None:
             self._expire(now, self.max_queue_time, step)
         budget = self._grow_running(step, lead)
@@ -232,8 +236,9 @@ class Scheduler:
             self._invalidate(lost_blocks(step, result.failed_moves, self.allocator.block_size))
         outcomes, live, running = result.outcomes, self._live, Status.RUNNING
         if self.queue.accounts is not None:
-            self.queue.accounts.serve(live.served(step, outcomes))
+            self.queue.accounts.serve(live.served(step, outcomes, now - step.now))
         searching: dict[str, Candidates] = {}
+        late: dict[SequenceGroup, None] = {}
         find, extend, ended = live.branch, live.extend, live.num_ended
         for chunk in step.chunks:
             seq_id, readout = chunk.seq_id, chunk.readout
@@ -244,12 +249,16 @@ class Scheduler:
             if known is None or known[0].status is not running:
                 continue
             group, branch = known
+            if chunk.start != branch.num_computed:
+                continue  # planned before it was known that the sequence has to wait
             branch.num_computed += len(chunk.token_ids)
             if readout is None:
                 if group.expanded:
                     live.wake_forks(group, branch)
             elif not readout.rows:
                 live.conclude(group, branch, on_token)
+            elif outcomes[seq_id].late:
+                late[group] = None
             elif readout.candidates:
                 found = searching.setdefault(group.request.request_id, {})
                 found[seq_id] = outcomes[seq_id].candidates
@@ -264,8 +273,19 @@ class Scheduler:
                 live.search(searched, candidates, on_token)
         if live.num_ended > ended:
             self.queue.leave_ended()
+        for group in late:
+            self._take_back(group)
         if self._chunker.unpublished:
             self._chunker.publish_known()
+
+    def _take_back(self, group: SequenceGroup) -> None:
+        """A sequence of the group was given no token: all of it waits, and is computed again."""
+        self._preemption.forget(group)
+        group.memory.hold(0, 0)
+        self.queue.suspend(group)
+        self.sit_out([*self.queue.sitting, group.request.request_id])
+        why = "what may come next was not known in time"
+        self._news.append(Decision(Verdict.SIT_OUT, group.request.request_id, why))
 
     def audit(self) -> list[str]:
         """See ``KVAllocator.audit``."""

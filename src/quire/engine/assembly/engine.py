@@ -152,10 +152,11 @@ def _build(
     beyond = describe_transfer(config, server) or describe_store(store, costs, limits.block_size)
     capacity, started = _capacity(config, loaded, runtime, beyond, dense), time.monotonic()
     schedule = partial(limits.scheduler, costs, source)
+    processor = _input_processor(config, model, limits, tokenizer, defaults, pooler, adapters)
     engine = Engine(
         schedule(),
         executor,
-        _input_processor(config, model, limits, tokenizer, defaults, pooler, adapters),
+        processor,
         ExecutorTraits(
             block_bytes=capacity.mean_block_bytes,
             run_ahead=runtime.asynchronous and config.async_scheduling is not False,
@@ -170,6 +171,7 @@ def _build(
             store=store,
             events=events,
             others=team,
+            grammars=processor.grammars,
         ),
         queue=QueueLimits(config.max_num_waiting, waiting_bytes, limits.max_model_len or 0),
     )

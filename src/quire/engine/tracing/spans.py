@@ -120,6 +120,7 @@ _NAMES = {
     Verdict.RECOMPUTE: "preempted",
     Verdict.RESUME: "resumed",
     Verdict.EXPIRE: "expired",
+    Verdict.SIT_OUT: "sat out",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -13,11 +14,13 @@ from torch import Tensor
 from quire.core.protocol import IN_FLIGHT, Chunk, Opened, Outcome, Readout, Sample, confirmed
 from quire.execution.forward import Hidden, Worker
 from quire.execution.pooling import Pools
+from quire.execution.sampling.guidance import patience, wait_for
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.prompt_logprobs import prompt_logprobs
 from quire.execution.sampling.rows import to_device
 from quire.execution.sampling.sampler import Draws, SampleRow, beam_candidates, draw
 
+_FORCED = 0.003  # seconds that are given to finding out what must come next
 _NOT_NUMBERS = "the model's logits are not numbers (NaN)"
 
 
@@ -46,7 +49,6 @@ class Choosing:
         known: Sequence[Opened],
         pasts: Mapping[int, Past],
         pools: Pools,
-        hidden: Hidden,
         before: Choosing | None,
         *,
         tell_forced: bool = False,
@@ -83,15 +85,20 @@ class Choosing:
         self._draws: Draws | None = None
         self._told = False  # whether what was drawn is among the outcomes
         self._outcomes: dict[int, Outcome] = {}
+        self._late = set[int]()  # sequences that are given no token
+        self._sure: dict[int, int] = {}  # rows of others for which it is known what may come next
         # Only until tokens have been chosen:
-        self._hidden: Hidden | None = hidden
-        self._before, self._logits = before, None
+        self._hidden: Hidden | None = None
+        self._logits: Tensor | None = None
+        self._before = before
+        self._began = time.monotonic()
+
+    def begin(self, hidden: Hidden) -> None:
+        """The forward pass gives ``hidden``: choose the tokens now, if that takes no waiting."""
+        self._hidden = hidden
         if self._asking:
             # Only rows that are sampled pass the LM head, each once however many samples it gives.
-            self._logits = worker.logits(hidden.asked)
-
-    def begin(self) -> None:
-        """Choose the tokens now, if that takes no waiting."""
+            self._logits = self._worker.logits(hidden.asked)
         if not self._waits:
             self.choose()
 
@@ -106,6 +113,7 @@ class Choosing:
         if logits is not None:
             if self._has_pasts:
                 self._remember()
+                self._wait_for_guides()
             self._sample(logits)
             if self._has_beams:
                 self._find_candidates(logits)
@@ -150,17 +158,46 @@ class Choosing:
                 last = first + asking.num_draws
                 if last > first:
                     seq_id = asking.chunk.seq_id
-                    if last == first + 1 and (sample := drawn[first]) is not None:
+                    if seq_id in self._late:
+                        outcome = self._outcomes.get(seq_id, _NOTHING)._replace(late=True)
+                    elif last == first + 1 and (sample := drawn[first]) is not None:
                         known = self._outcomes.get(seq_id, _NOTHING)
                         outcome = Outcome((sample,), prompt_logprobs=known.prompt_logprobs)
                     else:
                         outcome = self._outcome(asking, drawn[first:last])
-                    if self._tell_forced and asking.past is not None:
-                        outcome = outcome._replace(forced=_forced(asking, outcome.tokens))
                     self._outcomes[seq_id] = outcome
                 first = last
             self._told = True
+            if self._has_pasts:
+                self._note_costs()
+                self._look_ahead()
         return self._outcomes
+
+    def _note_costs(self) -> None:
+        for asking in self._asking:
+            guide = None if asking.past is None else asking.past.guide
+            if guide is not None and (spent := guide.spent()):
+                seq_id = asking.chunk.seq_id
+                self._outcomes[seq_id] = self._outcomes[seq_id]._replace(beside=spent)
+
+    def _look_ahead(self) -> None:
+        """Have it found out what may come after these tokens, while the next step is planned."""
+        guides = {}
+        for asking in self._asking:
+            seq_id, guide = asking.chunk.seq_id, None
+            tokens = [sample.token_id for sample in self._outcomes[seq_id].tokens]
+            if tokens and asking.past is not None and asking.num_draws == asking.readout.rows:
+                guide = asking.past.guide
+            if guide is None or asking.past is None or _ends(asking.whose, tokens[-1]):
+                continue
+            asking.past.take(asking.num_output_tokens, tokens)
+            asking.past.ask([len(asking.past)], forced=self._tell_forced)
+            guides[seq_id] = guide, len(asking.past)
+        wait_for((guide for guide, _ in guides.values()), _FORCED if self._tell_forced else 0.0)
+        if self._tell_forced:
+            for seq_id, (guide, length) in guides.items():
+                forced = guide.forced(length)
+                self._outcomes[seq_id] = self._outcomes[seq_id]._replace(forced=forced)
 
     def _outcome(self, asking: _Asking, drawn: Sequence[Sample | None]) -> Outcome:
         """What the samples of a chunk come to."""
@@ -168,12 +205,20 @@ class Choosing:
         if rows == 1:
             tokens: Sequence[Sample] = [one for one in drawn[:1] if one is not None]
         else:
-            tokens = confirmed(drawn[:rows], asking.chunk.drafts)
+            sure = self._sure.get(asking.chunk.seq_id, rows)
+            known = [*drawn[:sure], *[None] * (rows - sure)]
+            tokens = confirmed(known, asking.chunk.drafts)
         forks = [one for one in drawn[rows:] if one is not None]
         if not tokens or len(forks) < len(drawn) - rows:
             return Outcome(failure=_why_nothing(asking))
-        known = self._outcomes.get(asking.chunk.seq_id, _NOTHING)
-        return Outcome(tokens, forks, (), known.prompt_logprobs)
+        scored = self._outcomes.get(asking.chunk.seq_id, _NOTHING).prompt_logprobs
+        return Outcome(tokens, forks, (), scored)
+
+    def ask_guides(self) -> None:
+        """Have it found out what may come next, as far as the tokens are known before."""
+        if self._has_pasts and self._before is None:
+            self._remember()
+            wait_for((one.past.guide for one in self._asking if one.past and one.past.guide), 0.0)
 
     def _remember(self) -> None:
         """Note what the sequences have been given, where their params look at it."""
@@ -185,7 +230,36 @@ class Choosing:
                     assert self._before is not None
                     outcome = self._before.outcomes()[chunk.seq_id]
                     tokens = [sample.token_id for sample in outcome.tokens]
+                    if not tokens:  # nor is anything made of this step
+                        self._late.add(chunk.seq_id)
+                        continue
                 asking.past.take(start, tokens)
+                first, rows = asking.num_output_tokens, asking.readout.rows
+                asking.past.ask(range(first, first + rows))
+
+    def _wait_for_guides(self) -> None:
+        """Who may come next; who does not know it in time is given no token."""
+        guided = [
+            (one, one.past.guide)
+            for one in self._asking
+            if one.past is not None and one.past.guide is not None
+        ]
+        seconds = patience(time.monotonic() - self._began)
+        wait_for((guide for _, guide in guided), seconds)
+        late = set[str]()
+        for asking, guide in guided:
+            first, rows = asking.num_output_tokens, asking.readout.rows
+            sure = next((i for i in range(rows) if guide.mask(first + i) is None), rows)
+            if sure < rows:
+                self._sure[asking.chunk.seq_id] = sure
+            if not sure:
+                guide.late()
+                self._late.add(asking.chunk.seq_id)
+                late.add(asking.whose.request.request_id)
+        # Beams are compared with each other.
+        for asking in self._asking if late else ():
+            if asking.readout.candidates and asking.whose.request.request_id in late:
+                self._late.add(asking.chunk.seq_id)
 
     def _sample(self, logits: Tensor) -> None:
         """Draw what each chunk asks for from its rows of ``logits`` [asked, V]."""
@@ -224,7 +298,9 @@ class Choosing:
         found = beam_candidates(logits[[row for row, _ in beams]], rows, counts)
         for (_, asking), candidates in zip(beams, found, strict=True):
             outcome = Outcome(failure=_why_nothing(asking))
-            if candidates is not None:
+            if asking.chunk.seq_id in self._late:
+                outcome = Outcome(late=True)
+            elif candidates is not None:
                 outcome = Outcome(candidates=candidates)
             self._outcomes[asking.chunk.seq_id] = outcome
 
@@ -234,19 +310,17 @@ _NOTHING = Outcome()
 
 def _why_nothing(asking: _Asking) -> str:
     """Why no token could be chosen."""
-    failure = None if asking.past is None else asking.past.failure
+    guide = None if asking.past is None else asking.past.guide
+    failure = None if guide is None else guide.failure
     if failure is None and asking.whose.request.params.guided:
         return "the fields of this request, or the model's logits, leave no token to choose"
     return failure or _NOT_NUMBERS
 
 
-def _forced(asking: _Asking, tokens: Sequence[Sample]) -> list[int]:
-    """What must follow these tokens."""
-    past = asking.past
-    if past is None or not tokens or not asking.whose.request.params.guided:
-        return []
-    past.take(asking.num_output_tokens, [sample.token_id for sample in tokens])
-    return past.forced()
+def _ends(whose: Opened, token: int) -> bool:
+    """Whether an output is likely to end with that token."""
+    request = whose.request
+    return token in request.eos_token_ids or token in request.params.stop_token_ids
 
 
 def _sample_rows(asking: _Asking) -> Iterator[SampleRow]:

@@ -6,48 +6,71 @@ is written here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+PATIENCE = 0.020
+"""Seconds that a step waits, once it has logits, to know what may come next. Whose mask is not
+there by then is given no token by it."""
+
+_SHARE, _LONGEST = 0.5, 0.1
+
+
+def patience(seconds: float) -> float:
+    """The same, where the forward pass has taken so long: where all is slow, masks are too."""
+    return min(max(PATIENCE, _SHARE * seconds), _LONGEST)
+
 
 class OutputGuide(Protocol):
-    """Stands after some tokens of one output. It is derived from them, and can be made again."""
+    """Knows what may come next in one output. It is derived from that, and can be made again.
+
+    What it is asked is found out beside the engine, for all guides together.
+    """
 
     @property
     def failure(self) -> str | None:
         """Why nothing can follow, if so."""
         ...
 
-    def follow(self, output: Sequence[int], length: int) -> None:
-        """Stand after the first ``length`` tokens of ``output``, which begins as it is known."""
-        ...
+    def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> None:
+        """Begin to find out what may follow the first ``length`` tokens of ``output``, of each.
 
-    def retreat(self, length: int) -> None:
-        """Stand after no more than ``length`` tokens: those after it are about to change."""
-        ...
-
-    def forced(self, output: Sequence[int]) -> list[int]:
-        """The tokens that come next, if there is one way to go on."""
-        ...
-
-    def fork(self) -> OutputGuide:
-        """Another one that stands at the same place."""
-        ...
-
-    @staticmethod
-    def fill_masks(places: Sequence[GuidedPlace], vocab_size: int) -> NDArray[np.uint32]:
-        """Whether each token may come next, a bit each, the lowest first: [N, words].
-
-        All places of a batch are asked together, whichever requests they are of.
+        Lengths increase. forced: and which tokens must come after all of ``output``, if there is
+        one way to go on.
         """
         ...
 
+    def wait(self, deadline: float) -> None:
+        """Until all that was asked is known, or until then, by the monotonic clock."""
+        ...
 
-GuidedPlace = tuple[OutputGuide, Sequence[int], int]
-"""A guide, the output that it follows, and after how many of its tokens it is asked."""
+    def mask(self, length: int) -> NDArray[np.uint32] | None:
+        """Whether each token may follow, a bit each, the lowest first; None: it is not known."""
+        ...
+
+    def forced(self, length: int) -> Sequence[int]:
+        """The tokens that must follow that many; none, if there is a choice, or it is not known."""
+        ...
+
+    def spent(self) -> float:
+        """Seconds of a processor that it has taken since the last call."""
+        ...
+
+    def late(self) -> None:
+        """The output was given no token, because a mask was not there in time."""
+        ...
+
+    def retreat(self, length: int) -> None:
+        """The tokens after the first ``length`` are about to change."""
+        ...
+
+    def fork(self) -> OutputGuide:
+        """Another one, for an output that has come as far."""
+        ...
 
 
 class OutputRules(Protocol):
@@ -56,3 +79,10 @@ class OutputRules(Protocol):
     def guide(self) -> OutputGuide:
         """For one more output; it stands at its beginning."""
         ...
+
+
+def wait_for(guides: Iterable[OutputGuide], seconds: float) -> None:
+    """Until they know what they were asked, or for so long; 0 only has it begun."""
+    deadline = time.monotonic() + seconds
+    for guide in guides:
+        guide.wait(deadline)

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.execution.sampling.guidance import GuidedPlace
 from quire.execution.sampling.rows import FLOAT32, SampleRow, clamp_positive, to_device
 
 _OCTETS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
@@ -29,6 +29,9 @@ _MOST = torch.from_numpy(np.where(_OCTETS > 0, np.inf, -np.inf).astype(np.float3
 
 
 _IN_ORDER = torch.contiguous_format
+
+
+Mask = NDArray[np.uint32]
 
 
 class _Edits:
@@ -121,26 +124,20 @@ def process_logits(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     return edited
 
 
-def _guided(rows: Sequence[SampleRow]) -> dict[int, GuidedPlace]:
-    """Where the rows' guides are asked, for those that have one."""
-    places = {}
+def _guided(rows: Sequence[SampleRow]) -> dict[int, Mask]:
+    """The masks of the rows' guides, for those that have one that is known."""
+    masks = {}
     for i, row in enumerate(rows):
-        place = None if row.past is None else row.past.guided(row.num_output_tokens)
-        if place is not None:
-            places[i] = place
-    return places
+        guide = None if row.past is None else row.past.guide
+        mask = None if guide is None else guide.mask(row.num_output_tokens)
+        if mask is not None:
+            masks[i] = mask
+    return masks
 
 
-def _masked(logits: Tensor, guided: Mapping[int, GuidedPlace]) -> Tensor:
+def _masked(logits: Tensor, guided: Mapping[int, Mask]) -> Tensor:
     """A copy in which what the rows' guides do not allow is forbidden."""
-    keys = [(id(guide), length) for guide, _, length in guided.values()]
-    places = dict(zip(keys, guided.values(), strict=True))
-    number = {key: i for i, key in enumerate(places)}
-    guide = next(iter(guided.values()))[0]
-    bits = guide.fill_masks(list(places.values()), logits.shape[1])
-    sources = [number[key] for key in keys]
-    if sources != list(range(len(places))):
-        bits = bits[sources]
+    bits = np.stack(list(guided.values()))
     octets = to_device(torch.from_numpy(bits.view(np.uint8)), logits.device)
     most = F.embedding(octets.int(), to_device(_MOST, logits.device))  # [N, octets, 8]
     most = most.flatten(1)[:, : logits.shape[1]]

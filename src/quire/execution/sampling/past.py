@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from quire.core.protocol import Step
-from quire.execution.sampling.guidance import GuidedPlace, OutputGuide, OutputRules
+from quire.execution.sampling.guidance import OutputGuide, OutputRules
 
 
 class TokenCounts:
@@ -66,12 +66,19 @@ class Past:
         Those before it, where ``start`` is negative, are the prompt's.
         """
         token_ids, start = token_ids[max(0, -start) :], max(0, start)
+        output, same = self._output, 0
+        if start < len(output):  # what is derived of tokens that are as they were still holds
+            for known, token in zip(output[start:], token_ids, strict=False):
+                if known != token:
+                    break
+                same += 1
+            token_ids, start = token_ids[same:], start + same
         if start < self._counted:
             self.counts(start)
-        if self._guide is not None:
+        if self._guide is not None and start < len(output):
             self._guide.retreat(start)
-        del self._output[start:]
-        self._output.extend(token_ids)
+        del output[start:]
+        output.extend(token_ids)
 
     def counts(self, length: int) -> TokenCounts:
         """Of the first ``length`` tokens of the output; valid until the next call."""
@@ -85,27 +92,21 @@ class Past:
             self._counts.remove(self._output[self._counted])
         return self._counts
 
-    def guided(self, length: int) -> GuidedPlace | None:
-        """Where to ask what may follow the first ``length`` tokens; None if anything may."""
-        if self._rules is None:
-            return None
-        if self._guide is None:
-            self._guide = self._rules.guide()
-        return self._guide, self._output, length
-
-    def forced(self) -> list[int]:
-        """The tokens that must come next; none, if there is a choice."""
-        place = self.guided(len(self._output))
-        if place is None:
-            return []
-        guide, output, length = place
-        guide.follow(output, length)
-        return guide.forced(output)
-
     @property
-    def failure(self) -> str | None:
-        """Why nothing can follow, if so."""
-        return None if self._guide is None else self._guide.failure
+    def guide(self) -> OutputGuide | None:
+        """What knows what may come next; None if anything may."""
+        if self._guide is None and self._rules is not None:
+            self._guide = self._rules.guide()
+        return self._guide
+
+    def ask(self, lengths: Sequence[int], *, forced: bool = False) -> None:
+        """Have the guide find out what may follow that many tokens; see ``OutputGuide.ask``."""
+        guide = self.guide
+        if guide is not None:
+            guide.ask(self._output, lengths, forced=forced)
+
+    def __len__(self) -> int:
+        return len(self._output)
 
     def ends_with(self, words: Sequence[int], length: int) -> bool:
         """Whether these are the last of the first ``length`` tokens of the output."""
@@ -144,9 +145,9 @@ class Pasts:
             known.pop(opened.seq_id, None)
             if opened.request.params.needs_history:
                 request = opened.request
-                known[opened.seq_id] = Past(
-                    request.prompt_token_ids, cast("OutputRules | None", request.rules)
-                )
+                rules = cast("OutputRules | None", request.rules)
+                past = known[opened.seq_id] = Past(request.prompt_token_ids, rules)
+                past.ask([0])  # while its prompt is computed
         for parent, child, _ in step.forked:
             if parent in known:
                 known[child] = known[parent].fork()

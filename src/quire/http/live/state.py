@@ -57,7 +57,9 @@ class DecisionRow(Answer):
 
     number: int
     time: float
-    what: Literal["admit", "wait", "swap", "recompute", "resume", "refuse", "expire", "draft"]
+    what: Literal[
+        "admit", "wait", "swap", "recompute", "resume", "refuse", "expire", "sit_out", "draft"
+    ]
     request_id: str
     why: str
     needed: int | None

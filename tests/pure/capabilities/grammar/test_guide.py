@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llguidance import LLExecutor
 
-import quire.capabilities.grammar.guide as grammar_guide
 from quire.capabilities.grammar import GrammarCompiler, Guide, Rules
 from quire.core.errors import RequestError
 from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
@@ -112,17 +110,6 @@ def test_rows_of_drafts_are_those_of_each_place() -> None:
             assert row[output[length]]
     assert found[-1].nonzero()[0].tolist() == [EOS]
     assert found[0][encode("yes")[0]] and not found[0][EOS]
-
-
-def test_several_threads_make_the_same_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found() -> np.ndarray:
-        guides = [Guide(rules(number, None, None)) for number in range(4)]
-        return masks([(guide, [], 0) for guide in guides])
-
-    monkeypatch.setattr(grammar_guide, "_executor", lambda: None)
-    alone = found()
-    monkeypatch.setattr(grammar_guide, "_executor", lambda: LLExecutor(2))
-    assert (found() == alone).all() and alone.any(axis=1).all()
 
 
 def test_a_budget_without_marks_is_refused() -> None:

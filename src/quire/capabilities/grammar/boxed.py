@@ -1,0 +1,332 @@
+"""Outputs that keep to a grammar, as the server has them, and who asks a worker about them.
+
+A guide is derived from its output. So a worker that has ended is replaced, and the next one is
+given whole outputs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.capabilities.box import BoxBroken, BoxWorker
+from quire.capabilities.grammar.compiler import Form
+from quire.capabilities.grammar.service import HEADER, MOST_LANES, MUCH, SLOW, Done, Question
+from quire.core.errors import QuireError
+
+logger = logging.getLogger(__name__)
+ROWS = 1_024  # masks that are asked for at once
+_LONGEST_SITTING = 5.0  # seconds in all that a request waits for what may come next
+_LONGEST_SILENCE = 5.0  # seconds in which a worker does not answer
+_REST = 0.005  # seconds
+Mask = NDArray[np.uint32]
+
+
+class BoxedRules:
+    """Of a request whose text keeps to a grammar.
+
+    follower: of its outputs. seconds: of a processor that they have taken; much: of those, where it
+    was long for one token. sitting: since when it has had no token because it is not known what may
+    come next. sat: for how long that was so before. waiting: guides that have asked something.
+    """
+
+    def __init__(self, number: int, form: Form, follower: Follower, slow: Follower) -> None:
+        """slow: the follower of those who take much."""
+        self.number, self.form, self.follower, self._slow = number, form, follower, slow
+        self.seconds = self.much = self.sat = 0.0
+        self.sitting: float | None = None
+        self.waiting = set[int]()
+        self.failure: str | None = None
+        self._suspected = 0  # times
+
+    def guide(self) -> BoxedGuide:
+        """For one more output; it stands at its beginning."""
+        return BoxedGuide(self)
+
+    def spend(self, seconds: float) -> None:
+        """An answer has taken so long."""
+        self.seconds += seconds
+        if seconds > SLOW:
+            self.much += seconds
+            if self.much > MUCH:
+                self.follower = self._slow
+
+    def sits(self, now: float) -> bool:
+        """Whether it has to wait still. It fails, if it has waited for too long."""
+        since = now if self.sitting is None else self.sitting
+        sat = self.sat + now - since
+        if sat > _LONGEST_SITTING:
+            self.fail(f"to find what may come next has taken more than {_LONGEST_SITTING:g} s")
+        if self.waiting and self.failure is None:
+            return True
+        self.sat, self.sitting = sat, None
+        return False
+
+    def suspect(self, why: str) -> None:
+        """A worker has ended while it was at one of its outputs, perhaps by another's fault."""
+        self._suspected += 1
+        if self._suspected > 1:
+            self.fail(why)
+
+    def fail(self, why: str) -> None:
+        """None of its outputs can go on."""
+        self.failure = self.failure or f"the grammar has become too complex: {why}"
+
+
+class BoxedGuide:
+    """Of an output that keeps to a grammar. See ``OutputGuide``.
+
+    follower: whom it asks. knower: the worker that knows the output, by its number; kept: how many
+    of its tokens. wanted: the output, after how many tokens of it masks are wanted, and whether
+    forced tokens are. asked: the output that an answer is due of; flight: the rows of its masks, by
+    length, as far as they still matter.
+    """
+
+    def __init__(self, rules: BoxedRules) -> None:
+        self.rules, self.follower = rules, rules.follower
+        self.number = next(rules.follower.numbers)
+        self.knower = self.kept = 0
+        self.wanted: tuple[Sequence[int], list[int], bool] | None = None
+        self.asked: Sequence[int] | None = None
+        self.flight: dict[int, int] = {}
+        self._masks: dict[int, Mask] = {}
+        self._forced: tuple[int, Sequence[int]] = (-1, ())  # after how many tokens, and which
+        self._failure: str | None = None  # where it was asked last
+        self._spent = 0.0
+
+    def __del__(self) -> None:
+        self.follower.drop(self)
+
+    @property
+    def failure(self) -> str | None:
+        """See ``OutputGuide``."""
+        return self.rules.failure or self._failure
+
+    def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> None:
+        """See ``OutputGuide``."""
+        self._masks = {length: mask for length, mask in self._masks.items() if length in lengths}
+        missing = [one for one in lengths if one not in self._masks and one not in self.flight]
+        if missing or (forced and self._forced[0] != len(output)):
+            self.want(output, missing, forced=forced)
+
+    def want(self, output: Sequence[int], lengths: list[int], *, forced: bool = False) -> None:
+        """Ask that, as soon as there is nothing that has been asked before."""
+        self.wanted = output, lengths, forced
+        self.rules.waiting.add(self.number)
+        if self.asked is None:
+            if self.follower is not self.rules.follower:
+                self.follower.drop(self)
+                self.follower = self.rules.follower
+            self.follower.ask(self)
+
+    def answer(self, done: Done | None, masks: dict[int, Mask]) -> None:
+        """What has been found out; masks: by length. None: nothing ever will be."""
+        output, lost = self.asked, list(self.flight)
+        self.asked, self.flight = None, {}
+        self._masks |= masks
+        if done is not None:
+            self._forced, self._failure = (self.kept, done.forced), done.failure
+            self.rules.spend(done.seconds)
+            self._spent += done.seconds
+        elif self.wanted is None and output is not None and self.rules.failure is None:
+            self.wanted = output, lost, False
+        if self.wanted is not None:
+            self.want(*self.wanted[:2], forced=self.wanted[2])
+        else:
+            self.rules.waiting.discard(self.number)
+
+    def wait(self, deadline: float) -> None:
+        """See ``OutputGuide``."""
+        if self.number in self.rules.waiting:
+            self.follower.pump(self, deadline)
+
+    def mask(self, length: int) -> Mask | None:
+        """See ``OutputGuide``."""
+        return self._masks.get(length) if self.rules.failure is None else self.follower.nothing
+
+    def spent(self) -> float:
+        """See ``OutputGuide``."""
+        spent, self._spent = self._spent, 0.0
+        return spent
+
+    def late(self) -> None:
+        """See ``OutputGuide``."""
+        if self.rules.sitting is None:
+            self.rules.sitting = time.monotonic()
+
+    def forced(self, length: int) -> Sequence[int]:
+        """See ``OutputGuide``."""
+        known, tokens = self._forced
+        return tokens if known == length else ()
+
+    def retreat(self, length: int) -> None:
+        """See ``OutputGuide``."""
+        self.kept = min(self.kept, length)
+        self._forced, self._failure = (-1, ()), None
+        self._masks = {place: mask for place, mask in self._masks.items() if place <= length}
+        self.flight = {place: row for place, row in self.flight.items() if place <= length}
+        if self.wanted is not None:
+            output, places, _ = self.wanted
+            self.wanted = output, [place for place in places if place <= length], False
+
+    def fork(self) -> BoxedGuide:
+        """See ``OutputGuide``."""
+        other = BoxedGuide(self.rules)
+        if self.number not in self.rules.waiting and self.follower is other.follower:
+            self.follower.fork(self, other)
+            other._masks = self._masks.copy()
+        return other
+
+
+class Follower:
+    """Asks a worker about outputs, all in one call, one call at a time; replaces it if it ends.
+
+    numbers: of guides and workers, each once.
+    """
+
+    def __init__(
+        self, make: Callable[[], BoxWorker], vocab_size: int, numbers: Iterator[int]
+    ) -> None:
+        """make: a new worker. It may take a while, so another thread calls it."""
+        self._make, self.numbers = make, numbers
+        self._words = -(-vocab_size // 32)
+        self.nothing = np.zeros(self._words, np.uint32)
+        self._worker: BoxWorker | None = None
+        self._number = 0  # of this one
+        self._fresh: BoxWorker | None = None  # to be the next one
+        self._making = threading.Lock()
+        self._called: float | None = None  # since when an answer is due
+        self._rows = list(range(ROWS))
+        self._asking: dict[int, BoxedGuide] = {}  # of whom nothing else is due; in order
+        self._flights: dict[int, tuple[BoxedGuide, list[int]]] = {}  # and their rows
+        self._forked: list[tuple[int, int]] = []
+        self._dropped: list[int] = []
+
+    def ready(self) -> None:
+        """Have a worker. Any thread may call it."""
+        if self._worker is None and self._fresh is None and self._making.acquire(blocking=False):
+            try:
+                self._fresh = self._make()
+            except (QuireError, OSError) as error:
+                logger.warning("there is no worker for grammars: %s", error)
+            finally:
+                self._making.release()
+
+    def ask(self, guide: BoxedGuide) -> None:
+        """It wants something to be found out."""
+        self._asking[guide.number] = guide
+
+    def fork(self, parent: BoxedGuide, child: BoxedGuide) -> None:
+        """The child's output begins as the parent's, of whom nothing is due."""
+        if parent.knower == self._number:
+            self._forked.append((child.number, parent.number))
+            child.knower, child.kept = parent.knower, parent.kept
+
+    def drop(self, guide: BoxedGuide) -> None:
+        """Its output is nothing to the worker any more."""
+        if guide.knower and guide.knower == self._number:
+            self._dropped.append(guide.number)
+
+    def pump(self, guide: BoxedGuide | None, deadline: float) -> None:
+        """Ask, and take in answers, until the guide has its own or time is up."""
+        while True:
+            self._send()
+            if guide is not None and guide.number not in guide.rules.waiting:
+                return
+            left = max(0.0, deadline - time.monotonic())
+            if self._called is not None:
+                if not self._receive(left):
+                    return
+            elif left:
+                time.sleep(min(left, _REST))
+            else:
+                return
+
+    def _send(self) -> None:
+        """Begin a call, if none is under way and there is something to be found out."""
+        if self._called is not None or not (self._asking or self._flights):
+            return
+        if self._worker is None:
+            self._worker, self._fresh = self._fresh, None
+            if self._worker is None:
+                threading.Thread(target=self.ready, name="quire-grammar", daemon=True).start()
+                return
+            self._number = next(self.numbers)
+            self._table = np.frombuffer(self._worker.shared, np.uint32, offset=HEADER)
+        asks = []
+        for guide in list(self._asking.values()):
+            if len(guide.wanted[1] if guide.wanted else ()) > len(self._rows):
+                break  # in the next call
+            asks.append(self._question(guide))
+        news, self._forked, self._dropped = (self._forked, self._dropped), [], []
+        try:
+            self._called = time.monotonic()
+            self._worker.send("step", *news, asks)
+        except BoxBroken as error:
+            self._lost(str(error))
+
+    def _question(self, guide: BoxedGuide) -> Question:
+        del self._asking[guide.number]
+        assert guide.wanted is not None
+        output, lengths, forced = guide.wanted
+        form = None
+        if guide.knower != self._number:
+            guide.knower, guide.kept, form = self._number, 0, guide.rules.form
+        rows = [self._rows.pop() for _ in lengths]
+        end = len(output) if forced else max(lengths, default=guide.kept)
+        kept, guide.kept = min(guide.kept, end), end
+        guide.wanted, guide.asked = None, output
+        guide.flight = dict(zip(lengths, rows, strict=True))
+        self._flights[guide.number] = guide, rows
+        tokens = np.asarray(output[kept:end], np.uint32).tobytes()
+        places = list(guide.flight.items())
+        return Question(guide.number, guide.rules.number, form, kept, tokens, places, forced)
+
+    def _receive(self, seconds: float) -> bool:
+        """Take in an answer; False: it is not there in time."""
+        worker, called = self._worker, self._called
+        assert worker is not None and called is not None
+        try:
+            found = worker.receive(seconds, list[Done])
+        except TimeoutError:
+            if time.monotonic() - called > _LONGEST_SILENCE:
+                self._lost(f"no answer has come within {_LONGEST_SILENCE:g} s")
+            return False
+        except BoxBroken as error:
+            self._lost(str(error))
+            return True
+        self._called = None
+        for done in found:
+            guide, rows = self._flights.pop(done.guide, (None, []))
+            if guide is not None:
+                self._rows += rows
+                table = self._table.reshape(-1, self._words)
+                flight = guide.flight.items()
+                guide.answer(done, {length: table[row].copy() for length, row in flight})
+        return True
+
+    def _lost(self, why: str) -> None:
+        """The worker has ended: another one is asked."""
+        worker, self._worker, self._called = self._worker, None, None
+        assert worker is not None
+        logger.warning("a worker for grammars has ended: %s", why)
+        at = set(np.frombuffer(worker.shared, np.uint64, MOST_LANES).tolist())
+        worker.end()
+        flights, self._flights, self._rows = self._flights, {}, list(range(ROWS))
+        self._forked, self._dropped, self._number = [], [], 0
+        for guide, _ in flights.values():
+            if guide.number in at:
+                guide.rules.suspect(why)
+        for guide, _ in flights.values():
+            guide.answer(None, {})
+
+    def close(self) -> None:
+        """End the worker."""
+        for worker in (self._worker, self._fresh):
+            if worker is not None:
+                worker.end()

@@ -1,0 +1,175 @@
+"""The grammars of an engine: what a request asks for, as the sampler and the scheduler meet it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import count
+
+from quire.capabilities.box import Box, BoxBroken, BoxWorker
+from quire.capabilities.grammar.boxed import ROWS, BoxedRules, Follower, Mask
+from quire.capabilities.grammar.compiler import Asked, form_of
+from quire.capabilities.grammar.guide import Guide, Rules
+from quire.capabilities.grammar.service import HEADER, VocabularyFacts
+from quire.capabilities.grammar.vocabulary import GrammarTokenizer
+from quire.core.errors import RequestError
+from quire.core.protocol import SamplingParams
+from quire.core.scheduling import Capability, Scheduler
+
+_FIELD = "structured_outputs"
+_LONGEST_COMPILING = 10.0  # seconds
+_MEMORY = 2 << 30  # bytes that a worker may take
+_MOST_CHECKED = 16 << 20  # characters of what has been compiled before
+_REST = 0.002  # seconds
+
+
+class PlainGuide:
+    """Where reasoning is guided and the text is free, which takes no grammar. ``OutputGuide``."""
+
+    failure = None
+
+    def __init__(self, guide: Guide, vocab_size: int) -> None:
+        self._guide, self._vocab_size = guide, vocab_size
+        self._masks: dict[int, Mask] = {}
+        self._forced: Sequence[int] = ()
+
+    def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> None:
+        """See ``OutputGuide``."""
+        places = [(self._guide, output, length) for length in lengths]
+        self._masks = dict(zip(lengths, Guide.fill_masks(places, self._vocab_size), strict=True))
+        self._forced = self._guide.forced(output) if forced else ()
+
+    def wait(self, deadline: float) -> None:
+        """See ``OutputGuide``."""
+
+    def late(self) -> None:
+        """See ``OutputGuide``."""
+
+    def spent(self) -> float:
+        """See ``OutputGuide``."""
+        return 0.0
+
+    def mask(self, length: int) -> Mask | None:
+        """See ``OutputGuide``."""
+        return self._masks.get(length)
+
+    def forced(self, length: int) -> Sequence[int]:
+        """See ``OutputGuide``."""
+        return self._forced
+
+    def retreat(self, length: int) -> None:
+        """See ``OutputGuide``."""
+        self._guide.retreat(length)
+
+    def fork(self) -> PlainGuide:
+        """See ``OutputGuide``."""
+        return PlainGuide(self._guide.fork(), self._vocab_size)
+
+
+class PlainRules:
+    """Of a request whose reasoning has a budget, and whose text is free."""
+
+    def __init__(self, rules: Rules, vocab_size: int) -> None:
+        self._rules, self._vocab_size = rules, vocab_size
+
+    def guide(self) -> PlainGuide:
+        """For one more output; it stands at its beginning."""
+        return PlainGuide(self._rules.guide(), self._vocab_size)
+
+
+class Grammars(Capability):
+    """Compiles, follows and bounds grammars in worker processes, which begin with the first one.
+
+    Any thread may call ``rules``; an engine calls the rest, as one of its capabilities.
+    """
+
+    def __init__(self, tokenizer: GrammarTokenizer, vocab_size: int, ends: frozenset[int]) -> None:
+        """ends: tokens that end a text."""
+        self._tokenizer = tokenizer
+        self._vocab_size, self._ends = vocab_size, ends
+        self._lock = threading.Lock()
+        self._box: Box | None = None
+        self._compiled: OrderedDict[Asked, None] = OrderedDict()
+        self._sitting = False  # whether somebody does
+        self._numbers = count(1)
+        self._follower, self._slow = (
+            Follower(self._worker, vocab_size, self._numbers) for _ in range(2)
+        )
+
+    def rules(self, params: SamplingParams) -> BoxedRules | PlainRules | None:
+        """What guides outputs of a request; None if anything may be written.
+
+        RequestError, naming the field, where there is no text that fits, or no way to see to it.
+        """
+        form = form_of(params, self._tokenizer)
+        if form is None:
+            return None
+        if form.asked is None:
+            return PlainRules(Rules(None, form.thinking, self._ends), self._vocab_size)
+        self._compile(form.asked)
+        self._follower.ready()
+        return BoxedRules(next(self._numbers), form, self._follower, self._slow)
+
+    def _compile(self, asked: Asked) -> None:
+        """See that it can be, where nobody else's is followed."""
+        with self._lock:
+            if asked in self._compiled:
+                self._compiled.move_to_end(asked)
+                return
+            self._box = box = self._box or self._new_box()
+        try:
+            box.call("check", asked, seconds=_LONGEST_COMPILING, gives=type(None))
+        except BoxBroken as error:
+            raise RequestError(f"{_FIELD} cannot be compiled: {error}", _FIELD) from None
+        with self._lock:
+            self._compiled[asked] = None
+            while sum(one.text.size for one in self._compiled) > _MOST_CHECKED:
+                self._compiled.popitem(last=False)
+
+    def _new_box(self) -> Box:
+        text = self._tokenizer.to_json()
+        if text is None or not self._ends:
+            why = "whose text can be read token by token" if text is None else "with an end"
+            raise RequestError(f"{_FIELD} needs a tokenizer {why}", _FIELD)
+        return Box(
+            "quire.capabilities.grammar.service:GrammarService",
+            VocabularyFacts(text, frozenset(self._tokenizer.special_ids)),
+            self._vocab_size,
+            self._ends,
+            memory=_MEMORY,
+            shared=HEADER + ROWS * 4 * -(-self._vocab_size // 32),
+        )
+
+    def _worker(self) -> BoxWorker:
+        assert self._box is not None, "nothing has been compiled"
+        return self._box.worker()
+
+    def recall(self, scheduler: Scheduler) -> None:
+        """See ``Capability``: who knows now what may come next."""
+        now = time.monotonic()
+        for follower in (self._follower, self._slow):
+            follower.pump(None, 0.0)
+        sitting = list[str]()
+        for request_id in scheduler.queue.sitting:
+            group = scheduler.group(request_id)
+            rules = None if group is None else group.request.rules
+            if isinstance(rules, BoxedRules) and rules.sits(now):
+                sitting.append(request_id)
+        scheduler.sit_out(sitting)
+        self._sitting = bool(scheduler.queue.sitting)
+
+    def rest(self) -> None:
+        """See ``Capability``."""
+        if self._sitting:
+            time.sleep(_REST)
+
+    def close(self) -> None:
+        """See ``Capability``."""
+        with self._lock:
+            box = self._box
+        if box is not None:
+            box.close()
+        self._follower.close()
+        self._slow.close()

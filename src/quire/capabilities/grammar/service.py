@@ -1,0 +1,315 @@
+"""Grammars in a worker process: compiled, followed token by token, and what may come next.
+
+A guide that takes long, as ambiguous grammars do, keeps nobody waiting but its own request. *Lanes*
+are threads that carry out what is asked, and native code lets others run. One that is at a guide
+for too long goes on as a slow lane, and another takes what it has left. The guides of that request
+are then asked by slow lanes, at a low priority once they have had much. Requests take turns.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from mmap import mmap
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+import msgspec
+import numpy as np
+import tokenizers
+
+from quire.capabilities.grammar.compiler import Asked, Form, GrammarCompiler
+from quire.capabilities.grammar.guide import Guide
+from quire.core.errors import RequestError
+from quire.kernels.threads import usable_cores
+
+HEADER = 4_096  # bytes before the rows of masks: at which guide each lane is
+MOST_LANES = HEADER // 8
+SLOW = 0.005  # seconds at one guide
+MUCH = 0.25  # seconds of a request, after which it leaves the cores to others
+_PATIENCE = 0.010  # seconds until an answer, whatever is left to do
+_NICE = 10
+_CORES_A_LANE = 4
+_LONGEST_REASON = 200  # characters
+
+
+class Question(NamedTuple):
+    """What is to be found out of an output. Whoever asks waits for it before it asks again.
+
+    form: what guides it, with the first question. kept: tokens that are as they were known.
+    tokens: that follow these. places: after how many of the tokens, and the row of the mask.
+    forced: whether to look for tokens that must come next.
+    """
+
+    guide: int
+    request: int
+    form: Form | None
+    kept: int
+    tokens: bytes
+    places: Sequence[tuple[int, int]]
+    forced: bool
+
+
+class Done(msgspec.Struct, array_like=True):
+    """What was found; the masks are in the rows. seconds: that it took."""
+
+    guide: int
+    failure: str | None
+    forced: list[int]
+    seconds: float
+
+
+@dataclass
+class _Standing:
+    """Whether the outputs of a request take long, and how long those have taken that do."""
+
+    slow: bool = False
+    seconds: float = 0.0
+
+
+@dataclass
+class _Output:
+    standing: _Standing
+    guide: Guide | None = None
+    tokens: array[int] = field(default_factory=lambda: array("I"))
+
+
+class _Job(NamedTuple):
+    ask: Question
+    output: _Output
+
+
+class _Turns:
+    """What there is to do: a guide of each request in turn, whatever others have."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, deque[_Job]] = {}  # by request; the next one first
+
+    def __len__(self) -> int:
+        return sum(map(len, self._jobs.values()))
+
+    def add(self, job: _Job) -> None:
+        self._jobs.setdefault(job.ask.request, deque()).append(job)
+
+    def take(self) -> _Job:
+        request, jobs = next(iter(self._jobs.items()))
+        job = jobs.popleft()
+        del self._jobs[request]
+        if jobs:
+            self._jobs[request] = jobs
+        return job
+
+    def take_all(self, request: int) -> Sequence[_Job]:
+        return self._jobs.pop(request, ())
+
+
+class VocabularyFacts(NamedTuple):
+    """A model's tokens: the text of its tokenizer.json, and which of them are special."""
+
+    text: str
+    special_ids: frozenset[int]
+
+
+class _Tokenizer:
+    def __init__(self, facts: VocabularyFacts) -> None:
+        self._text, self.special_ids = facts
+        self.token_id = tokenizers.Tokenizer.from_str(facts.text).token_to_id
+
+    def to_json(self) -> str:
+        return self._text
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> Sequence[int]:
+        raise NotImplementedError("marks come as tokens")
+
+
+class GrammarService:
+    """See ``Box``. It is made where no client's grammar has been."""
+
+    def __init__(self, facts: VocabularyFacts, vocab_size: int, ends: frozenset[int]) -> None:
+        self._compiler = GrammarCompiler(_Tokenizer(facts), vocab_size, ends)
+        self._compiler.warm_up()
+        self._vocab_size = vocab_size
+
+    def check(self, asked: Asked) -> None:
+        """RequestError if it cannot be compiled."""
+        self._compiler.matcher(asked)
+
+    def share(self, memory: mmap) -> None:
+        """Masks are to be written there."""
+        sys.setswitchinterval(0.001)
+        words = -(-self._vocab_size // 32)
+        self._at = np.frombuffer(memory, np.uint64, MOST_LANES)
+        self._rows = np.frombuffer(memory, np.uint32, offset=HEADER).reshape(-1, words)
+        self._outputs: dict[int, _Output] = {}
+        self._standings = WeakValueDictionary[int, _Standing]()
+        self._changed = threading.Condition()
+        self._fast, self._slow = _Turns(), _Turns()
+        self._done: list[Done] = []
+        self._most = max(1, min(4, usable_cores() // _CORES_A_LANE))  # lanes of a kind
+        self._lanes: list[_Lane] = []
+
+    def step(
+        self, forked: Sequence[tuple[int, int]], dropped: Sequence[int], asks: Sequence[Question]
+    ) -> list[Done]:
+        """Begin what is asked; what has been found out since the last call, after a moment."""
+        for child, parent in forked:
+            self._fork(child, parent)
+        for guide in dropped:
+            self._outputs.pop(guide, None)
+        deadline = time.monotonic() + _PATIENCE
+        with self._changed:
+            for ask in asks:
+                job = self._job(ask)
+                (self._slow if job.output.standing.slow else self._fast).add(job)
+            self._begin()
+            while not self._settled and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(min(left, SLOW / 2))
+                self._part()
+            done, self._done = self._done, []
+            return done
+
+    def _job(self, ask: Question) -> _Job:
+        output = self._outputs.get(ask.guide)
+        if output is None:
+            standing = self._standings.setdefault(ask.request, _Standing())
+            output = self._outputs[ask.guide] = _Output(standing)
+        return _Job(ask, output)
+
+    def _fork(self, child: int, parent: int) -> None:
+        known = self._outputs[parent]
+        guide = None if known.guide is None else known.guide.fork()
+        self._outputs[child] = _Output(known.standing, guide, known.tokens[:])
+
+    @property
+    def _settled(self) -> bool:
+        """Whether nothing more is to be had soon."""
+        if self._fast or any(lane.job and not lane.slow for lane in self._lanes):
+            return False
+        return bool(self._done) or not any(lane.job for lane in self._lanes)
+
+    def _begin(self) -> None:
+        """Have lanes for what there is to do."""
+        for jobs, slow in ((self._fast, False), (self._slow, True)):
+            there = sum(lane.slow is slow for lane in self._lanes)
+            for _ in range(min(len(jobs), self._most - there)):
+                taken = {lane.slot for lane in self._lanes}
+                slot = next((one for one in range(MOST_LANES) if one not in taken), None)
+                if slot is not None:
+                    self._lanes.append(_Lane(self, slot, slow=slow))
+                    self._lanes[-1].start()
+        self._changed.notify_all()
+
+    def _part(self) -> None:
+        """See whether a lane is at a guide for too long."""
+        for lane in list(self._lanes):
+            if (job := lane.job) is None or (seconds := lane.seconds) < SLOW:
+                continue
+            if job.output.standing.seconds + seconds > MUCH:
+                lane.yields()
+            if not lane.slow:
+                lane.slow = job.output.standing.slow = True
+                for other in self._fast.take_all(job.ask.request):
+                    self._slow.add(other)
+                self._begin()
+
+    def take(self, lane: _Lane) -> _Job | None:
+        """The next job of a lane; None: it ends, for there are others."""
+        with self._changed:
+            while True:
+                many = sum(one.slow for one in self._lanes) > self._most
+                if lane.yielded or (lane.slow and many):
+                    self._lanes.remove(lane)
+                    self._begin()
+                    return None
+                if jobs := self._slow if lane.slow else self._fast:
+                    return lane.begin(jobs.take())
+                self._changed.wait()
+
+    def carry_out(self, lane: _Lane, job: _Job) -> None:
+        """Find out what a job asks."""
+        ask, output = job
+        self._at[lane.slot] = ask.guide
+        for _, row in ask.places:
+            self._rows[row] = 0
+        failure, forced = None, list[int]()
+        try:
+            failure, forced = self._find(ask, output)
+        except RequestError as error:
+            failure = str(error)
+        except MemoryError:
+            os._exit(1)
+        except BaseException as error:  # what native code panics with is no Exception
+            failure = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+        seconds = lane.seconds
+        self._at[lane.slot] = 0
+        with self._changed:
+            lane.job = None
+            output.standing.slow = seconds > SLOW
+            output.standing.seconds += seconds if output.standing.slow else 0.0
+            self._done.append(Done(ask.guide, failure, forced, seconds))
+            if lane.slow or not self._fast:
+                self._changed.notify_all()
+
+    def _find(self, ask: Question, output: _Output) -> tuple[str | None, list[int]]:
+        if output.guide is None:
+            assert ask.form is not None, "it comes with the first question"
+            output.guide = self._compiler.rules_of(ask.form).guide()
+        guide, tokens = output.guide, output.tokens
+        guide.retreat(ask.kept)
+        del tokens[ask.kept :]
+        tokens.frombytes(ask.tokens)
+        for length, row in ask.places:
+            self._rows[row] = Guide.fill_masks([(guide, tokens, length)], self._vocab_size)[0]
+        forced = list[int]()
+        if ask.forced and guide.failure is None:
+            guide.follow(tokens, len(tokens))
+            forced = guide.forced(tokens)
+        return guide.failure, forced
+
+
+class _Lane(threading.Thread):
+    """Carries out what is asked, one after the other."""
+
+    def __init__(self, service: GrammarService, slot: int, *, slow: bool) -> None:
+        super().__init__(daemon=True)
+        self._service = service
+        self.slot, self.slow = slot, slow
+        self.job: _Job | None = None  # that it is at
+        self.yielded = False
+        self._since = 0.0
+
+    def run(self) -> None:
+        while (job := self._service.take(self)) is not None:
+            self._service.carry_out(self, job)
+
+    def begin(self, job: _Job) -> _Job:
+        """Its own thread calls it."""
+        self.job, self._since = job, self._clock()
+        if job.output.standing.seconds > MUCH:
+            self.yields()
+        return job
+
+    @property
+    def seconds(self) -> float:
+        """Of a processor, since it has begun its job: others may keep it from computing."""
+        return self._clock() - self._since
+
+    def _clock(self) -> float:
+        if sys.platform != "linux":
+            return time.monotonic()
+        assert self.ident is not None
+        return time.clock_gettime(time.pthread_getcpuclockid(self.ident))
+
+    def yields(self) -> None:
+        """Leave the cores to others; that cannot be undone."""
+        self.yielded = True
+        if sys.platform == "linux" and self.native_id is not None:
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, self.native_id, _NICE)

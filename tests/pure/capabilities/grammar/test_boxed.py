@@ -1,0 +1,134 @@
+"""What compiles a grammar may crash, and what follows it may end: nobody but its request does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+import numpy as np
+import pytest
+
+from quire.capabilities.box import Box, BoxBroken
+from quire.capabilities.grammar import BoxedRules, Grammars, Guide
+from quire.capabilities.grammar.boxed import BoxedGuide
+from quire.core.errors import RequestError
+from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
+from support.grammars import END, Words, backend, compiler, tokens_of
+
+SIZE = backend().get_vocab_size()
+OBJECT = '{"name": "x", "age": 3}'
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+def test_native_code_that_recurses_too_deep_ends_one_call() -> None:
+    box = Box("support.boxed:Native", "")
+    with pytest.raises(BoxBroken, match="SIGSEGV"):
+        box.call("compile", 20_000, seconds=60, gives=str)
+    assert box.call("compile", 3, seconds=60, gives=str) == ""
+    box.close()
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Iterator[Grammars]:
+    made = Grammars(Words(backend()), SIZE, frozenset({END}))
+    yield made
+    made.close()
+
+
+def rules_of(grammars: Grammars, **others: object) -> BoxedRules:
+    params = SamplingParams(structured_outputs=StructuredOutputs(json=SCHEMA), **others)  # type: ignore[arg-type]
+    rules = grammars.rules(params)
+    assert isinstance(rules, BoxedRules)
+    return rules
+
+
+def mask(guide: BoxedGuide, output: Sequence[int], length: int) -> np.ndarray:
+    guide.ask(output, [length])
+    guide.wait(time.monotonic() + 60)
+    found = guide.mask(length)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("marks", [None, Reasoning("<think>", "the end", True)])
+def test_masks_are_those_of_a_guide_in_this_process(
+    grammars: Grammars, marks: Reasoning | None
+) -> None:
+    params = SamplingParams(structured_outputs=StructuredOutputs(json=SCHEMA), reasoning=marks)
+    own, boxed = compiler().rules(params), grammars.rules(params)
+    assert own is not None and isinstance(boxed, BoxedRules)
+    thought = tokens_of("so so the end") if marks else []
+    output = [*thought, *tokens_of(OBJECT)]
+    guide = boxed.guide()
+    for length in (0, 3, len(output), 5, 6, len(output) - 1):
+        (straight,) = Guide.fill_masks([(own.guide(), output, length)], SIZE)
+        assert (mask(guide, output, length) == straight).all()
+    other = guide.fork()
+    guide.retreat(len(thought) + 1)
+    different = output[: len(thought) + 1] + tokens_of(' "name"')
+    for one, text in ((guide, different), (other, output)):
+        (straight,) = Guide.fill_masks([(own.guide(), text, len(text))], SIZE)
+        assert (mask(one, text, len(text)) == straight).all()
+
+
+def test_several_places_and_what_must_come_are_asked_at_once(grammars: Grammars) -> None:
+    rules = rules_of(grammars)
+    guide, output = rules.guide(), tokens_of('{"na')
+    guide.ask(output, range(len(output)))
+    guide.wait(time.monotonic() + 60)
+    own = compiler().rules(SamplingParams(structured_outputs=StructuredOutputs(json=SCHEMA)))
+    assert own is not None
+    for length in range(len(output)):
+        (straight,) = Guide.fill_masks([(own.guide(), output, length)], SIZE)
+        found = guide.mask(length)
+        assert found is not None and (found == straight).all()
+    guide.ask(output, [len(output)], forced=True)
+    guide.wait(time.monotonic() + 60)
+    assert bytes(backend().decode(list(guide.forced(len(output)))), "utf-8").startswith(b"me")
+    assert rules.seconds > 0
+
+
+def test_who_sits_out_for_too_long_ends(grammars: Grammars) -> None:
+    rules = rules_of(grammars)
+    guide = rules.guide()
+    rules.waiting.add(guide.number)
+    guide.late()
+    now = time.monotonic()
+    assert rules.sits(now + 4) and rules.failure is None
+    rules.waiting.clear()
+    assert not rules.sits(now + 4)
+    rules.waiting.add(guide.number)
+    guide.late()
+    assert not rules.sits(time.monotonic() + 2)
+    assert "too complex: to find what may come next has taken more than 5 s" in str(guide.failure)
+    assert not np.any(guide.mask(0))  # so that the next step says so
+
+
+def test_who_takes_much_is_followed_by_a_worker_for_such(grammars: Grammars) -> None:
+    rules = rules_of(grammars)
+    guide, output = rules.guide(), tokens_of(OBJECT)
+    before = mask(guide, output, 3)
+    follower = rules.follower
+    rules.spend(0.004)
+    assert rules.follower is follower
+    rules.spend(0.3)
+    assert rules.follower is not follower
+    assert (mask(guide, output, 4) != before).any()
+    assert guide.follower is rules.follower
+    rules.follower.close()
+
+
+def test_what_cannot_be_compiled_is_refused_and_what_can_is_compiled_once(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, call = count(), Box.call
+    monkeypatch.setattr(Box, "call", lambda *a, **k: (next(calls), call(*a, **k))[1])
+    for regex, refused in (("[a-", True), ("[a-f]x", False), ("[a-f]x", False)):
+        params = SamplingParams(structured_outputs=StructuredOutputs(regex=regex))
+        if refused:
+            with pytest.raises(RequestError, match="structured_outputs"):
+                grammars.rules(params)
+        else:
+            assert grammars.rules(params) is not None
+    assert next(calls) == 2
