@@ -181,6 +181,8 @@ MUTANTS = (
         "_MOST_LINKED = 1_000",
         "_MOST_LINKED = 100_000",
         "tests/fuzz/test_fuzz.py::test_what_has_failed_once_is_bounded",
+    ),
+    Mutant(
         "a worker may take any memory",
         f"{_BOX}/inside.py",
         "        _limit(resource.RLIMIT_AS, pages",

@@ -264,7 +264,7 @@ MUTANTS = (
     Mutant(
         "the preempted go to the back of the line",
         f"{_SCHEDULING}/request_queue.py",
-        "or (new is not None and new.rank < self._back[0].rank)",
+        "or (new is not None and new.rank < back.rank)",
         "or new is not None",
         f"{_SCHEDULER}::test_a_swapped_group_comes_back_before_anyone_behind_it",
     ),
@@ -426,8 +426,8 @@ MUTANTS = (
     Mutant(
         "a rejected draft is charged to its client",
         f"{_SCHEDULING}/decoding.py",
-        "yield known[0].request, len(outcome.tokens) + len(outcome.forks) or 1",
-        "yield known[0].request, len(chunk.token_ids) + len(outcome.forks) or 1",
+        "else len(outcome.tokens) + len(outcome.forks) or 1",
+        "else len(chunk.token_ids) + len(outcome.forks) or 1",
         f"{_DRAFTS}::test_clients_are_charged_for_what_is_confirmed",
     ),
     Mutant(

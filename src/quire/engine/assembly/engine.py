@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -28,6 +28,7 @@ from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource
 from quire.core.protocol import Pooler, RecoveryCosts
+from quire.core.scheduling import Scheduler
 from quire.engine.assembly.draft import draft_share, load_draft
 from quire.engine.assembly.encoder import build_encoder
 from quire.engine.assembly.loading import (
@@ -74,6 +75,7 @@ from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.waiting_room import QueueLimits
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
+from quire.execution.executor import ModelExecutor
 from quire.execution.free_memory import memory_or_refusal
 from quire.execution.ranks import SharedSource
 from quire.kernels.dispatch import release_threads
@@ -157,12 +159,7 @@ def _build(
         schedule(),
         executor,
         processor,
-        ExecutorTraits(
-            block_bytes=capacity.mean_block_bytes,
-            run_ahead=runtime.asynchronous and config.async_scheduling is not False,
-            parts=executor.parts,
-            afresh=renewal(executor, schedule, config.speculation),
-        ),
+        _traits(config, runtime, capacity, executor, schedule),
         capabilities=Capabilities(
             sessions=SessionManager(_session_rules(config, loaded, runtime)),
             adapters=adapters,
@@ -180,6 +177,21 @@ def _build(
         events.start(config.block_size, limits.windows)
     release_threads()  # it may run in another thread than this one
     return engine, capacity
+
+
+def _traits(
+    config: EngineConfig,
+    runtime: DeviceRuntime,
+    capacity: Capacity,
+    executor: ModelExecutor,
+    schedule: Callable[[], Scheduler],
+) -> ExecutorTraits:
+    return ExecutorTraits(
+        block_bytes=capacity.mean_block_bytes,
+        run_ahead=runtime.asynchronous and config.async_scheduling is not False,
+        parts=executor.parts,
+        afresh=renewal(executor, schedule, config.speculation),
+    )
 
 
 def _blocks_outside(
