@@ -20,7 +20,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from quire.blocks.transfer import BlockFetcher
-from quire.core.errors import EngineError, QuireError, RequestError
+from quire.core.errors import EngineError, QuireError, RequestError, reason
 from quire.core.protocol import Origin, PoolingParams, SamplingParams
 from quire.engine.delivery import Delivery, OutputCollector
 from quire.engine.engine import Engine
@@ -379,4 +379,4 @@ def _settle(answer: asyncio.Future[_T], error: Exception | None, result: Any = N
 
 
 def _death(error: BaseException) -> EngineError:
-    return EngineError(f"the engine died: {str(error) or repr(error)}")
+    return EngineError(f"the engine died: {reason(error)}")

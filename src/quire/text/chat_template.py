@@ -11,8 +11,8 @@ from typing import Any
 from jinja2 import TemplateError
 from jinja2.meta import find_undeclared_variables
 
-from quire.core.errors import ModelError, RequestError
-from quire.models.files import one_line, read_text
+from quire.core.errors import ModelError, RequestError, reason
+from quire.models.files import read_text
 from quire.text.added_tokens import content_of
 from quire.text.final_message import FIELD, FinalMessage
 from quire.text.sandbox import MOST_SECONDS, Generation, Sandbox, TooMuch
@@ -22,7 +22,6 @@ Message = Mapping[str, Any]
 
 _MOST_INDENT = 16  # spaces, in JSON
 _LONGEST_DATE = 200  # characters, of what a date is to look like
-_MOST_OF_A_REASON = 200  # characters, of a template's own complaint
 
 
 class ChatTemplate:
@@ -54,7 +53,7 @@ class ChatTemplate:
                 self._with_tools = self._environment.from_string(with_tools)
             self._understood = find_undeclared_variables(self._environment.parse(source))
         except (TemplateError, RecursionError, MemoryError, OverflowError) as error:
-            raise ModelError(f"the chat template does not compile: {one_line(error)}") from error
+            raise ModelError(f"the chat template does not compile: {reason(error)}") from error
         self._special_tokens = dict(special_tokens)
         self.source = with_tools or source
         self.declared = declared
@@ -124,9 +123,8 @@ class ChatTemplate:
                 "messages",
             ) from None
         except Exception as error:  # whatever its operations on these values raise
-            why = str(error)[:_MOST_OF_A_REASON]
             raise RequestError(
-                f"the model's chat template refuses these messages: {why}", "messages"
+                f"the model's chat template refuses these messages: {reason(error)}", "messages"
             ) from error
         if length > max_characters:
             raise RequestError(
@@ -162,7 +160,7 @@ def _read_template(file: Path) -> str:
     try:
         return read_text(file)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{file} cannot be read: {one_line(error)}") from error
+        raise ModelError(f"{file} cannot be read: {reason(error)}") from error
 
 
 def _as_system(message: Message) -> Message:

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import tokenizers
 
-from quire.core.errors import ModelError
-from quire.models.files import check_plain, one_line
+from quire.core.errors import ModelError, reason
+from quire.models.files import check_plain
 from quire.models.gguf import is_gguf, open_gguf
 from quire.text.added_tokens import end_names, join_tokens, read_settings
 from quire.text.chat_template import ChatTemplate, Message, render
@@ -118,7 +118,7 @@ def load_tokenizer(directory: Path, chat_template: str | None = None) -> Tokeniz
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
-        raise ModelError(f"{path} is not a tokenizer: {one_line(error)}") from error
+        raise ModelError(f"{path} is not a tokenizer: {reason(error)}") from error
     join_tokens(backend, directory, settings)
     return JsonTokenizer(backend, template, end_names(directory))
 
@@ -311,8 +311,8 @@ def transformers_tokenizer(directory: Path) -> Any:
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # whatever an unknown tokenizer's code raises
-        reason = _what_is_lacking(directory) or one_line(error)
-        raise ModelError(f"{directory} holds no tokenizer that can be read: {reason}") from error
+        why = _what_is_lacking(directory) or reason(error)
+        raise ModelError(f"{directory} holds no tokenizer that can be read: {why}") from error
 
 
 def _what_is_lacking(directory: Path) -> str | None:
