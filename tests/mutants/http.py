@@ -25,6 +25,14 @@ MUTANTS = (
         "",
         f"{_OF_HTTP}/test_shutdown.py::test_the_first_process_of_a_container_is_gone_too",
     ),
+    # -- refusals ------------------------------------------------------------------------------
+    Mutant(
+        "a refusal repeats what a field's type should be, however long",
+        f"{_HTTP}/errors.py",
+        "replace(word, cut(word))",
+        "replace(word, word)",
+        f"{_OF_HTTP}/doors/test_long_words.py",
+    ),
     # -- keys ----------------------------------------------------------------------------------
     Mutant(
         "what needs a key is told by a path's beginning",
