@@ -34,6 +34,7 @@ from quire.text.begun import ChatPrompt
 from quire.text.chat_template import Message
 from quire.text.encoder import weight
 from quire.text.prompt_form import PromptForm
+from quire.text.sandbox import OWN
 
 _T = TypeVar("_T")
 Deltas = AsyncGenerator[list[Delta], None]
@@ -208,7 +209,9 @@ class AsyncEngine:
         """A conversation as a prompt for ``generate``: see ``InputProcessor.begin_chat``."""
         begin = self.engine.input_processor.begin_chat
         prepare = partial(begin, messages, variables, form, marks)
-        return await self._preparation.run(weight([messages, variables], LONG), prepare)
+        # A request's own template, which may take long, is prepared apart, as what is long.
+        size = LONG + 1 if variables.get(OWN) else weight([messages, variables], LONG)
+        return await self._preparation.run(size, prepare)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> list[int]:
         tokenize = self.engine.input_processor.tokenize

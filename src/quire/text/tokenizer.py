@@ -19,6 +19,7 @@ from quire.text.chat_template import ChatTemplate, Message, render
 from quire.text.gguf_tokenizer import read_tokenizer
 from quire.text.longest_token import longest_token
 from quire.text.pairs import Pair, longest_first, room_between
+from quire.text.sandbox import Renderer
 from quire.text.token_texts import TokenTexts, bound_words, own_texts, texts_in_place
 
 # What reads SentencePiece's files, and what it is imported as.
@@ -99,18 +100,20 @@ class Tokenizer(Protocol):
         ...
 
 
-def load_tokenizer(directory: Path, chat_template: str | None = None) -> Tokenizer:
+def load_tokenizer(
+    directory: Path, chat_template: str | None = None, renderer: Renderer | None = None
+) -> Tokenizer:
     """The tokenizer in ``directory``; its chat template may be replaced by another's text.
 
     It may be a GGUF file. ``tokenizer.json`` is read directly; a directory without one goes through
-    transformers.
+    transformers. renderer: see ``ChatTemplate``.
     """
     if is_gguf(directory):
         backend, config = read_tokenizer(open_gguf(directory))
-        template = ChatTemplate.load(directory, config, chat_template)
+        template = ChatTemplate.load(directory, config, chat_template, renderer)
         return JsonTokenizer(backend, template, filter(None, [config["eos_token"]]))
     settings = read_settings(directory)
-    template = ChatTemplate.load(directory, settings, chat_template)
+    template = ChatTemplate.load(directory, settings, chat_template, renderer)
     path = directory / "tokenizer.json"
     if not path.exists():
         return _load_with_transformers(directory, template)
