@@ -22,7 +22,7 @@ class Calls:
     whole_only: incomplete calls are ignored too. A call is reported at its end; without an end its
         text is left.
     incomplete: the last call has no end: what comes after it belongs to no call.
-    count: calls that have begun.
+    count: calls that have begun. wasted: characters that were read as a call and were none.
     """
 
     def __init__(self, reader: TextReader, tools: Tools) -> None:
@@ -31,7 +31,7 @@ class Calls:
         self.only_known = False
         self.whole_only = False
         self.incomplete = False
-        self.count = 0
+        self.count = self.wasted = 0
         self._held: list[Event] = []
 
     def accepts(self, name: str) -> bool:

@@ -10,6 +10,8 @@ from quire.text.dialect.calls import Calls, Tools
 from quire.text.dialect.events import Event
 from quire.text.dialect.reader import Reading, TextReader
 
+_PIECE = 512  # characters that are read at a time: to drop some of a text copies all that is left
+
 ReadCall = Callable[[TextReader, Calls], Reading[bool]]
 
 
@@ -102,8 +104,9 @@ class TextParser:
 
     def push(self, text: str) -> list[Event]:
         """See ``EventParser.push``."""
-        self._reader.add(text)
-        next(self._reading)
+        for start in range(0, len(text), _PIECE):
+            self._reader.add(text[start : start + _PIECE])
+            next(self._reading)
         return self._taken()
 
     def finish(self, *, cut: bool = False) -> list[Event]:
