@@ -31,11 +31,11 @@ from quire.engine.config import EngineConfig
 from quire.engine.config.neutral import ANY, COMMON, RARE, Neutral
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
-from quire.http.error_shapes import shape_for
-from quire.http.errors import UnknownModelError, explain
+from quire.http.errors import UnknownModelError, explain, shape_for
 from quire.http.metrics import ServerMetrics
 from quire.tools.cli import _parser
 from quire.tools.commands.flags import ALSO, value_of
+from quire.tools.commands.others import LLAMA_SERVER, OLLAMA, SERVER, VLLM, Program
 from quire_cluster.config import DeployConfig
 
 PAGES = Path(__file__).parents[1] / "docs/reference"
@@ -154,6 +154,22 @@ def _neutral(options: Iterable[Neutral]) -> Iterator[str]:
             flag += f" {' or '.join(json.dumps(value) for value in one.values)}"
         named.setdefault(one.why, []).append(flag)
     return _table(("why", "flags"), ((why, ", ".join(some)) for why, some in named.items()))
+
+
+def _others(program: Program) -> Callable[[], Iterator[str]]:
+    """What becomes of each of a program's flags and variables, those with one answer together."""
+
+    def write() -> Iterator[str]:
+        rows = [("works", program.works)]
+        rows += [(f"changes nothing: {why}", names) for why, names in program.same.items()]
+        rows += [(f"write {text}", names) for text, names in program.instead.items()]
+        rows += [(f"cannot be: {why}", names) for why, names in program.cannot.items()]
+        return _table(
+            ("what becomes of it", "flags and variables"),
+            ((text, ", ".join(map(_code, names.split()))) for text, names in rows),
+        )
+
+    return write
 
 
 # -- fields ------------------------------------------------------------------------------------
@@ -394,7 +410,10 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "kv_events_config": _flags_of(KVEventsConfig, _key),
     "kv_transfer_config": _flags_of(KVTransferConfig, _key),
     "neutral_flags": lambda: _neutral(COMMON),
-    "rare_flags": lambda: _neutral(RARE),
+    "rare_flags": lambda: _neutral((*RARE, *SERVER)),
+    "of_vllm": _others(VLLM),
+    "of_llama_server": _others(LLAMA_SERVER),
+    "of_ollama": _others(OLLAMA),
     "sampling": _sampling,
     "doors": _doors,
     "metrics": _metrics,

@@ -93,10 +93,9 @@ def top_rooms() -> list[str]:
 
 
 def class_names_given_twice() -> list[str]:
-    """Public ones of the server."""
-    classes = [name for name, _ in _nodes(ast.ClassDef) if name.startswith("quire.")]
-    counts = Counter(name.rpartition(".")[2] for name in classes)
-    return sorted(name for name, count in counts.items() if count > 1 and name[0] != "_")
+    """Private ones too."""
+    counts = Counter(name.rpartition(".")[2] for name, _ in _nodes(ast.ClassDef))
+    return sorted(name for name, count in counts.items() if count > 1)
 
 
 def slivers() -> list[str]:
@@ -146,7 +145,7 @@ COUNTS: dict[str, Callable[[], list[str] | int]] = {
     "lines of Python in `quire`": lambda: lines_of("quire"),
     "lines of Python in `quire/core`": lambda: lines_of("quire.core"),
     "modules that import each other in a circle": import_cycles,
-    "class names given twice in `quire`": class_names_given_twice,
+    "class names given twice": class_names_given_twice,
     f"files of less than {SLIVER} lines": slivers,
 }
 

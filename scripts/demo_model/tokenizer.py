@@ -20,12 +20,26 @@ END_OF_TEXT, USER, ASSISTANT, SYSTEM, END = SPECIAL_TOKENS = (
 # indentation apart: what documentation with code in it repeats.
 SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 
+# With tools in the form of Hermes and Qwen, which the model was not taught: it writes calls where a
+# grammar leaves it no choice.
 CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{% if message['role'] not in ['system', 'user', 'assistant'] %}"
-    "{{ raise_exception('unknown role: ' + message['role']) }}"
+    "{% if tools %}"
+    "{{ '<|system|>Functions: ' + (tools | tojson) + ' To call one, write <tool_call>"
+    '{"name": "...", "arguments": {...}}</tool_call>\' + \'<|end|>\' }}'
     "{% endif %}"
-    "{{ '<|' + message['role'] + '|>' + (message['content'] | trim) + '<|end|>' }}"
+    "{% for message in messages %}"
+    "{% if message['role'] == 'tool' %}"
+    "{{ '<|user|><tool_response>' + message['content'] + '</tool_response><|end|>' }}"
+    "{% elif message['role'] not in ['system', 'user', 'assistant'] %}"
+    "{{ raise_exception('unknown role: ' + message['role']) }}"
+    "{% else %}"
+    "{{ '<|' + message['role'] + '|>' + ((message['content'] or '') | trim) }}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{{ '<tool_call>' + ({'name': call['function']['name'], "
+    "'arguments': call['function']['arguments']} | tojson) + '</tool_call>' }}"
+    "{% endfor %}"
+    "{{ '<|end|>' }}"
+    "{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )

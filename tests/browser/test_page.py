@@ -14,8 +14,7 @@ from quire.core.scheduling import Scheduler
 from quire.engine.dashboard import BlockState, Cell, number_of
 from quire.http.guards.keys import COOKIE
 from quire.http.live import watching
-from quire.http.live.state import StateReader
-from quire.http.live.types import BlockStory
+from quire.http.live.state import BlockStory, StateReader
 from quire.http.live.watching import BlockLook, Frames
 from support.block_truth import true_cells, true_holders
 from support.kv_groups import make_kv_groups, random_windows

@@ -142,11 +142,11 @@ def test_a_config_does_not_show_its_keys(tmp_path: Path) -> None:
 
 
 def test_caches_are_apart_where_there_are_several_keys() -> None:
-    assert not ServerConfig().salts_by_key
-    assert not ServerConfig(api_key=["a"]).salts_by_key
-    assert not ServerConfig(api_key=["a", "a"]).salts_by_key
-    assert ServerConfig(api_key=["a", "b"]).salts_by_key
-    assert not ServerConfig(api_key=["a", "b"], cache_salt_by_key=False).salts_by_key
+    assert not ServerConfig().cache_salt_by_key
+    assert not ServerConfig(api_key=["a"]).cache_salt_by_key
+    assert not ServerConfig(api_key=["a", "a"]).cache_salt_by_key
+    assert ServerConfig(api_key=["a", "b"]).cache_salt_by_key
+    assert not ServerConfig(api_key=["a", "b"], cache_salt_by_key=False).cache_salt_by_key
 
 
 @pytest.mark.parametrize("name", ["cache_salt_by_key", "api_key_metrics"])

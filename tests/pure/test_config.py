@@ -9,8 +9,7 @@ import pytest
 from quire.core.errors import ConfigError
 from quire.core.settings import parse_bytes
 from quire.engine.config import EngineConfig
-from quire.http.config.open_files import make_room
-from quire.http.config.server import ServerConfig
+from quire.http.config.server import ServerConfig, make_room
 from quire.tools.cli import main
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 from recipes.recipe import Recipe
 
-_ALL = "src/quire/http/doors/all.py"
+_APP = "src/quire/http/app.py"
 _DOOR = '''"""POST /v1/count: how many tokens a text has."""
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from quire.http.answers.rendering import Answer, respond
-from quire.http.description.openapi import gives, takes
-from quire.http.fields.strict import Strict, doc
+from quire.http.openapi import body_route, gives
+from quire.http.body_fields import Strict, doc
 from quire.http.service import Service
 
 
@@ -37,10 +37,9 @@ class Counted(Answer):
 
 
 def add_count(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/count", openapi_extra=takes(CountRequest), responses=gives(Counted))
-    async def count(http: Request) -> Response:
+    @body_route(app, service, CountRequest, gives(Counted), "/v1/count")
+    async def count(http: Request, request: CountRequest) -> Response:
         """How many tokens a text has."""
-        request = await service.bodies.parse(http, CountRequest)
         service.check_model(request.model)
         with service.reserve():
             tokens = await service.engine.tokenize(request.text, add_special_tokens=True)
@@ -51,12 +50,12 @@ RECIPE = Recipe(
     "An endpoint",
     [
         (
-            _ALL,
+            _APP,
             "from quire.http.doors.llama_cpp import add_llama_cpp\n",
             "from quire.http.doors.count import add_count\n"
             "from quire.http.doors.llama_cpp import add_llama_cpp\n",
         ),
-        (_ALL, "    for add in (add_tokens, ", "    for add in (add_count, add_tokens, "),
+        (_APP, "    add_tokens,\n", "    add_count,\n    add_tokens,\n"),
     ],
     {"src/quire/http/doors/count.py": _DOOR},
 )

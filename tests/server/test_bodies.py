@@ -162,7 +162,7 @@ def test_logprobs_are_bounded_together(shared: LiveServer) -> None:
 def test_a_large_answer_is_made_off_the_event_loop(
     shared: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from quire.http.answers.reply import Account
+    from quire.http.openai.answers import Account
 
     def noting(*arguments: Any) -> Any:
         threads.append(threading.current_thread().name)
@@ -244,7 +244,7 @@ def test_a_connection_is_kept_after_a_refusal_that_left_nothing_unread(shared: L
 
 
 def test_a_body_that_does_not_come_in_time_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.http.guards.hang_up._LINGER", 0.2)  # seconds
+    monkeypatch.setattr("quire.http.guards.envelope._LINGER", 0.2)  # seconds
     with live_server(request_read_timeout=0.2) as server:
         for framing, content in (
             ("Content-Length: 30", b""),

@@ -18,7 +18,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from quire.core.errors import ConfigError
-from quire.http.guards.parsing import unpacked
+from quire.http.guards.bodies import unpacked
 from support.live_server import MODEL, LiveServer, Post, events, eventually, live_server
 
 COMPLETIONS = "/v1/completions"
@@ -117,7 +117,7 @@ def test_a_failure_that_nobody_foresaw_is_told_with_its_id(
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("quire.http.openai.completions.check_answer", fail)
+    monkeypatch.setattr("quire.http.service.Service.check_answer", fail)
     headers = {"x-request-id": "nine", "origin": HERE}
     answer = shared.http.post(COMPLETIONS, json={"prompt": "x"}, headers=headers)
     assert answer.status_code == 500 and "request nine" in answer.json()["error"]["message"]

@@ -24,8 +24,8 @@ from quire.core.errors import RequestError
 from quire.engine.recorder import RequestRecorder
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
-from quire.http.guards.clients import Caller
 from quire.http.guards.keys import ApiKeys
+from quire.http.service import Caller
 from quire_lab.workload import read_recording
 from support.live_server import MODEL, LiveServer, eventually, live_server, scripted_engine
 

@@ -11,7 +11,7 @@ from tokenizers import normalizers
 
 from quire.http.answers.logprobs import completion_logprobs
 from quire.text.chat_template import ChatTemplate
-from quire.text.places import echo_of
+from quire.text.text_tokens import echo_of
 from quire.text.tokenizer import JsonTokenizer
 from support.live_server import MODEL, LiveServer, events, live_server
 from support.small_tokenizers import byte_level, with_byte_fallback

@@ -23,8 +23,7 @@ from quire.engine.dashboard import Cell
 from quire.http.errors import TooManyWatchersError, UnknownRequestError
 from quire.http.live import routes, watching
 from quire.http.live import state as live_state
-from quire.http.live.state import StateReader
-from quire.http.live.types import DecisionList, EngineState, MomentList, RequestStory
+from quire.http.live.state import DecisionList, EngineState, MomentList, RequestStory, StateReader
 from quire.http.live.watching import BlockLook, BlockWatch, BlockWatcher, Frames
 from support.block_truth import Frame, true_cells
 from support.described import as_described

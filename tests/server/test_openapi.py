@@ -14,14 +14,14 @@ from openapi_spec_validator import validate
 
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
-from quire.http.error_shapes import ErrorAnswer
+from quire.http.errors import ErrorAnswer
+from quire.http.models import ModelCard, ModelList
 from quire.http.openai.answers import (
     ChatCompletion,
     ChatCompletionChunk,
     Completion,
     CompletionChunk,
 )
-from quire.http.openai.models import ModelCard, ModelList
 from quire.http.operation import Version
 from quire.http.sessions import ClosedSession, SessionCard, SessionList, SessionWithEvents
 from support.described import Described, as_described

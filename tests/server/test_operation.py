@@ -16,8 +16,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from quire.http import serving
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
-from quire.http.histograms import StepHistogram
-from quire.http.metrics import ServerMetrics
+from quire.http.metrics import ServerMetrics, StepHistogram
 from quire.http.serving import Server, run_server
 from support.live_server import (
     MAX_MODEL_LEN,

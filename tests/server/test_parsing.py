@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 
 from quire.core.errors import RequestError
 from quire.http.answers.rendering import _render
-from quire.http.guards import parsing
-from quire.http.guards.parsing import MOST_CONTAINERS, MOST_MEMBERS, MOST_VALUES, parse
+from quire.http.guards import bodies
+from quire.http.guards.bodies import MOST_CONTAINERS, MOST_MEMBERS, MOST_VALUES, parse
 from quire.http.openai.requests import ChatRequest, CompletionRequest
 
 TEXT = {"type": "text", "text": "a"}
@@ -47,12 +47,12 @@ def structure(value: Any) -> tuple[int, int, int, int]:
 def test_structure_is_counted_outside_of_texts_only(
     piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parsing, "_PIECE", piece)
+    monkeypatch.setattr(bodies, "_PIECE", piece)
     draw = random.Random(piece)
     for _ in range(300):
         value = a_value(draw, levels=4)
         body = json.dumps(value, ensure_ascii=draw.random() < 0.5).encode()
-        assert parsing._counts_outside_texts(body) == structure(value), body
+        assert bodies._counts_outside_texts(body) == structure(value), body
 
 
 def rendered(value: object, levels: int) -> bytes:

@@ -75,7 +75,7 @@ def sent(*batches: list[Any] | Exception) -> list[Message]:
     async def send(message: Message) -> None:
         messages.append(message)
 
-    asyncio.run(EventStream(values())({"type": "http"}, receive, send))
+    asyncio.run(EventStream(values())({"type": "http", "path": "/v1/completions"}, receive, send))
     return messages
 
 

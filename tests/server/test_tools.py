@@ -193,12 +193,14 @@ def test_what_cannot_be_is_refused_by_name(
     assert answer.json()["error"]["param"] == param, answer.text
 
 
-def test_a_model_whose_calls_nobody_knows_takes_no_tools(shared: LiveServer) -> None:
-    refused = shared.chat(tools=[WEATHER])
-    assert refused.status_code == 400 and refused.json()["error"]["param"] == "tools"
-    assert shared.chat(tools=[WEATHER], tool_choice="none", max_tokens=1).status_code == 200
-    budget = shared.chat(thinking_token_budget=5).json()["error"]
-    assert budget["param"] == "thinking_token_budget"
+def test_a_model_whose_calls_nobody_knows_takes_no_tools() -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    with live_server({"chat_template": template}) as server:
+        refused = server.chat(tools=[WEATHER])
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "tools"
+        assert server.chat(tools=[WEATHER], tool_choice="none", max_tokens=1).status_code == 200
+        budget = server.chat(thinking_token_budget=5).json()["error"]
+        assert budget["param"] == "thinking_token_budget"
 
 
 # In the manner of Mistral's, whose marks are special tokens; <|user|> stands for one of them.

@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from quire.http.guards.connections import ClientConnection, Connections
-from quire.http.guards.hang_up import CancelOnDisconnect
+from quire.http.guards.envelope import CancelOnDisconnect
 from quire.http.guards.turns import Haste, Turnstile
 
 READ = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from quire.http.vectors.answers import (
+from quire.http.doors.vectors import (
     EmbeddingList,
+    EmbeddingRequest,
     LlamaCppEmbedding,
     OllamaEmbedding,
     OllamaEmbeddings,
     Reranked,
     ScoreList,
 )
-from quire.http.vectors.bodies import EmbeddingRequest
 from support.described import as_described
 from support.fake_model import WIDTH
 from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer, eventually, live_server

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from quire.tools.cli import _parser
-from quire.tools.commands.command import ELSEWHERE
+from quire.tools.commands.command import COMMANDS
 
 
 def flags_of_commands() -> dict[str, set[str]]:
@@ -16,7 +16,7 @@ def flags_of_commands() -> dict[str, set[str]]:
 
 def _commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     for name, one in _below(_parser([])).items():
-        if name in ELSEWHERE:
+        if name in COMMANDS:
             one = _below(_parser([name]))[name]  # which loads it
         yield name, one
         yield from ((f"{name} {inner}", two) for inner, two in _below(one).items())

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from msgspec import convert
 from msgspec.json import schema_components
 
-from quire.http.description.openapi import schemas_of
+from quire.http.openapi import schemas_of
 
 _MOST = 2**20  # bytes of an answer that is looked at
 

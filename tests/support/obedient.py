@@ -14,9 +14,7 @@ from llguidance import LLMatcher, LLTokenizer
 import quire
 from quire.capabilities.grammar import GrammarCompiler
 from quire.core.protocol import SamplingParams, StructuredOutputs
-from quire.http.chats.guidance import guided
-from quire.http.chats.speech import Speech
-from quire.http.chats.tools import AUTO, Tool, ToolChoice
+from quire.http.chats.speech import AUTO, Speech, Tool, ToolChoice, guided
 from quire.http.config.server import ServerConfig
 from quire.text.begun import Begun
 from quire.text.chat_template import ChatTemplate
@@ -58,9 +56,9 @@ class Obedient:
         """A text that it writes when it is asked so: what it says whole, and in pieces."""
         speech, schemas = self.speech, {tool.name: tool.parameters or {} for tool in tools}
         begun = Begun(opening)
-        standing = speech.standing(begun)
+        standing = speech.state_after(begun)
         asked = guided(
-            speech, params or SamplingParams(), tools, choice, several=True, standing=standing
+            speech, params or SamplingParams(), tools, choice, several=True, state=standing
         )
         assert asked.structured_outputs is not None
         if speech.marks is not None:  # either the grammar has the reasoning, or what is before it
@@ -101,8 +99,8 @@ class Obedient:
         self, asked: StructuredOutputs, begun: Begun, most: int | None
     ) -> tuple[SamplingParams, LLMatcher]:
         params = SamplingParams(structured_outputs=asked, thinking_token_budget=most)
-        standing = self.speech.standing(begun)
-        params = guided(self.speech, params, (), AUTO, several=False, standing=standing)
+        standing = self.speech.state_after(begun)
+        params = guided(self.speech, params, (), AUTO, several=False, state=standing)
         rules = self._compiler.rules(params)
         assert rules is not None and rules.text is not None and rules.thinking is None
         return params, rules.text.deep_copy()

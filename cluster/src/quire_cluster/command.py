@@ -14,7 +14,7 @@ from quire.engine.config import EngineConfig
 from quire.engine.streams import last_words
 from quire.http.config.server import ServerConfig
 from quire.kernels.threads import usable_cpus
-from quire.tools.commands.command import ELSEWHERE, Command
+from quire.tools.commands.command import Command
 from quire.tools.commands.flags import add_settings, help_of
 from quire.tools.commands.parser import Parser
 from quire_cluster.config import DeployConfig, DeploySettings
@@ -65,4 +65,4 @@ def _given(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in names}
 
 
-COMMAND = Command("deploy", ELSEWHERE["deploy"].help, add_deploy, deploy, serves=True)
+COMMAND = Command(add_deploy, deploy, serves=True)

@@ -19,12 +19,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from quire.core.errors import QuireError
 from quire.http.answers.streaming import last_words
 from quire.http.config.server import ServerConfig
-from quire.http.error_shapes import route_path
-from quire.http.errors import REQUEST_ID, explain, refusal
+from quire.http.errors import REQUEST_ID, explain, refusal, route_path
 from quire.http.guards.bodies import LARGEST_BODY, Bodies
-from quire.http.guards.draining import Drain, RefuseWhileDraining
-from quire.http.guards.envelope import Envelope
-from quire.http.guards.hang_up import CancelOnDisconnect, CloseUnread
+from quire.http.guards.envelope import (
+    CancelOnDisconnect,
+    CloseUnread,
+    Drain,
+    Envelope,
+    RefuseWhileDraining,
+)
 from quire.http.guards.keys import KEY_NAME, RequireApiKey
 from quire_cluster.calls import ReplicaCall, Whole, merge_metrics
 from quire_cluster.routing import Hint, hint_of

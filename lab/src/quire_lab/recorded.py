@@ -20,8 +20,7 @@ from quire.engine.progress import RequestProgress
 from quire.engine.stats import EngineStats, Recent
 from quire.engine.waiting_room import WaitingRoom
 from quire.http.answers.rendering import encode
-from quire.http.live.state import StateReader
-from quire.http.live.types import RequestStory
+from quire.http.live.state import RequestStory, StateReader
 from quire.tools.recording.form import STORIES, RecordingHeader, Writer
 from quire_lab.simulation.engine import SimulatedEngine
 from quire_lab.simulation.result import Instant, RequestHolding

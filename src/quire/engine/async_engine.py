@@ -32,8 +32,7 @@ from quire.engine.thread import EngineThread
 from quire.engine.waiting_room import Places
 from quire.text.begun import ChatPrompt
 from quire.text.chat_template import Message
-from quire.text.encoder import weight
-from quire.text.prompt_form import PromptForm
+from quire.text.encoder import PromptForm, weight
 from quire.text.sandbox import OWN
 
 _T = TypeVar("_T")

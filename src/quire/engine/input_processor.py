@@ -17,8 +17,7 @@ from quire.engine.prompts import PreparedParams, PreparedRequest, Prompt, check_
 from quire.text.bad_words import bad_word_ids
 from quire.text.begun import Begun, ChatPrompt, begun_in
 from quire.text.chat_template import Message
-from quire.text.encoder import Encoder
-from quire.text.prompt_form import PromptForm, around_the_gap, infilling_marks, special_around
+from quire.text.encoder import Encoder, PromptForm, around_the_gap, infilling_marks, special_around
 from quire.text.stop_strings import StopAutomaton
 from quire.text.tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from quire.core.errors import QuireError
 from quire.core.metrics import RequestMetrics
 from quire.core.protocol import TokenLogprobs
-from quire.text.places import Place
+from quire.text.text_tokens import TextToken
 
 
 class Logprob(NamedTuple):
@@ -27,27 +27,27 @@ class TokenLogprobTable(Mapping[int, Logprob]):
     A Logprob is made when somebody looks at it: most are written to an answer, and forgotten.
     """
 
-    __slots__ = ("_found", "place")
+    __slots__ = ("_found", "token")
 
-    def __init__(self, found: TokenLogprobs, place: Place) -> None:
+    def __init__(self, found: TokenLogprobs, token: TextToken) -> None:
         self._found = found
-        self.place = place
+        self.token = token
 
     @property
     def token_id(self) -> int:
         """Of the chosen token."""
-        return self.place.token_id
+        return self.token.token_id
 
     @property
     def chosen(self) -> Logprob:
-        return Logprob(self._found.logprob, self._found.rank, self.place.text(self.token_id))
+        return Logprob(self._found.logprob, self._found.rank, self.token.text(self.token_id))
 
-    def at(self, place: Place) -> TokenLogprobTable:
-        """The same, read in another place."""
-        return TokenLogprobTable(self._found, place)
+    def at(self, token: TextToken) -> TokenLogprobTable:
+        """The same entries, as another token reads in its text."""
+        return TokenLogprobTable(self._found, token)
 
     def as_dict(self) -> dict[int, Logprob]:
-        own, chosen, *_, begun = self.place  # whose texts there may be a hundred of: without calls
+        own, chosen, *_, begun = self.token  # whose texts there may be a hundred of: without calls
         table = {chosen: self.chosen}
         for rank, (token_id, logprob) in enumerate(self._found.top, 1):
             if token_id != chosen:

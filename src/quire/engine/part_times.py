@@ -31,7 +31,7 @@ class StepParts:
     rest: float
 
 
-class _Mark(NamedTuple):
+class _PartsMark(NamedTuple):
     time: float
     steps: int
     seconds: tuple[float, ...]  # of the whole, then of the parts
@@ -44,7 +44,7 @@ class PartTimes:
         self._parts = parts
         self._seconds = dict.fromkeys((_WHOLE, *_PARTS), 0.0)
         self._steps = 0
-        self._marks: deque[_Mark] = deque(maxlen=round(_WINDOW / _APART) + 1)
+        self._marks: deque[_PartsMark] = deque(maxlen=round(_WINDOW / _APART) + 1)
         self._asked = 0.0
 
     def of_late(self) -> StepParts | None:
@@ -75,4 +75,4 @@ class PartTimes:
             self._mark(end)
 
     def _mark(self, now: float) -> None:
-        self._marks.append(_Mark(now, self._steps, tuple(self._seconds.values())))
+        self._marks.append(_PartsMark(now, self._steps, tuple(self._seconds.values())))

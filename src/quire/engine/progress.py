@@ -14,8 +14,8 @@ from quire.engine.prompts import PreparedRequest
 from quire.engine.stats import EngineStats
 from quire.engine.tracing import Standing
 from quire.text.detokenizer import Detokenizer
-from quire.text.places import Place, places_of
 from quire.text.stop_strings import StopStrings
+from quire.text.text_tokens import TextToken, tokens_in_text
 from quire.text.tokenizer import Tokenizer
 
 
@@ -69,11 +69,11 @@ class BranchProgress:
         """Of a character that the tokens so far have not completed."""
         return self._detokenizer.begun
 
-    def place(self, token_id: int, reason: FinishReason | None, begun: bytes) -> Place:
+    def text_token(self, token_id: int, reason: FinishReason | None, begun: bytes) -> TextToken:
         """Of the token that came last, before which a character had been ``begun``."""
         shown = self._params.detokenize and self._reads(reason)
         shown = shown and self._detokenizer.shows(token_id)
-        return Place(self._own, token_id, self.added, shown, begun)
+        return TextToken(self._own, token_id, self.added, shown, begun)
 
     def _reads(self, reason: FinishReason | None) -> bool:
         """Whether a token counts for the text: one that ends it does so only where asked for."""
@@ -115,7 +115,7 @@ class RequestProgress:
         text = branch.advance(token_id, reason)
         tables = None
         if found is not None and output.logprobs is not None:
-            table = TokenLogprobTable(found, branch.place(token_id, reason, begun))
+            table = TokenLogprobTable(found, branch.text_token(token_id, reason, begun))
             output.logprobs.append(table)
             output.cumulative_logprob = (output.cumulative_logprob or 0.0) + found.logprob
             tables = (table,)
@@ -220,10 +220,10 @@ class RequestProgress:
     def _prompt_logprobs(self) -> list[TokenLogprobTable | None] | None:
         if self._scores is None:
             return None
-        places = places_of(self._tokenizer, self.request.prompt_token_ids)
+        tokens = tokens_in_text(self._tokenizer, self.request.prompt_token_ids)
         return [
-            None if entry is None else TokenLogprobTable(entry, place)
-            for entry, place in zip(self._scores, places, strict=True)
+            None if entry is None else TokenLogprobTable(entry, token)
+            for entry, token in zip(self._scores, tokens, strict=True)
         ]
 
     def _best(self, outputs: list[CompletionOutput]) -> list[CompletionOutput]:

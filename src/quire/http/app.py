@@ -7,46 +7,59 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, Request
-from fastapi.responses import Response
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from quire.core.version import __version__
 from quire.engine.async_engine import AsyncEngine, MakeThread
 from quire.engine.engine import Engine
-from quire.engine.outputs import Delta
 from quire.engine.thread import EngineThread
 from quire.engine.tracing import SpanSender
-from quire.http.adapters import add_adapters
 from quire.http.chats.speech import Speech
 from quire.http.config.server import ServerConfig
-from quire.http.description.openapi import describe, gives, takes
-from quire.http.doors.all import add_doors
+from quire.http.doors.anthropic import add_anthropic
+from quire.http.doors.llama_cpp import add_llama_cpp
+from quire.http.doors.ollama import add_ollama
+from quire.http.doors.responses import add_responses
+from quire.http.doors.tokens import add_tokens
+from quire.http.doors.vectors import add_vectors
 from quire.http.errors import install_error_handlers
 from quire.http.guards.bodies import Bodies, default_max_body_bytes
-from quire.http.guards.draining import Drain, RefuseWhileDraining
-from quire.http.guards.envelope import AnswerHead, Envelope
-from quire.http.guards.hang_up import CancelOnDisconnect, CloseUnread
+from quire.http.guards.envelope import (
+    AnswerHead,
+    CancelOnDisconnect,
+    CloseUnread,
+    Drain,
+    Envelope,
+    RefuseWhileDraining,
+)
 from quire.http.guards.keys import RequireApiKey
 from quire.http.live.page import add_page
 from quire.http.live.routes import add_live
 from quire.http.live.state import EngineReader, History
 from quire.http.live.watching import BlockWatch
 from quire.http.metrics import ServerMetrics
-from quire.http.openai.answers import (
-    ChatCompletion,
-    ChatCompletionChunk,
-    Completion,
-    CompletionChunk,
-)
-from quire.http.openai.chat import create_chat_completion
-from quire.http.openai.completions import create_completion
-from quire.http.openai.models import add_models
-from quire.http.openai.requests import ChatRequest, CompletionRequest
+from quire.http.models import add_adapters, add_models
+from quire.http.openai.chat import add_chats
+from quire.http.openai.completions import add_completions
+from quire.http.openapi import describe
 from quire.http.operation import add_operation
 from quire.http.service import ModelFacts, Service
 from quire.http.sessions import add_sessions
-from quire.http.vectors.routes import add_vectors
+
+_ROUTES = (
+    add_completions,
+    add_chats,
+    add_sessions,
+    add_vectors,
+    add_tokens,
+    add_responses,
+    add_anthropic,
+    add_ollama,
+    add_llama_cpp,
+    add_models,
+    add_adapters,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -71,11 +84,7 @@ def create_app(
     names, facts = tuple(model_names), facts or ModelFacts()
     past = History(EngineReader(engine, names[0], facts.kv_layers), engine.clock)
 
-    def took_step(deltas: Sequence[Delta]) -> None:
-        metrics.observe_step(deltas)
-        past.observe()
-
-    async_engine = AsyncEngine(engine, took_step, make_thread)
+    async_engine = AsyncEngine(engine, past.after(metrics.observe_step), make_thread)
     most = default_max_body_bytes(engine.input_processor)
     bodies = Bodies(config, most, async_engine.give_memory_back)
     speech = Speech.of(engine.input_processor.tokenizer, config)
@@ -105,7 +114,7 @@ def create_app(
     install_error_handlers(app)
     if config.dashboard:
         add_page(app)
-    for add in (_add_generation, add_sessions, add_vectors, add_doors, add_models, add_adapters):
+    for add in _ROUTES:
         add(app, service)
     add_operation(app, service, drain)
     add_live(app, service, watch, past)
@@ -132,28 +141,6 @@ def _span_sender(engine: Engine, model_name: str, config: ServerConfig) -> SpanS
     sender = SpanSender(endpoint, model_name, __version__, server, clock)
     engine.watchers.add(sender)
     return sender
-
-
-def _add_generation(app: FastAPI, service: Service) -> None:
-    @app.post(
-        "/v1/completions",
-        openapi_extra=takes(CompletionRequest),
-        responses=gives(Completion, CompletionChunk),
-    )
-    async def completions(http: Request) -> Response:
-        """Complete one or several prompts, given as texts or as token ids."""
-        request = await service.bodies.parse(http, CompletionRequest)
-        return await create_completion(service, service.caller(http), request)
-
-    @app.post(
-        "/v1/chat/completions",
-        openapi_extra=takes(ChatRequest),
-        responses=gives(ChatCompletion, ChatCompletionChunk),
-    )
-    async def chat_completions(http: Request) -> Response:
-        """Answer a conversation."""
-        request = await service.bodies.parse(http, ChatRequest)
-        return await create_chat_completion(service, service.caller(http), request)
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from quire.blocks.transfer import BlockFetcher, BlockServer
 from quire.core.errors import RequestError, cut
-from quire.http.fields.others import why_not
+from quire.http.body_fields import why_not
 from quire.http.service import Service
 
 _FIELD = "kv_transfer_params"
@@ -26,10 +26,8 @@ _KNOWN = {  # what an answer tells, and so what a proxy hands on
 }
 
 
-def remote_prefill(service: Service, given: Mapping[str, Any] | None) -> dict[str, Any]:
+def remote_prefill(service: Service, given: Mapping[str, Any]) -> dict[str, Any]:
     """What a prompt says of where its blocks are; RequestError where they cannot be handed over."""
-    if given is None:
-        return {}
     _check(given)
     if not (_asks(given, "do_remote_decode") or _asks(given, "do_remote_prefill")):
         return {}
@@ -48,16 +46,14 @@ def remote_prefill(service: Service, given: Mapping[str, Any] | None) -> dict[st
     return {"remote_prefill": (host, port)}
 
 
-async def handed_over(service: Service, given: Mapping[str, Any] | None) -> dict[str, Any]:
+async def handed_over(service: Service, given: Mapping[str, Any]) -> dict[str, Any]:
     """What an answer tells a decode engine, once the blocks are where it can fetch them."""
     transfer = service.engine.engine.capabilities.transfer
-    if given is None or not isinstance(transfer, BlockServer):
-        return {}
-    if not _asks(given, "do_remote_decode"):
+    if not isinstance(transfer, BlockServer) or not _asks(given, "do_remote_decode"):
         return {}
     others = service.engine.engine.capabilities.others
     await service.in_engine(service.engine.engine.put_away)
-    told = {
+    answer = {
         "do_remote_prefill": True,
         "do_remote_decode": False,
         "remote_engine_id": f"{transfer.host}:{transfer.port}",
@@ -66,7 +62,7 @@ async def handed_over(service: Service, given: Mapping[str, Any] | None) -> dict
         "remote_port": transfer.port,
         "tp_size": 1 if others is None else others.size,
     }
-    return {_FIELD: told}
+    return {_FIELD: answer}
 
 
 def _check(given: Mapping[str, Any]) -> None:

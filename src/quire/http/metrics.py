@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from quire.blocks.store import DiskStore, Tiers
@@ -17,8 +20,163 @@ from quire.core.protocol import Request, SchedulingPolicy, Verdict
 from quire.engine.engine import Engine
 from quire.engine.outputs import Delta, RequestOutput
 from quire.engine.streams import num_dropped
-from quire.engine.tracing import SpanSender, Standing, Watcher
-from quire.http.histograms import GenAIMetrics, StepHistogram
+from quire.engine.tracing import PROVIDER, SpanSender, Standing, Watcher, operation, served
+
+OTHERS = "_unloaded"
+"""The name of all that are not there any more, and of others that are called so."""
+# The buckets are those that the conventions advise.
+_DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_FIRST = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+)  # fmt: skip
+_LATER = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_LABELS = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
+
+
+class _Counts:
+    """Values by bucket."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds  # the largest values of the buckets, but for the last one
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum, self._created = 0.0, time.time()
+
+    def observe(self, values: Sequence[float]) -> None:
+        counts, bounds = self._counts, self._bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self._sum += sum(values)
+
+    def take_over(self, other: _Counts) -> None:
+        """Count what the other has counted."""
+        self._counts = [own + more for own, more in zip(self._counts, other._counts, strict=True)]
+        self._sum += other._sum
+        self._created = min(self._created, other._created)
+
+    def add_to(self, metric: HistogramMetricFamily, labels: Mapping[str, str]) -> None:
+        names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        totals = zip(names, accumulate(self._counts), strict=True)
+        metric.add_metric([*labels.values()], [*totals], self._sum)
+        metric.add_sample(f"{metric.name}_created", dict(labels), self._created)
+
+
+class StepHistogram:
+    """As prometheus_client's, which for each value takes two locks and looks at bucket by bucket.
+
+    One thread tells it of values; another that collects meanwhile may see some of a step's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        labels: Mapping[str, str],
+        bounds: Sequence[float],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._name, self._text, self._labels = name, text, labels
+        self._counts = _Counts(bounds)
+        self.observe = self._counts.observe
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        metric = HistogramMetricFamily(self._name, self._text, labels=[*self._labels])
+        self._counts.add_to(metric, self._labels)
+        yield metric
+
+
+class ForgettingHistogram:
+    """One for each set of labels, as long as who is named by one of them is there.
+
+    What was counted of others is counted under the name OTHERS, so that no sum goes down.
+
+    label: the one by which that goes; is_there: whether the one of that name is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        bounds: Sequence[float],
+        registry: CollectorRegistry,
+        label: str,
+        is_there: Callable[[str], bool],
+    ) -> None:
+        self._name, self._text, self._labels, self._bounds = name, text, labels, bounds
+        self._index, self._is_there = [*labels].index(label), is_there
+        self._all: dict[tuple[str, ...], _Counts] = {}
+        self._lock = threading.Lock()
+        registry.register(self)
+
+    def observe(self, labels: tuple[str, ...], value: float) -> None:
+        """From any thread."""
+        with self._lock:
+            if labels not in self._all:
+                self._forget()
+            self._of(self._known(labels)).observe([value])
+
+    def collect(self) -> Iterator[Metric]:
+        metric = HistogramMetricFamily(self._name, self._text, labels=[*self._labels])
+        with self._lock:
+            self._forget()
+            for labels, counts in self._all.items():
+                counts.add_to(metric, dict(zip(self._labels, labels, strict=True)))
+        yield metric
+
+    def _of(self, labels: tuple[str, ...]) -> _Counts:
+        if labels not in self._all:
+            self._all[labels] = _Counts(self._bounds)
+        return self._all[labels]
+
+    def _known(self, labels: tuple[str, ...]) -> tuple[str, ...]:
+        """The labels under which these are counted now."""
+        index = self._index
+        there = labels[index] == OTHERS or self._is_there(labels[index])
+        return labels if there else (*labels[:index], OTHERS, *labels[index + 1 :])
+
+    def _forget(self) -> None:
+        for labels in [*self._all]:
+            if (known := self._known(labels)) != labels:
+                self._of(known).take_over(self._all.pop(labels))
+
+
+class GenAIMetrics(Watcher):
+    """Counts each request as it ends.
+
+    serves: whether an adapter is still served; what is counted by the names of others is not kept.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry, model_name: str, serves: Callable[[str], bool]
+    ) -> None:
+        self._model_name = model_name
+
+        def is_there(name: str) -> bool:
+            return name == model_name or serves(name)
+
+        def histogram(
+            name: str, text: str, buckets: Sequence[float], *more: str
+        ) -> ForgettingHistogram:
+            name, labels = f"gen_ai_server_{name}_seconds", [*_LABELS, *more]
+            return ForgettingHistogram(name, text, labels, buckets, registry, _LABELS[-1], is_there)
+
+        text = "From a request's arrival to its end."
+        self._duration = histogram("request_duration", text, _DURATION, "error_type")
+        text = "From its arrival to its first token."
+        self._first = histogram("time_to_first_token", text, _FIRST)
+        text = "For each token after the first."
+        self._later = histogram("time_per_output_token", text, _LATER)
+
+    def ended(self, request: Request, standing: Standing) -> None:
+        metrics = standing.metrics
+        labels = operation(request), PROVIDER, served(request, self._model_name)
+        self._duration.observe((*labels, standing.error or ""), metrics.e2e_latency)
+        if metrics.ttft is not None:
+            self._first.observe(labels, metrics.ttft)
+        if metrics.tpot is not None:
+            self._later.observe(labels, metrics.tpot)
+
 
 _SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -28,27 +186,13 @@ _TOKENS = tuple(2.0**power for power in range(18))
 _OWN, _VLLM = "quire:", "vllm:"
 # What means in vLLM what it means here. A counter's name is without _total.
 _SHARED = frozenset({
-    "cache_config_info",
-    "e2e_request_latency_seconds",
-    "generation_tokens",
-    "inter_token_latency_seconds",
-    "kv_cache_usage_perc",
-    "lora_requests_info",
-    "num_preemptions",
-    "num_requests_running",
-    "num_requests_waiting",
-    "prefix_cache_hits",
-    "prefix_cache_queries",
-    "prompt_tokens",
-    "request_generation_tokens",
-    "request_prompt_tokens",
-    "request_success",
-    "request_time_per_output_token_seconds",
-    "spec_decode_num_accepted_tokens",
-    "spec_decode_num_accepted_tokens_per_pos",
-    "spec_decode_num_draft_tokens",
-    "spec_decode_num_drafts",
-    "time_to_first_token_seconds",
+    "cache_config_info", "e2e_request_latency_seconds", "generation_tokens",
+    "inter_token_latency_seconds", "kv_cache_usage_perc", "lora_requests_info", "num_preemptions",
+    "num_requests_running", "num_requests_waiting", "prefix_cache_hits", "prefix_cache_queries",
+    "prompt_tokens", "request_generation_tokens", "request_prompt_tokens", "request_success",
+    "request_time_per_output_token_seconds", "spec_decode_num_accepted_tokens",
+    "spec_decode_num_accepted_tokens_per_pos", "spec_decode_num_draft_tokens",
+    "spec_decode_num_drafts", "time_to_first_token_seconds",
 })  # fmt: skip
 
 
@@ -85,37 +229,22 @@ class ServerMetrics(Watcher):
             registry=self._registry,
         )
         self._model_name = model_name
-        told = "Prompt tokens of ended requests that had been admitted."
-        self._prompt_tokens = self._counter("prompt_tokens", told)
+        text = "Prompt tokens of ended requests that had been admitted."
+        self._prompt_tokens = self._counter("prompt_tokens", text)
         self._generation_tokens = self._counter("generation_tokens", "Generated tokens.")
-        self._ttft = self._histogram(
-            "time_to_first_token_seconds",
-            "Time from a request's arrival to its first token.",
-            _SECONDS,
-        )
-        self._itl = StepHistogram(
-            "quire:inter_token_latency_seconds",
-            "Time between two tokens of an output; tokens of one step count once.",
-            {"model_name": model_name},
-            _SECONDS,
-            self._registry,
-        )
-        self._tpot = self._histogram(
-            "request_time_per_output_token_seconds",
-            "Time per output token of a request, after its first token.",
-            _SECONDS,
-        )
-        self._e2e = self._histogram(
-            "e2e_request_latency_seconds",
-            "Time from a request's arrival to its last token.",
-            _SECONDS,
-        )
-        self._request_prompt = self._histogram(
-            "request_prompt_tokens", "Prompt tokens of a request.", _TOKENS
-        )
-        self._request_generation = self._histogram(
-            "request_generation_tokens", "Generated tokens of a request.", _TOKENS
-        )
+        text = "Time from a request's arrival to its first token."
+        self._ttft = self._histogram("time_to_first_token_seconds", text, _SECONDS)
+        text = "Time between two tokens of an output; tokens of one step count once."
+        name, labels = "quire:inter_token_latency_seconds", {"model_name": model_name}
+        self._itl = StepHistogram(name, text, labels, _SECONDS, self._registry)
+        text = "Time per output token of a request, after its first token."
+        self._tpot = self._histogram("request_time_per_output_token_seconds", text, _SECONDS)
+        text = "Time from a request's arrival to its last token."
+        self._e2e = self._histogram("e2e_request_latency_seconds", text, _SECONDS)
+        text = "Prompt tokens of a request."
+        self._request_prompt = self._histogram("request_prompt_tokens", text, _TOKENS)
+        text = "Generated tokens of a request."
+        self._request_generation = self._histogram("request_generation_tokens", text, _TOKENS)
 
     def exposition(self) -> bytes:
         """Everything in Prometheus's text format."""
@@ -123,9 +252,9 @@ class ServerMetrics(Watcher):
 
     async def rendered(self) -> bytes:
         """``exposition``, by a thread, so that nobody's stream waits; once for all who ask."""
-        asked = time.monotonic()
+        since = time.monotonic()
         async with self._rendering:
-            if self._rendered[0] <= asked:
+            if self._rendered[0] <= since:
                 begun = time.monotonic()
                 self._rendered = begun, await asyncio.to_thread(self.exposition)
             return self._rendered[1]
@@ -187,239 +316,193 @@ class _EngineCollector:
         self._model_name = model_name
 
     def collect(self) -> Iterator[Metric]:
-        scheduler, stats = self._engine.scheduler, self._engine.scheduler.stats
-        yield self._gauge("num_requests_running", "Running requests.", len(scheduler.running))
-        yield self._gauge(
-            "num_sessions", "Open streaming sessions.", self._engine.sessions.num_open
-        )
-        if self._engine.capabilities.others is not None:
+        engine, capabilities = self._engine, self._engine.capabilities
+        scheduler, stats = engine.scheduler, engine.scheduler.stats
+        queue, recorder = scheduler.queue, engine.recorder
+        gauge, counter = self._gauge, self._counter
+        yield gauge("num_requests_running", "Running requests.", len(scheduler.running))
+        yield gauge("num_sessions", "Open streaming sessions.", engine.sessions.num_open)
+        if capabilities.others is not None:
             text = "Ranks that compute every step together."
-            yield self._gauge("tensor_parallel_size", text, self._engine.capabilities.others.size)
-        if self._engine.recorder is not None:
+            yield gauge("tensor_parallel_size", text, capabilities.others.size)
+        if recorder is not None:
             text = "1 while requests are recorded, 0 after a failure."
-            yield self._gauge("trace_recording", text, self._engine.recorder.recording)
-        line, room = scheduler.queue, self._engine.waiting_room
-        yield self._gauge("num_requests_waiting", "Waiting requests.", line.num_waiting)
-        if line.policy is SchedulingPolicy.FAIR:
-            yield self._gauge(
-                "num_clients_waiting",
-                "Clients with waiting requests.",
-                line.newcomers.num_clients,
-            )
-        yield self._counter(
-            "queue_full", "Requests refused because too many were waiting.", room.num_refused
-        )
-        yield self._counter(
-            "queue_timeout",
-            "Requests that exceeded the longest queue time.",
-            stats.decisions[Verdict.EXPIRE.value],
-        )
+            yield gauge("trace_recording", text, recorder.recording)
+        yield gauge("num_requests_waiting", "Waiting requests.", queue.num_waiting)
+        if queue.policy is SchedulingPolicy.FAIR:
+            text = "Clients with waiting requests."
+            yield gauge("num_clients_waiting", text, queue.newcomers.num_clients)
+        text = "Requests refused because too many were waiting."
+        yield counter("queue_full", text, engine.waiting_room.num_refused)
+        text = "Requests that exceeded the longest queue time."
+        yield counter("queue_timeout", text, stats.decisions[Verdict.EXPIRE.value])
         yield from self._kv_cache()
-        yield from self._events()
+        yield from self._sent()
         yield from self._transfer()
         yield from self._speculation()
         yield from self._adapters()
         yield from self._store(stats.prefix_fetched)
-        yield self._counter(
-            "prefix_cache_queries",
-            "Prompt tokens looked up in the prefix cache.",
-            stats.prefix_queries,
-        )
-        yield self._counter(
-            "prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hits
-        )
-        yield self._counter(
-            "prefix_cache_evicted",
-            "Prompt tokens missed because their blocks had been evicted.",
-            stats.prefix_evicted,
-        )
-        yield self._counter(
-            "prefix_cache_tails",
-            "Prompt tokens missed because their last block was not full.",
-            stats.prefix_tails,
-        )
-        yield self._decisions(stats.decisions)
-        yield self._counter(
-            "num_preemptions", "Preemptions, by swap and by recompute.", stats.num_preemptions
-        )
-        yield self._counter(
-            "swap_blocks_failed",
-            "Blocks that could not be swapped, or came back damaged, and were recomputed.",
-            self._engine.stats.num_failed_swaps,
-        )
-        yield self._counter(
-            "integrity_faults",
-            "Times that the KV pool's counters were wrong between requests, and were corrected.",
-            self._engine.stats.num_faults,
-        )
-        yield self._counter(
-            "log_lines_dropped",
-            "Log lines dropped because their reader had stopped.",
-            num_dropped(),
-        )
+        text = "Prompt tokens looked up in the prefix cache."
+        yield counter("prefix_cache_queries", text, stats.prefix_queries)
+        text = "Prompt tokens found in the prefix cache."
+        yield counter("prefix_cache_hits", text, stats.prefix_hits)
+        text = "Prompt tokens missed because their blocks had been evicted."
+        yield counter("prefix_cache_evicted", text, stats.prefix_evicted)
+        text = "Prompt tokens missed because their last block was not full."
+        yield counter("prefix_cache_tails", text, stats.prefix_tails)
+        text = "The scheduler's decisions about requests."
+        decided = [({"verdict": one.value}, stats.decisions.get(one.value, 0)) for one in Verdict]
+        yield self._metric(CounterMetricFamily, "decisions", text, decided)
+        text = "Preemptions, by swap and by recompute."
+        yield counter("num_preemptions", text, stats.num_preemptions)
+        text = "Blocks that could not be swapped, or came back damaged, and were recomputed."
+        yield counter("swap_blocks_failed", text, engine.stats.num_failed_swaps)
+        text = "Times that the KV pool's counters were wrong between requests, and were corrected."
+        yield counter("integrity_faults", text, engine.stats.num_faults)
+        text = "Log lines dropped because their reader had stopped."
+        yield counter("log_lines_dropped", text, num_dropped())
 
     def _kv_cache(self) -> Iterator[Metric]:
-        usage = self._engine.scheduler.allocator.usage()
+        scheduler = self._engine.scheduler
+        size, usage = scheduler.allocator.block_size, scheduler.allocator.usage()
         taken = 1 - (usage.cached + usage.free) / usage.capacity if usage.capacity else 0.0
         yield self._gauge("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.", taken)
-        labels = ["model_name", "state"]
-        slots = GaugeMetricFamily("quire:kv_cache_slots", "KV cache slots by state.", labels=labels)
-        for state, count in usage._asdict().items():
-            slots.add_metric([self._model_name, state], max(0, count))  # may be torn, see above
-        yield slots
-        seconds = CounterMetricFamily(
-            "quire:kv_slot_seconds",
-            "KV cache slots by state, times seconds of steps.",
-            labels=labels,
-        )
-        for state, total in self._engine.stats.slot_seconds.items():
-            seconds.add_metric([self._model_name, state], total)
-        yield seconds
-        yield self._cache_config()
-
-    def _cache_config(self) -> Metric:
-        """As vLLM tells it: facts in labels."""
-        scheduler = self._engine.scheduler
-        size, caching = scheduler.allocator.block_size, scheduler.prefix_cache is not None
-        facts = {
-            "model_name": self._model_name,
+        text, now = "KV cache slots by state.", usage._asdict().items()  # may be torn, see above
+        slots = [({"state": state}, max(0, count)) for state, count in now]
+        yield self._metric(GaugeMetricFamily, "kv_cache_slots", text, slots)
+        text, totals = "KV cache slots by state, times seconds of steps.", self._engine.stats
+        seconds = [({"state": state}, total) for state, total in totals.slot_seconds.items()]
+        yield self._metric(CounterMetricFamily, "kv_slot_seconds", text, seconds)
+        facts = {  # in labels, as vLLM has them
             "block_size": str(size),
-            "num_gpu_blocks": str(scheduler.allocator.usage().capacity // size),
-            "enable_prefix_caching": str(caching),
+            "num_gpu_blocks": str(usage.capacity // size),
+            "enable_prefix_caching": str(scheduler.prefix_cache is not None),
         }
-        told = "The KV cache: its blocks, of all KV groups, in any memory."
-        metric = GaugeMetricFamily("quire:cache_config_info", told, labels=[*facts])
-        metric.add_metric([*facts.values()], 1)
-        return metric
+        text = "The KV cache: its blocks, of all KV groups, in any memory."
+        yield self._metric(GaugeMetricFamily, "cache_config_info", text, [(facts, 1)])
 
-    def _events(self) -> Iterator[Metric]:
-        """Nothing where none are published."""
+    def _sent(self) -> Iterator[Metric]:
+        """Spans and KV events; nothing where none are sent."""
         events, spans = self._engine.capabilities.events, self._spans
         if spans is not None:
             yield self._counter("spans_sent", "Requests whose span was sent.", spans.num_sent)
-            told = "Requests whose span the collector did not accept."
-            yield self._counter("spans_dropped", told, spans.num_dropped)
+            text = "Requests whose span the collector did not accept."
+            yield self._counter("spans_dropped", text, spans.num_dropped)
         if events is not None:
-            told = "Where KV events are published, and with which data parallel rank."
-            at = {"endpoint": events.endpoint, "replay_endpoint": events.replay_endpoint or ""}
-            facts = {"model_name": self._model_name, **at, "data_parallel_rank": str(events.rank)}
-            place = GaugeMetricFamily("quire:kv_events_info", told, labels=[*facts])
-            place.add_metric([*facts.values()], 1)
-            yield place
-            told = "Published batches of KV events."
-            yield self._counter("kv_events_published", told, events.num_published)
-            told = "Batches of KV events dropped because too many waited to be sent."
-            yield self._counter("kv_events_dropped", told, events.num_dropped)
+            text = "Where KV events are published, and with which data parallel rank."
+            facts = {
+                "endpoint": events.endpoint,
+                "replay_endpoint": events.replay_endpoint or "",
+                "data_parallel_rank": str(events.rank),
+            }
+            yield self._metric(GaugeMetricFamily, "kv_events_info", text, [(facts, 1)])
+            text = "Published batches of KV events."
+            yield self._counter("kv_events_published", text, events.num_published)
+            text = "Batches of KV events dropped because too many waited to be sent."
+            yield self._counter("kv_events_dropped", text, events.num_dropped)
 
     def _transfer(self) -> Iterator[Metric]:
         """Of an engine that prefills for others, or decodes what they have prefilled."""
         transfer = self._engine.capabilities.transfer
         if isinstance(transfer, BlockServer):
-            told = "KV blocks sent to decode engines."
-            yield self._counter("kv_transfer_sent_blocks", told, transfer.num_sent)
+            text = "KV blocks sent to decode engines."
+            yield self._counter("kv_transfer_sent_blocks", text, transfer.num_sent)
         if isinstance(transfer, BlockFetcher):
-            told = "KV blocks fetched from prefill engines."
-            yield self._counter("kv_transfer_fetched_blocks", told, transfer.num_fetched)
-            told = "Transfers that failed; missing blocks were computed."
-            yield self._counter("kv_transfer_failures", told, transfer.num_failed)
-            told = "KV blocks that prefill engines did not have."
-            yield self._counter("kv_transfer_missing_blocks", told, transfer.num_missing)
-            told = "KV blocks that were fetched, and evicted before use."
-            yield self._counter("kv_transfer_unused_blocks", told, transfer.num_unused)
+            text = "KV blocks fetched from prefill engines."
+            yield self._counter("kv_transfer_fetched_blocks", text, transfer.num_fetched)
+            text = "Transfers that failed; missing blocks were computed."
+            yield self._counter("kv_transfer_failures", text, transfer.num_failed)
+            text = "KV blocks that prefill engines did not have."
+            yield self._counter("kv_transfer_missing_blocks", text, transfer.num_missing)
+            text = "KV blocks that were fetched, and evicted before use."
+            yield self._counter("kv_transfer_unused_blocks", text, transfer.num_unused)
 
     def _speculation(self) -> Iterator[Metric]:
         """Nothing where nobody drafts."""
         speculation, stats = self._engine.capabilities.speculation, self._engine.stats
         if speculation is None:
             return
-        told = "Sequences in a step with draft tokens."
-        yield self._counter("spec_decode_num_drafts", told, stats.num_drafts)
-        told = "Draft tokens."
-        yield self._counter("spec_decode_num_draft_tokens", told, stats.num_draft_tokens)
-        told = "Accepted draft tokens."
-        yield self._counter("spec_decode_num_accepted_tokens", told, stats.num_accepted_tokens)
-        by_position = CounterMetricFamily(
-            "quire:spec_decode_num_accepted_tokens_per_pos",
-            "Accepted draft tokens by position among the drafts of a sequence.",
-            labels=["model_name", "position"],
-        )
-        for position, count in enumerate(stats.accepted_by_position):
-            by_position.add_metric([self._model_name, str(position)], count)
-        yield by_position
-        told = "Bytes of memory of the drafters."
-        yield self._gauge("spec_decode_drafter_bytes", told, speculation.num_bytes)
+        text = "Sequences in a step with draft tokens."
+        yield self._counter("spec_decode_num_drafts", text, stats.num_drafts)
+        yield self._counter("spec_decode_num_draft_tokens", "Draft tokens.", stats.num_draft_tokens)
+        text, accepted = "Accepted draft tokens.", stats.num_accepted_tokens
+        yield self._counter("spec_decode_num_accepted_tokens", text, accepted)
+        text = "Accepted draft tokens by position among the drafts of a sequence."
+        counts = [({"position": str(n)}, one) for n, one in enumerate(stats.accepted_by_position)]
+        name = "spec_decode_num_accepted_tokens_per_pos"
+        yield self._metric(CounterMetricFamily, name, text, counts)
+        text = "Bytes of memory of the drafters."
+        yield self._gauge("spec_decode_drafter_bytes", text, speculation.num_bytes)
 
     def _adapters(self) -> Iterator[Metric]:
         """Nothing where none are served. As vLLM has it: names in labels, the time as the value."""
         adapters, slots = self._engine.capabilities.adapters, self._engine.scheduler.adapters
         if adapters is None:
             return
-        labels = ["model_name", "max_lora", "running_lora_adapters", "waiting_lora_adapters"]
-        told = "Adapters of running and of waiting requests; the value is the time."
-        metric = GaugeMetricFamily("quire:lora_requests_info", told, labels=labels)
         running = slots.in_use
-        names = (
-            ",".join(one.name for one in some) for some in (running, adapters.waiting(running))
-        )
-        metric.add_metric([self._model_name, str(slots.most), *names], time.time())
-        yield metric
-        told = "Adapters whose weights are in memory."
-        yield self._gauge("lora_adapters_in_memory", told, len(adapters.weights))
+        facts = {
+            "max_lora": str(slots.most),
+            "running_lora_adapters": ",".join(one.name for one in running),
+            "waiting_lora_adapters": ",".join(one.name for one in adapters.waiting(running)),
+        }
+        text = "Adapters of running and of waiting requests; the value is the time."
+        yield self._metric(GaugeMetricFamily, "lora_requests_info", text, [(facts, time.time())])
+        text = "Adapters whose weights are in memory."
+        yield self._gauge("lora_adapters_in_memory", text, len(adapters.weights))
 
     def _store(self, fetched: int) -> Iterator[Metric]:
         """Nothing where all that is kept is in the pool."""
         store = self._engine.capabilities.store
         if store is None:
             return
-        told = "Prompt tokens fetched from outside the pool."
-        yield self._counter("kv_store_hits", told, fetched)
+        yield self._counter(
+            "kv_store_hits", "Prompt tokens fetched from outside the pool.", fetched
+        )
         if isinstance(store, Tiers):
-            told = "Blocks fetched from main memory."
-            yield self._counter("kv_offloading_read_blocks", told, store.num_read)
-            told = "Bytes of blocks in main memory."
-            yield self._gauge("kv_offloading_bytes", told, store.shelf.num_bytes)
+            text = "Blocks fetched from main memory."
+            yield self._counter("kv_offloading_read_blocks", text, store.num_read)
+            text = "Bytes of blocks in main memory."
+            yield self._gauge("kv_offloading_bytes", text, store.shelf.num_bytes)
             store = store.disk
         if store is not None:
             yield from self._disk(store)
 
     def _disk(self, store: DiskStore) -> Iterator[Metric]:
-        counts = store.counts
-        told = "Blocks fetched from the store."
-        yield self._counter("kv_store_read_blocks", told, counts.read_blocks)
-        yield self._counter(
-            "kv_store_read_bytes", "Bytes fetched from the store.", counts.read_bytes
-        )
-        told = "Blocks that were gone or damaged when they were to be fetched."
-        yield self._counter("kv_store_bad_blocks", told, counts.bad_blocks)
-        told = "Blocks written to the store."
-        yield self._counter("kv_store_written_blocks", told, counts.written_blocks)
-        yield self._counter(
-            "kv_store_written_bytes", "Bytes written to the store.", counts.written_bytes
-        )
-        told = "Blocks evicted from the store."
-        yield self._counter("kv_store_evicted_blocks", told, counts.evicted_blocks)
-        told = "Bytes on disk, of all engines that share the store."
-        yield self._gauge("kv_store_bytes", told, store.num_bytes)
-        told = "1 while blocks are stored, 0 after a failure."
-        yield self._gauge("kv_store_writing", told, not store.quiet)
-
-    def _decisions(self, decisions: Mapping[str, int]) -> Metric:
-        labels = ["model_name", "verdict"]
-        metric = CounterMetricFamily(
-            "quire:decisions", "The scheduler's decisions about requests.", labels=labels
-        )
-        for verdict in Verdict:
-            metric.add_metric([self._model_name, verdict.value], decisions.get(verdict.value, 0))
-        return metric
+        counts, counter = store.counts, self._counter
+        text = "Blocks fetched from the store."
+        yield counter("kv_store_read_blocks", text, counts.read_blocks)
+        yield counter("kv_store_read_bytes", "Bytes fetched from the store.", counts.read_bytes)
+        text = "Blocks that were gone or damaged when they were to be fetched."
+        yield counter("kv_store_bad_blocks", text, counts.bad_blocks)
+        text = "Blocks written to the store."
+        yield counter("kv_store_written_blocks", text, counts.written_blocks)
+        text = "Bytes written to the store."
+        yield counter("kv_store_written_bytes", text, counts.written_bytes)
+        text = "Blocks evicted from the store."
+        yield counter("kv_store_evicted_blocks", text, counts.evicted_blocks)
+        text = "Bytes on disk, of all engines that share the store."
+        yield self._gauge("kv_store_bytes", text, store.num_bytes)
+        text = "1 while blocks are stored, 0 after a failure."
+        yield self._gauge("kv_store_writing", text, not store.quiet)
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
-        metric = GaugeMetricFamily(f"quire:{name}", text, labels=["model_name"])
-        metric.add_metric([self._model_name], value)
-        return metric
+        return self._metric(GaugeMetricFamily, name, text, [({}, value)])
 
     def _counter(self, name: str, text: str, value: float) -> Metric:
-        metric = CounterMetricFamily(f"quire:{name}", text, labels=["model_name"])
-        metric.add_metric([self._model_name], value)
+        return self._metric(CounterMetricFamily, name, text, [({}, value)])
+
+    def _metric(
+        self,
+        kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+        name: str,
+        text: str,
+        samples: Iterable[tuple[Mapping[str, str], float]],
+    ) -> Metric:
+        """samples: labels beside the model's name, the same ones for all, and a value."""
+        rows = [({"model_name": self._model_name, **labels}, value) for labels, value in samples]
+        metric = kind(f"quire:{name}", text, labels=[*rows[0][0]] if rows else ["model_name"])
+        for labels, value in rows:
+            metric.add_metric([*labels.values()], value)
         return metric
 
 

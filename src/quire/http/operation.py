@@ -13,16 +13,16 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from quire.core.errors import RequestError
 from quire.engine.profiling import begin_profile, end_profile
 from quire.http.answers.rendering import Answer, json_response, respond
-from quire.http.description.openapi import gives
 from quire.http.errors import EngineUnavailableError
-from quire.http.guards.draining import Drain
+from quire.http.guards.envelope import Drain
+from quire.http.openapi import Responses, gives
 from quire.http.service import Service
 
-_HEALTH: dict[int | str, dict[str, Any]] = {
+_HEALTH: Responses = {
     200: {"description": "They can."},
     503: {"description": "The server ends, or the engine is gone."},
 }
-_METRICS: dict[int | str, dict[str, Any]] = {200: {"description": "The metrics."}}
+_METRICS: Responses = {200: {"description": "The metrics."}}
 _LONGEST = 60.0  # seconds of a profile
 
 
@@ -42,7 +42,7 @@ class PerfettoTrace(Answer):
     otherData: dict[str, str]
 
 
-_PROFILE: dict[int | str, dict[str, Any]] = {
+_PROFILE: Responses = {
     **gives(PerfettoTrace, about="A trace for ui.perfetto.dev."),
     400: {"description": "seconds is out of its range."},
     409: {"description": "Another profile is being taken."},

@@ -1,4 +1,4 @@
-"""What the endpoints share: the engine, the models' names, and requests of several prompts."""
+"""What the endpoints share: the engine, its models, its clients, and the bounds of an answer."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 from quire.capabilities.adapters.served import Adapters
 from quire.core.errors import EngineError, QueueFullError, QuireError, RequestError, shown
 from quire.core.protocol import Origin, PoolingParams, SamplingParams
+from quire.core.protocol.checks import check_unicode
 from quire.core.scheduling import Session
 from quire.engine.async_engine import AsyncEngine, Deltas
 from quire.engine.input_processor import InputProcessor
@@ -21,11 +24,114 @@ from quire.engine.prompts import Prompt, as_dict
 from quire.engine.session_manager import SessionManager
 from quire.http.chats.speech import Speech
 from quire.http.config.server import ServerConfig
-from quire.http.errors import EngineUnavailableError, UnknownModelError, in_callers_words
+from quire.http.errors import (
+    REQUEST_ID,
+    EngineUnavailableError,
+    UnknownModelError,
+    in_callers_words,
+)
 from quire.http.guards.bodies import Bodies
-from quire.http.guards.clients import Caller
+from quire.http.guards.keys import KEY_NAME
 from quire.http.kept_ids import kept_id
 from quire.http.metrics import ServerMetrics
+
+_TRACE_CONTEXT = (b"traceparent", b"tracestate")  # of W3C
+_LONGEST_STATE = 512
+_LONGEST = 256  # characters of a name or a salt, which are kept as long as a session
+
+
+class Caller(NamedTuple):
+    """Who sent an HTTP request.
+
+    key: the name of its API key, where there are several; then each of them is a client.
+    own_cache: only requests with the same key share a prefix cache.
+    request_id: what the request goes by in headers and logs.
+    origin: what those learn of it who watch the engine.
+    """
+
+    key: str | None = None
+    own_cache: bool = False
+    request_id: str = ""
+    origin: Origin = Origin()
+
+    @classmethod
+    def of(cls, scope: Scope, *, salt_by_key: bool) -> Caller:
+        state = scope.get("state", {})
+        key = state.get(KEY_NAME)
+        # If all requests bear the same key, they share one cache anyway.
+        request_id = state.get(REQUEST_ID, "")
+        return cls(key, salt_by_key and key is not None, request_id, _origin(scope, request_id))
+
+    def client(self, user: str | None) -> str:
+        """The client whose share of the engine a request takes; "" is all who give no name.
+
+        Where there are several keys, ``user`` does not count: nobody is many clients by one key.
+        """
+        return self.key if self.key is not None else _checked("user", user)
+
+    def cache_salt(self, given: str | None) -> str:
+        """The engine's salt of a request that gives this one: another for each (key, salt)."""
+        salt = _checked("cache_salt", given)
+        if not self.own_cache:
+            return salt
+        # A key's name has a fixed length, and nobody outside knows it.
+        return sha256(f"{self.key}{salt}".encode()).hexdigest()
+
+    def options(
+        self,
+        model: ModelChoice,
+        user: str | None = None,
+        cache_salt: str | None = None,
+        priority: int | None = None,
+    ) -> dict[str, Any]:
+        """What a prompt says beside its text: its model, whose it is, and how soon it is due."""
+        given = {
+            "adapter": model.adapter,
+            "cache_salt": self.cache_salt(cache_salt) or None,
+            "priority": priority,
+            "client": self.client(user) or None,
+            "origin": self.origin,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def may_use(self, session_client: str | None) -> bool:
+        """Whether a session or a request of that client is open to this caller, who has its id.
+
+        With several keys it belongs to the key that opened it.
+        """
+        return self.key is None or self.key == session_client
+
+
+def _origin(scope: Scope, request_id: str) -> Origin:
+    given = {name: value for name, value in scope["headers"] if name in _TRACE_CONTEXT}
+    texts = (given.get(name, b"")[:_LONGEST_STATE].decode("latin-1") for name in _TRACE_CONTEXT)
+    parent, state = texts
+    return Origin("text_completion", request_id, parent, state if parent else "")
+
+
+def _checked(field: str, text: str | None) -> str:
+    if text is None:
+        return ""
+    if len(text) > _LONGEST:
+        raise RequestError(f"{field} must have at most {_LONGEST} characters", field)
+    check_unicode(field, text)
+    return text
+
+
+MOST_CHOICES = 4096
+_CHARACTER, _SPECIAL = 4, 16  # most tokens of a character, and around a text
+MOST_LOGPROBS = 2**22  # a quarter of a kilobyte each, in memory and again in the answer
+
+
+def _most_tokens(count: int, longest: int, prompts: Sequence[str | Sequence[int]] | None) -> int:
+    """Of ``count`` prompts; a character may be as many tokens as it has bytes."""
+    if prompts is None:
+        return count * longest
+    lengths = (
+        _CHARACTER * len(one) + _SPECIAL if isinstance(one, str) else len(one) for one in prompts
+    )
+    return sum(min(length, longest) for length in lengths)
+
 
 Progress = AsyncGenerator[list[tuple[int, Delta]], None]
 """What has come since the last time: (number of the prompt, what one of its outputs gained)."""
@@ -50,11 +156,6 @@ class ModelChoice(NamedTuple):
 
     name: str
     adapter: str | None = None
-
-    @property
-    def options(self) -> Mapping[str, str]:
-        """What prompts say of it."""
-        return {} if self.adapter is None else {"adapter": self.adapter}
 
 
 @dataclass(frozen=True)
@@ -83,7 +184,7 @@ class Service:
         return self.config.sse_keep_alive_interval
 
     def caller(self, http: HTTPConnection) -> Caller:
-        return Caller.of(http.scope, salt_by_key=self.config.salts_by_key)
+        return Caller.of(http.scope, salt_by_key=bool(self.config.cache_salt_by_key))
 
     @property
     def adapters(self) -> Adapters | None:
@@ -129,6 +230,44 @@ class Service:
                 "chat_template needs a server that is started with --trust-request-chat-template",
                 "chat_template",
             )
+
+    def check_answer(
+        self,
+        params: SamplingParams,
+        num_prompts: int = 1,
+        prompts: Sequence[str | Sequence[int]] | None = None,
+    ) -> None:
+        """RequestError if the answer could become larger than a server should have to hold.
+
+        prompts: where they are at hand; else each may be as long as the model takes.
+        """
+        most, width = self.config.max_logprobs, num_prompts * params.width
+        for name in ("logprobs", "prompt_logprobs"):
+            if most is not None and (getattr(params, name) or 0) > most:
+                raise RequestError(f"{name} must be at most {most} (--max-logprobs)", name)
+        if width > MOST_CHOICES:
+            raise RequestError(
+                f"the number of prompts times n (or best_of, or beam_width) must be at most "
+                f"{MOST_CHOICES:,}, got {num_prompts:,} times {params.width}",
+                "n",
+            )
+        each = self.input_processor.most_tokens(params)
+        longest = self.input_processor.max_model_len or each
+        counts = {
+            "logprobs": (width * each, params.sample_logprobs),
+            "prompt_logprobs": (
+                _most_tokens(num_prompts, longest, prompts),
+                params.prompt_logprobs,
+            ),
+        }
+        for name, (tokens, likeliest) in counts.items():
+            if likeliest is not None and tokens * (likeliest + 1) > MOST_LOGPROBS:
+                raise RequestError(
+                    f"an answer may hold at most {MOST_LOGPROBS:,} {name}; {shown(tokens)} tokens "
+                    f"with {likeliest + 1} each would be more: ask for fewer, or for fewer or "
+                    "shorter outputs",
+                    name,
+                )
 
     def new_id(self) -> str:
         """A name for what is kept here."""

@@ -24,8 +24,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from quire.engine.streams import nobody_waits
-from quire.http.config.open_files import make_room
-from quire.http.config.server import ServerConfig
+from quire.http.config.server import ServerConfig, make_room
 from quire.http.guards.connections import ClientConnection, Connections
 from quire.http.guards.last_resort import LastResort
 from quire.http.guards.listening import listen
@@ -192,14 +191,14 @@ def set_level(name: str) -> None:
 def _welcome(host: str, port: int, config: ServerConfig) -> None:
     """Where the server is, and who may use it."""
     scheme = "http" if config.ssl_certfile is None else "https"
-    place = f"[{host}]" if ":" in host else host
-    logger.info("Quire running on %s://%s:%d (Press CTRL+C to quit)", scheme, place, port)
+    address = f"[{host}]" if ":" in host else host
+    logger.info("Quire running on %s://%s:%d (Press CTRL+C to quit)", scheme, address, port)
     here = ipaddress.ip_address(host.partition("%")[0]).is_loopback
     if not here and not config.api_key:
         logger.warning(
             "anyone who reaches %s:%d may use this server, which needs no key: give it keys with "
             "--api-key-file, or let it listen on --host 127.0.0.1",
-            place,
+            address,
             port,
         )
 
@@ -255,16 +254,16 @@ class JSONLines(logging.Formatter):
     """An object a line: what a text line has, what failed, and facts that its message holds."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told = {
+        entry = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
         }
-        told |= {name: vars(record)[name] for name in _FACTS if name in vars(record)}
+        entry |= {name: vars(record)[name] for name in _FACTS if name in vars(record)}
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(told, default=str)
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
 
 
 def set_format(name: str) -> None:

@@ -11,15 +11,12 @@ from fastapi.responses import Response
 from quire.core.protocol import SoftCut
 from quire.core.scheduling import Session
 from quire.http.answers.rendering import Answer, respond
-from quire.http.answers.reply import answer
-from quire.http.description.openapi import gives, takes
-from quire.http.fields.strict import Ids, Name, Strict, between, expecting
-from quire.http.guards.clients import Caller
-from quire.http.guards.limits import check_answer
-from quire.http.openai.answers import Completion, CompletionChunk
+from quire.http.body_fields import Ids, Name, Strict, between, expecting
+from quire.http.openai.answers import Completion, CompletionChunk, answer
 from quire.http.openai.completions import CompletionWording
 from quire.http.openai.requests import TurnRequest
-from quire.http.service import Service
+from quire.http.openapi import body_route, gives
+from quire.http.service import Caller, Service
 
 
 class OpenRequest(Strict):
@@ -110,10 +107,9 @@ class TurnWording(CompletionWording):
 def add_sessions(app: FastAPI, service: Service) -> None:
     """The routes under /v1/sessions."""
 
-    @app.post("/v1/sessions", openapi_extra=takes(OpenRequest), responses=gives(SessionCard))
-    async def open_session(http: Request) -> Response:
+    @body_route(app, service, OpenRequest, gives(SessionCard), "/v1/sessions")
+    async def open_session(http: Request, request: OpenRequest) -> Response:
         """Open a streaming session, a text that lives across requests."""
-        request = await service.bodies.parse(http, OpenRequest)
         adapter = service.input_processor.adapter(service.check_model(request.model).adapter)
         session_id, caller = f"session-{service.new_id()}", service.caller(http)
         salt, client = caller.cache_salt(request.cache_salt), caller.client(request.user)
@@ -155,19 +151,19 @@ def _one_session(service: Service) -> APIRouter:
 
     card = gives(SessionCard, None, 404, 409)
 
-    @router.post("/append", openapi_extra=takes(AppendRequest), responses=card)
-    async def append(session_id: str, http: Request) -> Response:
+    @body_route(router, service, AppendRequest, card, "/append")
+    async def append(http: Request, request: AppendRequest) -> Response:
         """Add what the next turn computes and goes on from."""
-        request = await service.bodies.parse(http, AppendRequest)
+        session_id = http.path_params["session_id"]
         await service.engine.append_to_session(session_id, request.input)
         return _card(service, session_id)
 
     turn = gives(Completion, CompletionChunk, 404, 409)
 
-    @router.post("/generate", openapi_extra=takes(TurnRequest), responses=turn)
-    async def generate(session_id: str, http: Request) -> Response:
+    @body_route(router, service, TurnRequest, turn, "/generate")
+    async def generate(http: Request, request: TurnRequest) -> Response:
         """One turn, answered like a completion."""
-        request = await service.bodies.parse(http, TurnRequest)
+        session_id = http.path_params["session_id"]
         return await _generate(service, service.caller(http), session_id, request)
 
     _add_cuts(router, service)
@@ -184,18 +180,18 @@ def _add_cuts(router: APIRouter, service: Service) -> None:
         await service.in_engine(service.sessions.hard_cut, session_id)
         return _card(service, session_id)
 
-    @router.post("/soft_cut", openapi_extra=takes(SoftCutRequest), responses=card)
-    async def soft_cut(session_id: str, http: Request) -> Response:
+    @body_route(router, service, SoftCutRequest, card, "/soft_cut")
+    async def soft_cut(http: Request, request: SoftCutRequest) -> Response:
         """Let what came so far count for less and less in what comes."""
-        request = await service.bodies.parse(http, SoftCutRequest)
+        session_id = http.path_params["session_id"]
         bias, fade = float(request.bias), request.fade
         await service.in_engine(service.sessions.soft_cut, session_id, bias, fade)
         return _card(service, session_id)
 
-    @router.post("/recompute", openapi_extra=takes(RecomputeRequest), responses=card)
-    async def recompute(session_id: str, http: Request) -> Response:
+    @body_route(router, service, RecomputeRequest, card, "/recompute")
+    async def recompute(http: Request, request: RecomputeRequest) -> Response:
         """Let the sinks and the last tokens be the history, from position 0."""
-        request = await service.bodies.parse(http, RecomputeRequest)
+        session_id = http.path_params["session_id"]
         await service.in_engine(service.sessions.recompute, session_id, request.last_n)
         return _card(service, session_id)
 
@@ -205,7 +201,7 @@ async def _generate(
 ) -> Response:
     model = service.check_model_of(service.sessions.get(session_id), request.model)
     params = request.sampling_params(service.input_processor.sampling_defaults)
-    check_answer(1, params, service.input_processor, service.config.max_logprobs)
+    service.check_answer(params)
     return await answer(
         service,
         caller,

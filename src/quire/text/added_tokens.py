@@ -76,14 +76,14 @@ def join_tokens(
 
 def end_names(directory: Path) -> frozenset[str]:
     """The tokens that end a text by the tokenizer's files; some may not exist."""
-    told = (_read(directory, name).get("eos_token") for name in (_CONFIG, _MAP))
-    return frozenset(filter(None, map(content_of, told)))
+    given = (_read(directory, name).get("eos_token") for name in (_CONFIG, _MAP))
+    return frozenset(filter(None, map(content_of, given)))
 
 
 def content_of(token: object) -> str:
     """The text of a token, given as a text or as an object; "" for anything else."""
-    told = token.get("content") if isinstance(token, dict) else token
-    return told if isinstance(told, str) else ""
+    given = token.get("content") if isinstance(token, dict) else token
+    return given if isinstance(given, str) else ""
 
 
 def _read(directory: Path, name: str) -> dict[str, Any]:
@@ -103,14 +103,14 @@ def _numbered(
 ) -> Iterator[tuple[int, AddedToken]]:
     """Tokens with their ids, which come in order."""
     source = f"{directory}/{_CONFIG if _NUMBERED in settings else _ADDED}"
-    told = settings.get(_NUMBERED)
-    if told is None:
+    given = settings.get(_NUMBERED)
+    if given is None:
         by_text = _read(directory, _ADDED)
         by_id = {_id(at, source): named.get(text, text) for text, at in by_text.items()}
-        told = {at: token for at, token in by_id.items() if at not in known}
-    if not isinstance(told, dict):
-        raise ModelError(f"{source}: {_NUMBERED} must be an object, but is {short(told)}")
-    ids = {_id(at, source): token for at, token in told.items()}
+        given = {at: token for at, token in by_id.items() if at not in known}
+    if not isinstance(given, dict):
+        raise ModelError(f"{source}: {_NUMBERED} must be an object, but is {short(given)}")
+    ids = {_id(at, source): token for at, token in given.items()}
     for at in sorted(ids):
         yield at, _token(ids[at], source, special=False)
 
@@ -118,28 +118,30 @@ def _numbered(
 def _named(settings: Mapping[str, Any]) -> Iterator[AddedToken]:
     """Special tokens by what they are for, which have no ids there."""
     others = (field for field in settings if field.endswith("_token") and field not in _FIRST)
-    told = [settings.get(field) for field in (*_FIRST, *others)]
+    given = [settings.get(field) for field in (*_FIRST, *others)]
     for field in _LISTS:
         more = settings.get(field)
-        told += more.values() if isinstance(more, dict) else more if isinstance(more, list) else []
-    for token in told:
+        given += more.values() if isinstance(more, dict) else more if isinstance(more, list) else []
+    for token in given:
         if content_of(token):
             yield _token(token, _CONFIG, special=True)
 
 
-def _id(told: object, source: str) -> int:
+def _id(given: object, source: str) -> int:
     try:
-        return int(told)  # type: ignore[call-overload, no-any-return]
+        return int(given)  # type: ignore[call-overload, no-any-return]
     except (TypeError, ValueError):
-        raise ModelError(f"{source}: {short(told)} is no token's id") from None
+        raise ModelError(f"{source}: {short(given)} is no token's id") from None
 
 
-def _token(told: Any, source: str, *, special: bool) -> AddedToken:
+def _token(given: Any, source: str, *, special: bool) -> AddedToken:
     """special: whether it is special if its file does not say; true: it is in any case."""
-    if isinstance(told, AddedToken):
-        return told
-    flags = {name: told[name] for name in _FLAGS if name in told} if isinstance(told, dict) else {}
-    content = content_of(told)
+    if isinstance(given, AddedToken):
+        return given
+    flags = (
+        {name: given[name] for name in _FLAGS if name in given} if isinstance(given, dict) else {}
+    )
+    content = content_of(given)
     if not content or not all(isinstance(flag, bool) for flag in flags.values()):
-        raise ModelError(f"{source}: {short(told)} is no token")
+        raise ModelError(f"{source}: {short(given)} is no token")
     return AddedToken(content, **{**flags, "special": special or flags.get("special", False)})

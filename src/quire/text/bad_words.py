@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from quire.core.errors import RequestError, shown
-from quire.text.token_texts import TokenTexts
+from quire.text.tokenizer import TokenTexts
 
 _BEFORE = ("a", "\n", ".")  # words are tokenized after this, so that they do not begin a text
 

@@ -56,15 +56,15 @@ def begun_in(
     others, last = (messages[:-1], messages[-1:]) if going_on else (messages, ())
     given = {name: variables[name] for name in _SAID_BY_OTHERS if name in variables}
     calm, calm_given = _without(marks, list(others)), _without(marks, given)
-    asked = {**variables, **calm_given}
+    calm_variables = {**variables, **calm_given}
     if calm != list(others) or calm_given != given:
-        prompt = render([*calm, *last], asked)
+        prompt = render([*calm, *last], calm_variables)
     if last:
-        text = _after_mark(prompt, render, calm, last, asked)
+        text = _after_mark(prompt, render, calm, last, calm_variables)
         return _parted(text, last_text(last[0]) or "", marks)
-    if asked.get(_OPENS, True) and (added := _added(prompt, render, calm, asked)):
+    if calm_variables.get(_OPENS, True) and (added := _added(prompt, render, calm, calm_variables)):
         return Begun(added)
-    return Begun(_after_mark(prompt, render, calm, (), asked))
+    return Begun(_after_mark(prompt, render, calm, (), calm_variables))
 
 
 def _added(

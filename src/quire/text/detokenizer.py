@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
-from quire.text.token_texts import TokenTexts, spaces
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizer import Tokenizer, TokenTexts, spaces
 
 _CONTEXT = 64  # tokens before the first one that decide, e.g., whether the first word gets a space
 _LONGEST_CHARACTER = 4  # bytes

@@ -12,8 +12,8 @@ from quire.core.errors import EngineError
 from quire.core.protocol import TokenLogprobs
 from quire.engine.delivery import GATHERED, Delivery, OutputCollector
 from quire.engine.outputs import Delta, TokenLogprobTable
-from quire.text.places import Place
-from quire.text.token_texts import TokenTexts
+from quire.text.text_tokens import TextToken
+from quire.text.tokenizer import TokenTexts
 
 
 def delta(request_id: str, token: int = 5, *, first: bool = False, end: bool = False) -> Delta:
@@ -113,8 +113,8 @@ def test_a_turn_wakes_tasks_for_what_can_be_written_soon(scored: bool, at_once: 
     async def main() -> None:
         names = [str(number) for number in range(2 * at_once + 2)]
         tasks = Tasks(*names)
-        place = Place(TokenTexts(lambda token_id: b"5", frozenset()), 5)
-        tables = (TokenLogprobTable(TokenLogprobs(-1.0, 1, ()), place),) if scored else None
+        token = TextToken(TokenTexts(lambda token_id: b"5", frozenset()), 5)
+        tables = (TokenLogprobTable(TokenLogprobs(-1.0, 1, ()), token),) if scored else None
         await asyncio.sleep(0)
         tasks.delivery.put([delta(name)._replace(logprobs=tables) for name in names])
         woken = []

@@ -11,8 +11,8 @@ from quire.core.errors import EngineError
 from quire.core.protocol import TokenLogprobs
 from quire.engine.delivery import OutputCollector
 from quire.engine.outputs import Delta, RequestOutput, TokenLogprobTable, joined
-from quire.text.places import Place
-from quire.text.token_texts import TokenTexts
+from quire.text.text_tokens import TextToken
+from quire.text.tokenizer import TokenTexts
 
 
 def delta(token_id: int) -> Delta:
@@ -57,7 +57,7 @@ def gained(
     token: int, index: int = 0, *, first: bool = False, end: str | None = None, final: bool = False
 ) -> Delta:
     """One more token of one of two outputs; its text is its number, and so is its probability."""
-    table = TokenLogprobTable(TokenLogprobs(-float(token), 1, ()), Place(NAMES, token))
+    table = TokenLogprobTable(TokenLogprobs(-float(token), 1, ()), TextToken(NAMES, token))
     output = cast(RequestOutput, "all of it") if final else None
     return Delta("r", index, f"{token} ", (token,), (table,), token / 10, first, end, None, output)
 

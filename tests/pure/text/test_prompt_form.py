@@ -11,7 +11,7 @@ import quire
 from quire.core.errors import RequestError
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.text.chat_template import ChatTemplate
-from quire.text.prompt_form import PromptForm
+from quire.text.encoder import PromptForm
 from quire.text.tokenizer import JsonTokenizer
 
 DEMO = Path(quire.__file__).parent / "models/demo" / "tokenizer.json"

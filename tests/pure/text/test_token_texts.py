@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders
 
 from quire.text.detokenizer import Detokenizer
-from quire.text.places import echo_of, places_of, text_left
-from quire.text.token_texts import TokenTexts, own_texts
-from quire.text.tokenizer import JsonTokenizer
+from quire.text.text_tokens import echo_of, text_left, tokens_in_text
+from quire.text.tokenizer import JsonTokenizer, TokenTexts, own_texts
 from support.small_tokenizers import (
     ALPHABET,
     byte_level,
@@ -185,10 +184,10 @@ def test_tokens_in_their_places_are_the_text_and_its_bytes(
     tokenizer = KINDS[kind]
     ids = tokenizer.encode(text, add_special_tokens=special)
     whole = tokenizer.decode(ids, skip_special_tokens=False)
-    places = places_of(tokenizer, ids)
-    assert "".join(place.added for place in places) == whole
-    assert "".join(place.text(place.token_id) for place in places) == whole
-    joined = b"".join(place.data(place.token_id) for place in places)
+    tokens = tokens_in_text(tokenizer, ids)
+    assert "".join(token.added for token in tokens) == whole
+    assert "".join(token.text(token.token_id) for token in tokens) == whole
+    joined = b"".join(token.data(token.token_id) for token in tokens)
     if "\ufffd" not in whole:
         assert joined == whole.encode()
 
@@ -196,7 +195,7 @@ def test_tokens_in_their_places_are_the_text_and_its_bytes(
 def test_a_candidate_completes_what_has_been_begun_or_is_told_by_its_bytes() -> None:
     tokenizer = KINDS["byte fallback"]
     ids = tokenizer.encode("👍👎", add_special_tokens=False)[1:]
-    *_, last = places_of(tokenizer, ids[:4])
+    *_, last = tokens_in_text(tokenizer, ids[:4])
     assert last.text(ids[3]) == "👍" and last.data(ids[3]) == "👍".encode()[-1:]
     assert last.text(ids[7]) == "👎", "what might have stood there"
     assert last.text(ids[0]) == "bytes:\\xf0" and last.data(ids[0]) == b"\xf0"
@@ -207,13 +206,13 @@ def test_an_echo_has_the_marks_that_were_given_and_no_others() -> None:
     tokenizer = KINDS["byte fallback"]
     ids = tokenizer.encode("a b<mark>a")
     named = echo_of(tokenizer, ids, None)
-    assert named.text == "<s> a b<mark> a" == "".join(place.added for place in named.places)
+    assert named.text == "<s> a b<mark> a" == "".join(token.added for token in named.tokens)
     given_text = echo_of(tokenizer, ids, "a b<mark>a")
     assert given_text.text == "a b<mark>a"
-    assert [place.added for place in given_text.places][:3] == ["", "a", " "]
-    assert given_text.places[0].text(ids[0]) == "<s>"
+    assert [token.added for token in given_text.tokens][:3] == ["", "a", " "]
+    assert given_text.tokens[0].text(ids[0]) == "<s>"
     marked_text = echo_of(tokenizer, ids[:4], "<s> a b")
-    assert [place.added for place in marked_text.places] == ["<s>", " a", " ", "b"]
+    assert [token.added for token in marked_text.tokens] == ["<s>", " a", " ", "b"]
     assert text_left(tokenizer, ids) == "a b<mark> a"
     assert text_left(tokenizer, ids[3:]) == "b<mark> a"
 

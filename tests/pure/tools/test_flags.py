@@ -17,7 +17,7 @@ from quire.engine.config import EngineConfig
 from quire.http.config.server import ServerConfig
 from quire.tools.cli import _parser, main
 from quire.tools.commands.chat import add_chat
-from quire.tools.commands.command import ELSEWHERE
+from quire.tools.commands.command import COMMANDS
 from quire.tools.commands.flags import options, server_config
 from quire.tools.commands.generate import add_generate
 from quire.tools.commands.parser import Parser
@@ -49,8 +49,7 @@ def command_parser(name: str) -> argparse.ArgumentParser:
 
 def test_no_flag_is_taken_for_another_that_begins_like_it() -> None:
     tried = 0
-    others = [command_parser(name) for name in ELSEWHERE]
-    for parser in [*parsers(_parser(["serve"])), *others]:
+    for parser in (one for name in COMMANDS for one in parsers(command_parser(name))):
         flags = parser._option_string_actions
         for beginning in {flag[:-1] for flag in flags} - flags.keys() - {"-", "--"}:
             with pytest.raises(SystemExit) as caught:
@@ -90,7 +89,7 @@ def test_flags_that_ask_for_what_is_so_anyway_pass_with_a_line(
     (["--pipeline-parallel-size", "2"], "may only be 1, not 2: ranks divide every layer"),
     (["--load-format", "dummy"], "auto or safetensors or gguf, not dummy"),
     (["--max-model-length", "9"], "no flag --max-model-length; did you mean --max-model-len?"),
-    (["-t", "8"], "-t is not here; write --threads N"),
+    (["-c", "8"], "-c is not here; write --max-model-len N"),
     (["--tensor", "8"], "no flag --tensor"),
     (["--zzzz"], "no flag --zzzz"),
     (["--max-model-len", "many"], "is not an integer"),
@@ -256,4 +255,4 @@ def test_help_shows_what_matters_first_and_what_values_may_be(
     groups = [line[:-1] for line in text.splitlines() if line[-1:] == ":" and line[0] != " "]
     assert groups[2] == "settings used most" and "security" in groups
     first = text.split("settings used most:\n")[1].split("\n\n")[0]
-    assert sum(line.startswith("  --") for line in first.splitlines()) == 10
+    assert sum(line.startswith("  -") for line in first.splitlines()) == 10

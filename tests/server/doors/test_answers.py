@@ -11,12 +11,12 @@ import pytest
 
 from quire.http.doors.anthropic import CountedTokens, MessageAnswer, MessageEvent
 from quire.http.doors.llama_cpp import LlamaCppAnswer, LlamaCppPiece, Props, Slot
+from quire.http.doors.ollama import GeneratedAnswer, OllamaChatAnswer
 from quire.http.doors.ollama_models import OllamaModels, OllamaVersion, ShownModel
-from quire.http.doors.ollama_writer import GeneratedAnswer, OllamaChatAnswer
 from quire.http.doors.responses import CountedInput, DeletedResponse, InputItems
 from quire.http.doors.responses_writer import ResponseAnswer, ResponseEvent
 from quire.http.doors.tokens import Detokenized, Tokenized
-from quire.http.error_shapes import AnthropicErrorAnswer, LlamaCppErrorAnswer, OllamaErrorAnswer
+from quire.http.errors import AnthropicErrorAnswer, LlamaCppErrorAnswer, OllamaErrorAnswer
 from support.described import as_described
 from support.live_server import MODEL, LiveServer
 from support.speaking import SAID, WEATHER

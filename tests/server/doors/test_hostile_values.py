@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from quire.http.doors.anthropic_types import CountTokensRequest, MessagesRequest
-from quire.http.doors.llama_cpp_types import LlamaCppRequest
-from quire.http.doors.ollama_types import (
+from quire.http.doors.anthropic import CountTokensRequest, MessagesRequest
+from quire.http.doors.llama_cpp import LlamaCppRequest
+from quire.http.doors.ollama import (
     GenerateRequest,
     OllamaChatRequest,
     OllamaOptions,
-    ShowRequest,
 )
-from quire.http.doors.responses_types import ResponsesRequest
+from quire.http.doors.ollama_models import ShowRequest
+from quire.http.doors.responses_requests import ResponsesRequest
 from quire.http.doors.tokens import DetokenizeRequest, TokenizeRequest
 from support.hostile_values import HOSTILE
 from support.live_server import MODEL, LiveServer

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from quire.http.doors.responses_store import ResponseStore
+from quire.http.doors.responses import ResponseStore
 from quire.http.doors.responses_writer import ResponseAnswer
 from quire.http.errors import UnknownResponseError
 from support.live_server import MODEL, LiveServer, live_server

@@ -103,3 +103,18 @@ def test_a_schema_that_cannot_be_kept_to_is_refused_as_the_tool_s(client: OpenAI
             **{**ASK, "tools": [{"type": "function", "function": tool}]}, tool_choice="required"
         )
     assert refused.value.param == "tools"
+
+
+def test_a_newcomer_s_first_tool_is_called_by_the_demonstration_model() -> None:
+    """By a grammar, as it was never taught to; its own template takes back what comes of it."""
+    named: Any = {"type": "function", "function": {"name": "weather"}}
+    with served_model(kv_cache_memory_bytes="16MiB") as client:
+        for choice in ("required", named):
+            ask = {**ASK, "tools": TOOLS[:1], "tool_choice": choice, "parallel_tool_calls": False}
+            (chosen,) = client.chat.completions.create(**ask).choices
+            check(chosen, {"weather"})
+        result = {"role": "tool", "tool_call_id": chosen.message.tool_calls[0].id, "content": "ok"}
+        messages = [*ASK["messages"], chosen.message.model_dump(exclude_none=True), result]
+        ask |= {"messages": messages, "tool_choice": "auto", "max_tokens": 3}
+        (chosen,) = client.chat.completions.create(**ask).choices
+        assert chosen.message.content

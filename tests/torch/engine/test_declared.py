@@ -18,8 +18,7 @@ from transformers.cli.serving import utils as serving
 import quire
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
-from quire.http.chats.speech import Speech
-from quire.http.chats.tools import AUTO, Tool, ToolChoice
+from quire.http.chats.speech import AUTO, Speech, Tool, ToolChoice
 from quire.http.config.server import ServerConfig
 from quire.text.begun import Begun
 from quire.text.chat_template import ChatTemplate
@@ -184,7 +183,7 @@ def test_what_cannot_be_asked_for_is_refused_by_name() -> None:
 
 def test_reasoning_is_known_by_its_declared_marks() -> None:
     model = Obedient("no marks", GEMMA_MARKS, declared=REAL["gemma4"])
-    assert model.speech.standing(Begun("<|turn>model\n<|channel>thought\n")).reasons
+    assert model.speech.state_after(Begun("<|turn>model\n<|channel>thought\n")).reasons
     _, whole, _ = model.call(
         [Tool("f")], ToolChoice("required"), 5, SamplingParams(thinking_token_budget=0)
     )

@@ -18,7 +18,7 @@ from quire import LLM, PoolingParams, SamplingParams
 from quire.core.errors import ConfigError, EngineError, ModelError, RequestError
 from quire.core.protocol import Pooling
 from quire.execution.forward import DirectForward, Hidden
-from quire.text.prompt_form import PromptForm
+from quire.text.encoder import PromptForm
 from support.engine_lives import Squeeze
 from support.small_models import EOS_TOKEN_ID, VOCAB_SIZE, make_model
 

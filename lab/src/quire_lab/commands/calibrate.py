@@ -10,7 +10,7 @@ from pathlib import Path
 from quire.core.errors import ConfigError
 from quire.engine.config import EngineConfig
 from quire.models.shape import ModelShape
-from quire.tools.commands.command import ELSEWHERE, Command
+from quire.tools.commands.command import Command
 from quire.tools.commands.flags import (
     add_engine_flags,
     add_flag,
@@ -18,6 +18,7 @@ from quire.tools.commands.flags import (
     help_of,
     options,
 )
+from quire.tools.commands.parser import Parser
 from quire_lab.commands.setup import named_model, rounded
 from quire_lab.simulation.calibrated import Calibration
 
@@ -30,7 +31,7 @@ _DESCRIBING = (
 _OF_URL = ("api_key", "served_model_name", "time_limit")
 
 
-def add_calibrate(parser: argparse.ArgumentParser) -> None:
+def add_calibrate(parser: Parser) -> None:
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help=f"{help_of('model')}; with --url or --steps, the "
         "model's name for quire simulate (default: its name on the server)",
@@ -158,4 +159,4 @@ def _pool_bytes(
     return int(arguments.num_blocks * block_size * model.kv_bytes_per_token)
 
 
-COMMAND = Command("calibrate", ELSEWHERE["calibrate"].help, add_calibrate, calibrate)
+COMMAND = Command(add_calibrate, calibrate)

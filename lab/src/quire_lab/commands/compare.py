@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.tools.commands.command import ELSEWHERE, Command
+from quire.tools.commands.command import Command
 from quire.tools.commands.text import number, percent, seconds, table
 from quire_lab.calibration.comparison import Comparison, Figure, compare
 from quire_lab.calibration.recorded import Recording, open_recording
@@ -163,4 +163,4 @@ def comparison_values(found: Comparison) -> dict[str, Any]:
     }
 
 
-COMMAND = Command("compare", ELSEWHERE["compare"].help, add_compare, compare_recording)
+COMMAND = Command(add_compare, compare_recording)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from quire.engine.config import EngineConfig
-from quire.tools.commands.command import ELSEWHERE, Command
+from quire.tools.commands.command import Command
 from quire_lab.commands.machines import add_machines, asks_for_machines, plan_machines
 from quire_lab.commands.plan_text import describe, describe_assumed, describe_sample
 from quire_lab.commands.plan_values import plan_values
@@ -94,4 +94,4 @@ def _progress(what: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-COMMAND = Command("plan", ELSEWHERE["plan"].help, add_plan, plan)
+COMMAND = Command(add_plan, plan)

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from quire.tools.commands.command import ELSEWHERE, Command
+from quire.tools.commands.command import Command
 
 
 def add_reproduce(parser: argparse.ArgumentParser) -> None:
@@ -52,4 +52,4 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-COMMAND = Command("reproduce", ELSEWHERE["reproduce"].help, add_reproduce, reproduce)
+COMMAND = Command(add_reproduce, reproduce)

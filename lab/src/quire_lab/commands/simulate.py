@@ -19,7 +19,7 @@ from quire.engine.capacity import describe_kv_groups
 from quire.engine.config import EngineConfig
 from quire.engine.traces.request import TraceRequest
 from quire.models.shape import ModelShape
-from quire.tools.commands.command import ELSEWHERE, Command
+from quire.tools.commands.command import Command
 from quire.tools.commands.text import number, percent, seconds, size, table
 from quire.tools.recording import RecordingHeader, Writer
 from quire_lab.commands import report
@@ -309,4 +309,4 @@ def _drafts(result: SimulationResult) -> str:
     )
 
 
-COMMAND = Command("simulate", ELSEWHERE["simulate"].help, add_simulate, simulate)
+COMMAND = Command(add_simulate, simulate)

@@ -27,7 +27,7 @@ from quire.execution.sampling.sampler import SampleRow, draw
 logger = logging.getLogger(__name__)
 
 
-class _Text:
+class _DraftText:
     """A chunk that ends in drafts that are to be made."""
 
     def __init__(self, chunk: Chunk, whose: Opened, past: Past | None) -> None:
@@ -109,7 +109,7 @@ class DraftModel:
         Those that could not be made are left out: the rows before them are verified all the same.
         """
         texts = {
-            chunk.seq_id: _Text(chunk, whose, pasts.get(chunk.seq_id))
+            chunk.seq_id: _DraftText(chunk, whose, pasts.get(chunk.seq_id))
             for chunk, whose in zip(chunks, known, strict=True)
             if chunk.token_ids[-1] == TO_DRAFT
         }
@@ -135,7 +135,7 @@ class DraftModel:
                 self._behind.verified(chunk, len(outcomes[chunk.seq_id].tokens))
         self._drafted = set()
 
-    def _draft(self, chunks: Sequence[Chunk], texts: Mapping[int, _Text]) -> None:
+    def _draft(self, chunks: Sequence[Chunk], texts: Mapping[int, _DraftText]) -> None:
         parts = [
             self._behind.take(chunk, texts.get(chunk.seq_id, chunk).token_ids) for chunk in chunks
         ]
@@ -161,7 +161,7 @@ class DraftModel:
             if going_on:
                 hidden = self._compute([text.last() for text in going_on], range(len(going_on)))
 
-    def _go_on(self, texts: Sequence[_Text], parts: Sequence[Chunk]) -> bool:
+    def _go_on(self, texts: Sequence[_DraftText], parts: Sequence[Chunk]) -> bool:
         """Have the model compute these parts of texts and go on by itself, if it can."""
         if not texts:
             return False

@@ -13,7 +13,7 @@ from quire.core.scheduling.sequence import Sequence
 _ROOM = 4096  # tokens of an output that an index has room for at once; beyond, it is made larger
 
 
-class _Known(NamedTuple):
+class _KnownText(NamedTuple):
     text: Text
     token_ids: array[int]  # the sequence's own: another one where it has been cut
     request_id: str
@@ -30,7 +30,7 @@ class OwnTexts:
 
     def __init__(self, orders: Seq[int]) -> None:
         self._orders = orders
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _KnownText] = {}
         self._siblings: dict[str, int] = {}  # by request, a sequence that is known
 
     def of(self, request: Request, sequence: Sequence) -> Text:
@@ -40,7 +40,7 @@ class OwnTexts:
             known = self._begin(request, sequence, known)
         return known.text
 
-    def _begin(self, request: Request, sequence: Sequence, known: _Known | None) -> _Known:
+    def _begin(self, request: Request, sequence: Sequence, known: _KnownText | None) -> _KnownText:
         token_ids, sibling = sequence.token_ids, self._siblings.get(request.request_id)
         if known is not None:
             text = known.text
@@ -51,7 +51,7 @@ class OwnTexts:
             text = Text(self._orders, len(token_ids) + room)
         text.become(token_ids)
         self.close(sequence.seq_id)
-        known = self._known[sequence.seq_id] = _Known(text, token_ids, request.request_id)
+        known = self._known[sequence.seq_id] = _KnownText(text, token_ids, request.request_id)
         self._siblings[request.request_id] = sequence.seq_id
         return known
 

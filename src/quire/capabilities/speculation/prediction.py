@@ -13,7 +13,7 @@ from quire.core.scheduling.sequence import Sequence
 _ORDERS = (4,)  # tokens by which a place far away is found
 
 
-class _Known(NamedTuple):
+class _Predicted(NamedTuple):
     follower: Follower
     predicted: Text
     request_id: str
@@ -28,7 +28,7 @@ class PredictionDrafter:
     name = "prediction"
 
     def __init__(self) -> None:
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _Predicted] = {}
 
     def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
         if not request.prediction:
@@ -38,7 +38,7 @@ class PredictionDrafter:
         guess = known.follower.guess(sequence.token_ids, first, most)
         return None if guess is None else Proposal(*guess[:3])
 
-    def _begin(self, request: Request, sequence: Sequence) -> _Known:
+    def _begin(self, request: Request, sequence: Sequence) -> _Predicted:
         siblings = (one for one in self._known.values() if one.request_id == request.request_id)
         sibling = next(siblings, None)
         if sibling is not None:  # the index is the same, and does not change
@@ -46,7 +46,7 @@ class PredictionDrafter:
         else:
             predicted = Text(_ORDERS, len(request.prediction))
             predicted.become(array("I", request.prediction))
-        known = _Known(Follower(predicted), predicted, request.request_id)
+        known = _Predicted(Follower(predicted), predicted, request.request_id)
         self._known[sequence.seq_id] = known
         return known
 

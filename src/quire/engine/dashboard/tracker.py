@@ -17,7 +17,7 @@ _Key = tuple[int, int]
 """A sequence, and a KV group."""
 
 
-class _Held(NamedTuple):
+class _HeldTable(NamedTuple):
     """The blocks of a sequence in one KV group, as they were at the last look."""
 
     number: int
@@ -40,7 +40,7 @@ class BlockTracker:
         self._firsts = first_blocks(self._pools)
         self.blocks = BlockMap(self._firsts.pop())
         self.changed: set[int] = set()  # since somebody took them
-        self._held: dict[_Key, _Held] = {}  # by sequence and KV group
+        self._held: dict[_Key, _HeldTable] = {}  # by sequence and KV group
         self._holder: dict[int, _Key] = {}  # of each held block, or one of several
         self._sharers: dict[int, set[_Key]] = {}  # all of several
         self._due = {  # to be looked at
@@ -66,13 +66,13 @@ class BlockTracker:
     def _compare_tables(self, most: int) -> bool:
         allocator, size = self._scheduler.allocator, self._scheduler.allocator.block_size
         begun, present = len(self._due), set()
-        gone: list[tuple[_Key, _Held | None, _Held]] = []
+        gone: list[tuple[_Key, _HeldTable | None, _HeldTable]] = []
         for number, branch in holders(self._scheduler):
             seq_id, tokens = branch.seq_id, -(-allocator.num_tokens(branch.seq_id) // size)
             for kv_group, table in enumerate(allocator.table(seq_id).kv_groups):
                 key, held = (seq_id, kv_group), self._held.get((seq_id, kv_group))
                 present.add(key)
-                now = _Held(number % _OWNERS, table, tokens - table.num_dropped)
+                now = _HeldTable(number % _OWNERS, table, tokens - table.num_dropped)
                 if held is None or not _same(held, now):
                     gone.append((key, held, now))
         for key in [key for key in self._held if key not in present]:
@@ -83,7 +83,7 @@ class BlockTracker:
             self._exchange(key, held, now)
         return True
 
-    def _exchange(self, key: _Key, held: _Held | None, now: _Held) -> None:
+    def _exchange(self, key: _Key, held: _HeldTable | None, now: _HeldTable) -> None:
         first, ids = self._firsts[key[1]], now.table.block_ids
         before = () if held is None else held.table.block_ids
         if ids[: len(before)] == before:
@@ -168,7 +168,7 @@ def first_blocks(pools: tuple[PoolView, ...]) -> list[int]:
     return firsts
 
 
-def _same(held: _Held, now: _Held) -> bool:
+def _same(held: _HeldTable, now: _HeldTable) -> bool:
     return (
         held.filled == now.filled
         and held.table.block_ids is now.table.block_ids

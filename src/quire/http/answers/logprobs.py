@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from quire.engine.outputs import Logprob, TokenLogprobTable
 from quire.http.answers.rendering import Answer, Many
-from quire.text.places import Echo, Place
+from quire.text.text_tokens import Echo, TextToken
 
 _LOWEST = -9999.0  # JSON has no -inf
 
@@ -77,20 +77,20 @@ def completion_logprobs(
     echo, scores: the prompt and its tokens' tables: the first one follows nothing.
     by_id: a token is written as "token_id:7".
     """
-    told, offsets = list[TokenLogprobTable | None](), list[int]()
-    before = [] if echo is None else [*echo.places]
+    scored, offsets = list[TokenLogprobTable | None](), list[int]()
+    before = [] if echo is None else [*echo.tokens]
     if echo is not None:
-        told = [score and score.at(place) for score, place in zip(scores, before, strict=True)]
+        scored = [score and score.at(token) for score, token in zip(scores, before, strict=True)]
         offset = len(echo.text)
         # Where its tokens spell it otherwise, as a tokenizer without capitals does, no further.
         offsets = [min(at, offset) for at in _offsets(before, 0)]
-    places = [*before, *(table.place for table in tables)]
-    told += tables
+    tokens = [*before, *(table.token for table in tables)]
+    scored += tables
     return CompletionLogprobs(
-        [_by_id(one.token_id) if by_id else one.text(one.token_id) for one in places],
-        [None if table is None else _finite(table.chosen.logprob) for table in told],
-        (None if table is None else _top(table, count, by_id) for table in told),
-        [*offsets, *_offsets(places[len(before) :], offset)],
+        [_by_id(one.token_id) if by_id else one.text(one.token_id) for one in tokens],
+        [None if table is None else _finite(table.chosen.logprob) for table in scored],
+        (None if table is None else _top(table, count, by_id) for table in scored),
+        [*offsets, *_offsets(tokens[len(before) :], offset)],
     )
 
 
@@ -99,9 +99,9 @@ def prompt_logprobs(tables: Iterable[TokenLogprobTable | None]) -> Iterator[dict
     return (None if table is None else _by_token_id(table) for table in tables)
 
 
-def _offsets(places: Iterable[Place], first: int) -> list[int]:
+def _offsets(tokens: Iterable[TextToken], first: int) -> list[int]:
     """Where each one's text begins."""
-    return list(accumulate((len(place.added) for place in places), initial=first))[:-1]
+    return list(accumulate((len(token.added) for token in tokens), initial=first))[:-1]
 
 
 def _top(table: TokenLogprobTable, count: int, by_id: bool) -> dict[str, float]:
@@ -117,8 +117,8 @@ def _content(
     table: TokenLogprobTable, count: int, entry: Callable[..., dict[str, Any]]
 ) -> TokenLogprob:
     chosen, likeliest = _ranked(table, count)
-    top = [TopLogprob(**entry(table.place, *one)) for one in likeliest]
-    return TokenLogprob(**entry(table.place, *chosen), top_logprobs=top)
+    top = [TopLogprob(**entry(table.token, *one)) for one in likeliest]
+    return TokenLogprob(**entry(table.token, *chosen), top_logprobs=top)
 
 
 def _by_token_id(table: TokenLogprobTable) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _ranked(
 
 
 def _entry(
-    place: Place,
+    token: TextToken,
     token_id: int,
     logprob: Logprob,
     *,
@@ -146,8 +146,8 @@ def _entry(
     with_ids: bool,
     with_marks: bool,
 ) -> dict[str, Any]:
-    text, data = logprob.decoded_token, place.data(token_id)
-    if not with_marks and token_id == place.token_id and not place.shown:
+    text, data = logprob.decoded_token, token.data(token_id)
+    if not with_marks and token_id == token.token_id and not token.shown:
         text, data = "", b""
     return {
         "id": token_id if with_ids else UNSET,

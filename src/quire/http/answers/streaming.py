@@ -13,16 +13,15 @@ from starlette.types import Message, Receive, Scope, Send
 
 from quire.core.errors import QuireError
 from quire.http.answers.rendering import Answer, encode
-from quire.http.error_shapes import (
+from quire.http.errors import (
+    REQUEST_ID,
     AnthropicErrorAnswer,
-    ErrorAnswer,
     ErrorBody,
-    ErrorShape,
     Problem,
+    explain,
     route_path,
     shape_for,
 )
-from quire.http.errors import REQUEST_ID, explain
 
 Events = AsyncGenerator[Sequence[Answer | bytes], None]  # bytes are framed already
 
@@ -83,27 +82,29 @@ class EventStream(Response):
     after them is the last event.
 
     silence: seconds after which a sign of life is sent, headers first; None, or 0: none is.
+    error: makes the event of an error; else it has the shape of its path.
     """
 
     def __init__(
         self,
         values: Events,
         framing: Framing = DATA_TO_DONE,
-        shape: ErrorShape = ErrorAnswer.of,
         silence: float | None = None,
+        error: Callable[[Problem], Answer] | None = None,
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache"}, media_type=framing.media_type)
         del self.headers["content-length"]
         self._values = values
         self._framing = framing
-        self._shape = shape
+        self._error = error
         self._silence = silence
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # A task of its own: to wake one that is in the app's middleware resumes every layer of it.
-        await asyncio.create_task(self._send_all(scope.get("state", {}), send))
+        await asyncio.create_task(self._send_all(scope, send))
 
-    async def _send_all(self, state: Mapping[str, Any], send: Send) -> None:
+    async def _send_all(self, scope: Scope, send: Send) -> None:
+        state = scope.get("state", {})
         wire = _Wire(state, send, self.raw_headers)
         frame, last = self._framing.frame, self._framing.end
         async with aclosing(self._values) as batches, self._signs_of_life(wire):
@@ -120,7 +121,7 @@ class EventStream(Response):
                 request_id = state.get(REQUEST_ID, "")
                 text = "the stream of request %s ended with an error: %s"
                 logger.warning(text, request_id, error, exc_info=bug)
-                last = frame(self._shape(explain(error, request_id)))
+                last = frame((self._error or shape_for(scope).of)(explain(error, request_id)))
         await wire.say(last, more=False)
 
     @asynccontextmanager

@@ -1,13 +1,22 @@
-"""How the served model writes calls and reasoning, as far as its chat template tells."""
+"""How the served model calls tools and reasons, and what a turn needs for it.
+
+``Speech`` is read once from the model's chat template. The tools that a caller offers are checked,
+and become a grammar and marks of reasoning (``guided``).
+"""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, Literal
 
+from quire.core import exact_json
+from quire.core.errors import RequestError, shown
+from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
+from quire.core.protocol.structured_outputs import LONGEST_GRAMMAR
 from quire.http.config.server import ServerConfig
 from quire.text.begun import Begun
 from quire.text.dialect import (
@@ -19,13 +28,95 @@ from quire.text.dialect import (
     Marks,
     OutputParser,
     ParserState,
+    Thought,
     Tools,
+    Wanted,
     Writing,
     dialect_of,
     literal,
     marks_of,
 )
 from quire.text.tokenizer import Tokenizer
+
+MOST_TOOLS = 512
+LONGEST_NAME = 64
+_NAME = re.compile(rf"[a-zA-Z0-9_-]{{1,{LONGEST_NAME}}}")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function of the caller's.
+
+    parameters: the JSON schema of its arguments; None: any.
+    strict: its arguments must follow the schema.
+    """
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, Any] | None = None
+    strict: bool = False
+
+    def for_template(self) -> Mapping[str, Any]:
+        """As chat templates expect it: OpenAI's form."""
+        more = {"description": self.description, "parameters": self.parameters}
+        given = {key: value for key, value in more.items() if value is not None}
+        return {"type": "function", "function": {"name": self.name, **given}}
+
+
+@dataclass(frozen=True)
+class ToolChoice:
+    """What the model may do with tools.
+
+    mode: "required" is one call at least.
+    names: of the tools that count; None: all.
+    """
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    names: tuple[str, ...] | None = None
+
+    @classmethod
+    def named(cls, name: str) -> ToolChoice:
+        """This tool must be called."""
+        return cls("required", (name,))
+
+
+AUTO = ToolChoice()
+
+
+def check_tools(tools: Sequence[Tool], choice: ToolChoice) -> None:
+    """RequestError where the tools, or what is said of them, cannot be."""
+    if len(tools) > MOST_TOOLS:
+        raise RequestError(f"tools may hold at most {MOST_TOOLS} tools, got {len(tools)}", "tools")
+    names = set()
+    for number, tool in enumerate(tools):
+        field = f"tools[{number}].function.name"
+        if not _NAME.fullmatch(tool.name):
+            raise RequestError(
+                f"{field} must be 1 to {LONGEST_NAME} letters, digits, _ and -, got "
+                f"{shown(tool.name)}",
+                field,
+            )
+        if tool.name in names:
+            raise RequestError(f"{field}: there are two tools named {tool.name}", field)
+        names.add(tool.name)
+        _check_schema(f"tools[{number}].function.parameters", tool.parameters or {})
+    if choice.mode == "required" and not tools:
+        raise RequestError("tool_choice needs tools to choose from", "tool_choice")
+    for name in choice.names or ():
+        if name not in names:
+            raise RequestError(f"tool_choice names {shown(name)}, which is no tool", "tool_choice")
+
+
+def _check_schema(field: str, schema: Mapping[str, Any]) -> None:
+    """As far as others than the grammar rely on it."""
+    if schema.get("type", "object") != "object":
+        raise RequestError(f"{field} must be the schema of an object", field)
+    if not isinstance(schema.get("properties", {}), dict):
+        raise RequestError(f"{field}.properties must be an object", f"{field}.properties")
+    required = schema.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise RequestError(f"{field}.required must be a list of texts", f"{field}.required")
+
 
 _MOST_MARKS = 64
 
@@ -116,7 +207,7 @@ class Speech:
         if self.dialect is not None and self.dialect.parser is not None:
             return self.dialect.parser(tools, begun.text)
         form = self.dialect.form if self.dialect and tools is not None else None
-        return OutputParser(form, tools, self.marks, self.standing(begun))
+        return OutputParser(form, tools, self.marks, self.state_after(begun))
 
     @property
     def begins(self) -> Sequence[str] | None:
@@ -126,9 +217,9 @@ class Speech:
         orders = self.dialect is not None and self.dialect.parser is not None
         return () if orders or self.declared is not None else None
 
-    def standing(self, begun: Begun) -> ParserState:
+    def state_after(self, begun: Begun) -> ParserState:
         """Where an output begins, after what the prompt holds of the answer."""
-        return ParserState() if self.marks is None else self.marks.standing(*begun)
+        return ParserState() if self.marks is None else self.marks.state_after(*begun)
 
     def reasons_within(self, *, opened: bool) -> bool:
         """Whether only a grammar for calls can have reasoning before them: its own.
@@ -148,15 +239,15 @@ class Speech:
             return ""
         return self.dialect.order(self.spelled, self.any_token, most, amid=amid)
 
-    def reasoning_tokens(self, token_ids: Sequence[int], standing: ParserState) -> int | None:
+    def reasoning_tokens(self, token_ids: Sequence[int], state: ParserState) -> int | None:
         """How many tokens of an output are reasoning; None where tokens do not say."""
         if self.reasoning_ids is None:
             return 0 if self.marks is None else None
         start, end = self.reasoning_ids
         first = 0
-        if not standing.amid and self._opens(token_ids, start):
+        if not state.amid and self._opens(token_ids, start):
             first = token_ids.index(start) + 1
-        elif not standing.reasons:
+        elif not state.reasons:
             return 0
         last = token_ids.index(end) if end in token_ids else len(token_ids)
         return last - first
@@ -186,3 +277,115 @@ def _mentioned(declared: Declared, tokenizer: Tokenizer) -> dict[str, int]:
     texts = {tokenizer.decode([id], skip_special_tokens=False): id for id in tokenizer.special_ids}
     marks = sorted(text for text in texts if text and declared.mentions(text))
     return {text: texts[text] for text in marks[:_MOST_MARKS]}
+
+
+_ANYTHING: Mapping[str, Any] = {"type": "object"}
+
+
+def guided(
+    speech: Speech,
+    params: SamplingParams,
+    tools: Sequence[Tool],
+    choice: ToolChoice,
+    *,
+    several: bool,
+    state: ParserState,
+) -> SamplingParams:
+    """A turn's parameters, with what calls and reasoning need.
+
+    tools: none where calls are not looked for.
+    several: more than one may be called at once.
+    state: after what the prompt holds of the answer.
+    """
+    if params.thinking_token_budget is not None and speech.marks is None:
+        raise RequestError(
+            "thinking_token_budget: this model does not reason, as far as its chat template tells "
+            "(--reasoning-parser)",
+            "thinking_token_budget",
+        )
+    if tools or speech.marks is not None or speech.declared is not None:
+        params = replace(params, kept_special_tokens=tuple(speech.special.values()))
+    marks = speech.marks if state.may_reason else None
+    if marks is None:
+        params = replace(params, thinking_token_budget=None)  # nothing comes that it could bound
+    within = marks is not None and speech.reasons_within(opened=state.reasons)
+    grammar = _grammar(speech, params, tools, choice, several, within) if tools else None
+    if grammar is not None:
+        params = replace(params, structured_outputs=StructuredOutputs(grammar=grammar))
+        if within:
+            return replace(params, thinking_token_budget=None)
+    if params.guided and marks is not None:
+        order = ""
+        if params.structured_outputs is not None and state.reasons:
+            order = speech.order(params.thinking_token_budget, amid=state.amid)
+        marked = Reasoning(marks.start, marks.end, state.reasons, order)
+        budget = None if order else params.thinking_token_budget  # the order has it
+        params = replace(params, reasoning=marked, thinking_token_budget=budget)
+    return params
+
+
+def _grammar(
+    speech: Speech,
+    params: SamplingParams,
+    tools: Sequence[Tool],
+    choice: ToolChoice,
+    several: bool,
+    within: bool,
+) -> str | None:
+    """None where the model may write what it likes, or what the caller asks for.
+
+    A tool that must be called has arguments by its schema; so has one that is strict, whenever it
+    is called. What else the caller wants of the text holds for an answer without calls.
+
+    within: the grammar is of the reasoning too.
+    """
+    must, structure = choice.mode == "required", params.structured_outputs
+    if speech.writing is None:
+        if must or choice.names is not None or any(tool.strict for tool in tools):
+            raise RequestError(
+                f"calls of this model can be read but not asked for{speech.why_no_calls}: "
+                "tool_choice may be auto or none, and no tool strict (--tool-call-parser)",
+                "tool_choice" if must or choice.names is not None else "tools",
+            )
+        return None
+    if must and structure is not None:
+        raise RequestError(
+            "structured_outputs asks for a text, and tool_choice for calls and no text: give one",
+            "structured_outputs",
+        )
+    counting = [tool for tool in tools if choice.names is None or tool.name in choice.names]
+    bound = choice.names is not None or any(tool.strict for tool in counting)
+    instead = None if must or speech.writing.bare else _schema(structure)
+    if not must and (instead is None if structure is not None else not bound):
+        return None
+    thought = None
+    if within and speech.marks is not None:
+        thought = Thought(speech.marks.start, speech.marks.end, params.thinking_token_budget)
+    wanted = Wanted(
+        {
+            tool.name: {**_ANYTHING, **(((must or tool.strict) and tool.parameters) or {})}
+            for tool in counting
+        },
+        speech.spelled,
+        any_token=speech.any_token,
+        several=several and not (must and len(counting) == 1),
+        text=not must,
+        instead=instead,
+        thought=thought,
+    )
+    grammar = speech.writing.grammar(wanted)
+    if len(grammar) > LONGEST_GRAMMAR:
+        raise RequestError(
+            f"the schemas of tools may have at most {LONGEST_GRAMMAR:,} characters together where "
+            "calls must keep to them",
+            "tools",
+        )
+    return grammar
+
+
+def _schema(structure: StructuredOutputs | None) -> Mapping[str, Any] | None:
+    """The JSON schema that the caller asks for."""
+    if structure is None or (structure.json is None and not structure.json_object):
+        return None
+    schema = _ANYTHING if structure.json is None else exact_json.read(str(structure.json))
+    return schema if isinstance(schema, dict) else {}

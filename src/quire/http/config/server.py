@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import resource
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,26 @@ from quire.core.errors import ConfigError
 from quire.core.settings import check_count, check_settings, parse_texts, setting
 from quire.engine.config import EngineConfig
 from quire.http.config.keys import check_guards, gather_keys
-from quire.http.config.open_files import most_connections
 from quire.text.dialect import DIALECTS, REASONING
+
+_OTHERS = 128  # files that are not connections: weights, logs, devices
+
+
+def most_connections() -> int | None:
+    """Connections that the limit of open files allows; None: no limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if hard == resource.RLIM_INFINITY else max(0, hard - _OTHERS)
+
+
+def make_room(connections: int, backlog: int) -> None:
+    """Raise the limit of open files for these connections, and some that will be refused."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + backlog + _OTHERS
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
 
 HERE = "localhost"
 """Among allowed origins: every page of this machine, whatever its port."""
@@ -293,6 +312,8 @@ class ServerConfig:
         for name in ("api_key_metrics", "cache_salt_by_key"):
             if getattr(self, name) and not keys:
                 raise ConfigError(f"{name} needs an api_key")
+        if self.cache_salt_by_key is None:
+            object.__setattr__(self, "cache_salt_by_key", len(keys) > 1)
 
     def _check_connections(self) -> None:
         most = most_connections()
@@ -342,13 +363,6 @@ class ServerConfig:
     def is_for_this_machine(self) -> bool:
         """Whether it needs no key, and listens where only this machine reaches it."""
         return not self.api_key and is_loopback(self.host)
-
-    @property
-    def salts_by_key(self) -> bool:
-        """``cache_salt_by_key``, or its default."""
-        if self.cache_salt_by_key is None:
-            return len(self.api_key) > 1
-        return self.cache_salt_by_key
 
 
 def is_loopback(host: str) -> bool:

@@ -3,26 +3,299 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from contextlib import aclosing
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from msgspec import UNSET, UnsetType
+from pydantic import BeforeValidator, Field, model_validator
 
-from quire.core.protocol import SamplingParams
+from quire.core.errors import RequestError
+from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Answer, Json, respond
 from quire.http.answers.streaming import PINGED_EVENTS, Events, EventStream
-from quire.http.chats.conversation import PreparedChat, begin
-from quire.http.description.openapi import gives, takes
-from quire.http.doors.answering import in_their_words
-from quire.http.doors.anthropic_turns import FIELD_NAMES, sampling_params, turn
-from quire.http.doors.anthropic_types import CountTokensRequest, MessagesRequest
-from quire.http.doors.blocks import Block, BlockClosed, BlockGrown, BlockOpened, Change, Kind
-from quire.http.doors.turn_stream import TurnStream
-from quire.http.error_shapes import AnthropicErrorAnswer
+from quire.http.body_fields import Strict, Texts, at_most, given_of
+from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin, called, said
+from quire.http.chats.speech import AUTO, MOST_TOOLS, Tool, ToolChoice
+from quire.http.doors.turn_stream import (
+    Block,
+    BlockClosed,
+    BlockGrown,
+    BlockOpened,
+    Change,
+    Kind,
+    TurnStream,
+    going_on,
+    in_their_words,
+)
+from quire.http.openai.requests import JsonObject
+from quire.http.openapi import body_route, gives
 from quire.http.service import Service
+from quire.text.chat_template import Message
+
+_MOST_MESSAGES, _MOST_BLOCKS = 4096, 1024
+
+
+class Cacheable(Strict):
+    """``cache_control`` is a hint: every prompt is cached here."""
+
+    cache_control: dict[str, Any] | None = None
+
+
+class TextBlock(Cacheable):
+    type: Literal["text"]
+    text: str
+    citations: Annotated[list[Any], at_most(0, "citations")] | None = None
+
+
+class ThinkingBlock(Cacheable):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = ""  # nothing is signed here, and so nothing is checked
+
+
+class RedactedThinkingBlock(Cacheable):
+    """Another model's secret, of which this one can make nothing."""
+
+    type: Literal["redacted_thinking"]
+    data: str = ""
+
+
+class ToolUseBlock(Cacheable):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: JsonObject
+    caller: dict[str, Any] | None = None
+
+
+def _as_blocks(value: Any) -> Any:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+_Texts = Annotated[
+    list[TextBlock],
+    Field(fail_fast=True),
+    at_most(_MOST_BLOCKS, "blocks"),
+    BeforeValidator(_as_blocks),
+]
+
+
+class ToolResultBlock(Cacheable):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: _Texts = Field(default_factory=list)
+    is_error: bool = False
+
+
+ContentBlock = Annotated[
+    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock,
+    Field(discriminator="type"),
+]
+
+
+class AnthropicMessage(Strict):
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[
+        list[ContentBlock],
+        Field(fail_fast=True),
+        at_most(_MOST_BLOCKS, "blocks"),
+        BeforeValidator(_as_blocks),
+    ]
+
+    @model_validator(mode="after")
+    def _check(self) -> AnthropicMessage:
+        allowed = {"assistant": {"text", "thinking", "redacted_thinking", "tool_use"}}
+        for block in self.content:
+            if block.type not in allowed.get(self.role, {"text", "tool_result"}):
+                raise RequestError(
+                    f"a message of role {self.role} may hold no block of type {block.type}",
+                    "messages",
+                )
+        return self
+
+
+class AnthropicTool(Cacheable):
+    """A tool of the client's; those that Anthropic runs have other types."""
+
+    type: Literal["custom"] = "custom"
+    name: str
+    description: str | None = None
+    input_schema: JsonObject
+    strict: bool = False
+    eager_input_streaming: bool | None = None  # arguments are always streamed as they come
+    input_examples: list[Any] | None = None
+
+    def as_tool(self) -> Tool:
+        return Tool(self.name, self.description, self.input_schema, self.strict)
+
+
+_Tools = Annotated[list[AnthropicTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+
+
+class AnthropicToolChoice(Strict):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> AnthropicToolChoice:
+        if (self.name is not None) != (self.type == "tool"):
+            raise RequestError("tool_choice has a name if its type is tool", "tool_choice.name")
+        return self
+
+    def as_choice(self) -> ToolChoice:
+        if self.name is not None:
+            return ToolChoice.named(self.name)
+        if self.type == "any":
+            return ToolChoice("required")
+        return ToolChoice("none") if self.type == "none" else AUTO
+
+
+class ThinkingConfig(Strict):
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputFormat(Strict):
+    type: Literal["json_schema"]
+    schema_: JsonObject = Field(alias="schema")
+
+
+class OutputConfig(Strict):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
+class Edit(Strict):
+    """Old thinking is shown to the model or not as its chat template will have it."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Any = None
+
+
+class ContextManagement(Strict):
+    edits: list[Edit] = Field(default_factory=list)
+
+
+class CountTokensRequest(Cacheable):
+    """What makes a prompt."""
+
+    model: str | None = None
+    messages: Annotated[
+        list[AnthropicMessage], Field(fail_fast=True), at_most(_MOST_MESSAGES, "messages")
+    ]
+    system: _Texts = Field(default_factory=list)
+    tools: _Tools = Field(default_factory=list)
+    tool_choice: AnthropicToolChoice | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig = OutputConfig()
+    context_management: ContextManagement | None = None
+
+
+class MessagesRequest(CountTokensRequest):
+    max_tokens: int
+    stop_sequences: Texts = Field(default_factory=list)
+    stream: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+
+    metadata: dict[str, Any] | None = None  # from here on what changes nothing here
+    service_tier: Literal["auto", "standard_only"] | None = None
+    speed: Literal["standard"] | None = None
+    inference_geo: str | None = None
+    diagnostics: dict[str, Any] | None = None
+
+
+FIELD_NAMES = {
+    "prompt": "messages",
+    "stop": "stop_sequences",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "structured_outputs": "output_config.format",
+    "continue_final_message": "messages",
+}
+
+
+def turn(
+    request: CountTokensRequest, params: SamplingParams, options: Mapping[str, Any]
+) -> ConversationTurn:
+    choice = request.tool_choice
+    messages = list(_messages(request))
+    return ConversationTurn(
+        messages=messages,
+        params=params,
+        tools=[tool.as_tool() for tool in request.tools],
+        choice=AUTO if choice is None else choice.as_choice(),
+        parallel_calls=choice is None or not choice.disable_parallel_tool_use,
+        reasoning_effort=request.output_config.effort,
+        variables=_variables(request),
+        rendering=going_on(messages),
+        options=options,
+    )
+
+
+def sampling_params(request: MessagesRequest, defaults: Mapping[str, Any]) -> SamplingParams:
+    given = given_of(request, "temperature", "top_p", "top_k")
+    if request.thinking is not None and request.thinking.type == "enabled":
+        given["thinking_token_budget"] = request.thinking.budget_tokens
+    if request.output_config.format is not None:
+        given["structured_outputs"] = StructuredOutputs(json=request.output_config.format.schema_)
+    stop = request.stop_sequences
+    return SamplingParams.over(defaults, {**given, "max_tokens": request.max_tokens, "stop": stop})
+
+
+def _variables(request: CountTokensRequest) -> dict[str, Any]:
+    """The chat template's: whether to think."""
+    variables: dict[str, Any] = {}
+    if request.thinking is not None and request.thinking.type != "adaptive":
+        variables["enable_thinking"] = request.thinking.type == "enabled"
+    return variables
+
+
+def _messages(request: CountTokensRequest) -> Iterator[Message]:
+    if request.system:
+        yield {"role": "system", "content": _joined(request.system)}
+    for message in request.messages:
+        if message.role == "assistant":
+            yield _assistant(message)
+        else:
+            yield from _others(message)
+
+
+def _assistant(message: AnthropicMessage) -> Message:
+    texts = [block for block in message.content if isinstance(block, TextBlock)]
+    thoughts = [block.thinking for block in message.content if isinstance(block, ThinkingBlock)]
+    calls = [
+        called(block.id, block.name, block.input)
+        for block in message.content
+        if isinstance(block, ToolUseBlock)
+    ]
+    thought = "\n".join(thoughts)
+    return said("assistant", _joined(texts), reasoning_content=thought, tool_calls=calls)
+
+
+def _others(message: AnthropicMessage) -> Iterator[Message]:
+    """A user's turn holds the results of tools too, which are messages of their own here."""
+    texts: list[TextBlock] = []
+    for block in message.content:
+        if isinstance(block, TextBlock):
+            texts.append(block)
+        elif isinstance(block, ToolResultBlock):
+            if texts:
+                yield {"role": message.role, "content": _joined(texts)}
+                texts = []
+            content = _joined(block.content)
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+    if texts or not message.content:
+        yield {"role": message.role, "content": _joined(texts)}
+
+
+def _joined(blocks: Sequence[TextBlock]) -> str:
+    return "\n".join(block.text for block in blocks)
+
 
 _DELTAS = {
     Kind.TEXT: ("text_delta", "text"),
@@ -69,33 +342,28 @@ class CountedTokens(Answer):
 
 
 def add_anthropic(app: FastAPI, service: Service) -> None:
-    @app.post(
+    @body_route(
+        app,
+        service,
+        MessagesRequest,
+        gives(MessageAnswer, MessageEvent, framing=PINGED_EVENTS),
         "/v1/messages",
-        openapi_extra=takes(MessagesRequest),
-        responses=gives(MessageAnswer, MessageEvent, framing=PINGED_EVENTS),
     )
-    async def messages(http: Request) -> Response:
+    async def messages(http: Request, request: MessagesRequest) -> Response:
         """Anthropic's Messages: answer a conversation."""
-        request = await service.bodies.parse(http, MessagesRequest)
         model = service.check_model(request.model)
         with in_their_words(FIELD_NAMES):
             params = sampling_params(request, service.input_processor.sampling_defaults)
-            asked = turn(request, params, service.caller(http).options(model.options))
-            conversation = await begin(service, asked)
+            options = service.caller(http).options(model)
+            conversation = await begin(service, turn(request, params, options))
         writer = MessageWriter(conversation, model.name)
         if request.stream:
-            shape, silence = AnthropicErrorAnswer.of, service.silence
-            return EventStream(writer.events(), PINGED_EVENTS, shape, silence)
+            return EventStream(writer.events(), PINGED_EVENTS, service.silence)
         return respond(await writer.whole())
 
-    @app.post(
-        "/v1/messages/count_tokens",
-        openapi_extra=takes(CountTokensRequest),
-        responses=gives(CountedTokens),
-    )
-    async def count_tokens(http: Request) -> Response:
+    @body_route(app, service, CountTokensRequest, gives(CountedTokens), "/v1/messages/count_tokens")
+    async def count_tokens(http: Request, request: CountTokensRequest) -> Response:
         """How many tokens a request has."""
-        request = await service.bodies.parse(http, CountTokensRequest)
         service.check_model(request.model)
         with in_their_words(FIELD_NAMES):
             conversation = await begin(service, turn(request, SamplingParams(max_tokens=1), {}))
@@ -107,49 +375,40 @@ class MessageWriter:
 
     def __init__(self, conversation: PreparedChat, model: str) -> None:
         self._conversation = conversation
-        self._stream = TurnStream(conversation, _new_call_id, FIELD_NAMES)
-        self._state = self._stream.state
+        self._turn = TurnStream(conversation, "msg-", _new_call_id, FIELD_NAMES)
         self._id = f"msg_{uuid.uuid4().hex}"
         self._model = model
 
     async def whole(self) -> MessageAnswer:
-        await self._stream.all("msg-")
-        content = [_content(block) for block in self._state.blocks]
+        await self._turn.all()
+        content = [_content(block) for block in self._turn.blocks]
         return self._message(content, self._usage(), **self._stop())
 
-    async def events(self) -> Events:
-        async with aclosing(self._stream.changes("msg-")) as steps:
-            opening: list[MessageEvent] = [self._start(), MessageEvent("ping")]
-            async for step in steps:
-                events = [event for _, changes in step for change in changes
-                          for event in _events(change)]  # fmt: skip
-                if self._state.output is not None:
-                    events += [
-                        MessageEvent("message_delta", delta=self._stop(), usage=self._usage()),
-                        MessageEvent("message_stop"),
-                    ]
-                if opening or events:
-                    yield [*opening, *events]
-                    opening = []
+    def events(self) -> Events:
+        usage = MessageUsage(self._conversation.num_prompt_tokens)
+        start = MessageEvent("message_start", self._message([], usage))
+        return self._turn.events(
+            lambda _, changes: [event for change in changes for event in _events(change)],
+            self._ending,
+            [start, MessageEvent("ping")],
+        )
+
+    def _ending(self) -> list[MessageEvent]:
+        delta = MessageEvent("message_delta", delta=self._stop(), usage=self._usage())
+        return [delta, MessageEvent("message_stop")]
 
     def _message(self, content: list[Json], usage: MessageUsage, **stop: Any) -> MessageAnswer:
         return MessageAnswer(id=self._id, model=self._model, content=content, usage=usage, **stop)
 
-    def _start(self) -> MessageEvent:
-        usage = MessageUsage(self._conversation.num_prompt_tokens)
-        return MessageEvent("message_start", self._message([], usage))
-
     def _stop(self) -> Json:
-        assert self._state.output is not None
-        (output,) = self._state.output.outputs
-        if self._state.reason == "stop" and isinstance(output.stop_reason, str):
+        (output,) = self._turn.result.outputs
+        if self._turn.reason == "stop" and isinstance(output.stop_reason, str):
             return {"stop_reason": "stop_sequence", "stop_sequence": output.stop_reason}
-        reason = _STOP_REASONS.get(self._state.reason or "stop", "end_turn")
+        reason = _STOP_REASONS.get(self._turn.reason or "stop", "end_turn")
         return {"stop_reason": reason, "stop_sequence": None}
 
     def _usage(self) -> MessageUsage:
-        assert self._state.output is not None
-        usage = self._conversation.usage(self._state.output)
+        usage = self._conversation.usage(self._turn.result)
         cached, reasoning = usage.cached or 0, usage.reasoning
         details = UNSET if reasoning is None else {"thinking_tokens": reasoning}
         return MessageUsage(usage.prompt - cached, 0, cached, usage.completion, details)

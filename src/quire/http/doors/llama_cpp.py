@@ -1,27 +1,204 @@
-"""llama.cpp's own API: POST /completion, and what the server says of itself."""
+"""llama.cpp's own API: POST /completion, and what the server says of itself.
+
+Its sampling options are Ollama's too (``LlamaOptions``).
+"""
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import fields
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from msgspec import UNSET, UnsetType, field
+from pydantic import Field, GetJsonSchemaHandler, model_validator
 
-from quire.core.protocol import SamplingParams
+from quire.core.errors import RequestError, shown
+from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
 from quire.engine.prompts import as_dict
 from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import DATA, EventStream
-from quire.http.description.openapi import gives, takes
-from quire.http.doors.answering import in_their_words, outputs, pieces
-from quire.http.doors.llama_cpp_types import LlamaCppRequest
-from quire.http.error_shapes import LlamaCppErrorAnswer
-from quire.http.guards.limits import check_answer
+from quire.http.body_fields import (
+    Ids,
+    Strict,
+    Texts,
+    as_patterns,
+    between,
+    biases,
+    expecting,
+    given_of,
+    texts_of,
+)
+from quire.http.doors.turn_stream import in_their_words, outputs, pieces
+from quire.http.openai.requests import JsonObject
+from quire.http.openapi import body_route, gives
 from quire.http.service import Service
+
+_ANY_SEED = (-1, 2**32 - 1)
+_AS_OURS = (
+    "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+
+
+class LlamaOptions(Strict):
+    """Options as llama.cpp names them; many clients send all of them, at their defaults."""
+
+    # Options that Quire does not have, with the values under which they change nothing.
+    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "mirostat": (0,),
+        "tfs_z": (1,),
+        "typical_p": (1,),
+    }
+    # What changes no text: how the machine is used, or what belongs to a neutral option.
+    idle: ClassVar[frozenset[str]] = frozenset({"mirostat_tau", "mirostat_eta"})
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: Annotated[str | Texts, expecting("a string or a list of strings")] | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: Annotated[int, between(-1, 2**31 - 1)] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_idle(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {
+            name: value
+            for name, value in data.items()
+            if name not in cls.idle and value not in cls.neutral.get(name, ())
+        }
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> Any:
+        schema = handler.resolve_ref_schema(handler(core))
+        neutral = {name: {"enum": [*values, None]} for name, values in cls.neutral.items()}
+        idle: dict[str, Any] = {name: {} for name in cls.idle}
+        schema["patternProperties"] = as_patterns({**neutral, **idle})
+        return schema
+
+    @model_validator(mode="after")
+    def _check_penalties(self) -> LlamaOptions:
+        """Ours are of the whole text, theirs of its last ``repeat_last_n`` tokens; -1 is all."""
+        repeats = self.repeat_penalty not in (None, 1.0)
+        if self.repeat_last_n in (None, -1):
+            return self
+        if repeats or self.presence_penalty or self.frequency_penalty:
+            raise RequestError(
+                "repeat_last_n must be -1 beside a penalty: penalties are of the whole text, got "
+                f"{self.repeat_last_n}",
+                "repeat_last_n",
+            )
+        return self
+
+    def sampling_params(
+        self, defaults: Mapping[str, Any], max_tokens: int | None, **others: Any
+    ) -> SamplingParams:
+        """``max_tokens``: -1, -2 and None mean as many as there is room for."""
+        params = {
+            **given_of(self, *_AS_OURS),
+            "repetition_penalty": self.repeat_penalty,
+            "seed": None if self.seed in _ANY_SEED else self.seed,
+            "stop": self.stop or None,
+        }
+        given = {name: value for name, value in params.items() if value is not None}
+        most = None if max_tokens in (-1, -2) else max_tokens
+        return SamplingParams.over(defaults, {**given, "max_tokens": most, **others})
+
+
+class LlamaCppRequest(LlamaOptions):
+    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        **LlamaOptions.neutral,
+        "dry_multiplier": (0,),
+        "dynatemp_range": (0,),
+        "lora": ([],),
+        "min_keep": (0,),
+        "n_cmpl": (1,),
+        "n_indent": (0,),
+        "post_sampling_probs": (False,),
+        "return_progress": (False,),
+        "t_max_predict_ms": (0,),
+        "timings_per_token": (False,),
+        "top_n_sigma": (-1,),
+        "xtc_probability": (0,),
+    }
+    idle = LlamaOptions.idle | {
+        "cache_prompt", "dry_allowed_length", "dry_base", "dry_penalty_last_n",
+        "dry_sequence_breakers", "dynatemp_exponent", "id_slot", "n_cache_reuse", "n_discard",
+        "n_keep", "xtc_threshold",
+    }  # fmt: skip
+
+    model: str | None = None
+    prompt: Annotated[
+        str | Texts | Ids | Annotated[list[str | Ids], Field(fail_fast=True)],
+        expecting("a string, a list of token ids, or a list of such prompts"),
+    ]
+    n_predict: int | None = None
+    stream: bool = False
+    ignore_eos: bool = False
+    logit_bias: (
+        Annotated[dict[str, Any] | list[Any], expecting("pairs of token id and bias")] | None
+    ) = None
+    json_schema: JsonObject | None = None
+    grammar: str | None = None
+    n_probs: int = 0
+    return_tokens: bool = False
+    sse_ping_interval: Annotated[int, between(-1, 86_400)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> LlamaCppRequest:
+        texts_of("prompt", self.prompt)
+        return self
+
+    def silence(self, usual: float) -> float:
+        """Seconds without a token after which a stream gives a sign of life; -1 is never."""
+        interval = self.sse_ping_interval
+        return usual if interval is None else max(interval, 0)
+
+    @property
+    def structure_field(self) -> str:
+        return "json_schema" if self.json_schema is not None else "grammar"
+
+    @property
+    def structure(self) -> StructuredOutputs | None:
+        if self.json_schema is not None and self.grammar:
+            raise RequestError("grammar and json_schema exclude each other", "grammar")
+        if self.json_schema is not None:
+            return StructuredOutputs(json=self.json_schema)
+        return StructuredOutputs(grammar=self.grammar) if self.grammar else None
+
+    @property
+    def several(self) -> bool:
+        """Whether the prompt is a list of them, whose answer is a list too."""
+        return not isinstance(self.prompt, str) and not isinstance(self.prompt[0], int)
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        return texts_of("prompt", self.prompt)
+
+    @property
+    def biases(self) -> dict[int, float] | None:
+        """``logit_bias``, which is an object as OpenAI's, or pairs; a bias of false forbids."""
+        pairs: Any = self.logit_bias or ()
+        if isinstance(pairs, dict):
+            pairs = pairs.items()
+        given = {}
+        for pair in pairs:
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+                message = f"logit_bias must hold pairs of token id and bias, got {shown(pair)}"
+                raise RequestError(message, "logit_bias")
+            token, bias = pair
+            given[str(token)] = -100.0 if bias is False else bias
+        return biases(given) or None
+
 
 _NAMES = {
     "max_tokens": "n_predict",
@@ -29,7 +206,7 @@ _NAMES = {
     "logprobs": "n_probs",
     "n": "prompt",
 }
-_TOLD = {  # of the parameters, as their clients know them
+_SETTINGS = {  # of the parameters, as their clients know them
     "max_tokens": "n_predict",
     "repetition_penalty": "repeat_penalty",
     **{
@@ -95,23 +272,21 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
     kinds = LlamaCppAnswer, list[LlamaCppAnswer]
     answers = gives(kinds, (LlamaCppPiece, LlamaCppAnswer), framing=DATA)
 
-    @app.post("/completion", openapi_extra=takes(LlamaCppRequest), responses=answers)
-    @app.post("/completions", openapi_extra=takes(LlamaCppRequest), responses=answers)
-    async def completion(http: Request) -> Response:
+    @body_route(app, service, LlamaCppRequest, answers, "/completion", "/completions")
+    async def completion(http: Request, request: LlamaCppRequest) -> Response:
         """llama.cpp's: complete a prompt; several have a list of answers."""
-        request = await service.bodies.parse(http, LlamaCppRequest)
         model = service.check_model(request.model)
         names = {**_NAMES, "structured_outputs": request.structure_field}
         with in_their_words(names):
             params = _params(service, request)
-        own = service.caller(http).options(model.options)
+        own = service.caller(http).options(model)
         prompts = [{**as_dict(prompt), **own} for prompt in request.prompts]
         name, whole = f"completion-{uuid.uuid4().hex}", not request.stream
         run = service.run(name, prompts, params, {}, whole=whole)
         wording = LlamaCppWording(service, request, params)
         if request.stream:
-            events, shape = pieces(run, wording.events, names), LlamaCppErrorAnswer.of
-            return EventStream(events, DATA, shape, request.silence(service.silence))
+            events = pieces(run, wording.events, names)
+            return EventStream(events, DATA, request.silence(service.silence))
         finished = await outputs(run, names)
         return await json_response(
             lambda: wording.whole(finished), large=len(finished) > 1 or request.n_probs > 0
@@ -168,16 +343,14 @@ def _params(service: Service, request: LlamaCppRequest) -> SamplingParams:
         logprobs=request.n_probs or None,
         structured_outputs=request.structure,
     )
-    most = service.config.max_logprobs
-    check_answer(len(request.prompts), params, service.input_processor, most)
+    service.check_answer(params, len(request.prompts))
     return params
 
 
 def settings(params: SamplingParams) -> Json:
     """Parameters by llama.cpp's names, where -1 stands for none."""
-    given = {field.name: getattr(params, field.name) for field in fields(params)}
-    told = {theirs: given[name] for name, theirs in _TOLD.items()}
-    return {**told, **{name: -1 for name in ("n_predict", "seed") if told[name] is None}}
+    named = {theirs: getattr(params, name) for name, theirs in _SETTINGS.items()}
+    return named | {name: -1 for name in ("n_predict", "seed") if named[name] is None}
 
 
 class LlamaCppWording:

@@ -1,31 +1,349 @@
-"""Ollama's API: /api/chat and /api/generate."""
+"""Ollama's API: /api/chat and /api/generate.
+
+Options about the machine pass; what would be ignored is refused. An answer is lines that hold a
+piece each, and a last one with what it all took.
+"""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from msgspec import UNSET, UnsetType
+from pydantic import Field, model_validator
 
+from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
-from quire.http.answers.rendering import json_response, respond
-from quire.http.answers.streaming import LINES, EventStream
-from quire.http.chats.conversation import ConversationTurn, begin
-from quire.http.description.openapi import gives, takes
-from quire.http.doors.answering import going_on, in_their_words
+from quire.engine.outputs import CompletionOutput, Delta
+from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
+from quire.http.answers.rendering import Answer, Json, json_response, respond
+from quire.http.answers.streaming import LINES, Events, EventStream
+from quire.http.body_fields import Ids, Name, Strict, Texts, at_most, between, expecting
+from quire.http.chats.conversation import ConversationTurn, begin, said
+from quire.http.chats.speech import MOST_TOOLS, Tool
+from quire.http.doors.llama_cpp import LlamaOptions
 from quire.http.doors.ollama_models import add_models, check_model
-from quire.http.doors.ollama_types import GenerateRequest, OllamaChatRequest, OllamaRequest
-from quire.http.doors.ollama_writer import (
-    GeneratedAnswer,
-    Line,
-    OllamaChatAnswer,
-    OllamaWriter,
+from quire.http.doors.turn_stream import (
+    Block,
+    BlockClosed,
+    BlockGrown,
+    Change,
+    Kind,
+    RawText,
+    Speaker,
+    TurnStream,
+    going_on,
+    in_their_words,
+    now,
 )
-from quire.http.doors.turn_stream import RawText, Speaker, TurnStream
-from quire.http.error_shapes import OllamaErrorAnswer
-from quire.http.guards.clients import Caller
-from quire.http.guards.limits import check_answer
-from quire.http.service import ModelChoice, Service
+from quire.http.openai.requests import Function, JsonObject
+from quire.http.openapi import body_route, gives
+from quire.http.service import Caller, ModelChoice, Service
+from quire.text.chat_template import Message
+
+_MOST_MESSAGES, _MOST_CALLS = 4096, 256
+
+Format = Annotated[Literal["", "json"] | JsonObject, expecting('"json" or a JSON schema')]
+KeepAlive = Annotated[int | float | str, expecting("a duration")]
+Think = Annotated[
+    bool | Literal["low", "medium", "high"], expecting('true, false, "low", "medium" or "high"')
+]
+
+
+class OllamaOptions(LlamaOptions):
+    idle = LlamaOptions.idle | {
+        "embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_gpu",
+        "num_keep", "num_thread", "numa", "penalize_newline", "use_mlock", "use_mmap", "vocab_only",
+    }  # fmt: skip
+
+    num_predict: int | None = None
+    num_ctx: Annotated[int, between(1, 2**31 - 1)] | None = None
+
+    def check_context(self, max_model_len: int | None) -> None:
+        """RequestError if num_ctx is more than there is; texts are never cut to fit."""
+        if self.num_ctx is not None and self.num_ctx > (max_model_len or self.num_ctx):
+            raise RequestError(
+                f"num_ctx must be at most max_model_len, {max_model_len}, got {self.num_ctx}",
+                "num_ctx",
+            )
+
+
+class OllamaRequest(Strict):
+    """What requests for text have in common."""
+
+    model: str
+    stream: bool = True
+    format: Format | None = None
+    options: OllamaOptions = OllamaOptions()
+    keep_alive: KeepAlive | None = None
+    think: Think | None = None
+    logprobs: bool = False
+    top_logprobs: int = 0
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> OllamaRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError("top_logprobs needs logprobs: true", "top_logprobs")
+        return self
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The chat template's."""
+        if isinstance(self.think, str):
+            return {"enable_thinking": True, "reasoning_effort": self.think}
+        return {} if self.think is None else {"enable_thinking": self.think}
+
+
+class GenerateRequest(OllamaRequest):
+    """The body of POST /api/generate."""
+
+    prompt: str = ""
+    system: str | None = None
+    raw: bool = False
+    suffix: str | None = None
+    template: str | None = None
+    context: Ids | None = None
+    images: Texts | None = None
+
+    @model_validator(mode="after")
+    def _refuse(self) -> GenerateRequest:
+        for name in ("suffix", "template", "context", "images"):
+            if getattr(self, name):
+                raise RequestError(f"{name} is not supported by Quire; leave it out", name)
+        for name in ("system", "think"):
+            if self.raw and getattr(self, name):
+                raise RequestError(f"{name} is no part of a raw prompt; leave one out", name)
+        return self
+
+    @property
+    def messages(self) -> list[Message]:
+        """What the chat template makes the prompt of, unless it is raw."""
+        system: list[Message] = []
+        if self.system:
+            system = [{"role": "system", "content": self.system}]
+        return [*system, {"role": "user", "content": self.prompt}]
+
+
+class OllamaFunction(Strict):
+    name: str
+    arguments: JsonObject = Field(default_factory=dict)
+    index: int | None = None
+
+
+class OllamaCall(Strict):
+    id: Name | None = None
+    type: Literal["function"] = "function"
+    function: OllamaFunction
+
+    def for_template(self) -> dict[str, Any]:
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        return {"type": "function", "function": function, **({"id": self.id} if self.id else {})}
+
+
+class OllamaMessage(Strict):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    thinking: str | None = None
+    images: Annotated[Texts, at_most(0, "images")] | None = None
+    tool_calls: (
+        Annotated[list[OllamaCall], Field(fail_fast=True), at_most(_MOST_CALLS, "calls")] | None
+    ) = None
+    tool_name: Name | None = None
+    tool_call_id: Name | None = None
+
+    def for_template(self) -> Message:
+        return said(
+            self.role,
+            self.content,
+            reasoning_content=self.thinking,
+            tool_calls=[call.for_template() for call in self.tool_calls or ()],
+            name=self.tool_name,
+            tool_call_id=self.tool_call_id,
+        )
+
+
+class OllamaTool(Strict):
+    type: Literal["function"] = "function"
+    function: Function
+
+    def as_tool(self) -> Tool:
+        return Tool(**dict(self.function))
+
+
+_Tools = Annotated[list[OllamaTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+
+
+class OllamaChatRequest(OllamaRequest):
+    """The body of POST /api/chat."""
+
+    messages: Annotated[
+        list[OllamaMessage], Field(fail_fast=True), at_most(_MOST_MESSAGES, "messages")
+    ] = Field(default_factory=list)
+    tools: _Tools = Field(default_factory=list)
+
+
+_NANOSECONDS = 10**9
+
+
+class OllamaCallFunction(Answer):
+    index: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class OllamaMessageCall(Answer):
+    id: str
+    function: OllamaCallFunction
+
+    @classmethod
+    def of(cls, block: Block) -> OllamaMessageCall:
+        return cls(block.call_id, OllamaCallFunction(block.number, block.name, block.arguments))
+
+
+class OllamaMessageAnswer(Answer):
+    role: str
+    content: str
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[OllamaMessageCall] | UnsetType = UNSET
+
+
+class GeneratedAnswer(Answer, kw_only=True):
+    """To /api/generate. The last line of a stream has all of it; a whole answer too."""
+
+    model: str
+    created_at: str
+    response: str
+    thinking: str | UnsetType = UNSET
+    done: bool = False
+    done_reason: str | UnsetType | None = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, model: str, *, content: str = "", **more: Any) -> GeneratedAnswer:
+        return cls(model=model, created_at=now(), response=content, **more)
+
+
+class OllamaChatAnswer(Answer, kw_only=True):
+    """To /api/chat. The last line of a stream has all of it; a whole answer too."""
+
+    model: str
+    created_at: str
+    message: OllamaMessageAnswer
+    done: bool = False
+    done_reason: str | UnsetType | None = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+
+    @classmethod
+    def of(
+        cls,
+        model: str,
+        *,
+        content: str = "",
+        thinking: str | UnsetType = UNSET,
+        tool_calls: list[OllamaMessageCall] | UnsetType = UNSET,
+        **more: Any,
+    ) -> OllamaChatAnswer:
+        message = OllamaMessageAnswer("assistant", content, thinking, tool_calls)
+        return cls(model=model, created_at=now(), message=message, **more)
+
+
+Line = GeneratedAnswer | OllamaChatAnswer
+
+
+class OllamaWriter:
+    """line: what a line of the answer is."""
+
+    def __init__(self, turn: TurnStream, request: OllamaRequest, line: type[Line]) -> None:
+        self._turn = turn
+        self._request = request
+        self._line = line
+
+    def lines(self) -> Events:
+        return self._turn.events(
+            self._pieces, lambda: [self._line.of(self._request.model, **self._ending())]
+        )
+
+    async def whole(self) -> Line:
+        await self._turn.all()
+        (output,), blocks = self._turn.result.outputs, self._turn.blocks
+        said: Json = {"content": "".join(map(_content, blocks))}
+        thinking = "".join(one.text for one in blocks if one.kind is Kind.REASONING)
+        calls = [OllamaMessageCall.of(block) for block in blocks if _is_call(block)]
+        said |= {"thinking": thinking} if thinking else {}
+        said |= {"tool_calls": calls} if calls else {}
+        logprobs = self._logprobs(output)
+        return self._line.of(self._request.model, **said, **self._ending(), logprobs=logprobs)
+
+    def _pieces(self, delta: Delta, changes: Iterable[Change]) -> list[Line]:
+        said: list[Json] = []
+        for change in changes:
+            match change:
+                case BlockGrown(block, text) if block.kind is Kind.TEXT:
+                    said.append({"content": text})
+                case BlockGrown(block, text) if block.kind is Kind.REASONING:
+                    said.append({"thinking": text})
+                case BlockClosed(block) if _is_call(block):
+                    said.append({"tool_calls": [OllamaMessageCall.of(block)]})
+                case BlockClosed(block) if block.cut is not None:
+                    said.append({"content": block.cut})
+        logprobs = self._logprobs(delta)
+        if logprobs and not said:
+            said.append({})
+        lines = [self._line.of(self._request.model, **one) for one in said]
+        if lines:
+            lines[0].logprobs = logprobs
+        return lines
+
+    def _logprobs(self, source: CompletionOutput | Delta) -> list[TokenLogprob] | UnsetType:
+        """Of the text's tokens: Ollama tells nothing of the one that ends it."""
+        if source.logprobs is None:
+            return UNSET
+        tables = [table for table in source.logprobs if table.token.shown]
+        return [*chat_logprobs(tables, self._request.top_logprobs).content]
+
+    def _ending(self) -> Json:
+        """What the last line says: why it is the last, and what the request has used."""
+        (output,), story = self._turn.result.outputs, self._turn.result.metrics
+        first = story.e2e_latency if story.ttft is None else story.ttft
+        return {
+            "done": True,
+            "done_reason": output.finish_reason,
+            "total_duration": _nanoseconds(story.e2e_latency),
+            "load_duration": 0,  # it is there before anybody asks
+            "prompt_eval_count": story.num_prompt_tokens,
+            "prompt_eval_duration": _nanoseconds(first),
+            "eval_count": story.num_output_tokens,
+            "eval_duration": _nanoseconds(story.e2e_latency - first),
+        }
+
+
+def _content(block: Block) -> str:
+    """What it adds to the text: of a call that is not complete, what was written of it."""
+    return block.text if block.kind is Kind.TEXT else block.cut or ""
+
+
+def _is_call(block: Block) -> bool:
+    return block.kind is Kind.CALL and block.cut is None
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * _NANOSECONDS)
+
 
 _NAMES = {  # of fields that are called otherwise here
     "max_tokens": "options.num_predict",
@@ -45,14 +363,16 @@ _NAMES = {  # of fields that are called otherwise here
 def add_ollama(app: FastAPI, service: Service) -> None:
     add_models(app, service)
 
-    @app.post(
+    @body_route(
+        app,
+        service,
+        GenerateRequest,
+        gives(GeneratedAnswer, GeneratedAnswer, framing=LINES),
         "/api/generate",
-        openapi_extra=takes(GenerateRequest),
-        responses=gives(GeneratedAnswer, GeneratedAnswer, framing=LINES),
+        from_tools=True,
     )
-    async def generate(http: Request) -> Response:
+    async def generate(http: Request, request: GenerateRequest) -> Response:
         """Ollama's: answer a prompt."""
-        request = await service.bodies.parse(http, GenerateRequest, from_tools=True)
         model = check_model(service, request.model)
         if not request.prompt:
             return _loaded(request, GeneratedAnswer)
@@ -61,14 +381,16 @@ def add_ollama(app: FastAPI, service: Service) -> None:
             speaker = await _speaker(service, model, service.caller(http), request, params)
         return await _answer(service, request, speaker, GeneratedAnswer)
 
-    @app.post(
+    @body_route(
+        app,
+        service,
+        OllamaChatRequest,
+        gives(OllamaChatAnswer, OllamaChatAnswer, framing=LINES),
         "/api/chat",
-        openapi_extra=takes(OllamaChatRequest),
-        responses=gives(OllamaChatAnswer, OllamaChatAnswer, framing=LINES),
+        from_tools=True,
     )
-    async def chat(http: Request) -> Response:
+    async def chat(http: Request, request: OllamaChatRequest) -> Response:
         """Ollama's: answer a conversation."""
-        request = await service.bodies.parse(http, OllamaChatRequest, from_tools=True)
         model = check_model(service, request.model)
         if not request.messages:
             return _loaded(request, OllamaChatAnswer)
@@ -80,7 +402,7 @@ def add_ollama(app: FastAPI, service: Service) -> None:
                 tools=[tool.as_tool() for tool in request.tools],
                 variables=request.variables,
                 rendering=going_on(messages),
-                options=service.caller(http).options(model.options),
+                options=service.caller(http).options(model),
             )
             speaker = await begin(service, turn)
         return await _answer(service, request, speaker, OllamaChatAnswer)
@@ -93,7 +415,7 @@ async def _speaker(
     request: GenerateRequest,
     params: SamplingParams,
 ) -> Speaker:
-    own = caller.options(model.options)
+    own = caller.options(model)
     templated = service.input_processor.tokenizer.chat_template or request.system
     if request.raw or not templated:
         return RawText(service, {"prompt": request.prompt, **own}, params)
@@ -109,10 +431,10 @@ async def _speaker(
 async def _answer(
     service: Service, request: OllamaRequest, speaker: Speaker, line: type[Line]
 ) -> Response:
-    stream = TurnStream(speaker, lambda: f"call_{uuid.uuid4().hex[:24]}", _NAMES)
-    writer = OllamaWriter(stream, request, line)
+    turn = TurnStream(speaker, "ollama-", lambda: f"call_{uuid.uuid4().hex[:24]}", _NAMES)
+    writer = OllamaWriter(turn, request, line)
     if request.stream:
-        return EventStream(writer.lines(), LINES, OllamaErrorAnswer.of, service.silence)
+        return EventStream(writer.lines(), LINES, service.silence)
     whole = await writer.whole()
     return await json_response(lambda: whole, large=request.logprobs)
 
@@ -131,7 +453,7 @@ def _params(service: Service, request: OllamaRequest) -> SamplingParams:
         logprobs=request.top_logprobs if request.logprobs else None,
         structured_outputs=structure,
     )
-    check_answer(1, params, input_processor, service.config.max_logprobs)
+    service.check_answer(params)
     return params
 
 

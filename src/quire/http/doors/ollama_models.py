@@ -12,15 +12,23 @@ from msgspec import UNSET, UnsetType, field
 
 from quire.core.errors import RequestError
 from quire.http.answers.rendering import Answer, respond
-from quire.http.description.openapi import gives, takes
-from quire.http.doors.answering import now
-from quire.http.doors.ollama_types import ShowRequest
+from quire.http.body_fields import Strict
+from quire.http.doors.turn_stream import now
+from quire.http.openapi import body_route, gives
 from quire.http.service import ModelChoice, Service
 
 RUNNING = "Quire is running"
 _VERSION = "0.13.0"  # Ollama's, whose API this is; clients ask for a recent one
 _LATEST = ":latest"
 _NEVER = "9999-12-31T23:59:59Z"  # the model is let go with the server
+
+
+class ShowRequest(Strict):
+    """The body of POST /api/show; ``name`` is what ``model`` was called once."""
+
+    model: str | None = None
+    name: str | None = None
+    verbose: bool = False
 
 
 class OllamaVersion(Answer):
@@ -93,10 +101,9 @@ def add_models(app: FastAPI, service: Service) -> None:
         length = service.input_processor.max_model_len or 0
         return cards(expires_at=_NEVER, size_vram=0, context_length=length)
 
-    @app.post("/api/show", openapi_extra=takes(ShowRequest), responses=gives(ShownModel))
-    async def show(http: Request) -> Response:
+    @body_route(app, service, ShowRequest, gives(ShownModel), "/api/show", from_tools=True)
+    async def show(http: Request, request: ShowRequest) -> Response:
         """Ollama's: what is known of a model."""
-        request = await service.bodies.parse(http, ShowRequest, from_tools=True)
         name = request.model or request.name
         if name is None:
             raise RequestError("model is missing", "model")

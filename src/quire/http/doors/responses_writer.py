@@ -14,12 +14,17 @@ from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json
 from quire.http.answers.streaming import Events
 from quire.http.chats.conversation import PreparedChat
-from quire.http.doors.blocks import Block, BlockClosed, BlockGrown, BlockOpened, Change, Kind
-from quire.http.doors.responses_tools import input_of
-from quire.http.doors.responses_turns import FIELD_NAMES
-from quire.http.doors.responses_types import ResponsesRequest
-from quire.http.doors.turn_stream import TurnStream
-from quire.http.error_shapes import Problem
+from quire.http.doors.responses_requests import FIELD_NAMES, ResponsesRequest, input_of
+from quire.http.doors.turn_stream import (
+    Block,
+    BlockClosed,
+    BlockGrown,
+    BlockOpened,
+    Change,
+    Kind,
+    TurnStream,
+)
+from quire.http.errors import Problem
 
 _Scored = tuple[str, TokenLogprob]  # what a token adds, and its log-probabilities
 _PREFIXES = {Kind.TEXT: "msg_", Kind.REASONING: "rs_", Kind.CALL: "fc_"}
@@ -111,10 +116,10 @@ class ResponseWriter:
         keep: Callable[[ResponseAnswer], None],
     ) -> None:
         self._conversation = conversation
-        self._stream = TurnStream(
-            conversation, conversation.call_id, FIELD_NAMES, singly=request.wants_logprobs
-        )  # tokens of reasoning and of calls have no place for theirs
-        self._state = self._stream.state
+        # Tokens of reasoning and of calls have nowhere to put theirs.
+        singly = request.wants_logprobs
+        new_call_id = conversation.call_id
+        self._turn = TurnStream(conversation, "resp-", new_call_id, FIELD_NAMES, singly=singly)
         self._request = request
         self._offered = request.offered
         self._model = model
@@ -133,34 +138,25 @@ class ResponseWriter:
         assert isinstance(last, ResponseEvent) and isinstance(last.response, ResponseAnswer)
         return last.response
 
-    async def events(self, *, whole: bool = False) -> Events:
+    def events(self, *, whole: bool = False) -> Events:
         response = self._response("in_progress", [])
         opening = [
             self._event("response.created", response=response),
             self._event("response.in_progress", response=response),
         ]
-        async with aclosing(self._stream.changes("resp-", whole=whole)) as steps:
-            async for step in steps:
-                events = [*opening]
-                opening = []
-                for delta, changes in step:
-                    events += self._events(delta, changes)
-                if self._state.output is not None:
-                    events.append(self._ending())
-                if events:
-                    yield events
+        return self._turn.events(self._events, self._ending, opening, whole=whole)
 
     def error(self, problem: Problem) -> ResponseEvent:
         """An error after the beginning, as an event."""
         code = problem.code or problem.type
         return self._event("error", code=code, message=problem.message, param=problem.param)
 
-    def _ending(self) -> ResponseEvent:
-        cut = self._state.reason == "length"
+    def _ending(self) -> list[ResponseEvent]:
+        cut = self._turn.reason == "length"
         status = "incomplete" if cut else "completed"
-        response = self._response(status, [self._item(block) for block in self._state.blocks])
+        response = self._response(status, [self._item(block) for block in self._turn.blocks])
         self._keep(response)
-        return self._event(f"response.{status}", response=response)
+        return [self._event(f"response.{status}", response=response)]
 
     def _event(self, kind: str, **fields: Any) -> ResponseEvent:
         self._number += 1
@@ -175,70 +171,68 @@ class ResponseWriter:
             yield from self._events_of(change, ended=delta.finish_reason is not None)
 
     def _events_of(self, change: Change, *, ended: bool) -> Iterator[ResponseEvent]:
-        block = change.block
-        place: Json = {"output_index": block.index}
+        block, index = change.block, change.block.index
+        within: Json = {"item_id": self._item_id(block), "output_index": index}
         match change:
             case BlockOpened():
                 empty = Block(block.index, block.kind, "", block.name, block.call_id)
                 item = self._item(empty, begun=True)
-                yield self._event("response.output_item.added", **place, item=item)
+                yield self._event("response.output_item.added", output_index=index, item=item)
                 if block.kind is not Kind.CALL:
-                    yield self._part_event("added", block, _part(block.kind, ""))
+                    part = _part(block.kind, "")
+                    added = "response.content_part.added"
+                    yield self._event(added, **within, content_index=0, part=part)
             case BlockGrown(_, text):
-                yield from self._growth(block, text)
+                yield from self._growth(block, within, text)
             case BlockClosed():
                 if block.kind is Kind.TEXT and ended and self._unsent:
-                    yield from self._growth(block, "")  # tokens without a text of their own
-                yield from self._closing(block)
-                yield self._event("response.output_item.done", **place, item=self._item(block))
+                    yield from self._growth(block, within, "")  # tokens without a text of their own
+                yield from self._closing(block, within)
+                done = self._item(block)
+                yield self._event("response.output_item.done", output_index=index, item=done)
 
-    def _growth(self, block: Block, text: str) -> Iterator[ResponseEvent]:
-        place = {"item_id": self._item_id(block), "output_index": block.index}
+    def _growth(self, block: Block, where: Json, text: str) -> Iterator[ResponseEvent]:
         if block.kind is Kind.CALL:
             if not self._offered.origin(block.name).custom:  # whose text is in the arguments
-                yield self._event("response.function_call_arguments.delta", **place, delta=text)
+                yield self._event("response.function_call_arguments.delta", **where, delta=text)
             return
-        place["content_index"] = 0
+        where = {**where, "content_index": 0}
         if block.kind is Kind.REASONING:
-            yield self._event("response.reasoning_text.delta", **place, delta=text)
+            yield self._event("response.reasoning_text.delta", **where, delta=text)
             return
         if block.index and block.index not in self._logprobs:
             self._unsent = _from_text_on(self._unsent, text)
         sent, self._unsent = [entry for _, entry in self._unsent], []
         self._logprobs.setdefault(block.index, []).extend(sent)
-        yield self._event("response.output_text.delta", **place, delta=text, logprobs=sent)
+        yield self._event("response.output_text.delta", **where, delta=text, logprobs=sent)
 
-    def _closing(self, block: Block) -> Iterator[ResponseEvent]:
-        place: Json = {"item_id": self._item_id(block), "output_index": block.index}
+    def _closing(self, block: Block, where: Json) -> Iterator[ResponseEvent]:
         if block.kind is Kind.CALL:
-            yield from self._called(block, place)
+            yield from self._called(block, where)
             return
-        text: Json = {"content_index": 0, "text": block.text}
+        where = {**where, "content_index": 0}
         if block.kind is Kind.REASONING:
-            yield self._event("response.reasoning_text.done", **place, **text)
+            yield self._event("response.reasoning_text.done", **where, text=block.text)
         else:
-            logprobs = self._logprobs.get(block.index, [])
-            yield self._event("response.output_text.done", **place, **text, logprobs=logprobs)
-        yield self._part_event("done", block, self._item(block)["content"][0])
+            done, logprobs = "response.output_text.done", self._logprobs.get(block.index, [])
+            yield self._event(done, **where, text=block.text, logprobs=logprobs)
+        (part,) = self._item(block)["content"]
+        yield self._event("response.content_part.done", **where, part=part)
 
-    def _called(self, block: Block, place: Json) -> Iterator[ResponseEvent]:
+    def _called(self, block: Block, where: Json) -> Iterator[ResponseEvent]:
         origin = self._offered.origin(block.name)
         if origin.custom:
             text = input_of(block.text)
-            yield self._event("response.custom_tool_call_input.delta", **place, delta=text)
-            yield self._event("response.custom_tool_call_input.done", **place, input=text)
+            yield self._event("response.custom_tool_call_input.delta", **where, delta=text)
+            yield self._event("response.custom_tool_call_input.done", **where, input=text)
             return
         done = {"name": origin.name, "arguments": block.text}
-        yield self._event("response.function_call_arguments.done", **place, **done)
-
-    def _part_event(self, what: str, block: Block, part: Json) -> ResponseEvent:
-        place = {"item_id": self._item_id(block), "output_index": block.index, "content_index": 0}
-        return self._event(f"response.content_part.{what}", **place, part=part)
+        yield self._event("response.function_call_arguments.done", **where, **done)
 
     def _scores(self, delta: Delta) -> list[_Scored]:
         tables = delta.logprobs or ()
         entries = chat_logprobs(tables, self._request.top_logprobs or 0).content
-        added = (table.place.added for table in tables)
+        added = (table.token.added for table in tables)
         return [*zip(added, entries, strict=True)]
 
     def _item_id(self, block: Block) -> str:
@@ -246,7 +240,7 @@ class ResponseWriter:
         return f"{'ctc_' if custom else _PREFIXES[block.kind]}{self._id}{block.index:x}"
 
     def _item(self, block: Block, *, begun: bool = False) -> Json:
-        cut = self._state.reason == "length" and block is self._state.blocks[-1]
+        cut = self._turn.reason == "length" and block is self._turn.blocks[-1]
         if block.kind is Kind.CALL:
             cut = block.cut is not None
         status = "in_progress" if begun else "incomplete" if cut else "completed"
@@ -291,9 +285,9 @@ class ResponseWriter:
         )
 
     def _usage(self) -> ResponseUsage | UnsetType:
-        if self._state.output is None:
+        if self._turn.output is None:
             return UNSET
-        usage = self._conversation.usage(self._state.output)
+        usage = self._conversation.usage(self._turn.output)
         return ResponseUsage(
             usage.prompt,
             {"cached_tokens": usage.cached or 0, "cache_write_tokens": 0},
@@ -316,7 +310,7 @@ def _from_text_on(tokens: list[_Scored], text: str) -> list[_Scored]:
 
 def _repeated(request: ResponsesRequest) -> Json:
     """What a response repeats of its request."""
-    asked = request.model_dump(
+    repeated = request.model_dump(
         mode="json",
         by_alias=True,
         include={
@@ -325,11 +319,11 @@ def _repeated(request: ResponsesRequest) -> Json:
             "truncation", "background", "metadata", "prompt_cache_key", "safety_identifier",
         },
     )  # fmt: skip
-    form = asked["text"]["format"]
+    form = repeated["text"]["format"]
     if form.get("description", "") is None:  # OpenAI's schema allows no null there
         del form["description"]
-    asked["tools"] = [tool.echoed() for tool in request.tools]
-    return {**asked, "top_logprobs": request.top_logprobs or 0, "user": request.user or UNSET}
+    repeated["tools"] = [tool.echoed() for tool in request.tools]
+    return {**repeated, "top_logprobs": request.top_logprobs or 0, "user": request.user or UNSET}
 
 
 def _part(kind: Kind, text: str, logprobs: list[TokenLogprob] | None = None) -> Json:

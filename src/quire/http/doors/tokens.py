@@ -13,12 +13,12 @@ from pydantic import Field, model_validator
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
 from quire.http.answers.rendering import Answer, json_response, respond
+from quire.http.body_fields import Ids, Strict, at_most, no_deeper
 from quire.http.chats.conversation import ConversationTurn, begin
-from quire.http.description.openapi import gives, takes
-from quire.http.fields.strict import Ids, Strict, at_most, no_deeper
-from quire.http.openai.messages import ChatMessage, Tools
+from quire.http.openai.requests import ChatMessage, Tools
+from quire.http.openapi import body_route, gives
 from quire.http.service import Service
-from quire.text.prompt_form import PromptForm
+from quire.text.encoder import PromptForm
 
 _PROMPTS = ("prompt", "messages", "content")
 _MANY = 1024  # tokens whose texts are not made at once
@@ -89,19 +89,17 @@ class Detokenized(Answer):
 
 
 def add_tokens(app: FastAPI, service: Service) -> None:
-    @app.post("/tokenize", openapi_extra=takes(TokenizeRequest), responses=gives(Tokenized))
-    async def tokenize(http: Request) -> Response:
+    @body_route(app, service, TokenizeRequest, gives(Tokenized), "/tokenize")
+    async def tokenize(http: Request, request: TokenizeRequest) -> Response:
         """The tokens of a text, or of a conversation by the model's chat template."""
-        request = await service.bodies.parse(http, TokenizeRequest)
         token_ids = await _token_ids(service, request)
         answer = _as_llama_cpp if request.content is not None else _as_vllm
         large = len(token_ids) > _MANY
         return await json_response(lambda: answer(service, request, token_ids), large=large)
 
-    @app.post("/detokenize", openapi_extra=takes(DetokenizeRequest), responses=gives(Detokenized))
-    async def detokenize(http: Request) -> Response:
+    @body_route(app, service, DetokenizeRequest, gives(Detokenized), "/detokenize")
+    async def detokenize(http: Request, request: DetokenizeRequest) -> Response:
         """The text of tokens."""
-        request = await service.bodies.parse(http, DetokenizeRequest)
         service.check_model(request.model)
         with service.reserve():
             text = await service.engine.detokenize(request.tokens)

@@ -1,20 +1,134 @@
-"""A conversation's turn as it comes: block by block, and at the end what it took."""
+"""What doors have in common: a turn as it comes, block by block, in the words of any API."""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
 
+from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
 from quire.engine.outputs import Delta, RequestOutput
 from quire.engine.prompts import Prompt
-from quire.http.doors.answering import in_their_words
-from quire.http.doors.blocks import Block, Blocks, Change
+from quire.http.answers.rendering import Answer
+from quire.http.answers.streaming import Events
+from quire.http.errors import BrokenCallError
 from quire.http.service import Progress, Service
-from quire.text.dialect import ContentPiece, Event
+from quire.text.chat_template import Message
+from quire.text.dialect import (
+    CallArguments,
+    CallBegun,
+    CallCut,
+    CallEnded,
+    ContentPiece,
+    Event,
+    ReasoningPiece,
+)
+
+
+async def outputs(progress: Progress, names: Mapping[str, str]) -> list[RequestOutput]:
+    """The finished requests, in the order of their prompts."""
+    finished: dict[int, RequestOutput] = {}
+    async with aclosing(progress):
+        with in_their_words(names):
+            async for deltas in progress:
+                finished.update({number: delta.final for number, delta in deltas if delta.final})
+    return [finished[number] for number in sorted(finished)]
+
+
+async def pieces(
+    progress: Progress, worded: Callable[[int, Delta], list[Answer]], names: Mapping[str, str]
+) -> Events:
+    """What ``worded`` makes of each delta of a prompt, as it comes."""
+    async with aclosing(progress):
+        with in_their_words(names):
+            async for deltas in progress:
+                values = [value for number, delta in deltas for value in worded(number, delta)]
+                if values:
+                    yield values
+
+
+def going_on(messages: Sequence[Message]) -> dict[str, bool]:
+    """How a conversation is rendered whose last words are the assistant's: to be gone on with."""
+    last = messages[-1] if messages else {}
+    if last.get("role") != "assistant" or not last["content"] or "tool_calls" in last:
+        return {}
+    return {"continue_final_message": True, "add_generation_prompt": False}
+
+
+@contextmanager
+def in_their_words(names: Mapping[str, str]) -> Iterator[None]:
+    """Name a refused field as the caller wrote it, in the message too: it is all that they see."""
+    try:
+        yield
+    except RequestError as error:
+        theirs = names.get(error.field, error.field)
+        error.args = (re.sub(rf"\b{re.escape(error.field)}\b", theirs, str(error)),)
+        error.field = theirs
+        raise
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+class Kind(Enum):
+    REASONING = "reasoning"
+    TEXT = "text"
+    CALL = "call"
+
+
+@dataclass
+class Block:
+    """text: of a call the JSON of its arguments. name, call_id, number: of a call, among calls.
+
+    cut: what the model has written of a call that is not complete.
+    """
+
+    index: int
+    kind: Kind
+    text: str = ""
+    name: str = ""
+    call_id: str = ""
+    number: int = 0
+    cut: str | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of a complete call, as an object. BrokenCallError for a number that no float holds."""
+        value: dict[str, Any] = json.loads(self.text, parse_float=_finite)
+        return value
+
+
+def _finite(number: str) -> float:
+    if math.isinf(read := float(number)):
+        raise BrokenCallError(
+            f"the model has called a tool with a number that is too large: {number}"
+        )
+    return read
+
+
+class BlockOpened(NamedTuple):
+    block: Block
+
+
+class BlockGrown(NamedTuple):
+    block: Block
+    text: str
+
+
+class BlockClosed(NamedTuple):
+    block: Block
+
+
+Change = BlockOpened | BlockGrown | BlockClosed
 
 
 class TurnListener(Protocol):
@@ -52,65 +166,115 @@ class RawText:
         return reason
 
 
-@dataclass
-class TurnState:
-    """All of it so far.
-
-    reason: why it ended, tool_calls included. output: the engine's, once it has.
-    """
-
-    blocks: list[Block] = field(default_factory=list)
-    reason: str | None = None
-    output: RequestOutput | None = None
-
-
 class TurnStream:
-    """One turn, streamed once.
+    """One turn, streamed once: a row of blocks, each of which is closed before the next is opened.
 
-    names: how the door calls fields that may be refused yet.
-    singly: tokens that come together are taken one by one: which of them changed what.
+    blocks: those that are closed. reason: why it has ended, tool_calls included. output: the
+    engine's, once it has ended.
     """
 
     def __init__(
         self,
         speaker: Speaker,
+        prefix: str,
         new_call_id: Callable[[], str],
         names: Mapping[str, str],
         *,
         singly: bool = False,
     ) -> None:
-        self._speaker = speaker
-        self._singly = singly
-        self._blocks = Blocks(new_call_id)
-        self._names = names
-        self.state = TurnState(self._blocks.closed)
+        """prefix: of the request's id.
 
-    async def changes(
-        self, prefix: str, *, whole: bool = False
-    ) -> AsyncGenerator[list[tuple[Delta, list[Change]]], None]:
-        """What each delta changes, by the steps in which they come; ``state`` is up to date then.
+        new_call_id: makes an id for a call whose dialect has none.
+        names: how the door calls fields that may be refused yet.
+        singly: tokens that come together are taken one by one: which of them changed what.
+        """
+        self.blocks: list[Block] = []
+        self.reason: str | None = None
+        self.output: RequestOutput | None = None
+        self._open: Block | None = None
+        self._speaker, self._prefix, self._names = speaker, prefix, names
+        self._new_call_id, self._singly = new_call_id, singly
 
+    @property
+    def result(self) -> RequestOutput:
+        """``output``, of a turn that has ended."""
+        assert self.output is not None
+        return self.output
+
+    async def events(
+        self,
+        worded: Callable[[Delta, Sequence[Change]], Iterable[Answer]],
+        ending: Callable[[], Iterable[Answer]],
+        opening: Sequence[Answer] = (),
+        *,
+        whole: bool = False,
+    ) -> Events:
+        """What a door makes of the deltas and of what they change, by the steps in which they come.
+
+        opening: goes before them. ending: makes what goes behind the last one.
         whole: there is one delta, which has it all.
         """
-        request_id = prefix + uuid.uuid4().hex
+        request_id = self._prefix + uuid.uuid4().hex
         async with aclosing(self._speaker.run(request_id, whole=whole)) as progress:
             with in_their_words(self._names):
                 async for deltas in progress:
                     gained = [delta for _, delta in deltas]
                     if self._singly:
                         gained = [one for delta in gained for one in delta.singly()]
-                    yield [(delta, self._hear(delta)) for delta in gained]
+                    heard = [(delta, [*self._hear(delta)]) for delta in gained]
+                    events, opening = [*opening], ()
+                    for delta, changes in heard:
+                        events += worded(delta, changes)
+                    if self.output is not None:
+                        events += ending()
+                    if events:
+                        yield events
 
-    async def all(self, prefix: str) -> TurnState:
-        async with aclosing(self.changes(prefix, whole=True)) as steps:
-            async for _ in steps:
+    async def all(self) -> None:
+        """Wait until it has ended."""
+        async with aclosing(self.events(lambda *_: (), tuple, whole=True)) as nothing:
+            async for _ in nothing:
                 pass
-        return self.state
 
-    def _hear(self, delta: Delta) -> list[Change]:
-        listener, final = self._speaker.listener(0), delta.finish_reason is not None
-        changes = [*self._blocks.hear(listener.hear(delta), final=final)]
-        if final:
-            self.state.reason = listener.finish_reason(delta.finish_reason)
-            self.state.output = delta.final
-        return changes
+    def _hear(self, delta: Delta) -> Iterator[Change]:
+        listener = self._speaker.listener(0)
+        for event in listener.hear(delta):
+            match event:
+                case ReasoningPiece(text):
+                    yield from self._grow(Kind.REASONING, text)
+                case ContentPiece(text):
+                    yield from self._grow(Kind.TEXT, text)
+                case CallBegun(number, name, call_id):
+                    yield from self._begin(Kind.CALL, name, call_id or self._new_call_id(), number)
+                case CallArguments(_, text):
+                    yield from self._grow(Kind.CALL, text)
+                case CallCut(_, text):
+                    assert self._open is not None
+                    self._open.cut = text
+                    yield from self._close()
+                case CallEnded():
+                    yield from self._close()
+        if delta.finish_reason is not None:
+            yield from self._close()
+            self.reason = listener.finish_reason(delta.finish_reason)
+            self.output = delta.final
+
+    def _grow(self, kind: Kind, text: str) -> Iterator[Change]:
+        if self._open is None or self._open.kind is not kind:
+            yield from self._begin(kind)
+        assert self._open is not None
+        self._open.text += text
+        yield BlockGrown(self._open, text)
+
+    def _begin(
+        self, kind: Kind, name: str = "", call_id: str = "", number: int = 0
+    ) -> Iterator[Change]:
+        yield from self._close()
+        self._open = Block(len(self.blocks), kind, "", name, call_id, number)
+        yield BlockOpened(self._open)
+
+    def _close(self) -> Iterator[Change]:
+        if self._open is not None:
+            block, self._open = self._open, None
+            self.blocks.append(block)
+            yield BlockClosed(block)

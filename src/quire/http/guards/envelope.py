@@ -1,10 +1,18 @@
-"""What every answer bears, its line in the log, and which web pages may read it."""
+"""What is around every request: its name, its line in the log, and how it ends.
+
+Which web pages may use the server, clients that hang up, bodies that nobody has read, and the
+refusal of new requests while the server ends.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import re
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from fastapi.responses import Response
@@ -13,8 +21,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.http.answers.rendering import respond
 from quire.http.config.server import HERE, ServerConfig, is_loopback
-from quire.http.error_shapes import ErrorAnswer, Problem, shape_for
-from quire.http.errors import REQUEST_ID, explain, new_id
+from quire.http.errors import (
+    REQUEST_ID,
+    SERVER,
+    ErrorAnswer,
+    Problem,
+    ShapedError,
+    explain,
+    new_id,
+    shape_for,
+)
+from quire.http.guards.turns import Turnstile
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("quire.access")
@@ -38,8 +55,7 @@ class Envelope:
 
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         self._app = app
-        self._sharing = Sharing(config)
-        self._only_here = OnlyHere(config) if config.is_for_this_machine else None
+        self._pages, self._only_here = Pages(config), config.is_for_this_machine
         paths = config.disable_access_log_for_endpoints.encode().split(b",")
         self._quiet = frozenset(path.strip() for path in paths)
         self._root_path = config.root_path
@@ -52,7 +68,7 @@ class Envelope:
             scope["root_path"] = self._root_path
         headers, begun, status = Headers(scope=scope), time.perf_counter(), 0
         request_id = _given_id(scope) or new_id().encode()
-        told = [(_HEADER, request_id), *self._sharing.headers(headers)]
+        borne = [(_HEADER, request_id), *self._pages.headers(headers)]
         state = scope.setdefault("state", {})
         state[REQUEST_ID] = request_id.decode()
 
@@ -60,13 +76,13 @@ class Envelope:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *told]
+                message["headers"] = [*message["headers"], *borne]
             await send(message)
 
         try:
-            answer = self._sharing.preflight(scope["method"], headers)
-            if answer is None and self._only_here is not None:
-                answer = self._only_here.refusal(scope, headers)
+            answer = self._pages.preflight(scope["method"], headers)
+            if answer is None and self._only_here:
+                answer = self._pages.refusal(scope, headers)
             await (answer or self._app)(scope, receive, bearing)
         except Exception as error:
             facts = {"request_id": state[REQUEST_ID]}
@@ -112,19 +128,77 @@ class AnswerHead:
         await self._app({**scope, "method": "GET"}, receive, without_body)
 
 
-class Origins:
-    """The web pages that may use a server, by their origin: scheme, host and port."""
+class Pages:
+    """The web pages that may use a server, by their origin: scheme, host and port.
+
+    Where no key is needed, a browser of this machine is all that a page of another site needs: it
+    can send requests here, or have a name of its own lead here and then read the answers too (DNS
+    rebinding). So the name by which a server for this machine alone is called and the origin of a
+    page must be of this machine, or allowed.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
-        self.any = "*" in config.allowed_origins
-        self.there_are = bool(config.allowed_origins)
-        self._listed = frozenset(config.allowed_origins)
-        self._names = Names(config) if HERE in config.allowed_origins else None
+        self._config = config
+        self._names, self._listed = Names(config), frozenset(config.allowed_origins)
+        self._any, self._here = "*" in self._listed, HERE in self._listed
 
-    def __contains__(self, origin: str) -> bool:
-        if self.any or origin in self._listed:
+    def headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+        """What an answer bears; nothing, where no page asks."""
+        origin = headers.get("origin")
+        if origin is None or not self._listed:
+            return []
+        exposed = (b"access-control-expose-headers", b"x-request-id, retry-after")
+        if self._any:
+            return [(b"access-control-allow-origin", b"*"), exposed]
+        vary = (b"vary", b"Origin")
+        if not self._allows(origin):
+            return [vary]
+        allowed = [(b"access-control-allow-origin", origin.encode("latin-1")), exposed, vary]
+        if self._config.allow_credentials:
+            allowed.append((b"access-control-allow-credentials", b"true"))
+        return allowed
+
+    def preflight(self, method: str, headers: Headers) -> Response | None:
+        """The answer to a browser that asks whether a page may; None: this is another request.
+
+        It bears no key, and needs none.
+        """
+        origin, wanted = headers.get("origin"), headers.get("access-control-request-method")
+        if method != "OPTIONS" or wanted is None or origin is None or not self._listed:
+            return None
+        if not self._allows(origin):
+            problem = Problem(403, "this web page may not use the server (--allowed-origins)")
+            return respond(ErrorAnswer.of(problem), 403)
+        # "*" would not stand for Authorization.
+        wanted_headers = headers.get("access-control-request-headers", "")
+        allowed = {
+            "access-control-allow-methods": _those(self._config.allowed_methods, wanted),
+            "access-control-allow-headers": _those(self._config.allowed_headers, wanted_headers),
+            "access-control-max-age": _REMEMBERED,
+        }
+        return Response(status_code=204, headers={name: v for name, v in allowed.items() if v})
+
+    def refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        """Of a server for this machine alone: 403, or None: it may be served."""
+        host, origin = headers.get("host"), headers.get("origin")
+        if host is not None and _name_in(host) not in self._names:
+            why = (
+                f"this server is for its own machine, and {host[:100]!r} is no name of it: allow "
+                "it with --allowed-hosts, or ask for a key (--api-key-file)"
+            )
+        elif origin is not None and not self._allows(origin):
+            why = (
+                "this web page may not use the server: allow it with --allowed-origins, or ask "
+                "for a key (--api-key-file)"
+            )
+        else:
+            return None
+        return respond(shape_for(scope).of(Problem(403, why)), 403)
+
+    def _allows(self, origin: str) -> bool:
+        if self._any or origin in self._listed:
             return True
-        if self._names is None:
+        if not self._here:
             return False
         try:
             parts = urlsplit(origin)
@@ -141,97 +215,15 @@ class Names:
 
     def __init__(self, config: ServerConfig) -> None:
         self._any = "*" in config.allowed_hosts
-        self._listed = {config.host.lower(), *map(str.lower, config.allowed_hosts)}
+        self._listed = {"localhost", config.host.lower(), *map(str.lower, config.allowed_hosts)}
 
     def __contains__(self, name: str) -> bool:
         name = name.lower().rstrip(".")
         return self._any or name in self._listed or is_loopback(name)
 
 
-class Sharing:
-    """What browsers learn of the web pages that are allowed."""
-
-    def __init__(self, config: ServerConfig) -> None:
-        self._config = config
-        self._origins = Origins(config)
-
-    def headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
-        """What an answer bears; nothing, where no page asks."""
-        origin = headers.get("origin")
-        if origin is None or not self._origins.there_are:
-            return []
-        exposed = (b"access-control-expose-headers", b"x-request-id, retry-after")
-        if self._origins.any:
-            return [(b"access-control-allow-origin", b"*"), exposed]
-        vary = (b"vary", b"Origin")
-        if origin not in self._origins:
-            return [vary]
-        allowed = [(b"access-control-allow-origin", origin.encode("latin-1")), exposed, vary]
-        if self._config.allow_credentials:
-            allowed.append((b"access-control-allow-credentials", b"true"))
-        return allowed
-
-    def preflight(self, method: str, headers: Headers) -> Response | None:
-        """The answer to a browser that asks whether a page may; None: this is another request.
-
-        It bears no key, and needs none.
-        """
-        wanted = headers.get("access-control-request-method")
-        if (
-            method != "OPTIONS"
-            or wanted is None
-            or "origin" not in headers
-            or not self._origins.there_are
-        ):
-            return None
-        if headers["origin"] not in self._origins:
-            problem = Problem(403, "this web page may not use the server (--allowed-origins)")
-            return respond(ErrorAnswer.of(problem), 403)
-        # "*" would not stand for Authorization.
-        asked = headers.get("access-control-request-headers", "")
-        config = self._config
-        told = {
-            "access-control-allow-methods": _those(config.allowed_methods, wanted),
-            "access-control-allow-headers": _those(config.allowed_headers, asked),
-            "access-control-max-age": _REMEMBERED,
-        }
-        return Response(
-            status_code=204, headers={name: value for name, value in told.items() if value}
-        )
-
-
-def _those(allowed: object, asked: str) -> str:
-    return asked if tuple(allowed) == _ALL else ", ".join(allowed)  # type: ignore[arg-type]
-
-
-class OnlyHere:
-    """Refuses what a page of another site has sent to a server for this machine alone.
-
-    Where no key is needed, a browser of this machine is all that such a page needs: it can send
-    requests here, or have a name of its own lead here and then read the answers too (DNS
-    rebinding). So the name by which the server is called and the origin of a page must be of this
-    machine, or allowed.
-    """
-
-    def __init__(self, config: ServerConfig) -> None:
-        self._names, self._origins = Names(config), Origins(config)
-
-    def refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """403, or None: it may be served."""
-        host, origin = headers.get("host"), headers.get("origin")
-        if host is not None and _name_in(host) not in self._names:
-            why = (
-                f"this server is for its own machine, and {host[:100]!r} is no name of it: allow "
-                "it with --allowed-hosts, or ask for a key (--api-key-file)"
-            )
-        elif origin is not None and origin not in self._origins:
-            why = (
-                "this web page may not use the server: allow it with --allowed-origins, or ask "
-                "for a key (--api-key-file)"
-            )
-        else:
-            return None
-        return respond(shape_for(scope).of(Problem(403, why)), 403)
+def _those(allowed: Sequence[str], wanted: str) -> str:
+    return wanted if tuple(allowed) == _ALL else ", ".join(allowed)
 
 
 def _name_in(host: str) -> str:
@@ -239,3 +231,138 @@ def _name_in(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]
+
+
+_BODY_HEADERS = (b"content-length", b"transfer-encoding")
+_LINGER, _MOST_THROWN_AWAY = 2.0, 2**24  # seconds, bytes
+
+
+class CancelOnDisconnect:
+    """Cancels the work on a request when its client hangs up, streaming or not.
+
+    Cancelling is what closes the engine's iterators, which frees the request's blocks. What is only
+    read is answered too soon for that.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._leaving = Turnstile()  # a thousand who hang up together keep nobody waiting
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] == "GET":
+            return await self._app(scope, receive, send)
+        work, gone, done = asyncio.current_task(), False, False
+        assert work is not None
+        body: asyncio.Queue[Message] = asyncio.Queue(maxsize=1)
+
+        def cancel() -> None:
+            nonlocal gone
+            gone = not done
+            if gone:
+                work.cancel()
+
+        async def listen() -> None:
+            while (message := await receive())["type"] != "http.disconnect":
+                await body.put(message)
+            self._leaving.wait(None, cancel)
+
+        listener = asyncio.ensure_future(listen())
+        try:
+            await self._app(scope, body.get, send)
+        except asyncio.CancelledError:
+            if not gone:
+                raise
+        finally:
+            done = True
+            listener.cancel()
+
+
+class CloseUnread:
+    """Closes the connection after a refusal that did not wait for the whole body.
+
+    What is left of the body would have to be read before the next request could be. It is thrown
+    away for a moment, since a client that is still sending may otherwise never see its answer: a
+    socket that is closed with something unread drops what it had sent.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not _announces_body(scope):
+            return await self._app(scope, receive, send)
+        unread, closing = True, False
+
+        async def noting() -> Message:
+            nonlocal unread
+            message = await receive()
+            unread = message.get("more_body", False)
+            return message
+
+        async def throw_away() -> None:
+            thrown_away = 0
+            while unread and thrown_away < _MOST_THROWN_AWAY:
+                thrown_away += len((await noting()).get("body", b""))
+
+        async def close_after(message: Message) -> None:
+            nonlocal closing
+            if message["type"] == "http.response.start" and message["status"] >= 400 and unread:
+                closing = True
+                others = [header for header in message["headers"] if header[0] != b"connection"]
+                message["headers"] = [*others, (b"connection", b"close")]
+            if not closing or message.get("more_body", message["type"] == "http.response.start"):
+                return await send(message)
+            await send({**message, "more_body": True})
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(throw_away(), _LINGER)
+            await send({"type": "http.response.body"})
+
+        await self._app(scope, noting, close_after)
+
+
+def _announces_body(scope: Scope) -> bool:
+    lengths = [value for name, value in scope["headers"] if name in _BODY_HEADERS]
+    return bool(lengths) and lengths != [b"0"]
+
+
+_RETRY_AFTER = "5"  # seconds: another server, or the next one here, may be there by then
+_LOOK = 0.02  # seconds
+
+
+@dataclass
+class Drain:
+    """Whether the end has begun, and how many requests are still to be answered."""
+
+    begun: bool = False
+    running: int = 0
+
+    async def ended(self, seconds: float) -> None:
+        """Begin the end, and wait until all is answered, for ``seconds`` at most."""
+        self.begun, deadline = True, time.monotonic() + seconds
+        while self.running and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK)
+
+    def refusal(self, shape: type[ShapedError] = ErrorAnswer) -> Response:
+        """What health checks and new requests get."""
+        problem = Problem(503, "the server is shutting down", SERVER, code="shutting_down")
+        headers = {"retry-after": _RETRY_AFTER, "connection": "close"}
+        return respond(shape.of(problem), 503, headers)
+
+
+class RefuseWhileDraining:
+    """Counts requests for work, and refuses them once the end has begun. Reading is no work."""
+
+    def __init__(self, app: ASGIApp, drain: Drain) -> None:
+        self._app = app
+        self._drain = drain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            return await self._app(scope, receive, send)
+        if self._drain.begun:
+            return await self._drain.refusal(shape_for(scope))(scope, receive, send)
+        self._drain.running += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._drain.running -= 1

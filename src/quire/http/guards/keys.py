@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.http.answers.rendering import respond
 from quire.http.config.server import ServerConfig
-from quire.http.error_shapes import Problem, route_path, shape_for
+from quire.http.errors import Problem, route_path, shape_for
 
 KEY_NAME = "api_key_name"
 """Where the ASGI scope's state names the key that a request bears, if there are several."""

@@ -83,10 +83,10 @@ def _watch(process: int, seconds: float) -> None:
             _end(process)
             return
         if select.select([0], [], [], min(_LOOK, left))[0]:
-            told = os.read(0, 64)
-            if not told:
+            signals = os.read(0, 64)
+            if not signals:
                 return
-            for number in told:
+            for number in signals:
                 if deadline == math.inf and number in (*_ENDING, *_BEGUN):
                     deadline = time.monotonic() + seconds
                 elif number in _ENDING:  # again

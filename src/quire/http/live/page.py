@@ -1,9 +1,20 @@
-"""The page at /, and the login that stands before it."""
+"""The page at /, its login, and its files as browsers take them: few, small, and kept.
+
+Its modules are one script and its style sheets one, so that a browser asks once. All of it can be
+one page too, which needs no server.
+"""
 
 from __future__ import annotations
 
+import base64
+import gzip
+import posixpath
+import re
 import time
+from collections.abc import Mapping
+from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, PlainTextResponse, Response
@@ -12,9 +23,161 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import Route
 
+from quire.http import page
 from quire.http.doors.ollama_models import RUNNING
 from quire.http.guards.keys import PAGE, Logins, keep, presented_key
-from quire.http.live.files import HEADERS, INDEX, Files
+
+_SUFFIXES = {".html", ".css", ".js", ".svg"}
+_IMPORT = re.compile(r'^import \{( \w+(?:, \w+)* )\} from "(\.[\w./-]+)";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:const|class|(?:async )?function\*?) (\w+))", re.MULTILINE)
+_OTHER = re.compile(r"^(?:import|export)\b.*|^.*\bimport(?:\(|\.meta).*", re.MULTILINE)
+
+
+def page_sources() -> dict[str, str]:
+    """The page's files as they are written, by path."""
+    folder = Path(page.__path__[0])
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in _SUFFIXES)
+    return {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in paths}
+
+
+def script_of(sources: Mapping[str, str], entry: str) -> str:
+    """One of the page's modules, with all that it imports."""
+    return bundle({name: s for name, s in sources.items() if name.endswith(".js")}, entry)
+
+
+def sheet_of(sources: Mapping[str, str]) -> str:
+    """What all share comes first, so that others may differ from it."""
+    names = sorted((n for n in sources if n.endswith(".css")), key=lambda name: ("/" in name, name))
+    return "\n".join(sources[name] for name in names)
+
+
+def moment_page(recording: bytes) -> str:
+    """The blocks of a recording's first moment, as a page that needs nothing but itself."""
+    sources = page_sources()
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>Memory</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f'<meta name="quire-recording" content="{base64.b64encode(recording).decode()}">\n'
+        f"<style>\n{sheet_of(sources)}\n</style>\n</head>\n<body>\n"
+        f'<main id="view"></main>\n<script type="module">\n{script_of(sources, "moment.js")}\n'
+        "</script>\n</body>\n</html>\n"
+    )
+
+
+def bundle(modules: Mapping[str, str], entry: str) -> str:
+    """``entry`` and all that it imports, each before those that import it.
+
+    Each becomes a function that is called at once, so that none sees another's names. Modules keep
+    to two forms: ``import { a, b } from "./x.js";`` on a line, and ``export`` before a declaration.
+
+    modules: sources by path. ValueError: another form, or an import of nothing, or in a circle.
+    """
+    return "\n".join(_Bundle(modules).add(entry).values())
+
+
+class _Bundle:
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self._modules = modules
+        self._names: dict[str, str] = {}
+        self._parts: dict[str, str] = {}  # by path, as they are to follow each other
+
+    def add(self, path: str) -> dict[str, str]:
+        """With all that it imports; the parts so far."""
+        if path in self._parts:
+            return self._parts
+        if path in self._names or path not in self._modules:
+            raise ValueError(f"{path}: there is no such module, or it imports itself")
+        name = self._names[path] = f"module{len(self._names)}"
+        source = _IMPORT.sub(
+            lambda found: self._imported(path, *found.groups()), self._modules[path]
+        )
+        exported = ", ".join(found[1] for found in _EXPORT.finditer(source))
+        source = _EXPORT.sub("", source)
+        if other := _OTHER.search(source):
+            raise ValueError(f"{path}: {other[0]}: not a form that can be bundled")
+        self._parts[path] = (
+            f"// {path}\nconst {name} = (() => {{\n{source}\nreturn {{ {exported} }};\n}})();"
+        )
+        return self._parts
+
+    def _imported(self, path: str, names: str, where: str) -> str:
+        other = posixpath.normpath(posixpath.join(posixpath.dirname(path), where))
+        self.add(other)
+        return f"const {{{names}}} = {self._names[other]};"
+
+
+INDEX = "index.html"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "cache-control": "no-cache",
+    "content-security-policy": _POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "vary": "accept, accept-encoding",
+    "x-content-type-options": "nosniff",
+}
+_FOR_GOOD = {"cache-control": "public, max-age=31536000, immutable"}
+_NO_RECORDING = 'content=""'
+"""In index.html, where a recording's address may stand."""
+
+
+class _File(NamedTuple):
+    content: bytes
+    packed: bytes
+    headers: dict[str, str]
+
+    @classmethod
+    def of(cls, name: str, text: str, headers: dict[str, str]) -> _File:
+        content = text.encode()
+        own = {"content-type": _TYPES[Path(name).suffix], "etag": f'"{_digest(content)}"'}
+        return cls(content, gzip.compress(content, mtime=0), {**HEADERS, **own, **headers})
+
+
+class Files:
+    """``index.html``, and three more: modules and style sheets are one each, as the icon is.
+
+    Those lie below a name that is made of what is in them, and so a browser may keep them for good:
+    of a page that it has seen it asks for ``index.html`` again, and nothing else.
+    ``recording``: what the page shows at first.
+    """
+
+    def __init__(self, recording: str = "") -> None:
+        sources = page_sources()
+        contents = {
+            "main.js": script_of(sources, "main.js"),
+            "style.css": sheet_of(sources),
+            "icon.svg": sources["icon.svg"],
+        }
+        version = _digest("\0".join(contents.values()).encode())
+        index = sources[INDEX].replace(_NO_RECORDING, f'content="{recording}"')
+        index = index.replace('="page/', f'="page/{version}/')
+        self._found = {INDEX: _File.of(INDEX, index, {})}
+        for name, content in contents.items():
+            self._found[f"{version}/{name}"] = _File.of(name, content, _FOR_GOOD)
+
+    def answer(self, http: Request, name: str) -> Response:
+        file = self._found.get(name)
+        if file is None:
+            return Response(status_code=404)
+        if http.headers.get("if-none-match") == file.headers["etag"]:
+            return Response(status_code=304, headers=file.headers)
+        if "gzip" in http.headers.get("accept-encoding", ""):
+            return Response(file.packed, headers={**file.headers, "content-encoding": "gzip"})
+        return Response(file.content, headers=file.headers)
+
+
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=12).hexdigest()
 
 
 def add_page(app: FastAPI) -> None:

@@ -7,7 +7,7 @@ import base64
 import contextlib
 import logging
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
@@ -16,18 +16,19 @@ from starlette.types import Message, Receive, Scope, Send
 from quire.core.errors import QuireError, RequestAbortedError
 from quire.http.answers.rendering import respond
 from quire.http.answers.streaming import DATA, event
-from quire.http.description.openapi import gives
 from quire.http.errors import UnknownRequestError
-from quire.http.live.state import EngineReader, History
-from quire.http.live.types import (
+from quire.http.live.state import (
     AbortedRequest,
     BlockStory,
     DecisionList,
+    EngineReader,
     EngineState,
+    History,
     MomentList,
     RequestStory,
 )
 from quire.http.live.watching import BlockWatch, Queries
+from quire.http.openapi import Responses, gives
 from quire.http.service import Service
 
 _ABORTED = "an operator of this server has ended the request"
@@ -47,7 +48,7 @@ _ABOUT_STREAM = (
     "before the other columns one of their numbers (4 bytes each). A frame's number is that of "
     "the one before and 1, but for a snapshot in between, for those who have not kept up."
 )
-_BLOCKS: dict[int | str, dict[str, Any]] = {
+_BLOCKS: Responses = {
     200: {
         "description": "All blocks.",
         "content": {

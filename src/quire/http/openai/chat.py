@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
 from quire.http.answers.logprobs import ChatLogprobs, chat_logprobs
 from quire.http.answers.rendering import encode
-from quire.http.answers.reply import answer
 from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin
-from quire.http.guards.clients import Caller
 from quire.http.handover import remote_prefill
 from quire.http.openai.answers import (
     AnswerMessage,
@@ -20,8 +19,10 @@ from quire.http.openai.answers import (
     MessageCall,
     MessageCallFunction,
     MessageDelta,
+    answer,
 )
 from quire.http.openai.requests import ChatRequest
+from quire.http.openapi import body_route, gives
 from quire.http.service import Service
 from quire.text.dialect import (
     CallArguments,
@@ -35,38 +36,47 @@ from quire.text.dialect import (
 )
 
 
-async def create_chat_completion(
-    service: Service, caller: Caller, request: ChatRequest
-) -> Response:
-    """Answer a conversation, put into one prompt by the model's chat template."""
-    model = service.check_model(request.model)
-    service.check_chat_template(request.chat_template)
-    told = {**model.options, **remote_prefill(service, request.kv_transfer_params)}
-    turn = ConversationTurn(
-        [message.for_template() for message in request.messages],
-        request.sampling_params(service.input_processor.sampling_defaults),
-        tools=[tool.as_tool() for tool in request.tools or ()],
-        choice=request.choice,
-        parallel_calls=request.parallel_tool_calls,
-        reasoning_effort=request.reasoning_effort,
-        include_reasoning=request.include_reasoning,
-        variables=request.chat_template_kwargs or {},
-        rendering=request.rendering,
-        form=request.prompt_form(service.input_processor.max_model_len),
-        options=request.options(caller, told),
-        field_names=request.field_names,
-    )
-    conversation = await begin(service, turn)
-    return await answer(
+def add_chats(app: FastAPI, service: Service) -> None:
+    @body_route(
+        app,
         service,
-        caller,
-        request,
-        model.name,
-        conversation.params,
-        ChatWording(request, conversation),
-        conversation.run,
-        [conversation.prompt_token_ids],
+        ChatRequest,
+        gives(ChatCompletion, ChatCompletionChunk),
+        "/v1/chat/completions",
     )
+    async def chat_completions(http: Request, request: ChatRequest) -> Response:
+        """Answer a conversation."""
+        caller = service.caller(http)
+        model = service.check_model(request.model)
+        service.check_chat_template(request.chat_template)
+        options = request.options(caller, model)
+        if request.kv_transfer_params:
+            options |= remote_prefill(service, request.kv_transfer_params)
+        turn = ConversationTurn(
+            [message.for_template() for message in request.messages],
+            request.sampling_params(service.input_processor.sampling_defaults),
+            tools=[tool.as_tool() for tool in request.tools or ()],
+            choice=request.choice,
+            parallel_calls=request.parallel_tool_calls,
+            reasoning_effort=request.reasoning_effort,
+            include_reasoning=request.include_reasoning,
+            variables=request.chat_template_kwargs or {},
+            rendering=request.rendering,
+            form=request.prompt_form(service.input_processor.max_model_len),
+            options=options,
+            field_names=request.field_names,
+        )
+        conversation = await begin(service, turn)
+        return await answer(
+            service,
+            caller,
+            request,
+            model.name,
+            conversation.params,
+            ChatWording(request, conversation),
+            conversation.run,
+            [conversation.prompt_token_ids],
+        )
 
 
 _SILENCE = ContentPiece("")

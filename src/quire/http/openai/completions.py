@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
@@ -16,52 +17,58 @@ from quire.http.answers.logprobs import (
     prompt_logprobs,
 )
 from quire.http.answers.rendering import encode
-from quire.http.answers.reply import answer
 from quire.http.errors import in_callers_words
-from quire.http.guards.clients import Caller
-from quire.http.guards.limits import check_answer
 from quire.http.handover import remote_prefill
 from quire.http.openai.answers import (
     Completion,
     CompletionChoice,
     CompletionChunk,
     CompletionChunkChoice,
+    answer,
 )
 from quire.http.openai.requests import CompletionRequest, TurnRequest
+from quire.http.openapi import body_route, gives
 from quire.http.service import Progress, Service
-from quire.text.places import Echo, echo_of, text_left
-from quire.text.prompt_form import PromptForm
+from quire.text.encoder import PromptForm
+from quire.text.text_tokens import Echo, echo_of, text_left
 from quire.text.tokenizer import Tokenizer
 
 
-async def create_completion(
-    service: Service, caller: Caller, request: CompletionRequest
-) -> Response:
-    """Complete one or several prompts, given as texts or as token ids."""
-    model, prompts = service.check_model(request.model), request.prompts()
-    inputs = service.input_processor
-    params = request.sampling_params(inputs.sampling_defaults)
-    check_answer(len(prompts), params, inputs, service.config.max_logprobs, prompts)
-    form = request.prompt_form(inputs.max_model_len, request.suffix or None)
-    # Else the engine's threads encode them, as one prepared request each.
-    if form != PromptForm() or request.return_token_ids or request.continuous_usage:
-        with service.reserve(len(prompts), prompts), in_callers_words(request.field_names):
-            ids = [await service.engine.text_prompt(prompt, form) for prompt in prompts]
-    else:
-        ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
-    told = {**model.options, **remote_prefill(service, request.kv_transfer_params)}
-    options = request.options(caller, told)
-    asked = [
-        {**as_dict(found or prompt), **options} for found, prompt in zip(ids, prompts, strict=True)
-    ]
+def add_completions(app: FastAPI, service: Service) -> None:
+    @body_route(
+        app, service, CompletionRequest, gives(Completion, CompletionChunk), "/v1/completions"
+    )
+    async def completions(http: Request, request: CompletionRequest) -> Response:
+        """Complete one or several prompts, given as texts or as token ids."""
+        caller = service.caller(http)
+        model, prompts = service.check_model(request.model), request.prompts()
+        inputs = service.input_processor
+        params = request.sampling_params(inputs.sampling_defaults)
+        service.check_answer(params, len(prompts), prompts)
+        form = request.prompt_form(inputs.max_model_len, request.suffix or None)
+        # Else the engine's threads encode them, as one prepared request each.
+        if form != PromptForm() or request.return_token_ids or request.continuous_usage:
+            with service.reserve(len(prompts), prompts), in_callers_words(request.field_names):
+                ids = [await service.engine.text_prompt(prompt, form) for prompt in prompts]
+        else:
+            ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
+        options = request.options(caller, model)
+        if request.kv_transfer_params:
+            options |= remote_prefill(service, request.kv_transfer_params)
+        whole_prompts = [
+            {**as_dict(found or prompt), **options}
+            for found, prompt in zip(ids, prompts, strict=True)
+        ]
 
-    def run(request_id: str, *, whole: bool) -> Progress:
-        progress = service.run(request_id, asked, params, request.field_names, whole=whole)
-        return _without_outputs(progress) if request.only_prompts else progress
+        def run(request_id: str, *, whole: bool) -> Progress:
+            progress = service.run(
+                request_id, whole_prompts, params, request.field_names, whole=whole
+            )
+            return _without_outputs(progress) if request.only_prompts else progress
 
-    cut = ids if form.most is not None else None
-    wording = CompletionWording(request, prompts, inputs.tokenizer, cut)
-    return await answer(service, caller, request, model.name, params, wording, run, ids)
+        cut = ids if form.most is not None else None
+        wording = CompletionWording(request, prompts, inputs.tokenizer, cut)
+        return await answer(service, caller, request, model.name, params, wording, run, ids)
 
 
 async def _without_outputs(progress: Progress) -> Progress:
@@ -148,7 +155,7 @@ class CompletionWording:
             offset = self._offsets.get(index, 0)
             by_id = self._request.return_tokens_as_token_ids
             logprobs = completion_logprobs(delta.logprobs, count, offset=offset, by_id=by_id)
-            added = sum(len(table.place.added) for table in delta.logprobs)
+            added = sum(len(table.token.added) for table in delta.logprobs)
             self._offsets[index] = offset + added
         reason, stop = delta.finish_reason, delta.stop_reason
         return [CompletionChunkChoice(index, delta.text, logprobs, reason, stop)]
@@ -166,7 +173,7 @@ class CompletionWording:
         if not self._request.echo:
             return completion_logprobs(tables, count, by_id=by_id)
         echo = self._echo(number, request.prompt_token_ids)
-        scores = request.prompt_logprobs or [None] * len(echo.places)
+        scores = request.prompt_logprobs or [None] * len(echo.tokens)
         return completion_logprobs(tables, count, echo=echo, scores=scores, by_id=by_id)
 
     def _prompt_text(self, number: int) -> str:

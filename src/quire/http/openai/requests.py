@@ -10,32 +10,195 @@ from dataclasses import fields
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
 from quire.core.protocol.checks import MAX_INTEGER
 from quire.core.protocol.parameters import description
 from quire.engine.input_processor import MAX_PRIORITY
-from quire.http.errors import in_callers_words
-from quire.http.fields.sampling import StructuredFields
-from quire.http.fields.strict import (
+from quire.http.body_fields import (
     Ids,
     Name,
     RequestId,
     Strict,
+    StructuredFields,
     Texts,
     at_most,
     between,
     doc,
     expecting,
+    given_of,
     most_tokens,
     no_deeper,
+    texts_of,
 )
-from quire.http.guards.clients import Caller
-from quire.http.openai.messages import ChatMessage, Prediction, ToolFields
-from quire.text.prompt_form import PromptForm
+from quire.http.chats.conversation import called, said
+from quire.http.chats.speech import MOST_TOOLS, Tool, ToolChoice
+from quire.http.errors import in_callers_words
+from quire.http.service import Caller, ModelChoice
+from quire.text.chat_template import Message
+from quire.text.encoder import PromptForm
 
-_MOST_PROMPTS = 2048
+_MOST_PARTS = 1024  # of one message, or of a prediction
+_MOST_CALLS = 256  # of one message
+_MOST_LEVELS, _MOST_VALUES = 64, 16_384  # of one schema, or of the arguments of a call
+
+JsonObject = Annotated[dict[str, Any], no_deeper(_MOST_LEVELS, _MOST_VALUES)]
+
+
+def _wrong(field: str, message: str) -> PydanticCustomError:
+    """A complaint about a field of an object that was checked as a whole."""
+    return PydanticCustomError("field", message, {"field": field})
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: str
+    cache_control: dict[str, Any] | None = None  # a hint of Anthropic's; all prompts are cached
+
+
+Content = Annotated[
+    str | Annotated[list[TextPart], Field(fail_fast=True)],
+    expecting("a string or a list of parts of type text"),
+    at_most(_MOST_PARTS, "parts"),
+]
+
+
+class Prediction(Strict):
+    """What a text is expected to be, mostly."""
+
+    type: Literal["content"]
+    content: Content
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+class CalledFunction(Strict):
+    name: str
+    arguments: Annotated[str | JsonObject, expecting("a string of JSON, or an object")] = ""
+
+
+class ToolCall(Strict):
+    """A call that the assistant has made."""
+
+    id: Name | None = None
+    type: Literal["function"] = "function"
+    index: int | None = None  # of those who put deltas together
+    function: CalledFunction
+
+    def for_template(self) -> Mapping[str, Any]:
+        return called(self.id, self.function.name, self.function.arguments)
+
+
+class ChatMessage(Strict):
+    """One turn of a conversation. What its fields do is up to the model's chat template."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = None
+    name: Name | None = None
+    tool_call_id: Name | None = None
+    tool_calls: (
+        Annotated[list[ToolCall], Field(fail_fast=True), at_most(_MOST_CALLS, "calls")] | None
+    ) = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> ChatMessage:
+        if self.role != "assistant":
+            if self.content is None:
+                raise _wrong("content", f"a message of role {self.role} needs it")
+            for name in ("tool_calls", "reasoning", "reasoning_content"):
+                if getattr(self, name) is not None:
+                    raise _wrong(name, "only messages of role assistant have it")
+        return self
+
+    def for_template(self) -> Message:
+        content = self.content or ""
+        if not isinstance(content, str):
+            content = "\n".join(part.text for part in content)
+        return said(
+            self.role,
+            content,
+            name=self.name,
+            tool_call_id=self.tool_call_id,
+            tool_calls=[call.for_template() for call in self.tool_calls or ()],
+            reasoning_content=self.reasoning or self.reasoning_content,
+        )
+
+
+class Function(Strict):
+    name: str
+    description: str | None = None
+    parameters: JsonObject | None = None
+    strict: bool = False
+
+
+class FunctionTool(Strict):
+    type: Literal["function"]
+    function: Function
+
+    def as_tool(self) -> Tool:
+        return Tool(**dict(self.function))
+
+
+class NamedFunction(Strict):
+    name: str
+
+
+class NamedTool(Strict):
+    type: Literal["function"]
+    function: NamedFunction
+
+    def as_choice(self) -> ToolChoice:
+        return ToolChoice.named(self.function.name)
+
+
+class AllowedNames(Strict):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+
+
+class AllowedTools(Strict):
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedNames
+
+    def as_choice(self) -> ToolChoice:
+        allowed = self.allowed_tools
+        return ToolChoice(allowed.mode, tuple(tool.function.name for tool in allowed.tools))
+
+
+Tools = Annotated[list[FunctionTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+Choice = Annotated[
+    Literal["auto", "none", "required"] | NamedTool | AllowedTools,
+    expecting('"auto", "none", "required", or {"type": "function", "function": {"name": ...}}'),
+]
+
+
+class ToolFields(Strict):
+    """The fields of a chat's body that speak of tools and reasoning."""
+
+    tools: Tools | None = doc(None, "functions that the model may call")
+    tool_choice: Choice | None = doc(None, "whether it may, or must, or which; left out, it may")
+    parallel_tool_calls: bool = doc(True, "several calls may be made at once")
+    include_reasoning: bool = doc(True, "give the reasoning, if the model does that")
+    thinking_budget: int | None = doc(None, "another name of thinking_token_budget")
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        doc(None, "for templates that take it; none: no reasoning")
+    )
+
+    @property
+    def choice(self) -> ToolChoice:
+        if self.tool_choice is None or isinstance(self.tool_choice, str):
+            return ToolChoice(self.tool_choice or "auto")
+        return self.tool_choice.as_choice()
+
+
 _MOST_MESSAGES = 4096
 _MOST_DOCUMENTS, _LONGEST_TEMPLATE = 1024, 2**16
 _HELP = {field.name: description(field) for field in fields(SamplingParams)}
@@ -62,8 +225,8 @@ class CommonFields(Strict):
         None, "under the priority and fair policies, the lower, the sooner"
     )
 
-    def options(self, caller: Caller, model: Mapping[str, object]) -> dict[str, Any]:
-        """What its prompts say beside their texts; ``model``: what they say of it."""
+    def options(self, caller: Caller, model: ModelChoice) -> dict[str, Any]:
+        """What its prompts say beside their texts."""
         return caller.options(model, self.user, self.cache_salt, self.priority)
 
 
@@ -109,7 +272,7 @@ class GenerationRequest(StructuredFields, CommonFields):
         return options is not None and options.include_usage and options.continuous_usage_stats
 
     @property
-    def asked_tokens(self) -> int | None:
+    def wanted_tokens(self) -> int | None:
         """``max_tokens``, by whichever name."""
         longest: int | None = self.max_tokens
         return longest
@@ -123,7 +286,7 @@ class GenerationRequest(StructuredFields, CommonFields):
         """SamplingParams of the fields that go by its names, and of ``others`` in their place."""
         here = {field.name: getattr(self, field.name, None) for field in fields(SamplingParams)}
         with in_callers_words(self.field_names):
-            here["structured_outputs"] = self.asked_structure()
+            here["structured_outputs"] = self.wanted_structure()
             here["prediction"] = self.prediction and self.prediction.text
             given = {name: value for name, value in here.items() if value is not None}
             params = SamplingParams.over(defaults, {**given, **others})
@@ -153,7 +316,7 @@ class PromptedRequest(GenerationRequest):
     def prompt_form(self, max_model_len: int | None, suffix: str | None = None) -> PromptForm:
         """What the request says of how its prompt becomes tokens."""
         most = most_tokens(
-            self.truncate_prompt_tokens, max_model_len, output=max(1, self.asked_tokens or 1)
+            self.truncate_prompt_tokens, max_model_len, output=max(1, self.wanted_tokens or 1)
         )
         keep_first = most is not None and self.truncation_side == "right"
         return PromptForm(
@@ -174,8 +337,7 @@ class CompletionRequest(PromptedRequest):
 
     @model_validator(mode="after")
     def _check(self) -> CompletionRequest:
-        if not self.prompt:
-            raise RequestError("prompt must not be empty", "prompt")
+        self.prompts()
         if self.max_tokens == 0 and not self.echo:
             raise RequestError(
                 "max_tokens: 0 needs echo: true, or there is nothing to answer", "max_tokens"
@@ -187,16 +349,12 @@ class CompletionRequest(PromptedRequest):
         return self
 
     def prompts(self) -> list[str | list[int]]:
-        prompt: Any = self.prompt
-        prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
-        if len(prompts) > _MOST_PROMPTS:
-            raise RequestError(f"a request may hold at most {_MOST_PROMPTS:,} prompts", "prompt")
-        return list(prompts)
+        return texts_of("prompt", self.prompt)
 
     @property
     def only_prompts(self) -> bool:
         """Whether nothing is to be written: the answer is of the prompts alone."""
-        return self.asked_tokens == 0
+        return self.wanted_tokens == 0
 
     def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
         others: dict[str, Any] = {}
@@ -258,19 +416,19 @@ class ChatRequest(PromptedRequest, ToolFields):
         return names
 
     @property
-    def asked_tokens(self) -> int | None:
+    def wanted_tokens(self) -> int | None:
         newer = self.max_completion_tokens
-        return super().asked_tokens if newer is None else newer
+        return super().wanted_tokens if newer is None else newer
 
     @property
     def rendering(self) -> dict[str, Any]:
         """What the request says of the rendering itself, beside the template's variables."""
-        given = {name: getattr(self, name) for name in ("documents", "verbosity", "chat_template")}
+        given = given_of(self, "documents", "verbosity", "chat_template")
         if self.continue_final_message:
             given |= {"continue_final_message": True, "add_generation_prompt": False}
         elif self.add_generation_prompt is not None:
             given["add_generation_prompt"] = self.add_generation_prompt
-        return {name: value for name, value in given.items() if value not in (None, [])}
+        return {name: value for name, value in given.items() if value != []}
 
     @property
     def echoed(self) -> str:
@@ -283,7 +441,7 @@ class ChatRequest(PromptedRequest, ToolFields):
     def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
         return self._sampling_params(
             defaults,
-            max_tokens=self.asked_tokens,
+            max_tokens=self.wanted_tokens,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             thinking_token_budget=(
                 self.thinking_budget

@@ -1,22 +1,26 @@
 """What a model's text means: reasoning, content, and calls of tools."""
 
-from quire.text.dialect.calls import Tools
 from quire.text.dialect.catalogue import DIALECTS, REASONING, Dialect, dialect_of, marks_of
 from quire.text.dialect.declared import Declared
-from quire.text.dialect.events import (
+from quire.text.dialect.grammar import Thought, Wanted, Writing, literal
+from quire.text.dialect.mending import mended
+from quire.text.dialect.reader import (
     Call,
     CallArguments,
     CallBegun,
     CallCut,
     CallEnded,
+    CallForm,
     ContentPiece,
     Event,
+    EventParser,
+    Marks,
+    OutputParser,
+    ParserState,
     ReasoningPiece,
     Reply,
+    Tools,
 )
-from quire.text.dialect.grammar import Thought, Wanted, Writing, literal
-from quire.text.dialect.mending import mended
-from quire.text.dialect.parser import CallForm, EventParser, Marks, OutputParser, ParserState
 
 __all__ = [
     "DIALECTS",

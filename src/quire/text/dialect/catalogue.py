@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.text.dialect import glm, harmony, llama, marked, mistral, pythonic, qwen_xml, tagged
-from quire.text.dialect.calls import Tools
+from quire.text.dialect import harmony, json_calls, marked, one_by_one, pythonic
 from quire.text.dialect.grammar import Frame, Spell, Writing
-from quire.text.dialect.parser import CallForm, EventParser, Marks
+from quire.text.dialect.reader import CallForm, EventParser, Marks, Tools
 
 
 class OrderGrammar(Protocol):
@@ -57,12 +56,12 @@ def _tagged(
     sign: str = "",
 ) -> Dialect:
     marks = tuple(mark for mark in (opens, closes) if mark)
-    form = tagged.form(opens, closes)
+    form = json_calls.tagged_form(opens, closes)
     return Dialect(names, form, frame(opens, closes), sign or opens, marks)
 
 
-def _xml(names: tuple[str, ...], manner: qwen_xml.Manner, sign: str) -> Dialect:
-    form = CallForm((manner.opens, qwen_xml.FUNCTION), manner.read)
+def _xml(names: tuple[str, ...], manner: one_by_one.Manner, sign: str) -> Dialect:
+    form = CallForm((manner.opens, one_by_one.FUNCTION), manner.read)
     return Dialect(names, form, manner.frame, sign, manner.marks)
 
 
@@ -95,44 +94,44 @@ _ALL = (
     ),
     Dialect(
         ("glm45", "glm47"),
-        CallForm((glm.OPENS,), glm.read),
-        glm.FRAME,
-        sign=glm.KEY,
-        marks=(glm.OPENS, glm.CLOSES),
+        CallForm((one_by_one.GLM_OPENS,), one_by_one.read_glm),
+        one_by_one.GLM_FRAME,
+        sign=one_by_one.GLM_KEY,
+        marks=(one_by_one.GLM_OPENS, one_by_one.GLM_CLOSES),
     ),
-    _xml(("seed_oss",), qwen_xml.SEED, qwen_xml.SEED.opens),
-    _xml(("qwen3_xml", "qwen3_coder"), qwen_xml.QWEN, qwen_xml.PARAMETER),
+    _xml(("seed_oss",), one_by_one.SEED, one_by_one.SEED.opens),
+    _xml(("qwen3_xml", "qwen3_coder"), one_by_one.QWEN, one_by_one.PARAMETER),
     _tagged(
         ("minimax", "minimax_m1"),
         "<tool_calls>",
         "</tool_calls>",
-        tagged.in_lines,
+        json_calls.in_lines,
         sign='<tool_calls>\\n{"name"',
     ),
-    _tagged(("jamba",), "<tool_calls>", "</tool_calls>", tagged.listed),
+    _tagged(("jamba",), "<tool_calls>", "</tool_calls>", json_calls.listed),
     _tagged(
         ("hermes", "qwen2_5", "qwen3", "smollm3"),
         "<tool_call>",
         "</tool_call>",
-        tagged.each_marked,
+        json_calls.each_marked,
     ),
-    _tagged(("nemotron",), "<TOOLCALL>", "</TOOLCALL>", tagged.listed),
+    _tagged(("nemotron",), "<TOOLCALL>", "</TOOLCALL>", json_calls.listed),
     _tagged(
         ("cohere_command3", "cohere_command4"),
         "<|START_ACTION|>",
         "<|END_ACTION|>",
-        tagged.numbered,
+        json_calls.numbered,
     ),
-    _tagged(("granite",), "<|tool_call|>", "", tagged.listed),
+    _tagged(("granite",), "<|tool_call|>", "", json_calls.listed),
     Dialect(
         ("mistral",),
-        CallForm((mistral.OPENS,), mistral.read),
-        mistral.FRAME,
-        sign=mistral.OPENS,
-        marks=(mistral.OPENS, mistral.NUMBERED, mistral.ARGUMENTS),
+        CallForm((json_calls.MISTRAL_OPENS,), json_calls.read_mistral),
+        json_calls.MISTRAL_FRAME,
+        sign=json_calls.MISTRAL_OPENS,
+        marks=(json_calls.MISTRAL_OPENS, json_calls.MISTRAL_NUMBERED, json_calls.MISTRAL_ARGUMENTS),
         id_length=9,
-        old_writing=mistral.LIST_FRAME,
-        new_sign=mistral.ARGUMENTS,
+        old_writing=json_calls.MISTRAL_LIST_FRAME,
+        new_sign=json_calls.MISTRAL_ARGUMENTS,
     ),
     Dialect(
         ("pythonic", "llama4_pythonic"),
@@ -143,10 +142,10 @@ _ALL = (
     ),
     Dialect(
         ("llama3_json", "llama4_json"),
-        CallForm((llama.MARK,), llama.read, bare=True),
-        llama.FRAME,
+        CallForm((json_calls.LLAMA_MARK,), json_calls.read_llama, bare=True),
+        json_calls.LLAMA_FRAME,
         sign='"parameters": ',
-        marks=(llama.MARK,),
+        marks=(json_calls.LLAMA_MARK,),
     ),
 )
 DIALECTS: Mapping[str, Dialect] = {name: dialect for dialect in _ALL for name in dialect.names}

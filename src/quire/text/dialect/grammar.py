@@ -48,7 +48,7 @@ _BINDING = {
 }
 
 
-def beyond(schema: Schema, known: Collection[str]) -> str | None:
+def unknown_keyword(schema: Schema, known: Collection[str]) -> str | None:
     """The keywords of a schema that are not in ``known``. Words that JSON Schema does not define
     are ignored.
 
@@ -165,20 +165,20 @@ class Frame:
     def grammar(self, wanted: Wanted) -> str:
         """See ``Wanted``. RequestError where a schema asks for what cannot be promised."""
         rules, spell = GrammarRules(wanted.spell, wanted.any_token), wanted.spell
-        mark, *beyond = self.opening or self.before
+        mark, *rest = self.opening or self.before
         assert isinstance(mark, str)
         head = spell(mark)
         if self.bare:
-            head, beyond = "", [mark, *beyond]
+            head, rest = "", [mark, *rest]
         between = _line(spell, self.between)
         if self.opening:
             one = self._call(rules, wanted, self.before)
             more = f"({between} {one})*" if wanted.several else ""
             closing = _line(spell, self.closing)
-            unit = rules.rule(f"{_line(spell, beyond)} {one} {more} {closing}")
+            unit = rules.rule(f"{_line(spell, rest)} {one} {more} {closing}")
             start = f"{head} {unit}"
         else:
-            unit = self._call(rules, wanted, beyond)
+            unit = self._call(rules, wanted, rest)
             more = f"({between} {head} {unit})*" if wanted.several else ""
             start = f"{head} {unit} {more}"
         if wanted.instead is not None:
@@ -232,21 +232,25 @@ def members(schema: Schema) -> list[tuple[str, Schema, bool]]:
 
     RequestError if the schema asks for more than that.
     """
-    if other := beyond(schema, _PLAIN):
+    if other := unknown_keyword(schema, _PLAIN):
         raise RequestError(
             f"where this model must call, a tool's schema may not hold {other} at its top",
             "tools",
         )
-    definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
     required = schema.get("required", [])
     properties = {**schema.get("properties", {})}
     for key in required:
         properties.setdefault(key, {})
     return [
-        (key, {**definitions, **(one if isinstance(one, Mapping) else {})}, key in required)
+        (key, {**definitions(schema), **(one if isinstance(one, Mapping) else {})}, key in required)
         for key, one in properties.items()
         if one is not False
     ]
+
+
+def definitions(schema: Schema) -> Schema:
+    """What references in a schema may name."""
+    return {key: schema[key] for key in _DEFINITIONS if key in schema}
 
 
 def literal(text: str) -> str:

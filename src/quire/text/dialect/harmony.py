@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 
-from quire.text.dialect.calls import Calls, Tools
 from quire.text.dialect.grammar import TEXT, GrammarRules, Spell, Wanted
 from quire.text.dialect.json_calls import read_arguments
-from quire.text.dialect.parser import Marks, TextParser
-from quire.text.dialect.reader import Reading, TextReader
+from quire.text.dialect.reader import Calls, Marks, Reading, TextParser, TextReader, Tools
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 CONSTRAIN, END, CALL = "<|constrain|>", "<|end|>", "<|call|>"

@@ -1,15 +1,21 @@
-"""Calls that are spelled as JSON: {"name": ..., "arguments": {...}}."""
+"""Calls that are spelled as JSON: {"name": ..., "arguments": {...}}, and the families that do so.
+
+Many put them between two marks: <tool_call>{"name": ...}</tool_call>. Mistral begins with
+[TOOL_CALLS], and since 2025 writes [TOOL_CALLS]name[ARGS]{...}. Llama 3 has ; between several,
+perhaps after <|python_tag|>.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
-from quire.text.dialect import literals
-from quire.text.dialect.calls import Calls
-from quire.text.dialect.mending import Mender, mended
-from quire.text.dialect.reader import Reading, TextReader
+from quire.text.dialect.grammar import ID, NUMBER, Frame
+from quire.text.dialect.mending import Mender, mended, quoted
+from quire.text.dialect.reader import CallForm, Calls, Reading, TextReader
 
 _NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
@@ -135,7 +141,7 @@ def read_value(reader: TextReader) -> Reading[str | None]:
     start, first = reader.at, (yield from reader.peek())
     if first in _IN_TEXT:
         text = yield from read_text(reader)
-        return None if text is None else literals.quoted(text)
+        return None if text is None else quoted(text)
     if first in ("{", "["):
         pieces: list[str] = []
         mender = yield from _mend(reader, pieces.append, used=False)
@@ -206,3 +212,99 @@ def _as_object(spelled: str | None) -> str | None:
 
 def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
     return pattern.match(text, at).end()  # type: ignore[union-attr]
+
+
+def tagged_form(opens: str, closes: str) -> CallForm:
+    return CallForm((opens,), partial(_read_tagged, opens, closes))
+
+
+def each_marked(opens: str, closes: str) -> Frame:
+    """Every call has marks of its own."""
+    return Frame(
+        before=(opens, '\n{"name": "NAME", "arguments": '), after=("}\n", closes), between=("\n",)
+    )
+
+
+def listed(opens: str, closes: str) -> Frame:
+    """All calls are one list."""
+    return Frame(
+        opening=(opens, "["),
+        before=('{"name": "NAME", "arguments": ',),
+        after=("}",),
+        between=(", ",),
+        closing=("]", closes) if closes else ("]",),
+    )
+
+
+def in_lines(opens: str, closes: str) -> Frame:
+    """Calls stand below each other, between marks that they share: MiniMax M1."""
+    return Frame(
+        opening=(opens, "\n"),
+        before=('{"name": "NAME", "arguments": ',),
+        after=("}\n",),
+        closing=(closes,),
+    )
+
+
+def numbered(opens: str, closes: str) -> Frame:
+    """A list of calls, each with a number: Cohere's."""
+    return Frame(
+        opening=(opens, "[\n"),
+        before=('    {"tool_call_id": "', NUMBER, '", "tool_name": "NAME", "parameters": '),
+        after=("}",),
+        between=(",\n",),
+        closing=("\n]", closes),
+    )
+
+
+def _read_tagged(opens: str, closes: str, reader: TextReader, calls: Calls) -> Reading[bool]:
+    yield from reader.take(opens)
+    yield from reader.spaces()
+    if (yield from reader.take("```")):
+        yield from reader.word()
+        yield from reader.spaces()
+    called = yield from read_calls(reader, calls)
+    if called and not calls.incomplete:
+        yield from past(reader, closes)
+    return called
+
+
+LLAMA_MARK = "<|python_tag|>"
+LLAMA_FRAME = Frame(
+    before=('{"name": "NAME", "parameters": ',), after=("}",), between=("; ",), bare=True
+)
+
+
+def read_llama(reader: TextReader, calls: Calls) -> Reading[bool]:
+    called = False
+    while True:
+        marked = yield from reader.take(LLAMA_MARK)
+        if marked:
+            calls.only_known = False
+            yield from reader.spaces()
+        if not (yield from read_calls(reader, calls)):
+            reader.retreat()
+            return called
+        called = True
+        yield from reader.spaces()
+        yield from reader.take(";")
+        yield from reader.spaces()
+
+
+MISTRAL_OPENS, MISTRAL_NUMBERED, MISTRAL_ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+MISTRAL_FRAME = Frame(before=(MISTRAL_OPENS, "NAME", (MISTRAL_NUMBERED, ID), MISTRAL_ARGUMENTS))
+MISTRAL_LIST_FRAME = replace(listed(MISTRAL_OPENS, ""), after=((', "id": "', ID, '"'), "}"))
+
+
+def read_mistral(reader: TextReader, calls: Calls) -> Reading[bool]:
+    yield from reader.take(MISTRAL_OPENS)
+    yield from reader.spaces()
+    if (yield from reader.peek()) in ("[", "{"):
+        return (yield from read_calls(reader, calls))
+    name = yield from reader.word()
+    id = None
+    if (yield from reader.take(MISTRAL_NUMBERED)):
+        id = yield from reader.word()
+    yield from reader.take(MISTRAL_ARGUMENTS)
+    yield from reader.spaces()
+    return calls.accepts(name) and (yield from read_arguments(reader, calls, name, id))

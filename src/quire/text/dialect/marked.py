@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.text.dialect.calls import Calls
 from quire.text.dialect.grammar import NUMBER, Frame
 from quire.text.dialect.json_calls import read_arguments
-from quire.text.dialect.reader import Reading, TextReader
+from quire.text.dialect.reader import Calls, Reading, TextReader
 
 FENCE, _FENCE_ENDS = "```json", "```"
 

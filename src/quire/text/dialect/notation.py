@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import RequestError, shown
-from quire.text.dialect.grammar import GrammarRules, Schema, Spell, beyond, literal, members
-from quire.text.dialect.plain_text import text_terminal, values
+from quire.text.dialect.grammar import (
+    GrammarRules,
+    Schema,
+    Spell,
+    definitions,
+    literal,
+    members,
+    unknown_keyword,
+)
+from quire.text.dialect.schemas import of_type, text_terminal, values
 
 _SCALARS = ("integer", "number", "boolean", "null")
 _TYPES = ("object", "array", "string", *_SCALARS)
@@ -41,8 +49,7 @@ class Notation:
 
     def arguments(self, rules: GrammarRules, schema: Schema) -> str:
         """See ``Frame.arguments``."""
-        definitions = {key: schema.get(key, {}) for key in ("$defs", "definitions")}
-        return _Writer(self, rules, definitions).object(schema, 0)
+        return _SchemaRules(self, rules, definitions(schema)).object(schema, 0)
 
     def key(self, name: str) -> str:
         if self.quoted:
@@ -75,7 +82,7 @@ class Notation:
         return literal(json.dumps(value))
 
 
-class _Writer:
+class _SchemaRules:
     """Writes the rules of one tool's schema."""
 
     def __init__(
@@ -88,7 +95,7 @@ class _Writer:
     def value(self, schema: object, level: int) -> str:
         if level > _MOST_LEVELS:
             raise _refusal(f"levels beyond {_MOST_LEVELS}")
-        if schema is True or (isinstance(schema, Mapping) and beyond(schema, ()) is None):
+        if schema is True or (isinstance(schema, Mapping) and unknown_keyword(schema, ()) is None):
             return self.anything()
         if not isinstance(schema, Mapping):
             raise _refusal(shown(schema))
@@ -103,7 +110,7 @@ class _Writer:
         types = schema.get("type", _TYPES if "properties" not in schema else "object")
         if isinstance(types, str):
             return self._of_type(types, schema, level)
-        return self._either([_of(schema, one) for one in types], level)
+        return self._either([of_type(schema, one) for one in types], level)
 
     def object(self, schema: Schema, level: int) -> str:
         """Properties in their order, with a comma before each but the first that is there."""
@@ -127,7 +134,7 @@ class _Writer:
     def anything(self) -> str:
         """Any value, in any depth."""
         if not self._anything:
-            self._anything = self._rules.rule("PLACE")
+            self._anything = self._rules.rule("LATER")
             line = len(self._rules.lines) - 1
             text, scalar = self._text({}), self._rules.json({"type": list(_SCALARS)})
             many = f'"[" ({self._anything} ("," {self._anything})*)? "]"'
@@ -178,10 +185,10 @@ class _Writer:
         _check(schema, {"$ref"})
         name = str(schema["$ref"])
         found = _REFERENCE.fullmatch(name)
-        if found is None or found[2] not in self._definitions[found[1]]:
+        if found is None or found[2] not in self._definitions.get(found[1], {}):
             raise _refusal(f"the reference {shown(name)}")
         if name not in self._named:  # it may refer to itself
-            self._named[name] = self._rules.rule("PLACE")
+            self._named[name] = self._rules.rule("LATER")
             line = len(self._rules.lines) - 1
             value = self.value(self._definitions[found[1]][found[2]], level + 1)
             self._rules.lines[line] = f"{self._named[name]}: {value}"
@@ -197,23 +204,12 @@ class _Writer:
         return f'{self._notation.spelled_key(name, self._rules.spell)} ":"'
 
 
-def _of(schema: Schema, type_: str) -> Schema:
-    """The part of a schema with several types that is about one of them."""
-    about = {
-        "object": {"properties", "required", "additionalProperties"},
-        "array": _OF_ARRAYS,
-        "string": {"pattern", "minLength", "maxLength"},
-    }
-    others: set[str] = set().union(*(about[one] for one in about if one != type_))
-    return {**{key: one for key, one in schema.items() if key not in others}, "type": type_}
-
-
 def _without_definitions(schema: Schema) -> Schema:
-    return {key: one for key, one in schema.items() if key not in ("$defs", "definitions")}
+    return {key: one for key, one in schema.items() if key not in definitions(schema)}
 
 
 def _check(schema: Schema, known: set[str]) -> None:
-    if other := beyond(schema, known):
+    if other := unknown_keyword(schema, known):
         raise _refusal(other)
 
 

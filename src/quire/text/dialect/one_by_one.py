@@ -1,6 +1,9 @@
 """Arguments that are written one after the other, texts among them as they are: Qwen's and GLM's.
 
 What a value means depends on the tool's schema: "5" is a number only where that says so.
+Qwen 3 Coder and 3.5: <tool_call><function=f><parameter=a>1</parameter></function></tool_call>;
+Seed-OSS has marks of its own, and no line's end on either side of a value.
+GLM 4.5 and later: <tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>.
 """
 
 from __future__ import annotations
@@ -12,13 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import RequestError, shown
-from quire.text.dialect import literals
-from quire.text.dialect.calls import Calls
-from quire.text.dialect.grammar import GrammarRules, Schema, beyond, literal, members
-from quire.text.dialect.mending import mended
-from quire.text.dialect.plain_text import text_terminal, values
-from quire.text.dialect.reader import Reading, TextReader
-from quire.text.dialect.value_types import fits, parted, python_words, types_of
+from quire.text.dialect.grammar import (
+    LINE,
+    Frame,
+    GrammarRules,
+    Schema,
+    literal,
+    members,
+    unknown_keyword,
+)
+from quire.text.dialect.mending import NoLiteral, as_json, mended, quoted
+from quire.text.dialect.reader import Calls, Reading, TextReader
+from quire.text.dialect.schemas import fits, parted, python_words, text_terminal, types_of, values
 
 _LONGEST_KEY = 256  # characters
 _LINE = '"\\n"?'
@@ -74,7 +82,7 @@ class Spelling:
         """A grammar for a value and its end: a text as it is, anything else as JSON."""
         texts, others = parted(schema)
         spelled = [self._text(rules, one, others, end) for one in texts]
-        free = any(beyond(one, ("type",)) is None for one in texts)
+        free = any(unknown_keyword(one, ("type",)) is None for one in texts)
         if free and not _strict(others):
             return spelled  # as a text, whatever else it may be can be written too
         if texts and not free and any("number" in types_of(one, one) for one in others):
@@ -116,16 +124,16 @@ class Spelling:
     def _spelled(self, text: str, types: frozenset[str]) -> str:
         """A value as JSON. What does not look like one of its types is a text, as it stands."""
         if "string" in types and not self._is_other(text):
-            return literals.quoted(text)
+            return quoted(text)
         spelled: str | None = text.strip()
-        with suppress(literals.NoLiteral):
-            spelled = literals.as_json(text.strip())
+        with suppress(NoLiteral):
+            spelled = as_json(text.strip())
         if spelled and spelled[0] in "{[":
             spelled = mended(spelled)
         with suppress(ValueError):
             if spelled and fits(spelled, types):
                 return spelled
-        return literals.quoted(text)
+        return quoted(text)
 
     # -- for readers ---------------------------------------------------------------------------
 
@@ -147,7 +155,7 @@ class Spelling:
                 calls.cut(broken=not reader.ended)
                 return True
             reader.use()
-            calls.give(f"{opening}{literals.quoted(key)}: ")
+            calls.give(f"{opening}{quoted(key)}: ")
             opening = ", "
             if not (yield from self._read_value(reader, calls, _types_of(calls, name, key))):
                 calls.cut(broken=False)
@@ -177,7 +185,7 @@ class Spelling:
         pieces: list[str] = []
 
         def say(text: str) -> None:
-            calls.give(literals.quoted(text)[1:-1])
+            calls.give(quoted(text)[1:-1])
 
         plain = types <= {"string"}
         if self.value:
@@ -188,20 +196,20 @@ class Spelling:
         reader.use()
         if plain:
             calls.give('"')
-            told: Callable[[str], None] = say
+            report: Callable[[str], None] = say
         else:
-            told = pieces.append
+            report = pieces.append
         while True:
-            space, mark = yield from reader.flow(told, (self.ends, self.call_ends))
+            space, mark = yield from reader.flow(report, (self.ends, self.call_ends))
             if not mark:
-                told(space)
+                report(space)
                 return False
             ended = yield from self._ends(reader, mark)
             if ended:
                 break
             if ended is None:
                 return False
-            told(space + mark)
+            report(space + mark)
             reader.pass_mark(mark)
         last = space.removesuffix("\n") if self.margin else space
         if plain:
@@ -236,14 +244,14 @@ class Spelling:
 
 
 def _strict(schemas: list[Schema]) -> bool:
-    return any(beyond(one, ("type",)) for one in schemas)
+    return any(unknown_keyword(one, ("type",)) for one in schemas)
 
 
 def _value_of(text: str) -> Any:
     """The value of a text, in JSON or in Python; a text that is neither is itself."""
     try:
-        return json.loads(literals.as_json(text))
-    except literals.NoLiteral:
+        return json.loads(as_json(text))
+    except NoLiteral:
         return text
 
 
@@ -252,3 +260,73 @@ def _types_of(calls: Calls, name: str, key: str) -> frozenset[str]:
     schema = calls.tools.get(name, {})
     known = schema.get("properties")
     return types_of(known.get(key) if isinstance(known, Mapping) else None, schema)
+
+
+FUNCTION, FUNCTION_ENDS, PARAMETER = "<function=", "</function>", "<parameter="
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How one family writes it. opens, closes: around a call; some models leave them out."""
+
+    opens: str
+    closes: str
+    margin: bool
+
+    @property
+    def marks(self) -> tuple[str, str]:
+        return self.opens, self.closes
+
+    @property
+    def frame(self) -> Frame:
+        return Frame(
+            before=(self.opens, f"\n{FUNCTION}NAME>\n"),
+            after=(f"{FUNCTION_ENDS}\n", self.closes, LINE),
+            arguments=self._arguments.arguments,
+        )
+
+    @property
+    def _arguments(self) -> Spelling:
+        ends = ("</parameter>", FUNCTION_ENDS, self.closes)
+        return Spelling(PARAMETER, ">", *ends, margin=self.margin, python=True)
+
+    def read(self, reader: TextReader, calls: Calls) -> Reading[bool]:
+        """A call."""
+        yield from reader.take(self.opens)
+        yield from reader.spaces()
+        if not (yield from reader.take(FUNCTION)):
+            return False
+        name = yield from reader.word()
+        if not calls.accepts(name) or not (yield from reader.take(">")):
+            return False
+        if not (yield from self._arguments.read_call(reader, calls, name)):
+            return False
+        yield from reader.spaces()
+        if (yield from reader.take(self.closes)):
+            reader.use()
+        else:
+            reader.retreat()
+        return True
+
+
+QWEN = Manner("<tool_call>", "</tool_call>", margin=True)
+SEED = Manner("<seed:tool_call>", "</seed:tool_call>", margin=False)
+
+
+GLM_OPENS, GLM_CLOSES, GLM_KEY = "<tool_call>", "</tool_call>", "<arg_key>"
+_GLM_ARGUMENTS = Spelling(
+    GLM_KEY, "</arg_key>", "</arg_value>", GLM_CLOSES, value="<arg_value>", lines=True
+)
+
+GLM_FRAME = Frame(
+    (GLM_OPENS, "NAME", LINE), (LINE, GLM_CLOSES, LINE), arguments=_GLM_ARGUMENTS.arguments
+)
+
+
+def read_glm(reader: TextReader, calls: Calls) -> Reading[bool]:
+    """A call."""
+    yield from reader.take(GLM_OPENS)
+    yield from reader.spaces()
+    name = yield from reader.word()
+    yield from reader.spaces()
+    return calls.accepts(name) and (yield from _GLM_ARGUMENTS.read_call(reader, calls, name))

@@ -7,12 +7,10 @@ import re
 from collections.abc import Callable
 
 from quire.core.errors import RequestError, shown
-from quire.text.dialect import literals
-from quire.text.dialect.calls import Calls
 from quire.text.dialect.grammar import Frame, GrammarRules, Schema, literal, members
-from quire.text.dialect.mending import mended
-from quire.text.dialect.reader import Reading, TextReader
-from quire.text.dialect.value_types import python_words
+from quire.text.dialect.mending import NoLiteral, as_json, mended, parse_python, quoted, spelling_in
+from quire.text.dialect.reader import Calls, Reading, TextReader
+from quire.text.dialect.schemas import python_words
 
 OPENS, CLOSES = "<|python_start|>", "<|python_end|>"
 
@@ -142,11 +140,11 @@ def _calls(text: str, calls: Calls) -> list[tuple[str, str]]:
     """Names and arguments; none if anything in the list is not a call with literals by name."""
     text = _NAMES.sub(_no_keyword, text)
     try:
-        listed = literals.parse(text)
+        listed = parse_python(text)
         assert isinstance(listed, ast.List)
-        spelled = literals.spelling(text)
+        spelled = spelling_in(text)
         found = [_call(item, spelled) for item in listed.elts]
-    except (literals.NoLiteral, RecursionError):
+    except (NoLiteral, RecursionError):
         return []
     return found if all(calls.accepts(name) for name, _ in found) else []
 
@@ -159,16 +157,16 @@ def _no_keyword(found: re.Match[str]) -> str:
 
 def _call(node: ast.expr, spelling: Callable[[ast.expr], str]) -> tuple[str, str]:
     if not isinstance(node, ast.Call) or node.args:
-        raise literals.NoLiteral("no call by name")
+        raise NoLiteral("no call by name")
     arguments = []
     for keyword in node.keywords:
         if keyword.arg is None:
-            raise literals.NoLiteral("**")
-        spelled = literals.as_json(spelling(keyword.value), keyword.value)
-        arguments.append(f"{literals.quoted(keyword.arg)}: {spelled}")
+            raise NoLiteral("**")
+        spelled = as_json(spelling(keyword.value), keyword.value)
+        arguments.append(f"{quoted(keyword.arg)}: {spelled}")
     whole = mended("{" + ", ".join(arguments) + "}")
     if whole is None:
-        raise literals.NoLiteral("levels beyond what is read")
+        raise NoLiteral("levels beyond what is read")
     return _name(node.func), whole
 
 
@@ -178,4 +176,4 @@ def _name(node: ast.expr) -> str:
             return name
         case ast.Attribute(owner, name):
             return f"{_name(owner)}.{name}"
-    raise literals.NoLiteral("no name")
+    raise NoLiteral("no name")

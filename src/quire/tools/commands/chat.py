@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.core.errors import ConfigError
 from quire.core.protocol.sampling_params import SamplingParams
+from quire.tools.commands.command import Command
 from quire.tools.commands.flags import (
     add_engine_flags,
     add_flag,
@@ -20,6 +21,7 @@ from quire.tools.commands.flags import (
     options,
     sampling_options,
 )
+from quire.tools.commands.parser import Parser
 
 if TYPE_CHECKING:
     from quire.tools.terminal.models import ChatModel
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 _KEY_VARIABLE = "QUIRE_API_KEY"
 
 
-def add_chat(parser: argparse.ArgumentParser) -> None:
+def add_chat(parser: Parser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
     parser.add_argument("--system", metavar="TEXT", help="system message before the conversation")
     text = "show answers as Markdown, if the terminal can"
@@ -89,3 +91,6 @@ def _model(arguments: argparse.Namespace, screen: Screen) -> ChatModel:
     from quire.tools.terminal.local import LocalModel
 
     return LocalModel(LLM(**options(arguments)))
+
+
+COMMAND = Command(add_chat, chat)

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from quire.tools.commands.command import Command
 from quire.tools.commands.text import size
 
 if TYPE_CHECKING:
@@ -94,3 +95,6 @@ def _gpus(facts: Facts) -> str:
         return "none"
     used = "used" if facts.uses_gpu else "not used by this PyTorch"
     return f"{'; '.join(facts.gpus)} ({used})"
+
+
+COMMAND = Command(add_doctor, doctor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import Field, fields
+from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
@@ -12,11 +13,21 @@ from quire.core.protocol.parameters import description
 from quire.core.protocol.sampling_params import SamplingParams
 from quire.engine.config import EngineConfig
 from quire.http.config.server import ServerConfig
+from quire.models.hub import split_file
+from quire.tools.commands.others import explained
 from quire.tools.commands.parser import Parser
 
 _SAMPLING_FIELDS = [field for field in fields(SamplingParams) if field.metadata["flag"]]
 ALSO = {
     "tensor_parallel_size": ("-tp",),
+    "quantization": ("-q",),
+    "seed": ("-s",),  # llama.cpp's, as those below
+    "threads": ("-t",),
+    "served_model_name": ("-a", "--alias"),
+    "chat_template": ("--chat-template-file",),
+    "sse_keep_alive_interval": ("--sse-ping-interval",),
+    "ssl_keyfile": ("--ssl-key-file",),
+    "ssl_certfile": ("--ssl-cert-file",),
     "replicas": ("--num-replicas", "--decode-replicas"),
 }
 """Other names of flags, by their settings."""
@@ -117,17 +128,16 @@ def value_of(declared: Field[Any]) -> str:
     return str(facts["value"] or found)
 
 
-def add_settings(
-    parser: argparse.ArgumentParser, kinds: Sequence[type], but: Sequence[str] = ("model",)
-) -> None:
+def add_settings(parser: Parser, kinds: Sequence[type], but: Sequence[str] = ("model",)) -> None:
     """Flags for the fields of configs: those used most in one group, others in one per section."""
+    parser.explained = explained
     groups = {section: parser.add_argument_group(section) for section in _SECTIONS}
     for declared in (each for kind in kinds for each in fields(kind) if each.name not in but):
         section = _COMMON if declared.metadata["common"] else declared.metadata["section"]
         add_setting(groups[section], declared)
 
 
-def add_engine_flags(parser: argparse.ArgumentParser) -> None:
+def add_engine_flags(parser: Parser) -> None:
     add_settings(parser, [EngineConfig])
 
 
@@ -136,7 +146,15 @@ def help_of(name: str) -> str:
 
 
 def options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The fields of EngineConfig, as the flags give them."""
+    """The fields of EngineConfig, as the flags give them.
+
+    ConfigError for a model's path where nothing is: what loads models takes seconds to be loaded.
+    """
+    model = arguments.model
+    if model is not None and model.startswith(("/", "./", "../")):
+        path = Path(split_file(model)[0])
+        if not path.exists() and not Path(model).exists():
+            raise ConfigError(f"model {model}: there is no such file or directory")
     return {field.name: getattr(arguments, field.name) for field in fields(EngineConfig)}
 
 

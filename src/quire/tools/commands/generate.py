@@ -7,6 +7,7 @@ import sys
 
 from quire.core.errors import ConfigError
 from quire.core.protocol.sampling_params import SamplingParams
+from quire.tools.commands.command import Command
 from quire.tools.commands.flags import (
     add_engine_flags,
     add_sampling_flags,
@@ -14,11 +15,12 @@ from quire.tools.commands.flags import (
     options,
     sampling_options,
 )
+from quire.tools.commands.parser import Parser
 
 _STDIN = "-"
 
 
-def add_generate(parser: argparse.ArgumentParser) -> None:
+def add_generate(parser: Parser) -> None:
     parser.add_argument(
         "prompt",
         nargs="*",
@@ -81,3 +83,6 @@ def _read_stdin() -> str:
     if not text:
         raise ConfigError("prompt: standard input is empty")
     return text
+
+
+COMMAND = Command(add_generate, generate)

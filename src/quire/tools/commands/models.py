@@ -17,6 +17,7 @@ from quire.execution.memory_budget import FREE_MEMORY_SHARE, MemoryBudget
 from quire.models.gguf import is_gguf, parts_of
 from quire.models.hub import CachedModel, cache_directory, cached_models
 from quire.models.shape import read_shape
+from quire.tools.commands.command import Command
 from quire.tools.commands.pull import add_download_dir
 from quire.tools.commands.text import size, table
 
@@ -170,3 +171,6 @@ def _table(reports: list[Report], tokens: int) -> list[str]:
 
 def _figure(count: int | None) -> str:
     return "-" if count is None else f"{count:,}"
+
+
+COMMAND = Command(add_models, models)

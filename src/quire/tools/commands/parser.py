@@ -7,12 +7,11 @@ import difflib
 import json
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from quire.core.errors import ConfigError
-from quire.tools.commands.others_flags import INSTEAD
 
 _MOST_CHARACTERS = 1 << 20  # of a file of flags
 _HELP_AT, _WIDEST = 28, 102  # columns: where help begins, and where it ends at most
@@ -72,6 +71,7 @@ class Parser(argparse.ArgumentParser):
     reads_files = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        self.explained: Callable[[str], str] = lambda flag: ""  # what to say of one of others
         super().__init__(*args, **{"allow_abbrev": False, "formatter_class": _Help, **options})
 
     def add_config_file(self) -> None:
@@ -129,8 +129,8 @@ class Parser(argparse.ArgumentParser):
         return [*others, *(f"{flag}={json.dumps(value)}" for flag, value in objects.items())]
 
     def _explain(self, flag: str) -> str:
-        if flag in INSTEAD:
-            return f"{flag} is not here; write {INSTEAD[flag]}"
+        if text := self.explained(flag):
+            return f"{flag} is not here; {text}"
         known = [name for name in self._option_string_actions if name.startswith("--")]
         close = difflib.get_close_matches(flag, known, n=1)
         return f"there is no flag {flag}" + (f"; did you mean {close[0]}?" if close else "")

@@ -19,6 +19,7 @@ from quire.models.hub import (
     snapshot,
     split_file,
 )
+from quire.tools.commands.command import Command
 from quire.tools.commands.text import size
 
 _SHOWN = 6  # files, the largest
@@ -100,3 +101,6 @@ def _describe(name: str, files: Sequence[RemoteFile], missing: int) -> list[str]
         rest = sum(file.num_bytes for file in files[_SHOWN:])
         lines.append(f"  {size(rest):>10}  in {len(files) - _SHOWN} more files")
     return lines
+
+
+COMMAND = Command(add_pull, pull)

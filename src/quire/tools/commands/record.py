@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from quire.core.errors import ConfigError
+from quire.tools.commands.command import Command
 from quire.tools.commands.flags import add_flag
 from quire.tools.commands.text import seconds, size
 from quire.tools.recording.form import MOST_SECONDS
@@ -83,3 +84,6 @@ class Once:
         if text != self._said:
             print(text, file=sys.stderr)
             self._said = text
+
+
+COMMAND = Command(add_record, record)

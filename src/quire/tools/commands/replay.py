@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from quire.tools.commands.command import Command
 from quire.tools.commands.flags import add_flag
 from quire.tools.commands.text import seconds
 
@@ -35,3 +36,6 @@ def replay(arguments: argparse.Namespace) -> int:
         )
         uvicorn.Server(config).run(sockets)
     return 0
+
+
+COMMAND = Command(add_replay, replay, serves=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 from types import FrameType
@@ -11,14 +12,18 @@ from quire.core.errors import ConfigError
 from quire.engine.config import EngineConfig
 from quire.engine.streams import last_words
 from quire.http.config.server import ServerConfig, check_together
+from quire.tools.commands.command import Command
 from quire.tools.commands.flags import (
     add_settings,
     help_of,
     options,
     server_config,
 )
+from quire.tools.commands.others import lost
 from quire.tools.commands.others_flags import add_others_flags
 from quire.tools.commands.parser import Parser
+
+logger = logging.getLogger(__name__)
 
 _LAST_STEP = 2.0  # seconds that rank 0 may need other ranks for, after its shutdown_timeout
 
@@ -26,6 +31,10 @@ _LAST_STEP = 2.0  # seconds that rank 0 may need other ranks for, after its shut
 def add_serve(parser: Parser) -> None:
     parser.add_config_file()
     parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
+    parser.add_argument(
+        "--model", "-m", "--hf-repo", "-hf", "-hfr", dest="named", metavar="MODEL",
+        help="the same, as others call it",
+    )  # fmt: skip
     parser.add_argument(
         "--headless", action="store_true", help="start ranks on this machine, and no server; for "
         "machines with a --node-rank above 0",
@@ -38,6 +47,12 @@ def serve(arguments: argparse.Namespace) -> int:
     """Load the model and serve it until a signal ends it; the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM):  # until the server handles them
         signal.signal(number, _leave)
+    for line in lost(os.environ):
+        logger.warning(line)
+    if arguments.named is not None:
+        if arguments.model not in (None, arguments.named):
+            raise ConfigError(f"two models are named: {arguments.model} and {arguments.named}")
+        arguments.model = arguments.named
     # Flags are checked and the port is bound before a model is loaded.
     config, engine_config = server_config(arguments), EngineConfig.create(options(arguments))
     check_together(config, engine_config)
@@ -82,3 +97,6 @@ def _leave(number: int, frame: FrameType | None) -> None:
     """
     last_words()
     os._exit(128 + number)
+
+
+COMMAND = Command(add_serve, serve, serves=True)

@@ -8,6 +8,7 @@ import os
 import sys
 
 from quire.core.errors import ConfigError
+from quire.tools.commands.command import Command
 from quire.tools.commands.flags import add_flag
 
 _URL = "http://127.0.0.1:8000"
@@ -62,3 +63,6 @@ def top(arguments: argparse.Namespace) -> int:
     else:
         printed(views, console, arguments.sort)
     return int(any(view.state is None for view in views))
+
+
+COMMAND = Command(add_top, top)

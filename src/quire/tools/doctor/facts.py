@@ -12,7 +12,7 @@ import psutil
 from quire.core.version import __version__
 from quire.execution.free_memory import free_memory
 from quire.execution.memory_limits import tightest
-from quire.http.config.open_files import most_connections
+from quire.http.config.server import most_connections
 from quire.kernels.compiled import KERNELS, why_missing
 from quire.kernels.threads import cpu_quota, usable_cores
 from quire.models.hub import cache_directory

@@ -63,7 +63,7 @@ class LocalModel:
             return self._dialect.parser(None, opening + said)
         if self._marks is None:
             return OutputParser()
-        return OutputParser(marks=self._marks, standing=self._marks.standing(opening, said))
+        return OutputParser(marks=self._marks, state=self._marks.state_after(opening, said))
 
     def _kept(self) -> tuple[int, ...]:
         """Special tokens whose text the parser must see."""

@@ -39,7 +39,7 @@ def standing(
     variables: Mapping[str, Any] | None = None,
     marks: Marks = THINK,
 ) -> ParserState:
-    return marks.standing(*begun(template, messages, variables, marks))
+    return marks.state_after(*begun(template, messages, variables, marks))
 
 
 # -- the law, over templates as their makers publish them ------------------------------------------
@@ -294,7 +294,7 @@ def test_a_template_s_own_way_with_a_thought_is_seen() -> None:
 def test_where_an_answer_stands(
     marks: Marks, opening: str, said: str, expected: tuple[bool, bool]
 ) -> None:
-    assert marks.standing(opening, said) == expected
+    assert marks.state_after(opening, said) == expected
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_where_an_answer_stands(
 def test_a_text_is_read_from_where_it_stands(
     at: ParserState, text: str, reasoning: str, content: str
 ) -> None:
-    reply = Reply.of(OutputParser(marks=THINK, standing=at).parse(text))
+    reply = Reply.of(OutputParser(marks=THINK, state=at).parse(text))
     assert (reply.reasoning, reply.content) == (reasoning, content)
 
 

@@ -176,6 +176,15 @@ def test_a_text_in_xml_cannot_hold_what_ends_it() -> None:
         assert json.loads(told.arguments) == {"a": f"x{kept}y"}
 
 
+@pytest.mark.parametrize("type_", ["integer", "number"])
+def test_a_bound_of_numbers_holds_beside_texts(type_: str) -> None:
+    schema = {"properties": {"a": {"type": ["string", type_], "minimum": 5}}, "required": ["a"]}
+    grammar = calls_grammar(DIALECTS["qwen3_xml"].writing, {"f": schema}, spell, several=False)
+    call = "<tool_call>\n<function=f>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>"
+    assert allows(grammar, call % "7") and allows(grammar, call % "seven")
+    assert not allows(grammar, call % "3"), "which is read as a number"
+
+
 @pytest.mark.parametrize(
     ("name", "schema"),
     [

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.http.chats.histories import for_template
+from quire.http.chats.conversation import for_template
 from quire.text.chat_template import ChatTemplate
 
 HEAD = "{% for m in messages %}{% for c in m.tool_calls %}{% set f = c.function %}{{ f.name }} "

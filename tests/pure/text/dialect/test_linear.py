@@ -7,8 +7,7 @@ import time
 import pytest
 
 from quire.text.dialect.catalogue import DIALECTS, REASONING
-from quire.text.dialect.events import Reply
-from quire.text.dialect.parser import EventParser, OutputParser
+from quire.text.dialect.reader import EventParser, OutputParser, Reply
 
 LENGTH = 60_000  # characters
 TOOLS = {"f": {"type": "object", "properties": {"a": {"type": "string"}}}}

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from quire.core.protocol import SamplingParams, StructuredOutputs
-from quire.http.chats.tools import AUTO, Tool, ToolChoice
+from quire.http.chats.speech import AUTO, Tool, ToolChoice
 from quire.text.dialect import Call
 from quire.text.dialect.harmony import MARKS
 from support.obedient import Obedient

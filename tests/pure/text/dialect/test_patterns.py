@@ -9,7 +9,7 @@ import pytest
 from quire.core.errors import RequestError
 from quire.text.dialect import DIALECTS
 from quire.text.dialect.grammar import Wanted
-from quire.text.dialect.patterns import whole
+from quire.text.dialect.schemas import whole
 from support.grammars import allows, compiled
 
 TEXTS = [

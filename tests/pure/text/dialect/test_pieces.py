@@ -78,7 +78,7 @@ def test_the_pieces_add_up_to_the_whole(
 
     def parser() -> OutputParser:
         return OutputParser(
-            DIALECTS[name].form, TOOLS, marks, standing=ParserState(thinks and reasons)
+            DIALECTS[name].form, TOOLS, marks, state=ParserState(thinks and reasons)
         )
 
     whole = run(parser(), [text])

@@ -18,10 +18,10 @@ from references.packages import Unreachable, published_templates
 
 import quire
 from quire.core.errors import RequestError
-from quire.http.chats.histories import for_template
+from quire.http.chats.conversation import for_template
 from quire.text.chat_template import ChatTemplate
 from quire.text.dialect import Dialect, OutputParser, Wanted, dialect_of
-from quire.text.dialect.events import Reply
+from quire.text.dialect.reader import Reply
 
 # -- what arguments may be ---------------------------------------------------------------------
 

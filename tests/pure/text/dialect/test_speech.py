@@ -87,8 +87,8 @@ def test_settings_come_before_what_the_template_tells() -> None:
     config = ServerConfig(tool_call_parser="mistral", reasoning_parser="deepseek_r1")
     speech = Speech.of(tokenizer(), config)
     assert speech.dialect is DIALECTS["mistral"] and speech.marks is REASONING["deepseek_r1"]
-    assert speech.standing(Begun()).reasons
-    assert not speech.standing(Begun("<think>\n\n</think>\n\n")).reasons
+    assert speech.state_after(Begun()).reasons
+    assert not speech.state_after(Begun("<think>\n\n</think>\n\n")).reasons
     for name in ("tool_call_parser", "reasoning_parser"):
         with pytest.raises(ConfigError, match=f"{name} must be one of"):
             ServerConfig(**{name: "nonsense"})

@@ -11,11 +11,11 @@ import pytest
 from references.packages import Unreachable, published_templates
 
 from quire.core.protocol import SamplingParams
-from quire.http.chats.histories import for_template
-from quire.http.doors import anthropic_turns, responses_turns
-from quire.http.doors.anthropic_types import MessagesRequest
-from quire.http.doors.ollama_types import OllamaMessage
-from quire.http.openai.messages import ChatMessage
+from quire.http.chats.conversation import for_template
+from quire.http.doors import anthropic, responses_requests
+from quire.http.doors.anthropic import MessagesRequest
+from quire.http.doors.ollama import OllamaMessage
+from quire.http.openai.requests import ChatMessage
 from quire.text.chat_template import ChatTemplate, Message
 from quire.text.dialect import dialect_of, marks_of
 
@@ -42,7 +42,7 @@ def responses(text: str) -> list[Message]:
         {**call, "arguments": json.dumps(ARGUMENTS)},
         {"type": "function_call_output", "call_id": "call_1", "output": [{"text": "RESULT"}]},
     ]
-    return list(responses_turns.messages(None, items if text else [*items[:2], *items[3:]]))
+    return list(responses_requests.messages(None, items if text else [*items[:2], *items[3:]]))
 
 
 def messages(text: str) -> list[Message]:
@@ -58,7 +58,7 @@ def messages(text: str) -> list[Message]:
         {"role": "user", "content": [result]},
     ]
     request = MessagesRequest.model_validate({"model": "m", "max_tokens": 1, "messages": turns})
-    return list(anthropic_turns.turn(request, SamplingParams(), {}).messages)
+    return list(anthropic.turn(request, SamplingParams(), {}).messages)
 
 
 def ollama(text: str) -> list[Message]:

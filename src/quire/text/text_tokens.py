@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quire.text.detokenizer import Detokenizer
-from quire.text.prompt_form import special_around
-from quire.text.token_texts import TokenTexts
-from quire.text.tokenizer import Tokenizer
+from quire.text.encoder import special_around
+from quire.text.tokenizer import Tokenizer, TokenTexts
 
 
-class Place(NamedTuple):
+class TextToken(NamedTuple):
     """A token in its text, in whose place others might be.
 
     added: to the text: nothing while a character is incomplete, and all of it with its last token.
@@ -43,25 +42,25 @@ class Echo(NamedTuple):
     """A prompt's text, and its tokens in it."""
 
     text: str
-    places: Sequence[Place]
+    tokens: Sequence[TextToken]
 
 
-def places_of(
+def tokens_in_text(
     tokenizer: Tokenizer, token_ids: Sequence[int], first: int = 0, end: int | None = None
-) -> list[Place]:
+) -> list[TextToken]:
     """Tokens in the text of all of them, special ones too; of those from ``first`` to ``end``."""
     own, last = tokenizer.own_texts, (len(token_ids) if end is None else end) - 1
-    detokenizer, places = Detokenizer(tokenizer, (), skip_special_tokens=False), []
+    detokenizer, tokens = Detokenizer(tokenizer, (), skip_special_tokens=False), []
     for number, token_id in enumerate(token_ids):
         if not first <= number <= last:
-            places.append(Place(own, token_id))
+            tokens.append(TextToken(own, token_id))
             continue
         begun = detokenizer.begun
         added = detokenizer.push(token_id)
         if number == last:
             added += detokenizer.flush()
-        places.append(Place(own, token_id, added, True, begun))
-    return places
+        tokens.append(TextToken(own, token_id, added, True, begun))
+    return tokens
 
 
 def echo_of(tokenizer: Tokenizer, token_ids: Sequence[int], given: str | None) -> Echo:
@@ -70,12 +69,12 @@ def echo_of(tokenizer: Tokenizer, token_ids: Sequence[int], given: str | None) -
     A text does not have the special tokens that were put around it.
     """
     if given is None:
-        places = places_of(tokenizer, token_ids)
-        return Echo(_text(places), places)
+        tokens = tokens_in_text(tokenizer, token_ids)
+        return Echo(_text(tokens), tokens)
     first, end = _within(tokenizer, token_ids)
-    around = places_of(tokenizer, token_ids, first, end)
+    around = tokens_in_text(tokenizer, token_ids, first, end)
     if _text(around) != given and (first, end) != (0, len(token_ids)):
-        whole = places_of(tokenizer, token_ids)  # it may have been given with its marks
+        whole = tokens_in_text(tokenizer, token_ids)  # it may have been given with its marks
         if _text(whole) == given:
             return Echo(given, whole)
     return Echo(given, around)
@@ -96,5 +95,5 @@ def _within(tokenizer: Tokenizer, token_ids: Sequence[int]) -> tuple[int, int]:
     return first, max(first, count - len(after)) if ended else count
 
 
-def _text(places: Sequence[Place]) -> str:
-    return "".join(place.added for place in places)
+def _text(tokens: Sequence[TextToken]) -> str:
+    return "".join(token.added for token in tokens)

@@ -1,20 +1,67 @@
-"""Adapters that are loaded and let go while the server runs; off unless a setting turns it on."""
+"""GET /v1/models: the model by each of its names, and adapters, which can be loaded and let go."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response
+from msgspec import field
 
 from quire.capabilities.adapters.config import problem_with_name
 from quire.capabilities.adapters.served import Adapters
 from quire.core.errors import ModelError, RequestError, shown
-from quire.http.description.openapi import takes
-from quire.http.fields.strict import Name, Strict, doc
+from quire.http.answers.rendering import Answer, respond
+from quire.http.body_fields import Name, Strict, doc
+from quire.http.openapi import body_route, gives
 from quire.http.service import Service
+
+
+class ModelCard(Answer, kw_only=True):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "quire"
+    root: str
+    parent: str | None
+    max_model_len: int | None
+    permission: list[Any] = field(default_factory=list)
+
+
+class ModelList(Answer, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+def add_models(app: FastAPI, service: Service) -> None:
+    created, base = int(time.time()), service.model_names[0]
+
+    def card(name: str, root: str = base, parent: str | None = None) -> ModelCard:
+        """root: of the model, whose other names are further cards."""
+        length = service.input_processor.max_model_len
+        return ModelCard(id=name, created=created, root=root, parent=parent, max_model_len=length)
+
+    def adapters() -> list[ModelCard]:
+        known = [] if service.adapters is None else service.adapters.cards
+        return [card(one.name, one.path or base, one.parent or base) for one in known]
+
+    @app.get("/v1/models", responses=gives(ModelList))
+    async def models() -> Response:
+        """The model that is served, by each of its names, and its adapters."""
+        return respond(ModelList(data=[*map(card, service.model_names), *adapters()]))
+
+    # Names of the Hugging Face hub hold a slash.
+    @app.get("/v1/models/{name:path}", responses=gives(ModelCard, None, 404))
+    async def model(name: str) -> Response:
+        """The model by one of its names, or an adapter."""
+        if service.check_model(name).adapter is None:
+            return respond(card(name))
+        return respond(next(one for one in adapters() if one.id == name))
+
 
 _LONGEST_PATH = 4096
 
@@ -43,26 +90,20 @@ def add_adapters(app: FastAPI, service: Service) -> None:
     assert config.lora_directory is not None, "the config asks for it"
     directory = Path(config.lora_directory)
 
-    @app.post(
-        "/v1/load_lora_adapter",
-        openapi_extra=takes(LoadRequest),
-        response_class=PlainTextResponse,
+    @body_route(
+        app, service, LoadRequest, {}, "/v1/load_lora_adapter", response_class=PlainTextResponse
     )
-    async def load(http: Request) -> Response:
+    async def load(http: Request, request: LoadRequest) -> Response:
         """Read an adapter, and serve it as a model."""
-        request = await service.bodies.parse(http, LoadRequest)
         await _load(service, adapters, directory, request)
         name = request.lora_name
         return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
-    @app.post(
-        "/v1/unload_lora_adapter",
-        openapi_extra=takes(UnloadRequest),
-        response_class=PlainTextResponse,
+    @body_route(
+        app, service, UnloadRequest, {}, "/v1/unload_lora_adapter", response_class=PlainTextResponse
     )
-    async def unload(http: Request) -> Response:
+    async def unload(http: Request, request: UnloadRequest) -> Response:
         """Serve an adapter to nobody new."""
-        request = await service.bodies.parse(http, UnloadRequest)
         name = request.lora_name
         await service.in_engine(adapters.remove, name)
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")

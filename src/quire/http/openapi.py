@@ -1,15 +1,18 @@
-"""What /docs and /openapi.json say: bodies, which the routes read for themselves, and answers."""
+"""Routes as /docs and /openapi.json describe them: the bodies that they take, and their answers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from html import escape
 from inspect import cleandoc
 from threading import Lock
 from typing import Any, Literal
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
@@ -18,13 +21,15 @@ from pydantic_core.core_schema import ModelSchema
 
 from quire.http.answers.rendering import Answer
 from quire.http.answers.streaming import DATA_TO_DONE, LINES, Framing
+from quire.http.body_fields import Strict, as_patterns, passing_schemas
 from quire.http.config.server import ServerConfig
-from quire.http.description.docs_page import page
-from quire.http.error_shapes import ShapedError, shape_for
-from quire.http.errors import routes_of
-from quire.http.fields.others import as_patterns, passing_schemas
-from quire.http.fields.strict import Strict
+from quire.http.errors import ShapedError, routes_of, shape_for
+from quire.http.guards.bodies import Body, Handler
 from quire.http.guards.keys import is_open
+from quire.http.service import Service
+
+Responses = dict[int | str, dict[str, Any]]
+"""Answers of a route by status, as FastAPI describes them."""
 
 _TEMPLATE = "#/components/schemas/{name}"
 _ABOUT = """OpenAI's API, with vLLM's extra fields, served from paged memory.
@@ -70,9 +75,32 @@ class _Of(dict[str, Any]):
         self.kinds = kinds
 
 
-def takes(kind: type[BaseModel]) -> dict[str, Any]:
-    """What a route's documentation says of its body (``openapi_extra``)."""
-    return _Takes(kind)
+def body_route(
+    router: APIRouter | FastAPI,
+    service: Service,
+    kind: type[Body],
+    answers: Responses,
+    *paths: str,
+    response_class: type[Response] = JSONResponse,
+    from_tools: bool = False,
+) -> Callable[[Handler[Body]], None]:
+    """Have a function answer the bodies of one type that are posted to some paths.
+
+    It gets a body read whole and checked, and is documented by its docstring, by the body's type
+    and by what it ``gives``. from_tools: see ``Bodies.parse``.
+    """
+
+    def add(handle: Handler[Body]) -> None:
+        route = service.bodies.route(kind, handle, from_tools=from_tools)
+        for path in reversed(paths):
+            router.post(
+                path,
+                openapi_extra=_Takes(kind),
+                responses=answers,
+                response_class=response_class,
+            )(route)
+
+    return add
 
 
 def gives(
@@ -81,8 +109,8 @@ def gives(
     *errors: int,
     framing: Framing = DATA_TO_DONE,
     about: str = "The answer.",
-) -> dict[int | str, dict[str, Any]]:
-    """What it says of its answers (``responses``).
+) -> Responses:
+    """What a route says of its answers (``responses``).
 
     answer: its type, or a tuple of those that it may have. chunk: those of a stream, framed so;
     each event's data, or each line, are one. errors: statuses beside those that every body may be
@@ -95,8 +123,8 @@ def gives(
         content[framing.media_type] = {
             "schema": {"type": "string", "description": about_stream, "x-event": _Of(*chunks)}
         }
-    told: dict[int | str, dict[str, Any]] = {200: {"description": about, "content": content}}
-    return told | {status: {"description": _ERRORS[status]} for status in errors}
+    answers: Responses = {200: {"description": about, "content": content}}
+    return answers | {status: {"description": _ERRORS[status]} for status in errors}
 
 
 def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,8 +142,8 @@ def _several(kinds: Any) -> tuple[Any, ...]:
 def _about_stream(kind: str, framing: Framing) -> str:
     if framing is LINES:
         return f"Unless `stream: false`, lines. Each is a {kind}."
-    told = f"With `stream: true`, server-sent events. The data of each are a {kind}"
-    return told + ("; the last are `[DONE]`." if framing.end else ".")
+    about = f"With `stream: true`, server-sent events. The data of each are a {kind}"
+    return about + ("; the last are `[DONE]`." if framing.end else ".")
 
 
 def describe(app: FastAPI, config: ServerConfig) -> None:
@@ -182,8 +210,8 @@ def _bodies(app: FastAPI) -> dict[str, Any]:
 
 def _given(app: FastAPI) -> list[Any]:
     """The types of their answers."""
-    told = (response for route in _api_routes(app) for response in route.responses.values())
-    contents = (content for one in told for content in one.get("content", {}).values())
+    answers = (response for route in _api_routes(app) for response in route.responses.values())
+    contents = (content for one in answers for content in one.get("content", {}).values())
     schemas = [content["schema"] for content in contents]
     schemas += [schema["x-event"] for schema in schemas if "x-event" in schema]
     return [kind for one in schemas if isinstance(one, _Of) for kind in one.kinds]
@@ -215,8 +243,8 @@ def _complete_operation(
     """Every status that occurs, in the shape in which it does."""
     responses = operation["responses"]
     responses.pop("422", None)
-    for told in responses.get("200", {}).get("content", {}).values():
-        told["schema"] = told.get("schema") or {"type": "object"}  # in another API's own shape
+    for content in responses.get("200", {}).get("content", {}).values():
+        content["schema"] = content.get("schema") or {"type": "object"}  # another API's
     statuses = [*_OF_ALL, *([401] if secured else []), *([403] if private else [])]
     if "requestBody" in operation:
         statuses += _OF_BODIES
@@ -224,9 +252,9 @@ def _complete_operation(
         statuses += _OF_PARAMETERS
     for status in statuses:
         responses.setdefault(str(status), {"description": _ERRORS[status]})
-    for status, told in responses.items():
+    for status, response in responses.items():
         if int(status) >= 400:
-            told.setdefault("content", _json(_reference(error)))
+            response.setdefault("content", _json(_reference(error)))
     operation["responses"] = dict(sorted(responses.items()))
     if not secured:
         operation["security"] = []
@@ -236,12 +264,12 @@ class AsTaken(GenerateJsonSchema):
     """pydantic's schemas, and null where ``Strict`` takes one."""
 
     def model_schema(self, schema: ModelSchema) -> dict[str, Any]:
-        told = super().model_schema(schema)
+        found = super().model_schema(schema)
         if issubclass(schema["cls"], Strict):
-            needed, fields = told.get("required", ()), told.get("properties", {})
+            needed, fields = found.get("required", ()), found.get("properties", {})
             for name in fields.keys() - set(needed):
                 fields[name] = _or_null(fields[name])
-        return told
+        return found
 
 
 def with_what_passes(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,3 +289,116 @@ def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
     kind = {name: value for name, value in schema.items() if name not in _OF_FIELD}
     kinds = kind["anyOf"] if kind.keys() == {"anyOf"} else [kind]
     return {"anyOf": [*kinds, nothing], **about}
+
+
+_STYLE = """
+body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222;
+background:#fff}code,pre{font:14px/1.4 ui-monospace,monospace;background:#f3f3f5;border-radius:4px}
+code{padding:1px 4px}pre{padding:.7rem;overflow-x:auto}summary{cursor:pointer;padding:.3rem 0}
+summary b{display:inline-block;min-width:4.5rem}table{border-collapse:collapse;width:100%}
+td,th{text-align:left;vertical-align:top;padding:.25rem .6rem;border-bottom:1px solid #ddd}
+details{border-bottom:1px solid #ddd}h2{margin-top:2.5rem}
+@media(prefers-color-scheme:dark){body{background:#16161a;color:#ddd}code,pre{background:#26262c}
+td,th,details{border-color:#333}a{color:#8ab4ff}}
+"""
+_SHOWN_VALUES = 12  # of a choice
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """HTML of an OpenAPI document."""
+    info, schemas = document["info"], document["components"]["schemas"]
+    routes = "".join(
+        _route(method.upper(), path, operation)
+        for path, operations in sorted(document["paths"].items())
+        for method, operation in operations.items()
+    )
+    types = "".join(_type(name, schemas[name]) for name in sorted(schemas))
+    title = escape(f"{info['title']} {info['version']}")
+    return (
+        f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>"
+        '<meta name=viewport content="width=device-width">'
+        f"<style>{_STYLE}</style></head><body><h1>{title}</h1>{_text(info['description'])}"
+        '<p>For programs the same is in <a href="openapi.json">openapi.json</a>.</p>'
+        f"<h2>Routes</h2>{routes}<h2>Types</h2>{types}</body></html>"
+    )
+
+
+def _route(method: str, path: str, operation: Mapping[str, Any]) -> str:
+    parts = [_text(operation.get("description", ""))]
+    parameters = operation.get("parameters", [])
+    if parameters:
+        rows = ((one["name"], _kind(one["schema"]), one["in"]) for one in parameters)
+        parts.append(_table(("parameter", "type", "where"), rows))
+    body = operation.get("requestBody")
+    if body:
+        schema = body["content"]["application/json"]["schema"]
+        parts.append(f"<p>Takes {_kind(schema)}.</p>")
+    parts.append(_table(("status", "", "answer"), _answers(operation["responses"])))
+    summary = escape(operation.get("summary", ""))
+    return (
+        f"<details><summary><b>{escape(method)}</b><code>{escape(path)}</code> {summary}</summary>"
+        f"{''.join(parts)}</details>"
+    )
+
+
+def _answers(responses: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for status, response in responses.items():
+        for media, content in (response.get("content") or {"": {"schema": {}}}).items():
+            schema = content.get("schema", {})
+            kind = _kind(schema.get("x-event", schema)) if schema else ""
+            yield status, _inline(response["description"]), f"{escape(media)} {kind}"
+
+
+def _type(name: str, schema: Mapping[str, Any]) -> str:
+    needed = schema.get("required", ())
+    rows = (
+        (field, _kind(one), _inline(_about(one)), "needed" if field in needed else _default(one))
+        for field, one in schema.get("properties", {}).items()
+    )
+    about, anchor = _text(schema.get("description", "")), escape(name)
+    table = _table(("field", "type", "", "left out"), rows)
+    return f"<details id={anchor}><summary><code>{anchor}</code></summary>{about}{table}</details>"
+
+
+def _table(names: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+    """The cells of the first column are plain text, the others HTML."""
+    head = "".join(f"<th>{name}</th>" for name in names)
+    lines = "".join(
+        f"<tr><td><code>{escape(first)}</code></td>{''.join(f'<td>{cell}</td>' for cell in cells)}"
+        for first, *cells in rows
+    )
+    return f"<table><tr>{head}</tr>{lines}</table>" if lines else ""
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """A type in a few words, with links to those that have a table."""
+    if "$ref" in schema:
+        name = escape(schema["$ref"].rpartition("/")[2])
+        return f'<a href="#{name}">{name}</a>'
+    if "anyOf" in schema:
+        kinds = [_kind(one) for one in schema["anyOf"] if one.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if "enum" in schema or "const" in schema:
+        values = schema.get("enum", [schema.get("const")])[:_SHOWN_VALUES]
+        return ", ".join(f"<code>{escape(json.dumps(value))}</code>" for value in values)
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema.get('items', {}))}"
+    return escape(str(schema.get("type", "anything")))
+
+
+def _about(schema: Mapping[str, Any]) -> str:
+    return str(schema.get("description", ""))
+
+
+def _default(schema: Mapping[str, Any]) -> str:
+    default = schema.get("default")
+    return "" if default is None else f"<code>{escape(json.dumps(default))}</code>"
+
+
+def _text(text: str) -> str:
+    paragraphs = (part for part in text.split("\n\n") if part.strip())
+    return "".join(f"<p>{_inline(part)}</p>" for part in paragraphs)
+
+
+def _inline(text: str) -> str:
+    return re.sub("`([^`]*)`", r"<code>\1</code>", escape(text))

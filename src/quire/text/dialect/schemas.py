@@ -1,14 +1,101 @@
-"""What JSON schemas say of the types of a value, as far as that decides how one is written."""
+"""What JSON schemas say of values that are written as they are, without quotes or escapes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire.core.errors import RequestError, shown
-from quire.text.dialect.grammar import Schema, beyond
-from quire.text.dialect.plain_text import values
+from quire.text.dialect.grammar import GrammarRules, Schema, definitions, literal, unknown_keyword
+
+_PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|\(\?[a-zA-Z<:=!P-]*|[\s\S]", re.DOTALL)
+_ASCII = {r"\d": "0-9", r"\w": "a-zA-Z0-9_"}  # as in JavaScript, whose expressions these are
+_ANYTHING = "(?s:.*)"
+
+
+def whole(pattern: str) -> str:
+    """An expression for texts in which ``pattern`` is found, without slashes around it.
+
+    RequestError for an anchor in the middle.
+    """
+    return "|".join(_anchored(one, pattern) for one in _alternatives(pattern))
+
+
+def _anchored(pieces: list[str], pattern: str) -> str:
+    head, tail = _ANYTHING, _ANYTHING
+    if pieces[:1] == ["^"]:
+        head, pieces = "", pieces[1:]
+    if pieces[-1:] == ["$"]:
+        tail, pieces = "", pieces[:-1]
+    if {"^", "$"} & set(pieces):
+        raise RequestError(
+            f"where this model must call, a pattern may have ^ and $ at its ends only, got "
+            f"{shown(pattern)}",
+            "tools",
+        )
+    return f"{head}({''.join(map(_spelled, pieces))}){tail}"
+
+
+def _alternatives(pattern: str) -> Iterator[list[str]]:
+    """The texts between the bars that are in no group, in pieces."""
+    pieces: list[str] = []
+    depth = 0
+    for piece in _PIECES.findall(pattern):
+        depth += piece.startswith("(") - (piece == ")")
+        if piece == "|" and not depth:
+            yield pieces
+            pieces = []
+        else:
+            pieces.append(piece)
+    yield pieces
+
+
+def _spelled(piece: str) -> str:
+    """The pattern as it can be written between slashes, on one line."""
+    if piece in _ASCII:
+        return f"[{_ASCII[piece]}]"
+    if piece[0] == "[":
+        piece = re.sub(r"\\.", lambda found: _ASCII.get(found[0], found[0]), piece)
+        return re.sub(r"\\.|/", _escaped, piece, flags=re.DOTALL).replace("\n", r"\n")
+    return r"\/" if piece == "/" else piece.replace("\n", r"\n")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return r"\/" if found[0] == "/" else found[0]
+
+
+_TEXTS = {"type", "enum", "const", "pattern", "minLength", "maxLength"}  # what is said of texts
+
+
+def text_terminal(
+    rules: GrammarRules, schema: Schema, stops: Sequence[str], chars: str = "."
+) -> str:
+    """A terminal for a text that follows a schema and contains none of ``stops``, which end it.
+
+    chars: an expression for one character. RequestError if the schema asks for more.
+    """
+    if other := unknown_keyword(schema, _TEXTS):
+        raise RequestError(
+            f"where this model must call, the schema of a text may not hold {other}", "tools"
+        )
+    named = values(schema)
+    if named:
+        return f"({' | '.join(literal(one) for one in named if isinstance(one, str))})"
+    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+    marks = "|".join(re.sub(r"([^\w\s<>'\"=-])", r"\\\1", mark) for mark in stops)
+    parts = [f"/(?s:{chars}{{{least},{most}}})/", f"~/(?s:.*)({marks})(?s:.*)/"]
+    if "pattern" in schema:
+        parts.append(f"/{whole(str(schema['pattern']))}/")
+    return rules.terminal(" & ".join(parts))
+
+
+def values(schema: Schema) -> list[Any] | None:
+    """The values that a schema names; None if it allows others."""
+    named = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return named if isinstance(named, list) else None
+
 
 _MOST_LEVELS = 32  # of references and unions
 _NAMES: Mapping[type, str] = {
@@ -99,7 +186,7 @@ def _part(
 
 def python_words(schema: Schema) -> list[str]:
     """How Python, and so a template in Jinja, writes true, false and null, where they may be."""
-    if beyond(schema, ("type", *_UNIONS)):
+    if unknown_keyword(schema, ("type", *_UNIONS)):
         return []
     choices = next((schema[key] for key in _UNIONS if key in schema), None)
     if isinstance(choices, list):
@@ -107,18 +194,15 @@ def python_words(schema: Schema) -> list[str]:
     return [word for name in sorted(types_of(schema, schema)) for word in _WORDS.get(name, ())]
 
 
-def definitions(schema: Schema) -> Schema:
-    return {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-
-
 def of_type(schema: Schema, type_: str) -> Schema:
     """The part of a schema with several types that is about one of them."""
-    others: set[str] = set().union(*(_ABOUT[one] for one in _ABOUT if one != type_))
+    kind = "number" if type_ == "integer" else type_
+    others: set[str] = set().union(*(_ABOUT[one] for one in _ABOUT if one != kind))
     return {**{key: one for key, one in schema.items() if key not in others}, "type": type_}
 
 
 def _check(schema: Schema, known: set[str]) -> None:
-    if other := beyond(schema, known):
+    if other := unknown_keyword(schema, known):
         raise RequestError(f"where this model must call, a union may not hold {other}", "tools")
 
 

@@ -1,0 +1,366 @@
+"""The fields of bodies: types that complain once, in words, and at little cost.
+
+pydantic would list all that is wrong with a body, however much that is; here it stops at the first
+item of a list, or the first unknown name, that is wrong. Fields of other APIs that Quire does not
+have pass where they change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WrapValidator,
+    create_model,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from quire.core.errors import RequestError, shown
+from quire.core.protocol import SamplingParams, StructuredOutputs
+from quire.core.protocol.parameters import description
+
+# By OpenAI's word they change nothing about the text; only their type is looked at.
+_HINTS: Mapping[str, type] = {
+    "metadata": dict,
+    "prompt_cache_key": str,
+    "prompt_cache_retention": str,
+    "safety_identifier": str,
+    "service_tier": str,
+    "store": bool,
+}
+
+# Values by which a client asks for nothing.
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "cache_prompt": (True,),
+    "detokenize": (True,),
+    "documents": ([],),
+    "function_call": ("none",),
+    "functions": ([],),
+    "include_obfuscation": (False,),
+    "kv_transfer_params": ({},),
+    "logits_processors": ([],),
+    "media_io_kwargs": ({},),
+    "mm_processor_kwargs": ({},),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True, False),
+    "response_format": ({"type": "text"},),
+    "spaces_between_special_tokens": (True,),
+    "suffix": ("",),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "use_audio_in_video": (False,),
+    "vllm_xargs": ({},),
+}
+
+_TEXT_ONLY = "texts come in and go out, nothing else"
+_OTHERS_CODE = "no code of a request's is run"
+_REASONS: Mapping[str, str] = {
+    "audio": _TEXT_ONLY,
+    "detokenize": "an answer has its text; return_token_ids: true adds the tokens",
+    "function_call": "the older form of tool_choice",
+    "functions": "the older form of tools",
+    "include_obfuscation": "chunks are as long as they are",
+    "kv_transfer_params": "completions and chats hand it over, in OpenAI's words",
+    "logits_processors": _OTHERS_CODE,
+    "media_io_kwargs": _TEXT_ONLY,
+    "mm_processor_kwargs": _TEXT_ONLY,
+    "modalities": _TEXT_ONLY,
+    "spaces_between_special_tokens": "the tokenizer decides",
+    "vllm_xargs": _OTHERS_CODE,
+    "web_search_options": "a model here reaches no network",
+}
+
+
+def asks_for_nothing(name: str, value: Any) -> bool:
+    """Whether such a field changes nothing with this value."""
+    kind = _HINTS.get(name)
+    return isinstance(value, kind) if kind else value in _NEUTRAL.get(name, ())
+
+
+def passing_schemas() -> dict[str, dict[str, Any]]:
+    """Such fields, and the JSON schemas of what passes in them."""
+    kinds = {dict: "object", str: "string", bool: "boolean"}
+    hints = {name: {"type": [kinds[kind], "null"]} for name, kind in _HINTS.items()}
+    return {**hints, **{name: {"enum": [*values, None]} for name, values in _NEUTRAL.items()}}
+
+
+def as_patterns(schemas: Mapping[str, Any]) -> dict[str, Any]:
+    """``patternProperties``: fields that pass, though nobody need know that there are such."""
+    return {f"^{name}$": schema for name, schema in schemas.items()}
+
+
+def why_not(path: str) -> str:
+    """What to tell of a field that is not understood."""
+    name = path.rpartition(".")[2]
+    if name in _HINTS:
+        what = {dict: "an object", str: "a string", bool: "true or false"}[_HINTS[name]]
+        return f"{path} must be {what}"
+    reason = _REASONS.get(name)
+    return f"field {path} is not supported by Quire" + (f": {reason}" if reason else "")
+
+
+Ids = Annotated[list[int], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Name = Annotated[str, Field(max_length=256)]  # or a salt
+RequestId = Annotated[str, Field(max_length=128, pattern=r"^[\x21-\x7e]+$")]
+MOST_TEXTS = 2048  # of one request: OpenAI's own maximum for embeddings
+_TRUNCATED = "truncate_prompt_tokens"
+
+
+class Strict(BaseModel):
+    """A JSON object without unknown fields, whose values have the right types already."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_absent(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        present = {
+            name: value
+            for name, value in data.items()
+            if value is not None and (name in cls.model_fields or not asks_for_nothing(name, value))
+        }
+        unknown = [name for name in present if name not in cls.model_fields]
+        for name in unknown[1:]:  # one is enough to complain of
+            del present[name]
+        return present
+
+
+def given_of(body: BaseModel, *names: str) -> dict[str, Any]:
+    """Those fields of a body that are there, by name."""
+    fields = ((name, getattr(body, name)) for name in names)
+    return {name: value for name, value in fields if value is not None}
+
+
+def doc(default: Any, text: str, **more: Any) -> Any:
+    """A field with what /docs says of it. ``more``: bounds that it states; others check them."""
+    examples = more.pop("examples", None)
+    names = {"ge": "minimum", "le": "maximum"}
+    bounds = {names[name]: value for name, value in more.items()}
+    return Field(default, description=text, examples=examples, json_schema_extra=bounds or None)
+
+
+def expecting(what: str) -> WrapValidator:
+    """One complaint about a union instead of one for each of its members."""
+
+    def validate(value: Any, handler: Any) -> Any:
+        try:
+            return handler(value)
+        except ValidationError as error:
+            raise PydanticCustomError("expected", f"must be {what}") from error
+
+    return WrapValidator(validate)
+
+
+def between(low: int, high: int) -> AfterValidator:
+    """An integer in the range, ``low`` and ``high`` in."""
+
+    def validate(value: int) -> int:
+        if not low <= value <= high:
+            raise PydanticCustomError("range", f"must be from {low:,} to {high:,}")
+        return value
+
+    return AfterValidator(validate)
+
+
+def at_most(count: int, what: str) -> BeforeValidator:
+    """A list or an object of at most ``count`` entries, counted before they are looked at."""
+
+    def validate(value: Any) -> Any:
+        if isinstance(value, (list, dict)) and len(value) > count:
+            raise PydanticCustomError("length", f"may hold at most {count:,} {what}")
+        return value
+
+    return BeforeValidator(validate)
+
+
+def no_deeper(levels: int, most_values: int) -> AfterValidator:
+    """Any JSON that holds at most ``most_values`` values in ``levels`` levels."""
+    return AfterValidator(lambda value: check_depth(value, levels, most_values))
+
+
+def check_depth(value: Any, levels: int, most_values: int) -> Any:
+    """The value, if it holds no more than that."""
+    level, count = [value], 0
+    for _ in range(levels):
+        level = [item for outer in level for item in _inside(outer)]
+        count += len(level)
+        if count > most_values:
+            raise PydanticCustomError("size", f"may hold at most {most_values:,} values")
+    if any(isinstance(item, (dict, list)) for item in level):
+        raise PydanticCustomError("depth", f"may be at most {levels} levels deep")
+    return value
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def texts_of(field: str, given: Any) -> list[Any]:
+    """One or several texts, or lists of token ids, as a list; RequestError for none or too many."""
+    if not given:
+        raise RequestError(f"{field} must not be empty", field)
+    texts = [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
+    if len(texts) > MOST_TEXTS:
+        raise RequestError(f"{field} may hold at most {MOST_TEXTS:,} texts", field)
+    return texts
+
+
+def biases(given: dict[str, Any]) -> dict[int, float]:
+    """logit_bias: the keys of JSON's objects are texts."""
+    for key, bias in given.items():
+        if not (key.isascii() and key.isdigit() and len(key) < 20):
+            message = f"logit_bias must map token ids to biases, got {shown(key)}"
+            raise RequestError(message, "logit_bias")
+        if isinstance(bias, bool) or not isinstance(bias, (int, float)):
+            name = f"logit_bias.{key}"
+            raise RequestError(f"{name} must be a number, got {shown(bias)}", name)
+    return {int(key): bias for key, bias in given.items()}
+
+
+def most_tokens(given: int | None, max_model_len: int | None, output: int = 0) -> int | None:
+    """The number of tokens that are kept; None: all.
+
+    output: tokens for which -1 leaves room.
+    """
+    if given == 0:
+        raise RequestError(f"{_TRUNCATED} must be at least 1, or -1 for as many as fit", _TRUNCATED)
+    if given is None or max_model_len is None:
+        return None if given == -1 else given
+    if given > max_model_len:
+        raise RequestError(
+            f"{_TRUNCATED} must be at most max_model_len, {max_model_len}, got {given}", _TRUNCATED
+        )
+    return max(1, max_model_len - output) if given == -1 else given
+
+
+# How JSON has the types that SamplingParams are annotated with.
+_TYPES: Mapping[str, Any] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool | str": Annotated[bool | Literal["never"], expecting('true, false or "never"')],
+    "str | Sequence[str]": Annotated[str | Texts, expecting("a string or a list of strings")],
+    "Sequence[str]": Texts,
+    "Sequence[int]": Ids,
+    "Mapping[int, float]": Annotated[dict[str, Any], AfterValidator(biases)],
+    "StructuredOutputs": Annotated[dict[str, Any], AfterValidator(StructuredOutputs.of)],
+}
+
+
+def _body_fields() -> Iterator[tuple[str, Any]]:
+    """Absent, or null, they are as the model's generation config says, or as in SamplingParams."""
+    for parameter in fields(SamplingParams):
+        if parameter.metadata["http"]:
+            kind = _TYPES[str(parameter.type).removesuffix(" | None")]
+            # Not bounds of pydantic's own: SamplingParams checks, with one message for all doors.
+            schema = dict(parameter.metadata["allowed"].schema)
+            schema.pop("enum", None)  # the type says it
+            field = Field(default=None, description=description(parameter))
+            yield parameter.name, (Annotated[kind, Field(json_schema_extra=schema)] | None, field)
+
+
+if TYPE_CHECKING:
+
+    class SamplingFields(Strict):
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    SamplingFields = create_model("SamplingFields", __base__=Strict, **dict(_body_fields()))
+
+
+_GUIDED = {  # vLLM's older names
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "guided_whitespace_pattern": "whitespace_pattern",
+}
+
+
+class JsonSchema(Strict):
+    """OpenAI's. A schema is always kept to, whether it says ``strict`` or not."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
+
+    name: Name
+    description: str | None = None
+    json_schema: dict[str, Any] = Field(default={}, alias="schema")
+    strict: bool = False
+
+
+class ResponseFormat(Strict):
+    """What OpenAI's API calls so; structural_tag is vLLM's."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: JsonSchema | None = None
+    structures: list[dict[str, Any]] | None = None
+    triggers: Texts | None = None
+    format: dict[str, Any] | None = None
+
+    def structured_outputs(self) -> StructuredOutputs | None:
+        """None: any text."""
+        match self.type:
+            case "json_object":
+                return StructuredOutputs(json_object=True)
+            case "json_schema" if self.json_schema is None:
+                raise RequestError(
+                    "response_format of type json_schema must hold json_schema", "response_format"
+                )
+            case "json_schema":
+                assert self.json_schema is not None
+                return StructuredOutputs(json=self.json_schema.json_schema)
+            case "structural_tag":
+                return StructuredOutputs(structural_tag=self.model_dump(exclude_none=True))
+        return None
+
+
+class StructuredFields(SamplingFields):
+    """The ways in which a body may ask for structured text. One of them at a time."""
+
+    response_format: ResponseFormat | None = doc(None, "what the text must be: OpenAI's way to say")
+    guided_json: (
+        Annotated[str | dict[str, Any], expecting("a JSON schema: an object, or its text")] | None
+    ) = doc(None, "structured_outputs.json, as vLLM had it")
+    guided_regex: str | None = doc(None, "structured_outputs.regex, as vLLM had it")
+    guided_choice: Texts | None = doc(None, "structured_outputs.choice, as vLLM had it")
+    guided_grammar: str | None = doc(None, "structured_outputs.grammar, as vLLM had it")
+    guided_whitespace_pattern: str | None = doc(
+        None, "structured_outputs.whitespace_pattern, as vLLM had it"
+    )
+
+    @property
+    def structure_field(self) -> str:
+        """Which of them this one does; RequestError if several do."""
+        given = ["structured_outputs"] if self.structured_outputs is not None else []
+        if self.response_format is not None and self.response_format.type != "text":
+            given.append("response_format")
+        given += [name for name in _GUIDED if getattr(self, name) is not None][:1]
+        if len(given) > 1:
+            raise RequestError(f"{' and '.join(given)} ask for different texts: give one", given[1])
+        return given[0] if given else "structured_outputs"
+
+    def wanted_structure(self) -> StructuredOutputs | None:
+        """What the text must be like."""
+        match self.structure_field:
+            case "structured_outputs":
+                given: StructuredOutputs | None = self.structured_outputs
+                return given
+            case "response_format":
+                assert self.response_format is not None
+                return self.response_format.structured_outputs()
+        guided = {name: getattr(self, old) for old, name in _GUIDED.items()}
+        return StructuredOutputs(**guided)

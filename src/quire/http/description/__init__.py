@@ -1,1 +1,0 @@
-"""What /openapi.json and /docs tell."""

@@ -1,1 +1,0 @@
-"""What the fields of bodies are made of."""

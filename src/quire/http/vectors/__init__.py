@@ -1,1 +1,0 @@
-"""Texts in, vectors and scores out, by the names of several APIs."""
