@@ -17,7 +17,10 @@ ARG TORCH_VERSION=2.13.0
 RUN pip install --no-cache-dir "torch==${TORCH_VERSION}" \
     $(test "${TORCH}" = cuda || echo "--extra-index-url https://download.pytorch.org/whl/cpu")
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    pip install --no-cache-dir /wheels/*.whl
+    --mount=type=bind,from=build,source=/source/locks,target=/locks \
+    pip install --no-cache-dir --no-deps --require-hashes --requirement /locks/serve.txt \
+ && pip install --no-cache-dir --no-deps /wheels/*.whl \
+ && pip check
 RUN useradd --create-home quire && install --directory --owner=quire /models
 USER quire
 ENV HF_HOME=/models

@@ -7,12 +7,16 @@ ARGS ?=
 # where there is an NVIDIA driver.
 TORCH ?= $(if $(shell command -v nvidia-smi),cuda,cpu)
 
+# The lowest or the newest versions, for make test-bounds.
+BOUNDS ?= lowest-direct
+BOUNDED ?= tests/pure/core tests/pure/text tests/pure/capabilities tests/pure/engine tests/pure/http
+
 BIN := $(VENV)/bin
 # Beside the usual index, not in its place: where it cannot be reached there is still a PyTorch.
 TORCH_FLAGS_cpu := --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
-BUILD_INPUTS := pyproject.toml cluster/pyproject.toml lab/pyproject.toml CMakeLists.txt $(wildcard csrc/* csrc/*/*)
+BUILD_INPUTS := $(wildcard locks/*) pyproject.toml cluster/pyproject.toml lab/pyproject.toml CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: serve test suite check lint docs sanitize attack fuzz fuzz-newest test-clients test-references world lives mutants bench-peers clean
+.PHONY: serve test suite check lint docs lock test-bounds sanitize attack fuzz fuzz-newest test-clients test-references world lives mutants bench-peers clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
@@ -37,6 +41,18 @@ lint: $(VENV)/installed-dev
 docs: $(VENV)/installed-docs
 	$(BIN)/python scripts/site_pages.py
 	$(BIN)/zensical build --strict --clean
+
+# Renews locks/, which say what is installed here, in the image and by who tests, to the last byte.
+lock: build/uv
+	scripts/lock.sh build/uv/bin/uv --upgrade
+
+# The tests with the lowest versions that pyproject.toml allows, or with BOUNDS=highest the newest.
+test-bounds: build/uv
+	scripts/bounds.sh build/uv/bin/uv $(BOUNDS) $(BOUNDED) $(ARGS)
+
+build/uv:
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet uv
 
 # The tests of the C++ with a build that AddressSanitizer and UndefinedBehaviorSanitizer watch.
 sanitize: $(VENV)/installed-dev
@@ -93,7 +109,8 @@ $(VENV)/torch:
 # The server, its cluster and its laboratory. Compiles the kernels in csrc/ as well; without a C++
 # compiler it installs without them.
 $(VENV)/installed: $(VENV)/torch $(BUILD_INPUTS)
-	$(BIN)/pip install --quiet --editable . --editable cluster --editable lab
+	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement locks/serve.txt
+	$(BIN)/pip install --quiet --no-deps --editable . --editable cluster --editable lab
 	touch $@
 
 # Its own packages come first, and then those of $(VENV).
@@ -109,5 +126,6 @@ $(VENV)/installed-docs: $(VENV)/torch $(BUILD_INPUTS)
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/torch $(BUILD_INPUTS)
-	$(BIN)/pip install --quiet --editable ".[dev]" --editable cluster --editable lab
+	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement locks/dev.txt
+	$(BIN)/pip install --quiet --no-deps --editable . --editable cluster --editable lab
 	touch $@

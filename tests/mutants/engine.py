@@ -7,8 +7,23 @@ from mutants.mutant import Mutant
 _ENGINE, _OF_ENGINE = "src/quire/engine", "tests/pure/engine"
 _ROOM = f"{_OF_ENGINE}/test_waiting_room.py"
 _PREPARATION, _RECORDER = f"{_OF_ENGINE}/test_preparation.py", f"{_OF_ENGINE}/test_recorder.py"
+_TEMPLATES = "tests/torch/engine/test_templates.py"
 
 MUTANTS = (
+    Mutant(
+        "chat templates are rendered in the server",
+        f"{_ENGINE}/assembly/tokenizer.py",
+        "tokenizer_directory(config), template, BoxedTemplates())",
+        "tokenizer_directory(config), template)",
+        f"{_TEMPLATES}::test_a_model_renders_in_a_box",
+    ),
+    Mutant(
+        "a request's own template meets others' conversations",
+        f"{_ENGINE}/assembly/tokenizer.py",
+        "if call[-1] != OWN:",
+        "if call:",
+        f"{_TEMPLATES}::test_a_request_s_own_template_has_a_process_of_its_own",
+    ),
     Mutant(
         "requests on their way are not counted",
         f"{_ENGINE}/waiting_room.py",

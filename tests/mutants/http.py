@@ -10,6 +10,29 @@ _ENVELOPE, _CONNECTIONS = f"{_OF_HTTP}/test_envelope.py", f"{_OF_HTTP}/test_conn
 _RESPONSES = f"{_OF_HTTP}/doors/test_responses.py"
 
 MUTANTS = (
+    # -- the end -------------------------------------------------------------------------------
+    Mutant(
+        "what a server has started outlives one that is killed",
+        f"{_GUARDS}/last_resort.py",
+        "    for one in started:",
+        "    for one in []:",
+        f"{_OF_HTTP}/test_shutdown.py::test_the_process_is_gone_whatever_hangs",
+    ),
+    Mutant(
+        "the first process of a container is killed in vain",
+        f"{_GUARDS}/last_resort.py",
+        "    _send(process, _EXIT, _GONE)\n",
+        "",
+        f"{_OF_HTTP}/test_shutdown.py::test_the_first_process_of_a_container_is_gone_too",
+    ),
+    # -- refusals ------------------------------------------------------------------------------
+    Mutant(
+        "a refusal repeats what a field's type should be, however long",
+        f"{_HTTP}/errors.py",
+        "replace(word, cut(word))",
+        "replace(word, word)",
+        f"{_OF_HTTP}/doors/test_long_words.py",
+    ),
     # -- keys ----------------------------------------------------------------------------------
     Mutant(
         "what needs a key is told by a path's beginning",

@@ -12,6 +12,20 @@ _PIECES = f"{_OF_DIALECT}/test_pieces.py"
 
 MUTANTS = (
     Mutant(
+        "dropping some of a long text copies all that is left, each time",
+        f"{_DIALECT}/reader.py",
+        "_PIECE = 512 ",
+        "_PIECE = 2**30 ",
+        f"{_OF_DIALECT}/test_linear.py::test_marks_without_end[openai]",
+    ),
+    Mutant(
+        "each of many broken lists of calls is read to the end",
+        f"{_DIALECT}/pythonic.py",
+        "        calls.wasted += reader.at - start\n",
+        "        pass\n",
+        f"{_OF_DIALECT}/test_linear.py::test_marks_without_end[pythonic]",
+    ),
+    Mutant(
         "a stop string inside another is missed",
         f"{_TEXT}/stop_strings.py",
         "                    self.complete[node] = self.complete[shorter]\n",

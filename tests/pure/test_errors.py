@@ -1,8 +1,8 @@
-"""What a message quotes of a value."""
+"""What a message quotes of a value, and of another library's error."""
 
 import pytest
 
-from quire.core.errors import shown
+from quire.core.errors import reason, shown
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,13 @@ def test_huge_integers_are_told_by_their_size(value: int) -> None:
     # Python refuses to spell integers of more than 4300 digits.
     assert shown(value) == f"an integer of {value.bit_length()} bits"
     assert shown([value]) == f"[an integer of {value.bit_length()} bits]"
+
+
+@pytest.mark.parametrize(("error", "said"), [
+    (ValueError(" two\n  lines "), "two lines"), (ValueError(), "ValueError"),
+    (MemoryError(), "there is too little memory"), (MemoryError("of 5 GiB"), "of 5 GiB"),
+    (RecursionError("maximum recursion depth exceeded"), "it is nested too deeply"),
+    (ValueError("x" * 10**7), "x" * 197 + "..."),
+])  # fmt: skip
+def test_another_library_s_error_is_quoted_in_a_line(error: Exception, said: str) -> None:
+    assert reason(error) == said

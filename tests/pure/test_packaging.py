@@ -26,6 +26,20 @@ def test_one_version_of_torch_is_installed() -> None:
     assert found(r"torch==([\d.]+)", "Makefile") == found(r"TORCH_VERSION=([\d.]+)", "Dockerfile")
 
 
+@pytest.mark.parametrize(("lock", "extra"), [("serve.txt", None), ("dev.txt", "dev")])
+def test_a_lock_holds_all_that_is_needed_with_hashes(lock: str, extra: str | None) -> None:
+    text = (ROOT / "locks" / lock).read_text(encoding="utf-8")
+    entries = [one.strip() for one in re.split(r"\n(?! )", text) if one.strip()]
+    assert all("==" in entry and "--hash=sha256:" in entry for entry in entries)
+    assert "://" not in text, "where it comes from is for who installs it"
+    locked = {entry.split("==")[0] for entry in entries}
+    table = found(r"(?s)\ndependencies = \[\n(.*?)\n\]", "pyproject.toml")
+    if extra is not None:
+        table += found(rf"(?s)\n{extra} = \[\n(.*?)\n\]", "pyproject.toml")
+    needed = {name.replace("_", "-") for name in re.findall(r'^    "([\w-]+)', table, re.MULTILINE)}
+    assert needed - locked == {"torch"}
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
 @pytest.mark.parametrize(
     ("torch", "status", "said"), [("cpu", 0, "/whl/cpu"), ("cuda", 0, ""), ("gpu", 2, "TORCH must")]
@@ -52,6 +66,7 @@ def test_an_image_is_built_of_files_that_there_are() -> None:
         "pyproject.toml",
         "src",
         "lab/src",
+        "locks",
     }
     assert all((ROOT / name).exists() for name in sent)
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
+import shutil
 import signal
 import socket
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,13 +20,13 @@ import pytest
 from quire.http import serving
 from quire_lab.workload import read_recording
 from support.live_server import MODEL, PATIENCE, LiveServer, Post, eventually, live_server
-from support.server_process import SCRIPTED, ServerProcess
+from support.server_process import SCRIPTED, ServerProcess, gone
 
 ASK = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 30}
 
 
-def scripted(path: Path, setup: str = "") -> ServerProcess:
-    return ServerProcess("-c", SCRIPTED.format(setup=setup), str(path))
+def scripted(path: Path, setup: str = "", within: tuple[str, ...] = ()) -> ServerProcess:
+    return ServerProcess("-c", SCRIPTED.format(setup=setup), str(path), within=within)
 
 
 def ask_in_threads(server: LiveServer, count: int, **body: Any) -> list[threading.Thread]:
@@ -177,14 +181,25 @@ def hang(*given):
     print("it hangs", file=sys.stderr, flush=True)
     threading.Event().wait()
 
+def wait_for_ever(library):  # and for no signal
+    mutex = ctypes.create_string_buffer(64)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)
+
 def hang_in_a_native_call(*given):
     print("it hangs", file=sys.stderr, flush=True)
-    ctypes.CDLL(None).sleep(1000)
+    wait_for_ever(ctypes.CDLL(None))
 
 def hang_with_python_s_lock(*given):
     time.sleep(0.5)  # the log's thread writes what has been said: it needs the lock as well
     os.write(2, b"it hangs\\n")
-    ctypes.PyDLL(None).sleep(1000)
+    wait_for_ever(ctypes.PyDLL(None))
+
+def hang_with_a_process(*given):
+    import subprocess
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    os.write(2, b"its process is %d\\n" % child.pid)
+    hang_with_python_s_lock()
 
 """
 PLACES = {
@@ -195,27 +210,54 @@ PLACES = {
 }
 
 
+FIRST_OF_ITS_CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def end_what_hangs(server: ServerProcess, place: str, pid: int) -> None:
+    """Send the server a signal once it hangs there."""
+    body = json.dumps(ASK)
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as asking:
+        if place in ("a step", "a text"):
+            asking.sendall(f"{head}content-type: application/json\r\n\r\n{body}".encode())
+        if place != "what is closed":
+            eventually(lambda: "it hangs" in server.log)
+        os.kill(pid, signal.SIGTERM)
+
+
 @pytest.mark.parametrize(("place", "how"), [
     ("a step", "hang"),
     ("a text", "hang"),
     ("a text", "hang_with_python_s_lock"),
     ("the event loop", "hang_in_a_native_call"),
     ("the event loop", "hang_with_python_s_lock"),
+    ("the event loop", "hang_with_a_process"),
     ("what is closed", "hang"),
 ])  # fmt: skip
 def test_the_process_is_gone_whatever_hangs(place: str, how: str, tmp_path: Path) -> None:
     with scripted(tmp_path / "trace", f"{LAST}{PLACES[place]} = {how}") as server:
-        body = json.dumps(ASK)
-        head = (
-            f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
-        )
-        with socket.create_connection(("127.0.0.1", server.port)) as asking:
-            if place in ("a step", "a text"):
-                asking.sendall(f"{head}content-type: application/json\r\n\r\n{body}".encode())
-            if place != "what is closed":
-                eventually(lambda: "it hangs" in server.log)
-            server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(60) in (0, 1, -signal.SIGKILL)
+        end_what_hangs(server, place, server.process.pid)
+        status = server.process.wait(60)
+        if how == "hang":  # its threads end with it, so that it may end by itself
+            assert status in (0, 1, signal.SIGXCPU)
+            return
+        assert status == signal.SIGXCPU
+    assert "something hangs" in server.log and f" in {how}" in server.log
+    started = [int(pid) for pid in re.findall(r"its process is (\d+)", server.log)]
+    eventually(lambda: all(map(gone, started)))
+
+
+def test_the_first_process_of_a_container_is_gone_too(tmp_path: Path) -> None:
+    allowed = shutil.which("unshare") and not subprocess.call([*FIRST_OF_ITS_CONTAINER, "true"])
+    if not allowed:
+        pytest.skip("needs the right to make a namespace of processes")
+    setup = f"{LAST}{PLACES['the event loop']} = hang_with_python_s_lock"
+    with scripted(tmp_path / "trace", setup, FIRST_OF_ITS_CONTAINER) as server:
+        assert server.url
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        end_what_hangs(server, "the event loop", int(children.read_text()))
+        assert server.process.wait(60) == signal.SIGXCPU
+    assert " in hang_with_python_s_lock" in server.log
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

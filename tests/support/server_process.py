@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 
 import httpx
@@ -36,18 +38,35 @@ raise SystemExit(status)
 """A program that serves a scripted engine, recorded to its first argument, after ``setup``."""
 
 
+def gone(pid: int) -> bool:
+    """Or a zombie, which a parent that is gone itself leaves to init."""
+    try:
+        return "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+
+
 class ServerProcess:
     """``python`` with these arguments, killed if it takes longer than ``patience``.
 
-    stalls: nobody reads its log once it listens.
+    stalls: nobody reads its log once it listens. within: a command that runs it.
     """
 
-    def __init__(self, *arguments: str, patience: float = 60.0, stalls: bool = False) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        patience: float = 60.0,
+        stalls: bool = False,
+        within: Sequence[str] = (),
+    ) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         self._patience = patience
         self.log = ""
         self.process = subprocess.Popen(
-            [sys.executable, *arguments], stderr=subprocess.PIPE, text=True, env=environment
+            [*within, sys.executable, *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         self._started = threading.Event()
         self._going_on = threading.Event()

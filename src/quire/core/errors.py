@@ -1,4 +1,4 @@
-"""The exception tree, and how a value is shown in a message.
+"""The exception tree, and how a value, or another library's error, is shown in a message.
 
 QuireError
 ├── ConfigError    a setting is unknown, out of range, or contradicts another
@@ -39,10 +39,12 @@ __all__ = [
     "TooManySessionsError",
     "UnknownAdapterError",
     "UnknownSessionError",
+    "cut",
+    "reason",
     "shown",
 ]
 
-_MOST_SHOWN = 200  # characters of a value in a message
+_MOST_SHOWN = 200  # characters of a value in a message, or of what another library says
 _WIDEST_INTEGER = 600  # bits; digits of wider ones are too many to show, and slow to compute
 
 
@@ -135,13 +137,28 @@ class RankError(EngineError):
     """One of the processes that compute steps together is gone, or did not answer in time."""
 
 
+def cut(text: str, most: int = _MOST_SHOWN) -> str:
+    """``text``, or its beginning and three dots."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def reason(error: BaseException) -> str:
+    """What another library's error says, as a message may quote it: in one line, and not all."""
+    text = " ".join(str(error)[: 10 * _MOST_SHOWN].split())
+    if isinstance(error, RecursionError):
+        text = "it is nested too deeply"
+    elif isinstance(error, MemoryError):
+        text = text or "there is too little memory"
+    return cut(text) or type(error).__name__
+
+
 def shown(value: object) -> str:
     """``value`` as a message may quote it: like its repr, cut, and cheap however large it is."""
     text = ""
     for piece in _pieces(value):
         text += piece
         if len(text) > _MOST_SHOWN:
-            return text[: _MOST_SHOWN - 3] + "..."
+            return cut(text)
     return text
 
 

@@ -20,7 +20,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from quire.blocks.transfer import BlockFetcher
-from quire.core.errors import EngineError, QuireError, RequestError
+from quire.core.errors import EngineError, QuireError, RequestError, reason
 from quire.core.protocol import Origin, PoolingParams, SamplingParams
 from quire.engine.engine import Engine
 from quire.engine.handover import Handover
@@ -32,6 +32,7 @@ from quire.engine.waiting_room import Places
 from quire.text.begun import ChatPrompt
 from quire.text.chat_template import Message
 from quire.text.encoder import PromptForm, weight
+from quire.text.sandbox import OWN
 
 _T = TypeVar("_T")
 Deltas = AsyncGenerator[list[Delta], None]
@@ -199,7 +200,9 @@ class AsyncEngine:
         """A conversation as a prompt for ``generate``: see ``InputProcessor.begin_chat``."""
         begin = self.engine.input_processor.begin_chat
         prepare = partial(begin, messages, variables, form, marks)
-        return await self._preparation.run(weight([messages, variables], LONG), prepare)
+        # A request's own template, which may take long, is prepared apart, as what is long.
+        size = LONG + 1 if variables.get(OWN) else weight([messages, variables], LONG)
+        return await self._preparation.run(size, prepare)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> list[int]:
         tokenize = self.engine.input_processor.tokenize
@@ -366,4 +369,4 @@ def _settle(answer: asyncio.Future[_T], error: Exception | None, result: Any = N
 
 
 def _death(error: BaseException) -> EngineError:
-    return EngineError(f"the engine died: {str(error) or repr(error)}")
+    return EngineError(f"the engine died: {reason(error)}")

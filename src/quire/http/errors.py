@@ -33,6 +33,7 @@ from quire.core.errors import (
     TooManySessionsError,
     UnknownAdapterError,
     UnknownSessionError,
+    cut,
     shown,
 )
 from quire.http.answers.rendering import Answer, respond
@@ -183,7 +184,7 @@ def new_id() -> str:
     return f"{random.getrandbits(128):032x}"
 
 
-_LONGEST = 200  # characters of a field's name
+_MOST = 1000  # characters of a message: whatever it quotes has been cut, but may be much
 
 
 class UnknownModelError(RequestError):
@@ -243,10 +244,12 @@ def explain(error: Exception, request_id: str = "") -> Problem:
             context = None
             if isinstance(error, ContextLengthError):
                 context = error.tokens, error.most, error.length
-            return Problem(status, str(error), kind, field, code, context)
+            return Problem(
+                status, cut(str(error), _MOST), kind, field and cut(field), code, context
+            )
     if isinstance(error, HTTPException):
         kind = CLIENT if error.status_code < 500 else SERVER
-        return Problem(error.status_code, str(error.detail), kind)
+        return Problem(error.status_code, cut(str(error.detail), _MOST), kind)
     where = f" of request {request_id}" if request_id else ""
     return Problem(500, f"internal error; the server's log tells more{where}", SERVER)
 
@@ -302,7 +305,7 @@ def what_there_is(request: Request) -> HTTPException:
         text = f"{path} takes {allowed}, not {shown(request.method)}"
         return HTTPException(405, text, {"allow": allowed})
     known = [route.path for route in routes]
-    close = difflib.get_close_matches(request.url.path[:_LONGEST], known, n=1)
+    close = difflib.get_close_matches(request.url.path[:_MOST], known, n=1)
     hint = f"did you mean {close[0]}?" if close else "/docs tells what there is"
     return HTTPException(404, f"there is no {path}; {hint}")
 
@@ -335,15 +338,11 @@ def first_complaint(invalid: ValidationError) -> RequestError:
     path = _path((*error["loc"], inside) if inside else error["loc"])
     if error["type"] == "extra_forbidden":
         return RequestError(why_not(path), path)
-    return RequestError(f"{path}: {error['msg']}", path)
-
-
-def brief(name: str) -> str:
-    """A field's name as a message may hold it: it may be a client's own, of any length."""
-    return name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "..."
+    word = str(error.get("ctx", {}).get("tag", ""))  # pydantic repeats it whole
+    return RequestError(f"{path}: {error['msg'].replace(word, cut(word))}", path)
 
 
 def _path(location: tuple[str | int, ...]) -> str:
     """("messages", 0, "role") as messages[0].role."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{brief(part)}" for part in location)
-    return brief("".join(parts).removeprefix("."))
+    parts = (f"[{part}]" if isinstance(part, int) else f".{cut(part)}" for part in location)
+    return cut("".join(parts).removeprefix("."))

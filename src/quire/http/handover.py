@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from quire.blocks.transfer import BlockFetcher, BlockServer
-from quire.core.errors import RequestError
+from quire.core.errors import RequestError, cut
 from quire.http.body_fields import why_not
-from quire.http.errors import brief
 from quire.http.service import Service
 
 _FIELD = "kv_transfer_params"
@@ -70,7 +69,7 @@ def _check(given: Mapping[str, Any]) -> None:
     """RequestError for what is not understood: the proxy counts on it."""
     for name, value in given.items():
         if name not in _KNOWN:
-            path = f"{_FIELD}.{brief(name)}"
+            path = f"{_FIELD}.{cut(name)}"
             raise RequestError(why_not(path), path)
         kind, words = _KNOWN[name]
         if value is not None and (

@@ -30,9 +30,9 @@ from quire.http.guards.last_resort import LastResort
 from quire.http.guards.listening import listen
 
 _BACKLOG = 2048  # connections that the system holds until they are accepted
-_SLOWEST_STEP = 5.0  # seconds for the step under way at shutdown
-_SLOWEST_CLIENT = 5.0  # seconds to take the last bytes
-_SLOWEST_CLOSING = 3.0  # seconds for all that is closed after that
+_SLOWEST_STEP = 2.0  # seconds for the step under way at shutdown
+_SLOWEST_CLIENT = 1.0  # seconds to take the last bytes
+_SLOWEST_CLOSING = 1.0  # seconds for all that is closed after that
 _DEAD = 1.0  # seconds that /health tells of a dead engine before the process ends
 _HASTE = 0.5  # seconds for either, after a second signal
 _TICK = 0.02
@@ -204,7 +204,9 @@ def _welcome(host: str, port: int, config: ServerConfig) -> None:
 
 
 def longest_end(config: ServerConfig) -> float:
-    """Seconds from a signal to the end of the process, where nothing hangs."""
+    """Seconds from a signal to the end of the process, where nothing hangs; ``SLOWEST`` more where
+    something does.
+    """
     return config.shutdown_timeout + _SLOWEST_STEP + _SLOWEST_CLIENT + _SLOWEST_CLOSING
 
 

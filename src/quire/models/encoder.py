@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from quire.core.errors import ModelError
+from quire.core.errors import ModelError, reason
 from quire.models.base import checked_max_positions
 from quire.models.config import ModelConfig
-from quire.models.files import one_line
 from quire.models.transformers_loading import encoder_base, load_encoder_module, sees_both_ways
 from quire.models.weights import Weights
 
@@ -123,7 +122,7 @@ class EncoderModel:
             whole, alone = self.forward(TextBatch(long)), self.forward(TextBatch(short))
             both = self.forward(TextBatch(together, present))
         except Exception as error:  # the architecture's code may raise anything
-            raise ModelError(f"{name} cannot be computed: {one_line(error)}") from error
+            raise ModelError(f"{name} cannot be computed: {reason(error)}") from error
         part = both[1:] if self.labels else both[1:, : short.shape[1]]
         off = float((part - alone).norm() / alone.norm())
         if not off <= _TOLERANCE[self.dtype]:  # nor is NaN

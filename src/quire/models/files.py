@@ -65,9 +65,3 @@ def check_plain(path: Path, most_bytes: int | None = None) -> None:
         raise ModelError(f"{path} is no plain file")
     if most_bytes is not None and status.st_size > most_bytes:
         raise ModelError(f"{path} has {status.st_size:,} bytes, more than {most_bytes:,}")
-
-
-def one_line(error: BaseException) -> str:
-    """The message of another library's error, shortened to one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else f"{text[:300]}..."

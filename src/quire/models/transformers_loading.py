@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from quire.core.errors import ModelError
+from quire.core.errors import ModelError, reason
 from quire.models.config import ModelConfig
-from quire.models.files import one_line
 from quire.models.weights import Weights, adds_nothing
 
 # Fields that say what vectors a model gives, of which transformers knows nothing.
@@ -186,7 +185,7 @@ def _load(
     except ModelError:
         raise
     except Exception as error:  # whatever an architecture's code raises, it cannot be used
-        raise ModelError(f"{directory}: transformers cannot load it: {one_line(error)}") from error
+        raise ModelError(f"{directory}: transformers cannot load it: {reason(error)}") from error
     for fault in ("missing_keys", "mismatched_keys", "unexpected_keys"):
         found = [name for name in map(str, report[fault]) if not may_differ(name)]
         if fault == "unexpected_keys":

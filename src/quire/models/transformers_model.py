@@ -17,11 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quire.core.errors import ModelError
+from quire.core.errors import ModelError, reason
 from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, LayerKV, Texts
 from quire.models.base import ExpertFacts, checked_max_positions
 from quire.models.config import ModelConfig
-from quire.models.files import one_line
 from quire.models.selfcheck import check_against, sample_texts
 from quire.models.transformers_loading import load_causal_lm
 from quire.models.transformers_probe import Probe, probe_attention, probe_mask
@@ -66,7 +65,7 @@ class TransformersModel:
             try:
                 own = causal_lm(texts, use_cache=False).logits.float()
             except Exception as error:  # the architecture's code may raise anything
-                raise probe.refuse(f"it cannot compute: {one_line(error)}") from error
+                raise probe.refuse(f"it cannot compute: {reason(error)}") from error
             self.vocab_size = own.shape[2]
             self._decoder = causal_lm.base_model
             if self._decoder is causal_lm:
@@ -80,7 +79,7 @@ class TransformersModel:
             try:
                 check_against(self, texts, own, instruction_set)
             except Exception as error:  # the architecture's code may raise anything
-                raise probe.refuse(one_line(error)) from error
+                raise probe.refuse(reason(error)) from error
 
     @classmethod
     def load(
@@ -202,7 +201,7 @@ def _run_probe(causal_lm: Any, text: Tensor, probe: Probe) -> type:
     except ModelError:
         raise
     except Exception as error:  # the architecture's code may raise anything
-        raise probe.refuse(f"other attention does not fit in: {one_line(error)}") from error
+        raise probe.refuse(f"other attention does not fit in: {reason(error)}") from error
     if not probe.specs:
         raise probe.refuse("its attention does not go through transformers' attention interface")
     causal_lm.set_attn_implementation(_PAGED)

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.core.errors import ModelError
+from quire.core.errors import ModelError, reason
 from quire.models.checkpoint_files import find_files
-from quire.models.files import one_line
 from quire.models.gguf import BLOCKS, ROUNDED_BYTES, is_gguf
 from quire.models.gguf_tensors.tensors import GGUFTensors
 from quire.models.parts import WHOLE, TensorPart
@@ -199,7 +198,7 @@ class Weights:
         try:
             return getattr(self._open[path], how)(name.removeprefix(self.prefix), part)
         except (OSError, RuntimeError) as error:
-            raise ModelError(f"{path}: {name} cannot be read: {one_line(error)}") from error
+            raise ModelError(f"{path}: {name} cannot be read: {reason(error)}") from error
 
     @property
     def bytes_read(self) -> int:

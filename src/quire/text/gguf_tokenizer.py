@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from quire.core.errors import ModelError
-from quire.models.files import one_line
+from quire.core.errors import ModelError, reason
 from quire.models.gguf import CONTROL, UNNAMED, WORDS, GGUFFile, Words, end_tokens, is_list
 
 _LOG = logging.getLogger(__name__)
@@ -142,8 +141,8 @@ def _merging(vocabulary: _Vocabulary, words: Words) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer(models.BPE(ids, merges, **how))
     except Exception as error:  # the library raises plain Exception, of merges of no tokens
-        reason = one_line(error)
-        raise ModelError(f"{vocabulary.file.path}: no tokenizer can be made: {reason}") from error
+        why = reason(error)
+        raise ModelError(f"{vocabulary.file.path}: no tokenizer can be made: {why}") from error
 
 
 def _pair(vocabulary: _Vocabulary, merge: str) -> tuple[str, str]:

@@ -14,14 +14,15 @@ from typing import Any, NamedTuple, Protocol
 import tokenizers
 from tokenizers.models import BPE, Unigram
 
-from quire.core.errors import ModelError
-from quire.models.files import check_plain, one_line
+from quire.core.errors import ModelError, reason
+from quire.models.files import check_plain
 from quire.models.gguf import is_gguf, open_gguf
 from quire.text.added_tokens import end_names, join_tokens, read_settings
 from quire.text.chat_template import ChatTemplate, Message, render
 from quire.text.gguf_tokenizer import read_tokenizer
 from quire.text.longest_token import longest_token
 from quire.text.pairs import Pair, longest_first, room_between
+from quire.text.sandbox import Renderer
 
 _WORDS_KEPT = 2_000
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -297,18 +298,20 @@ class Tokenizer(Protocol):
         ...
 
 
-def load_tokenizer(directory: Path, chat_template: str | None = None) -> Tokenizer:
+def load_tokenizer(
+    directory: Path, chat_template: str | None = None, renderer: Renderer | None = None
+) -> Tokenizer:
     """The tokenizer in ``directory``; its chat template may be replaced by another's text.
 
     It may be a GGUF file. ``tokenizer.json`` is read directly; a directory without one goes through
-    transformers.
+    transformers. renderer: see ``ChatTemplate``.
     """
     if is_gguf(directory):
         backend, config = read_tokenizer(open_gguf(directory))
-        template = ChatTemplate.load(directory, config, chat_template)
+        template = ChatTemplate.load(directory, config, chat_template, renderer)
         return JsonTokenizer(backend, template, filter(None, [config["eos_token"]]))
     settings = read_settings(directory)
-    template = ChatTemplate.load(directory, settings, chat_template)
+    template = ChatTemplate.load(directory, settings, chat_template, renderer)
     path = directory / "tokenizer.json"
     if not path.exists():
         return _load_with_transformers(directory, template)
@@ -316,7 +319,7 @@ def load_tokenizer(directory: Path, chat_template: str | None = None) -> Tokeniz
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
-        raise ModelError(f"{path} is not a tokenizer: {one_line(error)}") from error
+        raise ModelError(f"{path} is not a tokenizer: {reason(error)}") from error
     join_tokens(backend, directory, settings)
     return JsonTokenizer(backend, template, end_names(directory))
 
@@ -509,8 +512,8 @@ def transformers_tokenizer(directory: Path) -> Any:
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # whatever an unknown tokenizer's code raises
-        reason = _what_is_lacking(directory) or one_line(error)
-        raise ModelError(f"{directory} holds no tokenizer that can be read: {reason}") from error
+        why = _what_is_lacking(directory) or reason(error)
+        raise ModelError(f"{directory} holds no tokenizer that can be read: {why}") from error
 
 
 def _what_is_lacking(directory: Path) -> str | None:

@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -45,18 +46,10 @@ from quire.kernels.transport import Connection, port
 from quire.kernels.transport.connection import pieces
 from quire.models.demo import DEMO_MODEL
 from support.live_server import eventually
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, gone
 
 LONG = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
 SILENCE = 4.0  # seconds that a rank may say nothing
-
-
-def gone(pid: int) -> bool:
-    """Or a zombie, which a parent that is gone itself leaves to init."""
-    try:
-        return "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
 
 
 ENGINE = """
@@ -175,6 +168,23 @@ def test_a_server_whose_rank_dies_says_so_and_ends() -> None:
         assert httpx.post(url, json=body).status_code == 503
         assert server.ended() == 1
     assert server.log.count("the engine died: rank 1 is gone") == 2, server.log
+
+
+def test_a_server_whose_rank_is_stuck_is_gone_in_time(tmp_path: Path) -> None:
+    """Though it has blocks to write at its end, for which a rank has ten seconds."""
+    flags = "serve --port 0 --kv-cache-memory-bytes 4MiB -tp 2 --shutdown-timeout 0 --kv-store"
+    with ServerProcess("-m", "quire", *flags.split(), str(tmp_path)) as server:
+        assert server.url
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        others = [int(pid) for pid in children.read_text().split()]
+        (rank,) = (pid for pid in others if b"last_resort" not in _command(pid))
+        os.kill(rank, signal.SIGSTOP)
+        server.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert server.process.wait(60) == signal.SIGXCPU
+        assert time.monotonic() - began < 8  # 5 where nobody else computes
+        eventually(lambda: gone(rank))
+    assert "something hangs" in server.log and "end_all" in server.log
 
 
 # -- without processes -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from quire.capabilities.grammar.chains import longest_chain
-from quire.core.errors import RequestError
+from quire.core.errors import RequestError, reason
 from quire.core.exact_json import read_at
 
 _MOST_RULES_DEEP = 1_000  # each of which takes llguidance's stack
@@ -59,7 +59,9 @@ def _prepared(
                 try:
                     value, end = read_at(source, end)
                 except (ValueError, RecursionError) as error:
-                    raise RequestError(f"{_FIELD}: %json holds no JSON: {error}", _FIELD) from None
+                    raise RequestError(
+                        f"{_FIELD}: %json holds no JSON: {reason(error)}", _FIELD
+                    ) from None
                 piece = schema(value)
             case "token" if (id_ := token_id(piece)) is not None:
                 piece = f"<[{id_}]>"

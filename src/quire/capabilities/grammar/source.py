@@ -15,7 +15,7 @@ from quire.capabilities.grammar.schema import schema_grammar
 from quire.capabilities.grammar.subschemas import check_depth, edited
 from quire.capabilities.grammar.tags import TagGrammar
 from quire.core import exact_json
-from quire.core.errors import RequestError
+from quire.core.errors import RequestError, reason
 from quire.core.exact_json import write
 from quire.core.protocol import StructuredOutputs
 
@@ -116,7 +116,7 @@ def _of_grammar(text: str) -> str:
     try:
         return str(any_to_lark(text))
     except Exception as error:  # it raises plain Exception
-        raise RequestError(f"{_FIELD}.grammar cannot be read: {str(error)[:200]}", _FIELD) from None
+        raise RequestError(f"{_FIELD}.grammar cannot be read: {reason(error)}", _FIELD) from None
 
 
 def _of_tags(given: Mapping[str, Any]) -> str:

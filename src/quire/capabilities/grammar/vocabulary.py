@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from llguidance import LLTokenizer
 
-from quire.core.errors import RequestError
+from quire.core.errors import RequestError, reason
 
 _FIELD = "structured_outputs"
 
@@ -98,6 +98,6 @@ def _read(text: str) -> LLTokenizer:
             raise
         raise RequestError(
             f"{_FIELD} needs a tokenizer whose text can be read token by token; of this one "
-            f"llguidance says: {str(error)[:200]}",
+            f"llguidance says: {reason(error)}",
             _FIELD,
         ) from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from quire.core import exact_json
-from quire.core.errors import RequestError, shown
+from quire.core.errors import RequestError, reason, shown
 from quire.core.protocol.checks import check_unicode
 
 LONGEST_GRAMMAR = 2**18  # characters of a schema, an expression or a grammar
@@ -120,7 +120,7 @@ def _object(name: str, given: object) -> str:
     try:
         text = exact_json.write(exact_json.exact(given))
     except (TypeError, ValueError) as error:
-        raise _wrong(name, f"a JSON object ({error})", given) from error
+        raise _wrong(name, f"a JSON object ({reason(error)})", given) from error
     _check_text(name, text, LONGEST_GRAMMAR)
     return text
 

@@ -40,7 +40,6 @@ from quire.engine.assembly.loading import (
     load,
     locate,
     streaming,
-    tokenizer_directory,
 )
 from quire.engine.assembly.main_memory import (
     bytes_for_waiting,
@@ -56,6 +55,7 @@ from quire.engine.assembly.ranks.runtime import on_ranks
 from quire.engine.assembly.ranks.team import Team
 from quire.engine.assembly.recording import record
 from quire.engine.assembly.store import check_store, describe_store, open_store
+from quire.engine.assembly.tokenizer import tokenizer_of
 from quire.engine.assembly.transfer import (
     Transfer,
     begin_transfer,
@@ -85,10 +85,9 @@ from quire.kernels.threads import usable_cores
 from quire.models.base import Model
 from quire.models.config import read_config
 from quire.models.dense import Dense
-from quire.models.files import read_text
 from quire.models.loader import is_encoder, load_model
 from quire.models.shape import CacheShape
-from quire.text.tokenizer import Tokenizer, load_tokenizer
+from quire.text.tokenizer import Tokenizer
 
 DEMO_NAME = "quire-demo"
 _NO_SOFT_CUTS_ON_GPU = "soft cuts are computed on CPUs only: choose device cpu, or cut hard"
@@ -133,7 +132,7 @@ def _build(
     directory = locate(config)
     # First: without it, what a tokenizer lacks would not be the point.
     described = read_config(directory, config.hf_overrides)
-    tokenizer = _load_tokenizer(config)
+    tokenizer = tokenizer_of(config)
     if is_encoder(described):
         return build_encoder(config, runtime, directory, described, tokenizer)
     pooler, dense = read_pooler(
@@ -291,10 +290,6 @@ def _session_rules(config: EngineConfig, loaded: _Loaded, runtime: DeviceRuntime
     return SessionRules(config.session_timeout, longest, why_not, why_no_soft_cuts)
 
 
-def _load_tokenizer(config: EngineConfig) -> Tokenizer:
-    return load_tokenizer(tokenizer_directory(config), _read_template(config.chat_template))
-
-
 def _load_draft(
     config: EngineConfig, target: Model, tokenizer: Tokenizer, runtime: DeviceRuntime
 ) -> Draft | None:
@@ -407,13 +402,3 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
     from quire.execution.gpu.assembly import OnGPU
 
     return OnGPU(device, config.gpu_memory_utilization, config.enforce_eager)
-
-
-def _read_template(given: str | None) -> str | None:
-    """The text of a file, or the one given, which a brace tells from a name."""
-    if given is None or "{" in given:
-        return given
-    try:
-        return read_text(Path(given))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"chat_template cannot be read: {error}") from error

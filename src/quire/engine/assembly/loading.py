@@ -27,13 +27,6 @@ def locate(config: EngineConfig) -> Path:
     return resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
 
 
-def tokenizer_directory(config: EngineConfig) -> Path:
-    """Where the tokenizer is read from."""
-    if config.tokenizer is None:
-        return locate(config)
-    return resolve_model(config.tokenizer, download_dir=config.download_dir)
-
-
 def load(
     config: EngineConfig,
     directory: Path,

@@ -29,10 +29,10 @@ from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 
 from quire.core import exact_json
-from quire.core.errors import RequestError
+from quire.core.errors import RequestError, cut, reason
 from quire.engine.input_processor import InputProcessor
 from quire.http.config.server import ServerConfig
-from quire.http.errors import brief, first_complaint
+from quire.http.errors import first_complaint
 
 MOST_CONTAINERS = 2**13  # lists and objects: 2,048 prompts, or as many messages with their parts
 MOST_MEMBERS = 2**14  # fields of all objects
@@ -145,7 +145,7 @@ def _unreadable_field(body: bytes | bytearray) -> str | None:
         try:
             json.dumps({name: value}, ensure_ascii=False).encode()
         except (UnicodeEncodeError, TypeError):
-            return brief(ascii(name[:200])[1:-1])
+            return cut(ascii(name[:200])[1:-1])
     return None
 
 
@@ -167,7 +167,7 @@ def unpacked(body: bytes | bytearray, most: int) -> bytes:
     try:
         content = unpacking.decompress(body, most + 1)
     except zlib.error as error:
-        raise HTTPException(400, f"the body cannot be unpacked: {error}") from None
+        raise HTTPException(400, f"the body cannot be unpacked: {reason(error)}") from None
     if len(content) > most:
         raise HTTPException(413, f"the body unpacks to more than {most:,} bytes (--max-body-bytes)")
     if not unpacking.eof or unpacking.unused_data:

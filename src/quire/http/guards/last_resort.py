@@ -1,12 +1,15 @@
 """Ends the process when its time is over, whatever hangs in it.
 
 A thread may wait for ever, or a native call hold Python's lock, so that no signal is heard. So a
-process that does nothing but wait, and needs no Quire, gets signals from the system itself.
+process that does nothing but wait, and needs no Quire, gets signals from the system itself. It
+sends others back, whose handlers are the C library's: they need no lock, and a process that is the
+first of its container, which a SIGKILL from within does not reach, obeys them too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import math
 import os
@@ -15,23 +18,31 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+SLOWEST = 1.0  # seconds that all this takes at most, once the time is over
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BEGUN = b"\0"  # beside the numbers of signals
-_HASTE = 5.0  # seconds after a second signal
-_LATER = 1.0  # seconds after the process should have ended itself, and said where it hung
+_HASTE = 4.0  # seconds after a second signal
 _LOOK = 1.0  # seconds between two looks whether it is there still
+_STACKS = signal.SIGUSR1  # where its threads are goes to stderr
+_EXIT = signal.SIGXCPU  # it exits, with the number of this signal as its status
+_WRITTEN = 0.4  # seconds until its stacks are written, unless nobody reads them
+_GONE = 0.2  # seconds until it is gone
 
 
 class LastResort:
-    """From the first signal that ends the process, it has ``seconds``; from a second one 5.
+    """From the first signal that ends the process, it has ``seconds``; from a second one 4.
 
-    After that its threads' stacks are written to stderr, and it is gone. Of the main thread.
+    After that its threads' stacks are written to stderr, and it is gone, and the processes that it
+    has started with it. Of the main thread.
     """
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._begun = False
+        faulthandler.register(_STACKS, file=sys.__stderr__ or 2)
+        library = ctypes.CDLL(None)
+        library.signal(int(_EXIT), ctypes.cast(library._exit, ctypes.c_void_p))
         read, self._told = os.pipe()
         os.set_blocking(self._told, False)
         self._process = subprocess.Popen(
@@ -51,36 +62,65 @@ class LastResort:
 
     def begin(self) -> None:
         """The end has begun, because of a signal that has been heard, or for another reason."""
-        faulthandler.dump_traceback_later(_HASTE if self._begun else self._seconds, exit=True)
-        self._begun = True
         with contextlib.suppress(OSError):  # as many signals wait as it holds
             os.write(self._told, _BEGUN)
 
     def close(self) -> None:
         """Nobody is ended any more."""
-        faulthandler.cancel_dump_traceback_later()
         signal.set_wakeup_fd(-1)
         os.close(self._told)
         self._process.wait()
+        faulthandler.unregister(_STACKS)
+        signal.signal(_EXIT, signal.SIG_DFL)
 
 
 def _watch(process: int, seconds: float) -> None:
     """Until the process is gone, or has to be."""
     deadline = math.inf
     while os.getppid() == process:
-        if select.select([0], [], [], _LOOK)[0]:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            _end(process)
+            return
+        if select.select([0], [], [], min(_LOOK, left))[0]:
             signals = os.read(0, 64)
             if not signals:
                 return
             for number in signals:
                 if deadline == math.inf and number in (*_ENDING, *_BEGUN):
-                    deadline = time.monotonic() + seconds + _LATER
+                    deadline = time.monotonic() + seconds
                 elif number in _ENDING:  # again
-                    deadline = min(deadline, time.monotonic() + _HASTE + _LATER)
-        if time.monotonic() > deadline:
-            os.kill(process, signal.SIGKILL)
-            sys.stderr.write("quire: something hung, so that the process was killed\n")
-            return
+                    deadline = min(deadline, time.monotonic() + _HASTE)
+
+
+def _end(process: int) -> None:
+    """By itself if that can be, else by the system; with what it has started."""
+    sys.stderr.write("quire: something hangs, and its time is over. The process is ended at:\n")
+    sys.stderr.flush()
+    started = [one for one in _started_by(process) if one != os.getpid()]
+    _send(process, _STACKS, _WRITTEN)
+    for one in started:  # while they are its children, no other process has their numbers
+        _send(one, signal.SIGKILL, 0.0)
+    _send(process, _EXIT, _GONE)
+    if os.getppid() == process:
+        _send(process, signal.SIGKILL, 0.0)
+
+
+def _send(process: int, number: int, seconds: float) -> None:
+    """And wait for what it does."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, number)
+        time.sleep(seconds)
+
+
+def _started_by(process: int) -> list[int]:
+    """All processes below this one, where the system tells."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for file in Path(f"/proc/{process}/task").glob("*/children"):
+            for child in map(int, file.read_text().split()):
+                found += [child, *_started_by(child)]
+    return found
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ _NAMES = re.compile(
     r"|\b(?P<first>[a-z])(?=\w*\s*=(?!=))",
     re.DOTALL,
 )
+_MOST_WASTED = 2**16  # characters of lists that were none of calls, until none is looked for
 _WIDE = ord("ａ") - ord("a")
 
 
@@ -73,9 +74,12 @@ def read(reader: TextReader, calls: Calls) -> Reading[bool]:
     if not calls.accepts(name) or not (yield from reader.take("(")):
         return False
     reader.at = start
-    if not (yield from _pass_brackets(reader)):
+    if calls.wasted > _MOST_WASTED:
         return False
-    found = _calls(reader.text[start : reader.at], calls)
+    closed = yield from _pass_brackets(reader)
+    found = _calls(reader.text[start : reader.at], calls) if closed else []
+    if not found:
+        calls.wasted += reader.at - start
     for called, arguments in found:
         calls.tell(called, arguments)
     if found and (yield from reader.take(CLOSES)):

@@ -109,6 +109,7 @@ Reading = Generator[None, None, _T]
 
 _SPACES = re.compile(r"\s*")
 _WORD = re.compile(r"[\w.-]*")
+_PIECE = 512  # characters that are read at a time: to drop some of a text copies all that is left
 _MOST_SPACE = 64  # characters of it that are held back, in case that a mark follows
 
 
@@ -272,7 +273,7 @@ class Calls:
     whole_only: incomplete calls are ignored too. A call is reported at its end; without an end its
         text is left.
     incomplete: the last call has no end: what comes after it belongs to no call.
-    count: calls that have begun.
+    count: calls that have begun. wasted: characters that were read as a call and were none.
     """
 
     def __init__(self, reader: TextReader, tools: Tools) -> None:
@@ -281,7 +282,7 @@ class Calls:
         self.only_known = False
         self.whole_only = False
         self.incomplete = False
-        self.count = 0
+        self.count = self.wasted = 0
         self._held: list[Event] = []
 
     def accepts(self, name: str) -> bool:
@@ -431,8 +432,9 @@ class TextParser:
 
     def push(self, text: str) -> list[Event]:
         """See ``EventParser.push``."""
-        self._reader.add(text)
-        next(self._reading)
+        for start in range(0, len(text), _PIECE):
+            self._reader.add(text[start : start + _PIECE])
+            next(self._reading)
         return self._taken()
 
     def finish(self, *, cut: bool = False) -> list[Event]:

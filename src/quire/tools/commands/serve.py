@@ -25,7 +25,7 @@ from quire.tools.commands.parser import Parser
 
 logger = logging.getLogger(__name__)
 
-_CLOSING = 15.0  # seconds that a server may take on top of its shutdown_timeout
+_LAST_STEP = 2.0  # seconds that rank 0 may need other ranks for, after its shutdown_timeout
 
 
 def add_serve(parser: Parser) -> None:
@@ -61,7 +61,7 @@ def serve(arguments: argparse.Namespace) -> int:
     if arguments.headless:
         from quire.engine.assembly.ranks.node import run_node
 
-        return run_node(engine_config, config.shutdown_timeout + _CLOSING)
+        return run_node(engine_config, config.shutdown_timeout + _LAST_STEP)
 
     from quire.http.guards.last_resort import LastResort
     from quire.http.guards.listening import bound

@@ -167,6 +167,7 @@ REFUSED = [
     ({"regex": "("}, "unclosed"),
     ({"grammar": 'start: "a" |  nowhere'}, "nowhere"),
     ({"grammar": "root ::= ((("}, "cannot be read"),
+    ({"grammar": "root ::= " + "(" * 8000}, "cannot be read: it is nested too deeply"),
     ({"structural_tag": {"structures": [{}], "triggers": ["<"]}}, "begin"),
 ]
 

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Writes locks/: the newest versions that go together, with hashes, for every Python and system that
+# there is a wheel of Quire for. Of PyTorch the Makefile and the Dockerfile say the version, since its
+# builds for CPU and for CUDA are different files; what it needs beside is in the locks.
+#   scripts/lock.sh UV [--upgrade]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+uv=$1
+shift
+none=$(mktemp)
+trap 'rm -f "$none"' EXIT
+echo "torch; sys_platform == 'none'" >"$none"
+
+lock() { # OUTPUT PACKAGE...
+  local output=$1
+  shift
+  printf '%s\n' "$@" filelock fsspec networkx setuptools sympy | "$uv" pip compile - \
+    --quiet --universal --python-version 3.10 --generate-hashes --no-header --override "$none" \
+    --no-annotate $(printf -- " --no-emit-package %s" torch quire quire-cluster quire-lab) \
+    --output-file "$output" "${arguments[@]}"
+}
+
+arguments=("$@")
+lock locks/serve.txt . ./cluster ./lab
+arguments+=(--constraint locks/serve.txt)
+# The Triton of PyTorch 2.13.0, which its CUDA builds insist on.
+lock locks/dev.txt ".[dev]" ./cluster ./lab "triton==3.7.1; sys_platform == 'linux'"
