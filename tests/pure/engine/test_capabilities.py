@@ -124,7 +124,9 @@ def test_who_sits_steps_out_is_recalled_before_each_and_else_nobody_is() -> None
     diary.seen.clear()
     while engine.has_work:
         engine.step()
-    assert diary.seen == ["prepare", "recall", "propose", "observe 1", "ends r"]
+    assert [one for one in diary.seen if one != "contents"] == [
+        *("prepare", "recall", "propose", "observe 1", "ends r")
+    ]
 
 
 def test_what_has_begun_ends_once() -> None:

@@ -100,6 +100,7 @@ def build_engine(config: EngineConfig, engines: int = 1) -> tuple[Engine, Capaci
     """
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
+    keep_what_steps_take()
     runtime = _choose_runtime(config)
     check_store(config)
     with ExitStack() as undone:
@@ -127,7 +128,6 @@ def _build(
     engines: int,
 ) -> tuple[Engine, Capacity]:
     """team: the other ranks, which have been started and do the same."""
-    keep_what_steps_take()
     directory = locate(config)
     # First: without it, what a tokenizer lacks would not be the point.
     described = read_config(directory, config.hf_overrides)
@@ -144,11 +144,10 @@ def _build(
         loaded = _load(config, directory, tokenizer, runtime, team, engines)
         model, draft, dtype, _, limits, adapters, _, waiting_bytes = loaded
         store, transfer, source = _blocks_outside(config, directory, loaded, runtime, server, team)
-        weights = None if adapters is None else adapters.weights
+        weights = adapters and adapters.weights
         executor = runtime.executor(model, limits, dtype, draft, weights, source)
-    costs = _recovery_costs(config, runtime, store)
+    costs, executor.pools.dense = _recovery_costs(config, runtime, store), dense
     executor.tell_forced = config.speculation is not None
-    executor.pools.dense = dense
     beyond = describe_transfer(config, server) or describe_store(store, costs, limits.block_size)
     capacity, started = _capacity(config, loaded, runtime, beyond, dense), time.monotonic()
     schedule = partial(limits.scheduler, costs, source)
