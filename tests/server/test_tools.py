@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.live_server import MODEL, LiveServer, events, eventually, live_server
-from support.speaking import SAID, TEMPLATE, WEATHER
+from support.speaking import SAID, TEMPLATE, WEATHER, written
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_a_history_of_calls_is_rendered_by_the_template(speaking: LiveServer) ->
     told = json.dumps(WEATHER)
     assert texts == [
         f"TOOLS{told}call by <tool_call>{{...}}</tool_call><|user|>weather?<|end|>"
-        '<|assistant|><think>hm</think><tool_call>weather{"city": "Paris"}<|end|>'
+        f"<|assistant|><think>hm</think>{written()}<|end|>"
         "<|tool|>hot<|end|><|assistant|>",
         "<|user|>weather?<|end|><|assistant|><think></think>",
     ]

@@ -13,7 +13,8 @@ TEMPLATE = """
     {%- if message.reasoning_content %}{{- '<think>' + message.reasoning_content + '</think>' }}
     {%- endif %}
     {%- for call in message.tool_calls %}
-        {{- '<tool_call>' + call.function.name + (call.function.arguments | tojson) }}
+        {{- '<tool_call>{"name": "' + call.function.name + '", "arguments": ' }}
+        {{- (call.function.arguments | tojson) + '}</tool_call>' }}
     {%- endfor %}
     {{- '<|end|>' }}
 {%- endfor %}
@@ -22,6 +23,13 @@ TEMPLATE = """
     {%- endif %}
 {%- endif %}
 """
+
+
+def written(arguments: str = '{"city": "Paris"}', name: str = "weather") -> str:
+    """A call, as the template writes it."""
+    return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
+
+
 WEATHER: Any = {
     "type": "function",
     "function": {

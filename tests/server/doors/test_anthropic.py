@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.live_server import MODEL, LiveServer, live_server
-from support.speaking import SAID, WEATHER
+from support.speaking import SAID, WEATHER, written
 
 TOOL = {
     "name": "weather",
@@ -108,7 +108,7 @@ def test_a_history_is_rendered_by_the_template(speaking: LiveServer, prompts: li
     )  # fmt: skip
     assert prompts == [
         "<|system|>Be brief.<|end|><|user|>weather?<|end|><|assistant|>well<think>hm</think>"
-        '<tool_call>weather{"city": "Paris"}<|end|><|user|>so<|end|><|tool|>hot<|end|>'
+        f"{written()}<|end|><|user|>so<|end|><|tool|>hot<|end|>"
         "<|user|>and now?<|end|>"
         "<|assistant|><think></think>"
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer, live_server
-from support.speaking import SAID, WEATHER
+from support.speaking import SAID, WEATHER, written
 
 TEXT = "Grüße 🦊, a tale."
 
@@ -148,7 +148,7 @@ def test_a_history_is_rendered_by_the_template(speaking: LiveServer, prompts: li
     ]
     chat(speaking, messages=messages, think=False, options={"num_predict": 1})
     assert prompts == [
-        '<|user|>weather?<|end|><|assistant|><think>hm</think><tool_call>weather{"city": "Paris"}'
+        f"<|user|>weather?<|end|><|assistant|><think>hm</think>{written()}"
         "<|end|><|tool|>hot<|end|><|assistant|><think></think>"
     ]
     shown = speaking.http.post("/api/show", json={"model": MODEL}).json()

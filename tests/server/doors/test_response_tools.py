@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.live_server import MODEL, LiveServer, live_server
-from support.speaking import TEMPLATE, WEATHER
+from support.speaking import TEMPLATE, WEATHER, written
 
 NO_ARGUMENTS = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 FUNCTION: Any = {"type": "function", "strict": False, **WEATHER["function"]}
@@ -128,7 +128,8 @@ def test_histories_say_what_the_model_said(speaking: LiveServer, prompts: list[s
     ]
     speaking.script("Good.")
     respond(speaking, input=[*BODY["input"], *first["output"], *outputs])
-    said = '<|assistant|><tool_call>agents__close{}<tool_call>note{"input": "b"}<|end|>'
+    calls = written("{}", "agents__close") + written('{"input": "b"}', "note")
+    said = f"<|assistant|>{calls}<|end|>"
     assert said + "<|tool|>done<|end|><|tool|>done<|end|>" in prompts[-1]
     kept = respond(speaking, store=True)
     speaking.script(call("agents__tell", {"input": "c"}))
@@ -136,7 +137,7 @@ def test_histories_say_what_the_model_said(speaking: LiveServer, prompts: list[s
     respond(speaking, previous_response_id=told["id"], input=[
         {"type": "custom_tool_call_output", "call_id": told["output"][0]["call_id"],
          "output": [{"type": "input_text", "text": "heard"}]}])  # fmt: skip
-    assert 'agents__tell{"input": "c"}<|end|><|tool|>heard' in prompts[-1]
+    assert written('{"input": "c"}', "agents__tell") + "<|end|><|tool|>heard" in prompts[-1]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from quire.http.doors.responses import ResponseStore
 from quire.http.doors.responses_writer import ResponseAnswer
 from quire.http.errors import UnknownResponseError
 from support.live_server import MODEL, LiveServer, live_server
-from support.speaking import SAID, WEATHER
+from support.speaking import SAID, WEATHER, written
 
 TOOL: Any = {"type": "function", "strict": False, **WEATHER["function"]}
 FEW: Any = {"model": MODEL, "max_output_tokens": 3}
@@ -87,8 +87,8 @@ def test_a_conversation_goes_on_from_what_is_kept(speaking: LiveServer, prompts:
         "<|system|>Be brief.<|end|><|user|>weather?<|end|><|assistant|><think></think>"
     )
     assert prompts[1] == (
-        '<|user|>weather?<|end|><|assistant|>I look.<tool_call>weather{"city": "Paris"}<tool_call>'
-        "weather{}<|end|><|tool|>hot<|end|><|tool|>hot<|end|><|assistant|>"
+        f"<|user|>weather?<|end|><|assistant|>I look.{written()}{written('{}')}<|end|>"
+        "<|tool|>hot<|end|><|tool|>hot<|end|><|assistant|>"
     )
     assert second.previous_response_id == first.id
     whole: Any = [{"role": "user", "content": "weather?"}, *first.output, *outputs]

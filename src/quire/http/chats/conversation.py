@@ -29,6 +29,7 @@ from quire.text.dialect import (
     ContentPiece,
     Event,
     EventParser,
+    GivenArguments,
     ReasoningPiece,
     Reply,
     mended,
@@ -354,19 +355,6 @@ def _call(call: Mapping[str, Any], id_length: int | None) -> Mapping[str, Any]:
     return put
 
 
-class _Arguments(dict[str, Any]):
-    """A call's, as an object; where a template puts it into a text, its JSON."""
-
-    def __str__(self) -> str:
-        return json.dumps(self, ensure_ascii=False)
-
-    def __add__(self, after: str) -> str:
-        return str(self) + after
-
-    def __radd__(self, before: str) -> str:
-        return before + str(self)
-
-
 def _arguments(given: object) -> object:
     """An object, if it is the JSON of one, or nearly; others stay as the model wrote them."""
     value = given
@@ -375,7 +363,7 @@ def _arguments(given: object) -> object:
             value = json.loads(given or "{}")
         except (ValueError, RecursionError):
             value = json.loads(mended(given) or "null")
-    return _Arguments(value) if isinstance(value, dict) else given
+    return GivenArguments(value) if isinstance(value, dict) else given
 
 
 def _shortened(id: str, length: int) -> str:

@@ -147,12 +147,15 @@ class Speech:
     def of(cls, tokenizer: Tokenizer, config: ServerConfig) -> Speech:
         template = tokenizer.chat_template
         named, reasoning = config.tool_call_parser, config.reasoning_parser
-        dialect = DIALECTS[named] if named else dialect_of(template)
-        declared = None if dialect else _declared(tokenizer)
+        render = tokenizer.apply_chat_template
+        dialect = DIALECTS[named] if named else dialect_of(template, render)
+        declared = None if dialect and dialect.names else _declared(tokenizer)
+        if declared is not None:
+            dialect = None
         if reasoning:
             marks: Marks | None = REASONING[reasoning]
         else:
-            marks = (declared.marks if declared else None) or marks_of(template)
+            marks = (declared.marks if declared else None) or marks_of(template, render)
         texts = [*(dialect.marks if dialect else ()), *((marks.start, marks.end) if marks else ())]
         found = {mark: tokenizer.encode(mark, add_special_tokens=False) for mark in texts}
         ids = {mark: tokens[0] for mark, tokens in found.items() if len(tokens) == 1}
@@ -226,7 +229,7 @@ class Speech:
 
         opened: the prompt has opened it.
         """
-        if self.dialect is not None and self.dialect.parser is not None:
+        if self.dialect is not None and self.dialect.order is not None:
             return True  # the format orders the whole output
         return not opened and self.reasoning_ids is None
 

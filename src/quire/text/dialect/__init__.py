@@ -1,9 +1,10 @@
 """What a model's text means: reasoning, content, and calls of tools."""
 
-from quire.text.dialect.catalogue import DIALECTS, REASONING, Dialect, dialect_of, marks_of
+from quire.text.dialect.catalogue import DIALECTS, REASONING, Dialect
 from quire.text.dialect.declared import Declared
 from quire.text.dialect.grammar import Thought, Wanted, Writing, literal
 from quire.text.dialect.mending import mended
+from quire.text.dialect.proof import GivenArguments, dialect_of, marks_of
 from quire.text.dialect.reader import (
     Call,
     CallArguments,
@@ -36,6 +37,7 @@ __all__ = [
     "Dialect",
     "Event",
     "EventParser",
+    "GivenArguments",
     "Marks",
     "OutputParser",
     "ParserState",

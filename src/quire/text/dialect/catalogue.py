@@ -1,13 +1,16 @@
-"""The dialects there are, by name, and how a model's own is found in its chat template."""
+"""The dialects there are, by name; how a model's own is found: ``proof``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
-from quire.text.dialect import harmony, json_calls, marked, one_by_one, pythonic
+from quire.text.dialect import channels, harmony, invoked, json_calls, marked, notation, pythonic
 from quire.text.dialect.grammar import Frame, Spell, Writing
+from quire.text.dialect.invoked import Manner
+from quire.text.dialect.made_form import MadeForm
 from quire.text.dialect.reader import CallForm, EventParser, Marks, Tools
 
 
@@ -21,8 +24,8 @@ class OrderGrammar(Protocol):
 class Dialect:
     """How a family of models writes calls.
 
-    names: vLLM's for it; the first is ours.
-    sign: a text in the chat templates of its models.
+    names: vLLM's for it; the first is ours. None: it is made from a template.
+    sign: a text in the chat templates of its models, by which it is tried first.
     marks: of its calls; if they are special tokens, they must not be skipped.
     id_length: characters of a call's id, if its chat template insists.
     old_writing: of chat templates without ``new_sign``.
@@ -60,13 +63,18 @@ def _tagged(
     return Dialect(names, form, frame(opens, closes), sign or opens, marks)
 
 
-def _xml(names: tuple[str, ...], manner: one_by_one.Manner, sign: str) -> Dialect:
-    form = CallForm((manner.opens, one_by_one.FUNCTION), manner.read)
-    return Dialect(names, form, manner.frame, sign, manner.marks)
+def _invoked(names: tuple[str, ...], manner: Manner, sign: str = "") -> Dialect:
+    return Dialect(names, manner.form, manner.frame, sign or manner.opens, manner.marks)
 
 
-# Of those whose sign a template holds, the first counts.
-_ALL = (
+def made(shown: MadeForm, names: tuple[str, ...] = (), sign: str = "") -> Dialect:
+    return Dialect(names, shown.form, shown.frame, sign, shown.marks)
+
+
+APERTUS = MadeForm('{"', '": ', "}", ", ", "<|tools_prefix|>[", "]<|tools_suffix|>")
+
+# Of those that read what a template writes, one whose sign it holds comes before others.
+ALL = (
     Dialect(
         ("openai", "harmony", "gpt_oss"),
         form=None,
@@ -92,15 +100,48 @@ _ALL = (
         sign=marked.KIMI.opens,
         marks=marked.KIMI.marks,
     ),
+    _invoked(("hunyuan_v3",), invoked.HUNYUAN),
+    _invoked(("glm45", "glm47"), invoked.GLM, "<arg_key>"),
+    _invoked(("minimax_m2",), invoked.MINIMAX),
+    _invoked(("deepseek_v32",), invoked.DEEPSEEK_32),
+    _invoked(("deepseek_v4",), invoked.DEEPSEEK_4),
+    _invoked(("minicpm5",), invoked.MINICPM, invoked.MINICPM.call),
     Dialect(
-        ("glm45", "glm47"),
-        CallForm((one_by_one.GLM_OPENS,), one_by_one.read_glm),
-        one_by_one.GLM_FRAME,
-        sign=one_by_one.GLM_KEY,
-        marks=(one_by_one.GLM_OPENS, one_by_one.GLM_CLOSES),
+        ("kimi_k3",),
+        channels.KIMI_3.form,
+        invoked.KIMI_3.frame,
+        sign="<|open|>",
+        marks=invoked.KIMI_3_MARKS,
+        parser=channels.KIMI_3.parser,
     ),
-    _xml(("seed_oss",), one_by_one.SEED, one_by_one.SEED.opens),
-    _xml(("qwen3_xml", "qwen3_coder"), one_by_one.QWEN, one_by_one.PARAMETER),
+    Dialect(
+        ("functionary_v3",),
+        channels.FUNCTIONARY.form,
+        channels.FUNCTIONARY_FRAME,
+        sign=channels.RECIPIENT,
+        marks=(),
+        parser=channels.FUNCTIONARY.parser,
+    ),
+    Dialect(
+        ("gemma4",),
+        CallForm((notation.GEMMA_OPENS,), notation.read_gemma),
+        notation.GEMMA_FRAME,
+        sign=notation.GEMMA_OPENS,
+        marks=notation.GEMMA_MARKS,
+    ),
+    Dialect(
+        ("lfm2",),
+        CallForm(
+            (pythonic.LFM_OPENS,),
+            partial(pythonic.read, opens=pythonic.LFM_OPENS, closes=pythonic.LFM_CLOSES),
+        ),
+        pythonic.LFM_FRAME,
+        sign="List of tools: ",
+        marks=(pythonic.LFM_OPENS, pythonic.LFM_CLOSES),
+    ),
+    made(APERTUS, ("apertus",), "<|tools_prefix|>"),
+    _invoked(("seed_oss",), invoked.SEED),
+    _invoked(("qwen3_xml", "qwen3_coder"), invoked.QWEN, "<parameter="),
     _tagged(
         ("minimax", "minimax_m1"),
         "<tool_calls>",
@@ -148,15 +189,17 @@ _ALL = (
         marks=(json_calls.LLAMA_MARK,),
     ),
 )
-DIALECTS: Mapping[str, Dialect] = {name: dialect for dialect in _ALL for name in dialect.names}
-
-# What holds one of these speaks in none of the dialects, whatever else it holds.
-_FOREIGN = ("]<]minimax[>[", "<atem:invoke", '"tool_name": title of the tool')
+DIALECTS: Mapping[str, Dialect] = {name: dialect for dialect in ALL for name in dialect.names}
 
 _THINK = Marks("<think>", "</think>")
 _MISTRAL = Marks("[THINK]", "[/THINK]")
 _COHERE = Marks("<|START_THINKING|>", "<|END_THINKING|>")
 _SEED = Marks("<seed:think>", "</seed:think>")
+_MINIMAX = Marks("<mm:think>", "</mm:think>")
+_HUNYUAN = Marks("<think:opensource>", "</think:opensource>")
+_GEMMA = Marks("<|channel>thought", "<channel|>")
+_APRIEL = Marks("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")
+_SOLAR = Marks("<|think|>", "<|end|><|begin|>assistant")
 REASONING: Mapping[str, Marks] = {
     "qwen3": _THINK,
     "deepseek_r1": Marks("<think>", "</think>", implied=True),
@@ -168,19 +211,11 @@ REASONING: Mapping[str, Marks] = {
     "cohere_command3": _COHERE,
     "seed_oss": _SEED,
     "openai_gptoss": harmony.REASONING,
+    "minimax_m2": _THINK,
+    "minimax_m3": _MINIMAX,
+    "hunyuan_v3": _HUNYUAN,
+    "gemma4": _GEMMA,
+    "apriel": _APRIEL,
+    "kimi_k3": channels.KIMI_3_REASONING,
+    "solar": _SOLAR,
 }
-
-
-def dialect_of(template: str) -> Dialect | None:
-    """The dialect that a chat template teaches; None: not one of ours."""
-    if any(sign in template for sign in _FOREIGN):
-        return None
-    return next((dialect for dialect in _ALL if dialect.sign in template), None)
-
-
-def marks_of(template: str) -> Marks | None:
-    """The marks of reasoning that a chat template knows."""
-    for marks in (harmony.REASONING, _THINK, _MISTRAL, _COHERE, _SEED):
-        if marks.end in template:
-            return marks
-    return None

@@ -14,6 +14,7 @@ from typing import Any
 
 from quire.core.errors import RequestError, shown
 from quire.text.dialect.grammar import (
+    Frame,
     GrammarRules,
     Schema,
     Spell,
@@ -22,6 +23,8 @@ from quire.text.dialect.grammar import (
     members,
     unknown_keyword,
 )
+from quire.text.dialect.mending import mended, quoted
+from quire.text.dialect.reader import Calls, Reading, TextReader
 from quire.text.dialect.schemas import of_type, text_terminal, values
 
 _SCALARS = ("integer", "number", "boolean", "null")
@@ -30,6 +33,9 @@ _REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/~%]+)")
 _OF_ARRAYS = {"type", "items", "minItems", "maxItems"}
 _OF_UNIONS = {"anyOf", "type"}
 _COMMA = ' "," '
+_BETWEEN = re.compile(r"[^{}\[\]<]*")
+_KEY = re.compile(r"([{,]\s*)([^{}\[\],:]*)(?=:)")
+_LONGEST_TEXT = 2**20  # characters
 _MOST_ITEMS = 64  # of a bound: larger ones make the grammar large
 _MOST_LEVELS = 32
 
@@ -50,6 +56,42 @@ class Notation:
     def arguments(self, rules: GrammarRules, schema: Schema) -> str:
         """See ``Frame.arguments``."""
         return _SchemaRules(self, rules, definitions(schema)).object(schema, 0)
+
+    def read(self, reader: TextReader, calls: Calls, name: str) -> Reading[bool]:
+        """The arguments of a call, of one whose keys are without quotes: reported at their end."""
+        if (yield from reader.peek()) != "{":
+            return False
+        calls.begin(name)
+        if (yield from self._pass_object(reader)):
+            given = self._as_json(reader.text[: reader.at])
+            if given is not None:
+                calls.give(given)
+                calls.end()
+                return True
+        calls.cut(broken=not reader.ended)
+        return True
+
+    def _pass_object(self, reader: TextReader) -> Reading[bool]:
+        """Skip an object up to its end; False if it has none."""
+        depth = 0
+        while char := (yield from reader.pass_all(_BETWEEN)):
+            if (yield from reader.take(self.opens)):
+                if (yield from reader.until(self.closes, _LONGEST_TEXT)) is None:
+                    return False
+                continue
+            reader.at += 1
+            depth += (char in "{[") - (char in "}]")
+            if not depth and char in "}]":
+                return True
+        return False
+
+    def _as_json(self, text: str) -> str | None:
+        """An object of this notation as JSON; None if it is none."""
+        opens, closes = re.escape(self.opens), re.escape(self.closes)
+        pieces = re.split(f"{opens}(.*?){closes}", text, flags=re.DOTALL)
+        for at, piece in enumerate(pieces):
+            pieces[at] = quoted(piece) if at % 2 else _KEY.sub(_quoted_key, piece)
+        return mended("".join(pieces))
 
     def key(self, name: str) -> str:
         if self.quoted:
@@ -80,6 +122,10 @@ class Notation:
             )
             return f'"{{" {_COMMA.join(pairs)} "}}"'
         return literal(json.dumps(value))
+
+
+def _quoted_key(found: re.Match[str]) -> str:
+    return found[1] + quoted(found[2])
 
 
 class _SchemaRules:
@@ -215,3 +261,24 @@ def _check(schema: Schema, known: set[str]) -> None:
 
 def _refusal(what: str) -> RequestError:
     return RequestError(f"where this model must call, a tool's schema may not hold {what}", "tools")
+
+
+GEMMA_OPENS, GEMMA_CLOSES = "<|tool_call>", "<tool_call|>"
+_GEMMA_QUOTE = '<|"|>'
+_GEMMA = Notation(_GEMMA_QUOTE, _GEMMA_QUOTE, quoted=False, stops=(GEMMA_CLOSES,))
+GEMMA_MARKS = (GEMMA_OPENS, GEMMA_CLOSES, _GEMMA_QUOTE)
+GEMMA_FRAME = Frame((GEMMA_OPENS, "call:NAME"), (GEMMA_CLOSES,), arguments=_GEMMA.arguments)
+
+
+def read_gemma(reader: TextReader, calls: Calls) -> Reading[bool]:
+    """A call."""
+    yield from reader.take(GEMMA_OPENS)
+    yield from reader.spaces()
+    if not (yield from reader.take("call:")):
+        return False
+    name = yield from reader.word()
+    if not calls.accepts(name) or not (yield from _GEMMA.read(reader, calls, name)):
+        return False
+    if not calls.incomplete and (yield from reader.take(GEMMA_CLOSES)):
+        reader.use()
+    return True

@@ -1,9 +1,7 @@
-"""Arguments that are written one after the other, texts among them as they are: Qwen's and GLM's.
+"""Arguments that are written one after the other, texts among them as they are.
 
-What a value means depends on the tool's schema: "5" is a number only where that says so.
-Qwen 3 Coder and 3.5: <tool_call><function=f><parameter=a>1</parameter></function></tool_call>;
-Seed-OSS has marks of its own, and no line's end on either side of a value.
-GLM 4.5 and later: <tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>.
+What a value means depends on the tool's schema: "5" is a number only where that says so. Some
+families write what it is beside its name.
 """
 
 from __future__ import annotations
@@ -11,13 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quire.core.errors import RequestError, shown
 from quire.text.dialect.grammar import (
-    LINE,
-    Frame,
     GrammarRules,
     Schema,
     literal,
@@ -26,10 +22,18 @@ from quire.text.dialect.grammar import (
 )
 from quire.text.dialect.mending import NoLiteral, as_json, mended, quoted
 from quire.text.dialect.reader import Calls, Reading, TextReader
-from quire.text.dialect.schemas import fits, parted, python_words, text_terminal, types_of, values
+from quire.text.dialect.schemas import (
+    fits,
+    of_type,
+    parted,
+    python_words,
+    text_terminal,
+    types_of,
+    values,
+)
 
 _LONGEST_KEY = 256  # characters
-_LINE = '"\\n"?'
+_NO_MARKUP = r"/[^<&\n]*/"
 _NO_TEXT = r"~/(?s:\s*([-+.0-9\[({].*|true|false|null|True|False|None)\s*)/"
 
 
@@ -44,9 +48,10 @@ class Spelling:
     outer: what comes after that, if it is not the same.
     value: a mark before the value, if there is one.
     margin: a line's end on either side of a value, which is not of it.
-    lines: a line may end after a name and after an argument: in some versions it does. Without, it
-    does after an argument.
+    line: an expression for what stands after an argument; lines: and after a name.
     python: numbers, True, False and None are written as in Python; else as in JSON.
+    tags: by type, what follows the name of an argument to say what it is.
+    quotes: around a text that would not do as it is.
     """
 
     key: str
@@ -56,8 +61,11 @@ class Spelling:
     outer: str = ""
     value: str = ""
     margin: bool = False
+    line: str = '"\\n"'
     lines: bool = False
     python: bool = False
+    tags: Mapping[str, str] = field(default_factory=dict)
+    quotes: tuple[str, str] | None = None
 
     # -- for grammars --------------------------------------------------------------------------
 
@@ -69,18 +77,19 @@ class Spelling:
             if set(key) & set("<>\n") or len(key) > _LONGEST_KEY:
                 text = f"this model's calls cannot have an argument {shown(key)}"
                 raise RequestError(text, "tools")
-            after = _LINE if self.lines else literal("\n")
-            end = f"{literal(line + self.ends)} {after}"
+            end = f"{rules.spell(line + self.ends)} {self.line}"
             value = rules.rule(" | ".join(self._values(rules, one, end)))
-            between = _LINE if self.lines else ""
-            named = literal(f"{self.key}{key}{self.named}{line if not self.value else ''}")
-            spelled = f"{named} {between} {literal(self.value) if self.value else ''} {value}"
+            between = self.line if self.lines else ""
+            named = rules.spell(f"{self.key}{key}{self.named}{line if not self.value else ''}")
+            spelled = f"{named} {between} {rules.spell(self.value) if self.value else ''} {value}"
             parameters.append(spelled if required else f"({spelled})?")
         return " ".join(parameters)
 
     def _values(self, rules: GrammarRules, schema: Schema, end: str) -> list[str]:
         """A grammar for a value and its end: a text as it is, anything else as JSON."""
         texts, others = parted(schema)
+        if self.tags:
+            return self._tagged(rules, texts, others, end)
         spelled = [self._text(rules, one, others, end) for one in texts]
         free = any(unknown_keyword(one, ("type",)) is None for one in texts)
         if free and not _strict(others):
@@ -93,6 +102,17 @@ class Spelling:
             if not (words and texts):  # beside texts, what JSON has for them would be a text
                 spelled.append(f"{rules.json(one)} {end}")
             spelled += [f"{literal(word)} {end}" for word in words]
+        return spelled
+
+    def _tagged(
+        self, rules: GrammarRules, texts: list[Schema], others: list[Schema], end: str
+    ) -> list[str]:
+        """Like ``_values``, each after the tag of its type."""
+        tag = {name: rules.spell(text) for name, text in self.tags.items()}
+        spelled = [f"{tag['string']} {self._text(rules, one, [], end)}" for one in texts]
+        for one in others:
+            for name in sorted(types_of(one, one)):
+                spelled.append(f"{tag[name]} {rules.json(of_type(one, name))} {end}")
         return spelled
 
     def _words(self, schema: Schema) -> Sequence[str]:
@@ -112,7 +132,15 @@ class Spelling:
         text = text_terminal(rules, schema, (self.ends,))
         if _strict(others) and not values(schema):
             text = rules.terminal(f"{text} & {_NO_TEXT}")
-        return rules.terminal(f"{text} {end}")
+        if not end.startswith('"'):  # a token of its own, which is in no terminal
+            return rules.rule(f"{text} {end}")
+        plain = rules.terminal(f"{text} {end}")
+        if self.quotes is None:
+            return plain
+        opens, closes = map(literal, self.quotes)
+        quoted = rules.terminal(f"{opens} {text_terminal(rules, schema, self.quotes[1:])} {closes}")
+        plain = rules.terminal(f"{rules.terminal(f'{text} & {_NO_MARKUP}')} {end}")
+        return f"{plain} | {quoted} {end}"
 
     def _is_other(self, text: str) -> bool:
         """Whether a value that is no text is written just so."""
@@ -157,7 +185,8 @@ class Spelling:
             reader.use()
             calls.give(f"{opening}{quoted(key)}: ")
             opening = ", "
-            if not (yield from self._read_value(reader, calls, _types_of(calls, name, key))):
+            types = (yield from self._tag(reader)) or _types_of(calls, name, key)
+            if not (yield from self._read_value(reader, calls, types)):
                 calls.cut(broken=False)
                 return True
             yield from reader.spaces()
@@ -180,6 +209,29 @@ class Spelling:
                 return True
         return False
 
+    def _tag(self, reader: TextReader) -> Reading[frozenset[str]]:
+        """The types that a tag stands for; none where there is no tag."""
+        for tag in dict.fromkeys(self.tags.values()):
+            if (yield from reader.take(tag)):
+                return frozenset(name for name, its in self.tags.items() if its == tag)
+        return frozenset()
+
+    def _read_quoted(self, reader: TextReader, calls: Calls, closes: str) -> Reading[bool]:
+        """A text between quotes; see ``_read_value``."""
+        reader.use()
+        calls.give('"')
+        space, mark = yield from reader.flow(lambda text: calls.give(quoted(text)[1:-1]), (closes,))
+        calls.give(quoted(space)[1:-1])
+        if not mark:
+            return False
+        calls.give('"')
+        reader.pass_mark(mark)
+        if (yield from reader.take(self.ends)):
+            reader.use()
+        else:
+            reader.retreat()
+        return True
+
     def _read_value(self, reader: TextReader, calls: Calls, types: frozenset[str]) -> Reading[bool]:
         """One value and its end; False where the text ends before that."""
         pieces: list[str] = []
@@ -193,6 +245,8 @@ class Spelling:
             yield from reader.take(self.value)
         if self.margin:
             yield from reader.take("\n")
+        if self.quotes is not None and (yield from reader.take(self.quotes[0])):
+            return (yield from self._read_quoted(reader, calls, self.quotes[1]))
         reader.use()
         if plain:
             calls.give('"')
@@ -260,73 +314,3 @@ def _types_of(calls: Calls, name: str, key: str) -> frozenset[str]:
     schema = calls.tools.get(name, {})
     known = schema.get("properties")
     return types_of(known.get(key) if isinstance(known, Mapping) else None, schema)
-
-
-FUNCTION, FUNCTION_ENDS, PARAMETER = "<function=", "</function>", "<parameter="
-
-
-@dataclass(frozen=True)
-class Manner:
-    """How one family writes it. opens, closes: around a call; some models leave them out."""
-
-    opens: str
-    closes: str
-    margin: bool
-
-    @property
-    def marks(self) -> tuple[str, str]:
-        return self.opens, self.closes
-
-    @property
-    def frame(self) -> Frame:
-        return Frame(
-            before=(self.opens, f"\n{FUNCTION}NAME>\n"),
-            after=(f"{FUNCTION_ENDS}\n", self.closes, LINE),
-            arguments=self._arguments.arguments,
-        )
-
-    @property
-    def _arguments(self) -> Spelling:
-        ends = ("</parameter>", FUNCTION_ENDS, self.closes)
-        return Spelling(PARAMETER, ">", *ends, margin=self.margin, python=True)
-
-    def read(self, reader: TextReader, calls: Calls) -> Reading[bool]:
-        """A call."""
-        yield from reader.take(self.opens)
-        yield from reader.spaces()
-        if not (yield from reader.take(FUNCTION)):
-            return False
-        name = yield from reader.word()
-        if not calls.accepts(name) or not (yield from reader.take(">")):
-            return False
-        if not (yield from self._arguments.read_call(reader, calls, name)):
-            return False
-        yield from reader.spaces()
-        if (yield from reader.take(self.closes)):
-            reader.use()
-        else:
-            reader.retreat()
-        return True
-
-
-QWEN = Manner("<tool_call>", "</tool_call>", margin=True)
-SEED = Manner("<seed:tool_call>", "</seed:tool_call>", margin=False)
-
-
-GLM_OPENS, GLM_CLOSES, GLM_KEY = "<tool_call>", "</tool_call>", "<arg_key>"
-_GLM_ARGUMENTS = Spelling(
-    GLM_KEY, "</arg_key>", "</arg_value>", GLM_CLOSES, value="<arg_value>", lines=True
-)
-
-GLM_FRAME = Frame(
-    (GLM_OPENS, "NAME", LINE), (LINE, GLM_CLOSES, LINE), arguments=_GLM_ARGUMENTS.arguments
-)
-
-
-def read_glm(reader: TextReader, calls: Calls) -> Reading[bool]:
-    """A call."""
-    yield from reader.take(GLM_OPENS)
-    yield from reader.spaces()
-    name = yield from reader.word()
-    yield from reader.spaces()
-    return calls.accepts(name) and (yield from _GLM_ARGUMENTS.read_call(reader, calls, name))

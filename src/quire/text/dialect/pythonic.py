@@ -1,10 +1,11 @@
-"""[f(a=1), g(b="x")], as Python would call them: Llama 4, and others with such instructions."""
+"""[f(a=1), g(b="x")], as Python would call them: Llama 4, LFM, and others with such a template."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from quire.core.errors import RequestError, shown
 from quire.text.dialect.grammar import Frame, GrammarRules, Schema, literal, members
@@ -13,6 +14,7 @@ from quire.text.dialect.reader import Calls, Reading, TextReader
 from quire.text.dialect.schemas import python_words
 
 OPENS, CLOSES = "<|python_start|>", "<|python_end|>"
+LFM_OPENS, LFM_CLOSES = "<|tool_call_start|>", "<|tool_call_end|>"
 
 
 def _arguments(rules: GrammarRules, schema: Schema) -> str:
@@ -48,6 +50,7 @@ FRAME = Frame(
     bare=True,
     arguments=_arguments,
 )
+LFM_FRAME = replace(FRAME, opening=(LFM_OPENS, "["), closing=("]", LFM_CLOSES), bare=False)
 
 _BETWEEN = re.compile(r"""[^\[\](){}"']*""")
 _IN_TEXT = {quote: re.compile(rf"[^\\{quote}]*(?:\\[\s\S][^\\{quote}]*)*") for quote in "'\""}
@@ -61,9 +64,11 @@ _MOST_WASTED = 2**16  # characters of lists that were none of calls, until none 
 _WIDE = ord("ａ") - ord("a")
 
 
-def read(reader: TextReader, calls: Calls) -> Reading[bool]:
+def read(
+    reader: TextReader, calls: Calls, opens: str = OPENS, closes: str = CLOSES
+) -> Reading[bool]:
     """All of the list at once: whether it is one of calls shows at its end."""
-    if (yield from reader.take(OPENS)):
+    if (yield from reader.take(opens)):
         calls.only_known = False
         yield from reader.spaces()
     start = reader.at
@@ -82,7 +87,7 @@ def read(reader: TextReader, calls: Calls) -> Reading[bool]:
         calls.wasted += reader.at - start
     for called, arguments in found:
         calls.tell(called, arguments)
-    if found and (yield from reader.take(CLOSES)):
+    if found and (yield from reader.take(closes)):
         reader.use()
     return bool(found)
 
@@ -91,7 +96,7 @@ def _pass_brackets(reader: TextReader) -> Reading[bool]:
     """Skip a bracket and all up to the one that closes it; False if they do not match."""
     opened: list[str] = []
     while True:
-        char = yield from _next_of(reader, _BETWEEN)
+        char = yield from reader.pass_all(_BETWEEN)
         if char in _IN_TEXT:
             if not (yield from _pass_text(reader, char)):
                 return False
@@ -113,7 +118,7 @@ def _pass_text(reader: TextReader, quote: str) -> Reading[bool]:
     if end == quote * 2:
         return True  # an empty one
     while True:
-        char = yield from _next_of(reader, _IN_TEXT[quote])
+        char = yield from reader.pass_all(_IN_TEXT[quote])
         if char == quote and (yield from reader.take(end)):
             return True
         if not char or (char == "\\" and reader.ended):
@@ -122,18 +127,6 @@ def _pass_text(reader: TextReader, quote: str) -> Reading[bool]:
             reader.at += 1
         else:  # what it escapes is to come
             yield
-
-
-def _next_of(reader: TextReader, others: re.Pattern[str]) -> Reading[str]:
-    """The first character that is none of the others; none at the end."""
-    while True:
-        text = reader.text
-        reader.at = others.match(text, reader.at).end()  # type: ignore[union-attr]
-        if reader.at < len(text):
-            return text[reader.at]
-        if reader.ended:
-            return ""
-        yield
 
 
 def _calls(text: str, calls: Calls) -> list[tuple[str, str]]:

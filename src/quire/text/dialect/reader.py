@@ -192,6 +192,16 @@ class TextReader:
                 return
             yield
 
+    def pass_all(self, others: re.Pattern[str]) -> Reading[str]:
+        """Skip what matches; the next character, which is none of it, or none at the end."""
+        while True:
+            self.at = others.match(self.text, self.at).end()  # type: ignore[union-attr]
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if self.ended:
+                return ""
+            yield
+
     def drop_spaces(self) -> Reading[str]:
         """Skip and drop white space; the first character of it."""
         dropped = ""

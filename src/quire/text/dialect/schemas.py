@@ -84,7 +84,7 @@ def text_terminal(
     if named:
         return f"({' | '.join(literal(one) for one in named if isinstance(one, str))})"
     least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-    marks = "|".join(re.sub(r"([^\w\s<>'\"=-])", r"\\\1", mark) for mark in stops)
+    marks = "|".join(re.sub(r"([^\w\s<>'\"=\x80-\U0010ffff-])", r"\\\1", mark) for mark in stops)
     parts = [f"/(?s:{chars}{{{least},{most}}})/", f"~/(?s:.*)({marks})(?s:.*)/"]
     if "pattern" in schema:
         parts.append(f"/{whole(str(schema['pattern']))}/")

@@ -29,7 +29,8 @@ class LocalModel:
         self._llm = llm
         self._tokenizer = llm.engine.input_processor.tokenizer
         template = self._tokenizer.chat_template
-        self._dialect, self._marks = dialect_of(template), marks_of(template)
+        render = self._tokenizer.apply_chat_template
+        self._dialect, self._marks = dialect_of(template, render), marks_of(template, render)
         self.name = llm.capacity.model_name
         self.max_model_len = llm.capacity.max_model_len
 

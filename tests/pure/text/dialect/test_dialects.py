@@ -17,9 +17,8 @@ from quire.text.dialect import (
     OutputParser,
     ParserState,
     Reply,
-    dialect_of,
-    marks_of,
 )
+from support.dialects_in_templates import dialect_in, marks_in
 
 TOOLS: dict[str, Any] = {
     "get_current_temperature": {
@@ -338,6 +337,6 @@ def test_reasoning(text: str, reasons: bool, expected: tuple[str, str, int] | No
     ],
 )
 def test_a_template_tells_its_dialect(template: str, dialect: str | None, reasons: bool) -> None:
-    found = dialect_of(template)
+    found = dialect_in(template)
     assert found is (DIALECTS[dialect] if dialect else None)
-    assert (marks_of(template) is not None) == reasons
+    assert (marks_in(template) is not None) == reasons

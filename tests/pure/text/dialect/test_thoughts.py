@@ -17,7 +17,7 @@ from quire.http.doors.anthropic import MessagesRequest
 from quire.http.doors.ollama import OllamaMessage
 from quire.http.openai.requests import ChatMessage
 from quire.text.chat_template import ChatTemplate, Message
-from quire.text.dialect import dialect_of, marks_of
+from support.dialects_in_templates import dialect_in, marks_in
 
 ARGUMENTS = {"a": "ARGUMENT"}
 
@@ -92,7 +92,7 @@ READS = re.compile(
 
 
 def shown(template: str, history: Sequence[Message]) -> str:
-    dialect = dialect_of(template)
+    dialect = dialect_in(template)
     put = for_template(history, dialect.id_length if dialect else None, template)
     function = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}
     tools = [{"type": "function", "function": function}]
@@ -140,17 +140,14 @@ def test_a_template_that_knows_calls_by_their_having_no_text_gets_both(
 
 
 # Templates that write thoughts in another way than any that is known by a template alone.
-IN_THEIR_OWN_WAY = {
-    "Kimi-K3", "MiniMax-M3", "google-gemma-4-31B-it", "google-gemma-4-31B-it-interleaved",
-    "muse-glimmer", "tencent-Hy3", "upstage-Solar-Open-100B",
-}  # fmt: skip
+IN_THEIR_OWN_WAY = {"muse-glimmer"}
 
 
 def test_marks_of_thoughts_are_those_that_the_template_writes(templates: dict[str, str]) -> None:
     readers = {name for name, text in templates.items() if READS.search(text)} - NOT_SHOWN.keys()
     for name in sorted(readers):
         before, _, after = shown(templates[name], chat("TEXT")).partition("THOUGHT")
-        marks = marks_of(templates[name])
+        marks = marks_in(templates[name])
         assert (marks is None) == (name in IN_THEIR_OWN_WAY), name
         if marks is not None:
             assert before.rstrip().endswith(marks.start), name
