@@ -115,6 +115,14 @@ ALL = (
         parser=channels.KIMI_3.parser,
     ),
     Dialect(
+        ("muse",),
+        channels.MUSE.form,
+        channels.MUSE_FRAME,
+        sign=invoked.MUSE.opens,
+        marks=channels.MUSE_MARKS,
+        parser=channels.MUSE.parser,
+    ),
+    Dialect(
         ("functionary_v3",),
         channels.FUNCTIONARY.form,
         channels.FUNCTIONARY_FRAME,
@@ -217,5 +225,6 @@ REASONING: Mapping[str, Marks] = {
     "gemma4": _GEMMA,
     "apriel": _APRIEL,
     "kimi_k3": channels.KIMI_3_REASONING,
+    "muse": channels.MUSE_REASONING,
     "solar": _SOLAR,
 }

@@ -1,4 +1,4 @@
-"""Answers in which content stands between marks too, or below a name: Kimi K3's, Functionary's.
+"""Content between marks or below a header of its own: Kimi K3, Muse, Functionary.
 
 The marks around content are left out, whether or not calls are looked for.
 """
@@ -6,7 +6,7 @@ The marks around content are left out, whether or not calls are looked for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from quire.text.dialect import invoked
@@ -78,6 +78,39 @@ def _read_kimi(reader: TextReader, calls: Calls, looks: bool) -> Reading[bool]:
 
 KIMI_3_REASONING = Marks(f"<|open|>think{_SEP}", f"<|close|>think{_SEP}")
 KIMI_3 = Enclosed((*invoked.KIMI_3.form.opens, *_AROUND_CONTENT), _read_kimi, KIMI_3_REASONING)
+
+_EOM, _ASSISTANT, _MESSAGE, _TO = "<|eom|>", "<|start|>assistant", "<|message|>", "to="
+MUSE_MARKS = (_EOM, "<|start|>", _MESSAGE)
+MUSE_REASONING = Marks(f"{_TO}self{_MESSAGE}", f"{_EOM}{_ASSISTANT}")
+_MUSE = invoked.MUSE.frame
+MUSE_FRAME = replace(
+    _MUSE,
+    before=(" to=NAME", _MESSAGE, *_MUSE.opening, *_MUSE.before),
+    after=(*_MUSE.after, *_MUSE.closing),
+    between=(_EOM, _ASSISTANT),
+    opening=(),
+    closing=(),
+    bare=True,
+)
+
+
+def _read_muse(reader: TextReader, calls: Calls, looks: bool) -> Reading[bool]:
+    """A message's end, or its header; where that names a tool, the call in it."""
+    for mark in (_EOM, _ASSISTANT):
+        if (yield from reader.take(mark)):
+            reader.use()
+            return True
+    yield from reader.take(_TO)
+    name = yield from reader.word()
+    if not (yield from reader.take(_MESSAGE)):
+        return False
+    if name == "user":
+        reader.use()
+        return True
+    return looks and (yield from invoked.MUSE.read(reader, calls))
+
+
+MUSE = Enclosed((_TO, _EOM, _ASSISTANT), _read_muse, MUSE_REASONING, bare=True)
 
 RECIPIENT, _USER = ">>>", "all"
 FUNCTIONARY_FRAME = Frame(("NAME", "\n"), (), (RECIPIENT,), bare=True)

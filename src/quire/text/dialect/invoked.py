@@ -146,6 +146,7 @@ def _invoke(opens: str, closes: str, prefix: str = "", *, tagged: bool = False) 
 
 
 MINIMAX = _invoke("<minimax:tool_call>", "</minimax:tool_call>")
+MUSE = _invoke("<atem:function_calls>", "</atem:function_calls>", "atem:")
 _DSML = "｜DSML｜"
 DEEPSEEK_32 = _invoke(f"<{_DSML}function_calls>", f"</{_DSML}function_calls>", _DSML, tagged=True)
 DEEPSEEK_4 = _invoke(f"<{_DSML}tool_calls>", f"</{_DSML}tool_calls>", _DSML, tagged=True)

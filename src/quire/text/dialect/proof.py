@@ -131,6 +131,8 @@ class _Written:
         text = self._text({"role": "assistant", "content": content, "tool_calls": calls})
         if not all(call.name in text for call in _CALLS[:count]):
             return ""
+        if text.startswith(self._opening):
+            return text[len(self._opening) :]
         openings = (self._opening, self._plain.partition(_CONTENT)[0])
         same = max(len(common_start(text, opening)) for opening in openings)
         cut = (mark.start() for mark in MARK.finditer(text) if mark.start() < same < mark.end())

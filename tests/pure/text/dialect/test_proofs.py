@@ -44,6 +44,16 @@ def invoked(opens: str, prefix: str, kind: str) -> str:
     return template(one, f"<{opens}>\n", f"</{opens}>")
 
 
+def invoked_alone(opens: str, prefix: str) -> str:
+    """Each call is a message of its own."""
+    parameter = f'<{prefix}parameter name="{{{{ k }}}}">{VALUE}</{prefix}parameter>\n'
+    one = f'<{prefix}invoke name="{{{{ name }}}}">\n{each(parameter)}</{prefix}invoke>\n'
+    return template(
+        f" to={{{{ name }}}}<|message|><{opens}>\n{one}</{opens}>",
+        between="<|eom|><|start|>assistant",
+    )
+
+
 DSML = "｜DSML｜"
 KIND = ' string="{{ "true" if v is string else "false" }}"'
 HY = ":opensource>"
@@ -93,6 +103,7 @@ TEMPLATES: dict[str, str] = {
         "<|open|>tools<|sep|>",
         "<|close|>tools<|sep|>",
     ),
+    "muse": invoked_alone("atem:function_calls", "atem:"),
     "functionary_v3": template(">>>{{ name }}\n{{ a | tojson }}"),
     "gemma4": GEMMA + template("<|tool_call>call:{{ name }}{{ spelled(a) }}<tool_call|>"),
     "lfm2": template(

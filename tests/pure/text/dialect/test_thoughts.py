@@ -139,16 +139,11 @@ def test_a_template_that_knows_calls_by_their_having_no_text_gets_both(
         assert prompt.index(text) < prompt.index("ARGUMENT") < prompt.index("RESULT")
 
 
-# Templates that write thoughts in another way than any that is known by a template alone.
-IN_THEIR_OWN_WAY = {"muse-glimmer"}
-
-
 def test_marks_of_thoughts_are_those_that_the_template_writes(templates: dict[str, str]) -> None:
     readers = {name for name, text in templates.items() if READS.search(text)} - NOT_SHOWN.keys()
     for name in sorted(readers):
         before, _, after = shown(templates[name], chat("TEXT")).partition("THOUGHT")
         marks = marks_in(templates[name])
-        assert (marks is None) == (name in IN_THEIR_OWN_WAY), name
-        if marks is not None:
-            assert before.rstrip().endswith(marks.start), name
-            assert name == "openai-gpt-oss-120b" or after.lstrip().startswith(marks.end), name
+        assert marks is not None, name
+        assert before.rstrip().endswith(marks.start), name
+        assert name == "openai-gpt-oss-120b" or after.lstrip().startswith(marks.end), name
