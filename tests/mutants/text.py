@@ -6,6 +6,7 @@ from mutants.mutant import Mutant
 
 _TEXT, _DIALECT, _OF_TEXT = "src/quire/text", "src/quire/text/dialect", "tests/pure/text"
 _OF_DIALECT = f"{_OF_TEXT}/dialect"
+_PROOFS = f"{_OF_DIALECT}/test_proofs.py"
 _STOPS, _TOKENS = f"{_OF_TEXT}/test_stop_strings.py", f"{_OF_TEXT}/test_token_texts.py"
 _BEGUN, _MENDING = f"{_OF_DIALECT}/test_begun_answers.py", f"{_OF_DIALECT}/test_mending.py"
 _PIECES = f"{_OF_DIALECT}/test_pieces.py"
@@ -137,6 +138,41 @@ MUTANTS = (
         "        if self.end in text:\n            opened = False\n",
         "",
         f"{_BEGUN}::test_where_an_answer_stands",
+    ),
+    Mutant(
+        "a dialect that a template mentions counts more than one that it writes",
+        f"{_DIALECT}/proof.py",
+        "    if not written.one:\n",
+        "    if not written.one or ranked[0].sign in template:\n",
+        f"{_PROOFS}::test_what_a_template_writes_counts_more_than_what_it_mentions",
+    ),
+    Mutant(
+        "the first dialect that reads a call is taken",
+        f"{_DIALECT}/proof.py",
+        "return min(left, key=left.__getitem__)",
+        "return next(iter(left))",
+        f"{_PROOFS}::test_of_two_that_read_a_call_the_one_that_knows_its_marks_is_taken",
+    ),
+    Mutant(
+        "a form is made without being tried",
+        f"{_DIALECT}/proof.py",
+        "if shown is not None and written.left_by(found := made(shown)) is not None:",
+        "if shown is not None and (found := made(shown)):",
+        f"{_PROOFS}::test_what_is_made_of_one_call_has_to_read_two",
+    ),
+    Mutant(
+        "the tag of a value is not read",
+        f"{_DIALECT}/one_by_one.py",
+        "types = (yield from self._tag(reader)) or _types_of(calls, name, key)",
+        "types = _types_of(calls, name, key)",
+        f"{_PROOFS}::test_calls_come_back_in_any_pieces",
+    ),
+    Mutant(
+        "marks of reasoning are those that a template mentions",
+        f"{_DIALECT}/proof.py",
+        "end = after.partition(_CONTENT)[0] if thought else template",
+        "end = template",
+        f"{_PROOFS}::test_marks_of_reasoning_are_those_around_a_thought_that_is_written",
     ),
     Mutant(
         "an integer beside texts loses its bounds",

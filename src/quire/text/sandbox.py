@@ -90,9 +90,17 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Lists may be queues: some templates have such of what they have seen, as Kimi K2's."""
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        queues = isinstance(obj, list) and attr in ("append", "pop")
+        return queues or super().is_safe_attribute(obj, attr, value)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
-    """As transformers has it."""
-    made = ImmutableSandboxedEnvironment(
+    """As transformers has it, but for lists."""
+    made = _Sandbox(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=["jinja2.ext.loopcontrols", _Generation],

@@ -27,6 +27,17 @@ def test_filters_give_what_they_give() -> None:
     )
 
 
+def test_lists_may_be_queues() -> None:
+    def shown(source: str) -> str:
+        return ChatTemplate(source, {}).render(MESSAGES, {}, 1e6)
+
+    queue = "{% set a = [] %}{% for m in messages %}{% set _ = a.append(m.content) %}{% endfor %}"
+    assert shown(queue + "{{ a.pop(0) }}{{ a | length }}") == "Hi0"
+    for forbidden in ("clear()", "extend([1])", "insert(0, 1)", "sort()"):
+        with pytest.raises(RequestError, match="unsafe"):
+            shown(queue + "{{ a." + forbidden + " }}")
+
+
 def test_what_templates_in_use_need() -> None:
     source = (
         "{% generation %}{{ messages[::-1][0].content[1:] }}{% endgeneration %}"

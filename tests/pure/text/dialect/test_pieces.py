@@ -40,6 +40,21 @@ FRAGMENTS = {
     ],
     "mistral": ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "f", '{"name": "g", "arguments": {}}'],
     "pythonic": ["<|python_start|>", "<|python_end|>", "[f(", "a=1", 'b="\\""', ")", "'''", "g()"],
+    "minimax_m2": [
+        "<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="f">', "</invoke>",
+        '<parameter name="n">', '<parameter name="s">', "</parameter>", "5",
+    ],
+    "deepseek_v32": [
+        "<｜DSML｜function_calls>", "</｜DSML｜function_calls>", '<｜DSML｜invoke name="f">',
+        "</｜DSML｜invoke>", '<｜DSML｜parameter name="n" string="', 'true">', 'false">',
+        "</｜DSML｜parameter>", "5",
+    ],
+    "minicpm5": [
+        '<function name="f">', "</function>", '<param name="s">', "</param>", "<![CDATA[", "]]>",
+    ],
+    "gemma4": ["<|tool_call>", "<tool_call|>", "call:f{", "call:g{}", "n:5", '<|"|>', "}"],
+    "lfm2": ["<|tool_call_start|>", "<|tool_call_end|>", "[f(", "a=1", ")", "g()", "]"],
+    "apertus": ["<|tools_prefix|>", "<|tools_suffix|>", '[{"f"', ": {}", "}", '{"g": {"a": 1}}'],
     "llama3_json": ["<|python_tag|>", '{"name": "f", "parameters": {"x": [1, {}]}}', "; "],
 }  # fmt: skip
 HARMONY = [

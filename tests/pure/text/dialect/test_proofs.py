@@ -221,7 +221,8 @@ def test_what_a_template_writes_counts_more_than_what_it_mentions() -> None:
 def test_of_two_that_read_a_call_the_one_that_knows_its_marks_is_taken() -> None:
     text = written(TEMPLATES["deepseek_v4"], ARGUMENTS[1])
     assert len(read(DIALECTS["deepseek_v32"], [text]).calls) == 1
-    assert found("deepseek_v4") is DIALECTS["deepseek_v4"]
+    composed = "{% set d = '" + DSML + "' %}" + TEMPLATES["deepseek_v4"].replace(DSML, "{{ d }}")
+    assert dialect_in(composed) is DIALECTS["deepseek_v4"], "although no source has its sign"
 
 
 @pytest.mark.parametrize(
@@ -237,6 +238,12 @@ def test_of_two_that_read_a_call_the_one_that_knows_its_marks_is_taken() -> None
 def test_what_nothing_reads_back_is_no_dialect(calls: str) -> None:
     assert dialect_in(template(calls)) is None
     assert dialect_in("<tool_call>" + template(calls)) is (None if calls else DIALECTS["hermes"])
+
+
+def test_what_is_made_of_one_call_has_to_read_two() -> None:
+    counted = '<calls n="{{ m.tool_calls | length }}">'
+    assert dialect_in(template("<c>{{ name }}{{ a | tojson }}</c>", "<calls>")) is not None
+    assert dialect_in(template("<c>{{ name }}{{ a | tojson }}</c>", counted)) is None
 
 
 def test_a_template_of_one_call_at_a_time_is_proven_by_one() -> None:

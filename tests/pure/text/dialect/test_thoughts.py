@@ -82,7 +82,6 @@ DOORS: dict[str, Callable[[str], Sequence[Message]]] = {
 # Templates that read reasoning and do not show it in a loop of tools, and why.
 NOT_SHOWN = {
     "Apriel-1.6-15b-Thinker-fixed": "only of the last message",
-    "Kimi-K2-Thinking": "the sandbox refuses the template, as transformers' does",
     "unsloth-Apriel-1.5": "its own switch for it is off",
 }
 READS = re.compile(
