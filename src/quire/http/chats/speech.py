@@ -156,7 +156,7 @@ class Speech:
             marks: Marks | None = REASONING[reasoning]
         else:
             marks = (declared.marks if declared else None) or marks_of(template, render)
-        texts = [*(dialect.marks if dialect else ()), *((marks.start, marks.end) if marks else ())]
+        texts = [*(dialect.marks if dialect else ()), *(marks.tokens if marks else ())]
         found = {mark: tokenizer.encode(mark, add_special_tokens=False) for mark in texts}
         ids = {mark: tokens[0] for mark, tokens in found.items() if len(tokens) == 1}
         special = {mark: id for mark, id in ids.items() if id in tokenizer.special_ids}

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 from quire.text.dialect.grammar import ID, Frame, Part
 from quire.text.dialect.json_calls import read_arguments
-from quire.text.dialect.reader import CallForm, Calls, Reading, TextReader
+from quire.text.dialect.reader import MARK, CallForm, Calls, Reading, TextReader
 
 _PIECE = re.compile(rf'{ID}|[\[\]{{}}":,]|[^\s\[\]{{}}":,\0]+')
-MARK = re.compile(r"<\|[^|<>]+\|>|</?[\w|:-]+>|\[[A-Z_]+\]")
 
 
 class ProbeCall(NamedTuple):

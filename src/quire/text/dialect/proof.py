@@ -15,8 +15,8 @@ from typing import Any
 from quire.core.errors import RequestError
 from quire.text.dialect import harmony
 from quire.text.dialect.catalogue import ALL, REASONING, Dialect, made
-from quire.text.dialect.made_form import MARK, MadeForm, ProbeCall, common_start
-from quire.text.dialect.reader import Marks, OutputParser, Reply
+from quire.text.dialect.made_form import MadeForm, ProbeCall, common_start
+from quire.text.dialect.reader import MARK, Marks, OutputParser, Reply
 
 Render = Callable[[Sequence[Mapping[str, Any]], Mapping[str, Any]], str]
 """A conversation as a text, by messages and the template's variables."""

@@ -107,6 +107,9 @@ _T = TypeVar("_T")
 Reading = Generator[None, None, _T]
 """What a part of the text comes to, once enough of it is there."""
 
+MARK = re.compile(r"<\|[^|<>]+\|>|</?[\w|:-]+>|\[[A-Z_]+\]")
+"""What looks like a token of its own."""
+
 _SPACES = re.compile(r"\s*")
 _WORD = re.compile(r"[\w.-]*")
 _PIECE = 512  # characters that are read at a time: to drop some of a text copies all that is left
@@ -379,6 +382,11 @@ class Marks:
     start: str
     end: str
     implied: bool = False
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The marks, and what may be tokens in them."""
+        return self.start, self.end, *MARK.findall(self.start + self.end)
 
     def state_after(self, opening: str, said: str = "") -> ParserState:
         """The state of an answer that a prompt has begun.

@@ -68,7 +68,7 @@ class LocalModel:
 
     def _kept(self) -> tuple[int, ...]:
         """Special tokens whose text the parser must see."""
-        marks: tuple[str, ...] = (self._marks.start, self._marks.end) if self._marks else ()
+        marks: tuple[str, ...] = self._marks.tokens if self._marks else ()
         if self._dialect is not None and self._dialect.parser is not None:
             marks = self._dialect.marks
         found = [self._tokenizer.encode(mark, add_special_tokens=False) for mark in marks]

@@ -52,6 +52,16 @@ def test_a_mark_that_another_begins_with_is_not_taken_for_it() -> None:
         )
 
 
+def test_tokens_in_a_mark_are_seen() -> None:
+    made = tokenizer("<|channel>", "<channel|>")
+    speech = Speech.of(made, ServerConfig(reasoning_parser="gemma4"))
+    assert set(speech.special) == {"<|channel>", "<channel|>"}
+    ids = made.encode("<|channel>thought\nHm.<channel|>Hi<|end|>", add_special_tokens=False)
+    detokenizer = Detokenizer(made, [], True, tuple(speech.special.values()))
+    reply = Reply.of(speech.parser(None, Begun()).parse("".join(map(detokenizer.push, ids))))
+    assert (reply.reasoning, reply.content) == ("Hm.", "Hi")
+
+
 def test_marks_that_are_text_need_no_care() -> None:
     assert not Speech.of(tokenizer(), ServerConfig()).special
 
