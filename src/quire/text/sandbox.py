@@ -63,7 +63,7 @@ class Templates:
             raise RequestError("the model's chat template takes no documents", "documents")
         pieces, length = list[str](), 0
         try:
-            for piece in template.generate(given):
+            for piece in template.generate(_kept({**given})):
                 pieces.append(piece)
                 length += len(piece)
                 if length > most:
@@ -91,11 +91,24 @@ class _Generation(Extension):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Lists may be queues: some templates have such of what they have seen, as Kimi K2's."""
+    """A template's own lists may be queues: some have such of what they have seen, as Kimi K2's."""
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        queues = isinstance(obj, list) and attr in ("append", "pop")
+        queues = type(obj) is list and attr in ("append", "pop")
         return queues or super().is_safe_attribute(obj, attr, value)
+
+
+class _GivenList(list[Any]):
+    """A list that a template was given, and does not change."""
+
+
+def _kept(value: Any) -> Any:
+    """The same, with no list that a template could take for its own."""
+    if isinstance(value, list):
+        return _GivenList(map(_kept, value))
+    if isinstance(value, dict):
+        return type(value)({key: _kept(item) for key, item in value.items()})
+    return value
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

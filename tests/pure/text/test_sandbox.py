@@ -33,6 +33,11 @@ def test_lists_may_be_queues() -> None:
 
     queue = "{% set a = [] %}{% for m in messages %}{% set _ = a.append(m.content) %}{% endfor %}"
     assert shown(queue + "{{ a.pop(0) }}{{ a | length }}") == "Hi0"
+    for given in ("messages", "messages[0].parts"):
+        with pytest.raises(RequestError, match="unsafe"):
+            ChatTemplate("{% set _ = " + given + ".append(1) %}", {}).render(
+                [{"role": "user", "parts": []}], {}, 1e6
+            )
     for forbidden in ("clear()", "extend([1])", "insert(0, 1)", "sort()"):
         with pytest.raises(RequestError, match="unsafe"):
             shown(queue + "{{ a." + forbidden + " }}")
