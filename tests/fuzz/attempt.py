@@ -107,7 +107,10 @@ def _validate(schema: Any, text: str) -> None:
 def _render(given: Mapping[str, Any], tell: Tell) -> str:
     tell("render")
     variables = {**given["variables"], "chat_template": given["template"]}
-    model().tokenizer.apply_chat_template(given["messages"], variables, _MOST_CHARACTERS)
+    try:
+        model().tokenizer.apply_chat_template(given["messages"], variables, _MOST_CHARACTERS)
+    except MemoryError:  # a server renders in a box, which says the same in words
+        return "refused: it needs too much memory"
     return "served"
 
 

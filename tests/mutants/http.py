@@ -31,7 +31,7 @@ MUTANTS = (
         f"{_HTTP}/errors.py",
         "replace(word, cut(word))",
         "replace(word, word)",
-        f"{_OF_HTTP}/doors/test_long_words.py",
+        f"{_OF_HTTP}/doors/test_long_words.py::test_what_is_deep_in_a_body",
     ),
     # -- keys ----------------------------------------------------------------------------------
     Mutant(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.capabilities.speculation import Proposal
 from quire.core.protocol import TO_DRAFT, Chunk, Outcome, Request, Step
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import Capability, Scheduler
 from quire.core.scheduling.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def knowing(
     return propose
 
 
-class Foreseen:
+class Foreseen(Capability):
     """Drafts the script, now more of it and now less, and the last draft is wrong."""
 
     num_bytes = 12345
