@@ -41,7 +41,7 @@ _EVENTS = json.dumps({
 })  # fmt: skip
 _GIVEN = {"replicas": 2, "kv_events_config": _EVENTS, "port": 0, "api_key": KEY,
           "kv_cache_memory_bytes": "32MiB", "max_model_len": 1024, "max_body_bytes": 65536,
-          "shutdown_timeout": 60.0}  # fmt: skip
+          "shutdown_timeout": 60.0, "strict_model_name": True}  # fmt: skip
 
 
 class Deployment:

@@ -7,6 +7,7 @@ from mutants.mutant import Mutant
 _HTTP, _GUARDS, _OF_HTTP = "src/quire/http", "src/quire/http/guards", "tests/server"
 _KEYS, _BODIES, _PARSING = (f"{_OF_HTTP}/test_{what}.py" for what in ("keys", "bodies", "parsing"))
 _ENVELOPE, _CONNECTIONS = f"{_OF_HTTP}/test_envelope.py", f"{_OF_HTTP}/test_connections.py"
+_UNKNOWN = f"{_OF_HTTP}/doors/test_unknown_fields.py"
 _RESPONSES = f"{_OF_HTTP}/doors/test_responses.py"
 
 MUTANTS = (
@@ -291,6 +292,42 @@ MUTANTS = (
         "        yield from self._close()\n        self._open = Block(",
         "        self._open = Block(",
         f"{_OF_HTTP}/doors/test_anthropic.py::test_a_stream_comes_to_what_the_whole_message_says",
+    ),
+    # -- what is not known ---------------------------------------------------------------------
+    Mutant(
+        "a misspelt field passes with a beta",
+        f"{_HTTP}/unknown_fields.py",
+        "elif self.beta and name not in _REASONS and not _nearest(name, known):",
+        "elif self.beta and name not in _REASONS:",
+        f"{_UNKNOWN}::test_of_a_beta_passes_what_is_not_known",
+    ),
+    Mutant(
+        "a beta brings any number of fields",
+        f"{_HTTP}/unknown_fields.py",
+        "        if len(self.warnings) == _MOST:\n            return False\n",
+        "",
+        f"{_UNKNOWN}::test_of_a_beta_passes_what_is_not_known",
+    ),
+    Mutant(
+        "a client's own names are labels",
+        f"{_HTTP}/metrics.py",
+        'label = name if name in NOTES else "_other"',
+        "label = name",
+        f"{_UNKNOWN}::test_of_a_beta_passes_what_is_not_known",
+    ),
+    Mutant(
+        "an adapter's misspelt name is the model's",
+        f"{_HTTP}/service.py",
+        "or config.served_model_name or self.adapters is not None:",
+        "or config.served_model_name:",
+        f"{_OF_HTTP}/test_adapters.py::test_adapters_are_models_with_a_parent_in_every_door",
+    ),
+    Mutant(
+        "Ollama's conversations lose what is newest",
+        f"{_HTTP}/doors/ollama_context.py",
+        "best, high = found, middle",
+        "best, low = found, middle + 1",
+        f"{_OF_HTTP}/doors/test_context_length.py::test_ollama_leaves_out_the_oldest_messages",
     ),
     # -- answers -------------------------------------------------------------------------------
     Mutant(

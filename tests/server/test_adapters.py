@@ -75,7 +75,6 @@ def serving(root: Path, **settings: Any) -> Iterator[Served]:
     config = ServerConfig(
         host="127.0.0.1",
         port=0,
-        served_model_name=["base"],
         allow_runtime_lora_updating=True,
         lora_directory=str(root / "more"),
         **settings,

@@ -81,9 +81,9 @@ ROUTES: list[tuple[str, dict[str, Any], Any]] = [
     ("/v1/sessions/{}/generate", {}, TurnRequest),
 ]
 ALLOWED = {("prompt", "text"), ("input", "text"), ("stop", "text")}  # the engine bounds these
-ALLOWED |= {("chat_template_kwargs", "object"), ("guided_json", "object")}
+ALLOWED |= {("chat_template_kwargs", "object")}
 ALLOWED |= {
-    ("guided_json", "entries"),
+    *((name, what) for name in ("guided_json", "json_schema") for what in ("object", "entries")),
     ("guided_regex", "text"),
 }  # what they say is looked at later
 
@@ -351,9 +351,9 @@ def test_unread_bytes_are_bounded_together() -> None:
 def test_large_bodies_are_parsed_in_one_thread_that_ends_with_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def noting(body: bytes, kind: Any) -> Any:
+    def noting(body: bytes, *others: Any) -> Any:
         threads.append(threading.current_thread())
-        return parse(body, kind)
+        return parse(body, *others)
 
     threads: list[threading.Thread] = []
     parse = bodies.parse

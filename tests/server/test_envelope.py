@@ -227,7 +227,7 @@ def test_with_a_key_any_name_will_do(guarded: LiveServer) -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "words"), [
-    ("POST", "/chat/completions", "did you mean /v1/chat/completions?"),
+    ("POST", "/chat/completion", "did you mean /chat/completions?"),
     ("POST", "/v1/v1/completions", "did you mean /v1/completions?"),
     ("GET", "/v1/model", "did you mean /v1/models?"),
     ("GET", "/metric", "did you mean /metrics?"),

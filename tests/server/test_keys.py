@@ -30,7 +30,7 @@ from quire_lab.workload import read_recording
 from support.live_server import MODEL, LiveServer, eventually, live_server, scripted_engine
 
 ANNA, BERT = "anna-s-secret", "bert-s-secret"
-OPEN = {"/health", "/ping", "/version", "/metrics"}
+OPEN = {"/health", "/v1/health", "/ping", "/version", "/metrics"}
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
 

@@ -152,7 +152,7 @@ def test_what_needs_a_key_says_so() -> None:
     document = described(api_key=["a"], api_key_metrics=True)
     assert document["security"] == [{"key": []}]
     for path, operation in operations(document):
-        is_open = path in ("/", "/health", "/ping", "/version")
+        is_open = path in ("/", "/health", "/v1/health", "/ping", "/version")
         assert (operation.get("security") == []) is is_open
         assert ("401" in operation["responses"]) is not is_open
 

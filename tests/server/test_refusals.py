@@ -104,7 +104,7 @@ WRONG_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages"),
     ({"messages": [{"role": "user", "content": "long " * 600}]}, "messages"),
     ({"max_tokens": 9, "max_completion_tokens": 0}, "max_completion_tokens"),
-    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": -2}, "max_tokens"),
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 101}, "top_logprobs"),
     ({"logprobs": 2}, "logprobs"),
@@ -142,7 +142,7 @@ def test_a_wrong_chat_names_its_field(shared: LiveServer, body: dict[str, Any], 
 
 def test_a_field_that_does_nothing_is_refused_in_words(shared: LiveServer) -> None:
     message = shared.complete(prompt="x", temprature=1).json()["error"]["message"]
-    assert message == "field temprature is not supported by Quire"
+    assert message == "field temprature is not supported by Quire; did you mean temperature?"
     message = shared.chat(audio={"voice": "x"}).json()["error"]["message"]
     assert message.startswith("field audio is not supported by Quire: texts")
 

@@ -113,6 +113,8 @@ def test_an_error_before_it_has_its_status_and_a_whole_answer_is_as_it_was(
     texts = {name: "word " * 300 for name in ("prompt", "input") if name in body}
     chats = {"messages": [{"role": "user", "content": "word " * 300}]} if "messages" in body else {}
     long = {"model": MODEL, **body, **texts, **chats}
+    if path.startswith("/api"):
+        long["truncate"] = False
     refused = watchful.http.post(path, json={**long, "stream": True})
     assert refused.status_code == 400 and refused.headers["content-type"] == "application/json"
     watchful.executor.release()

@@ -254,7 +254,7 @@ def live_server(
     """A LiveServer in a thread, stopped at the end."""
     engine, executor = scripted_engine(**(engine_options or {}))
     # Unless a test is about the end, it need not wait for what it has left running.
-    given = {"port": 0, "shutdown_timeout": 0, **server_options}
+    given = {"port": 0, "shutdown_timeout": 0, "strict_model_name": True, **server_options}
     config = ServerConfig(host="127.0.0.1", **given)
     app = create_app(engine, [MODEL], config)
     server = Server(app, config)

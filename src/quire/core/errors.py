@@ -78,9 +78,9 @@ class ContextLengthError(RequestError):
     """
 
     def __init__(self, message: str, field: str, tokens: int, most: int, length: int) -> None:
-        # Agents know by these words, from every server, that they have to say less.
-        text = f"{message}; this model's maximum context length is {length} tokens"
-        super().__init__(text, field)
+        # Agents know by OpenAI's sentence, from every server, that they have to say less.
+        sentence = f"This model's maximum context length is {length} tokens. However, {message}"
+        super().__init__(sentence, field)
         self.tokens = tokens
         self.most = most
         self.length = length

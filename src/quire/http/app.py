@@ -87,7 +87,8 @@ def create_app(
     engine.events.add(past)
     async_engine = AsyncEngine(engine, make_thread)
     most = default_max_body_bytes(engine.input_processor)
-    bodies = Bodies(config, most, async_engine.give_memory_back)
+    count = metrics.observe_left_out
+    bodies = Bodies(config, most, async_engine.give_memory_back, count)
     speech = Speech.of(engine.input_processor.tokenizer, config)
     service = Service(async_engine, names, metrics, config, bodies, speech, facts, replica)
     drain, watch = Drain(), BlockWatch(async_engine)

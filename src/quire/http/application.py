@@ -40,6 +40,8 @@ def build(
         capacity.quantization,
         0 if speculation is None else speculation.num_speculative_tokens,
         capacity.kv_layers,
+        capacity.family,
+        capacity.num_parameters,
     )
     names = config.served_model_name or [capacity.model_name]
     app = create_app(engine, names, config, facts=facts, replica=replica)

@@ -1,15 +1,15 @@
 """The fields of bodies: types that complain once, in words, and at little cost.
 
 pydantic would list all that is wrong with a body, however much that is; here it stops at the first
-item of a list, or the first unknown name, that is wrong. Fields of other APIs that Quire does not
-have pass where they change nothing.
+item of a list, or the first unknown name, that is wrong. ``unknown_fields`` tells which of those
+pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -17,7 +17,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
+    PrivateAttr,
     ValidationError,
+    ValidationInfo,
     WrapValidator,
     create_model,
     model_validator,
@@ -27,86 +30,7 @@ from pydantic_core import PydanticCustomError
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.core.protocol.parameters import description
-
-# By OpenAI's word they change nothing about the text; only their type is looked at.
-_HINTS: Mapping[str, type] = {
-    "metadata": dict,
-    "prompt_cache_key": str,
-    "prompt_cache_retention": str,
-    "safety_identifier": str,
-    "service_tier": str,
-    "store": bool,
-}
-
-# Values by which a client asks for nothing.
-_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "cache_prompt": (True,),
-    "detokenize": (True,),
-    "documents": ([],),
-    "function_call": ("none",),
-    "functions": ([],),
-    "include_obfuscation": (False,),
-    "kv_transfer_params": ({},),
-    "logits_processors": ([],),
-    "media_io_kwargs": ({},),
-    "mm_processor_kwargs": ({},),
-    "modalities": (["text"],),
-    "parallel_tool_calls": (True, False),
-    "response_format": ({"type": "text"},),
-    "spaces_between_special_tokens": (True,),
-    "suffix": ("",),
-    "tool_choice": ("none",),
-    "tools": ([],),
-    "use_audio_in_video": (False,),
-    "vllm_xargs": ({},),
-}
-
-_TEXT_ONLY = "texts come in and go out, nothing else"
-_OTHERS_CODE = "no code of a request's is run"
-_REASONS: Mapping[str, str] = {
-    "audio": _TEXT_ONLY,
-    "detokenize": "an answer has its text; return_token_ids: true adds the tokens",
-    "function_call": "the older form of tool_choice",
-    "functions": "the older form of tools",
-    "include_obfuscation": "chunks are as long as they are",
-    "kv_transfer_params": "completions and chats hand it over, in OpenAI's words",
-    "logits_processors": _OTHERS_CODE,
-    "media_io_kwargs": _TEXT_ONLY,
-    "mm_processor_kwargs": _TEXT_ONLY,
-    "modalities": _TEXT_ONLY,
-    "spaces_between_special_tokens": "the tokenizer decides",
-    "vllm_xargs": _OTHERS_CODE,
-    "web_search_options": "a model here reaches no network",
-}
-
-
-def asks_for_nothing(name: str, value: Any) -> bool:
-    """Whether such a field changes nothing with this value."""
-    kind = _HINTS.get(name)
-    return isinstance(value, kind) if kind else value in _NEUTRAL.get(name, ())
-
-
-def passing_schemas() -> dict[str, dict[str, Any]]:
-    """Such fields, and the JSON schemas of what passes in them."""
-    kinds = {dict: "object", str: "string", bool: "boolean"}
-    hints = {name: {"type": [kinds[kind], "null"]} for name, kind in _HINTS.items()}
-    return {**hints, **{name: {"enum": [*values, None]} for name, values in _NEUTRAL.items()}}
-
-
-def as_patterns(schemas: Mapping[str, Any]) -> dict[str, Any]:
-    """``patternProperties``: fields that pass, though nobody need know that there are such."""
-    return {f"^{name}$": schema for name, schema in schemas.items()}
-
-
-def why_not(path: str) -> str:
-    """What to tell of a field that is not understood."""
-    name = path.rpartition(".")[2]
-    if name in _HINTS:
-        what = {dict: "an object", str: "a string", bool: "true or false"}[_HINTS[name]]
-        return f"{path} must be {what}"
-    reason = _REASONS.get(name)
-    return f"field {path} is not supported by Quire" + (f": {reason}" if reason else "")
-
+from quire.http.unknown_fields import Passed, as_patterns, asks_for_nothing, unknown
 
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
@@ -114,27 +38,70 @@ Name = Annotated[str, Field(max_length=256)]  # or a salt
 RequestId = Annotated[str, Field(max_length=128, pattern=r"^[\x21-\x7e]+$")]
 MOST_TEXTS = 2048  # of one request: OpenAI's own maximum for embeddings
 _TRUNCATED = "truncate_prompt_tokens"
+_MOST_EXACT = 2**53  # up to which floats are exact
 
 
 class Strict(BaseModel):
-    """A JSON object without unknown fields, whose values have the right types already."""
+    """A JSON object whose values have the right types already, and whose unknown fields may pass.
+
+    neutral: fields that Quire does not have, with the values under which they change nothing.
+    idle: fields that change no text whatever their values.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
+    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    idle: ClassVar[frozenset[str]] = frozenset()
+    _names: ClassVar[frozenset[str]] = frozenset()  # of its fields, as bodies have them
+    _warnings: list[str] = PrivateAttr(default_factory=list)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        cls._names = frozenset(field.alias or name for name, field in cls.model_fields.items())
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the caller should know of a body that is served: what was left out of it, and why.
+
+        Doors may add to it.
+        """
+        return self._warnings
 
     @model_validator(mode="before")
     @classmethod
-    def _leave_out_absent(cls, data: Any) -> Any:
+    def _leave_out(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, dict):
             return data
-        present = {
-            name: value
-            for name, value in data.items()
-            if value is not None and (name in cls.model_fields or not asks_for_nothing(name, value))
-        }
-        unknown = [name for name in present if name not in cls.model_fields]
-        for name in unknown[1:]:  # one is enough to complain of
-            del present[name]
+        present = {}
+        for name, value in data.items():
+            if name in cls._names:
+                if value is not None:
+                    present[name] = _as_whole(value)
+            elif not cls._passes(name, value, info.context):
+                raise unknown(name, cls._names)
         return present
+
+    @classmethod
+    def _passes(cls, name: str, value: Any, passed: Passed | None) -> bool:
+        if value is None or name in cls.idle or value in cls.neutral.get(name, ()):
+            return True
+        return asks_for_nothing(name, value) or (
+            passed is not None and passed.leaves_out(name, cls._names)
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> Any:
+        schema = handler.resolve_ref_schema(handler(core))
+        neutral = {name: {"enum": [*values, None]} for name, values in cls.neutral.items()}
+        passing = {**neutral, **{name: {} for name in cls.idle}}
+        if passing:
+            schema["patternProperties"] = as_patterns(passing)
+        return schema
+
+
+def _as_whole(value: Any) -> Any:
+    """5 of 5.0: some clients have one type for all numbers. A float's field takes either."""
+    whole = type(value) is float and value.is_integer() and abs(value) <= _MOST_EXACT
+    return int(value) if whole else value
 
 
 def given_of(body: BaseModel, *names: str) -> dict[str, Any]:
@@ -282,12 +249,14 @@ else:
     SamplingFields = create_model("SamplingFields", __base__=Strict, **dict(_body_fields()))
 
 
-_GUIDED = {  # vLLM's older names
+_GUIDED = {  # vLLM's older names first
     "guided_json": "json",
     "guided_regex": "regex",
     "guided_choice": "choice",
     "guided_grammar": "grammar",
     "guided_whitespace_pattern": "whitespace_pattern",
+    "json_schema": "json",  # llama.cpp's from here on
+    "grammar": "grammar",
 }
 
 
@@ -310,10 +279,13 @@ class ResponseFormat(Strict):
     structures: list[dict[str, Any]] | None = None
     triggers: Texts | None = None
     format: dict[str, Any] | None = None
+    own_schema: dict[str, Any] | None = Field(default=None, alias="schema")  # llama.cpp's
 
     def structured_outputs(self) -> StructuredOutputs | None:
         """None: any text."""
         match self.type:
+            case "json_object" | "json_schema" if self.own_schema is not None:
+                return StructuredOutputs(json=self.own_schema)
             case "json_object":
                 return StructuredOutputs(json_object=True)
             case "json_schema" if self.json_schema is None:
@@ -324,7 +296,8 @@ class ResponseFormat(Strict):
                 assert self.json_schema is not None
                 return StructuredOutputs(json=self.json_schema.json_schema)
             case "structural_tag":
-                return StructuredOutputs(structural_tag=self.model_dump(exclude_none=True))
+                tag = self.model_dump(exclude_none=True, exclude={"own_schema"})
+                return StructuredOutputs(structural_tag=tag)
         return None
 
 
@@ -341,6 +314,8 @@ class StructuredFields(SamplingFields):
     guided_whitespace_pattern: str | None = doc(
         None, "structured_outputs.whitespace_pattern, as vLLM had it"
     )
+    json_schema: dict[str, Any] | None = doc(None, "structured_outputs.json, as llama.cpp has it")
+    grammar: str | None = doc(None, "structured_outputs.grammar, as llama.cpp has it")
 
     @property
     def structure_field(self) -> str:
@@ -348,7 +323,9 @@ class StructuredFields(SamplingFields):
         given = ["structured_outputs"] if self.structured_outputs is not None else []
         if self.response_format is not None and self.response_format.type != "text":
             given.append("response_format")
-        given += [name for name in _GUIDED if getattr(self, name) is not None][:1]
+        guided = [*self._guided]
+        ours = [name for name in guided if name.startswith("guided_")][:1]
+        given += ours + [name for name in guided if not name.startswith("guided_")]
         if len(given) > 1:
             raise RequestError(f"{' and '.join(given)} ask for different texts: give one", given[1])
         return given[0] if given else "structured_outputs"
@@ -362,5 +339,10 @@ class StructuredFields(SamplingFields):
             case "response_format":
                 assert self.response_format is not None
                 return self.response_format.structured_outputs()
-        guided = {name: getattr(self, old) for old, name in _GUIDED.items()}
-        return StructuredOutputs(**guided)
+        return StructuredOutputs(**{_GUIDED[old]: value for old, value in self._guided.items()})
+
+    @property
+    def _guided(self) -> dict[str, Any]:
+        """Those of other APIs that are there; llama.cpp's clients send empty grammars."""
+        given = given_of(self, *_GUIDED)
+        return {name: value for name, value in given.items() if (name, value) != ("grammar", "")}

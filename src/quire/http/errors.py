@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -37,7 +37,7 @@ from quire.core.errors import (
     shown,
 )
 from quire.http.answers.rendering import Answer, respond
-from quire.http.body_fields import why_not
+from quire.http.unknown_fields import why_not
 
 CLIENT, SERVER = "invalid_request_error", "server_error"
 
@@ -50,6 +50,7 @@ _ANTHROPIC_S_TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+_NO_THREADS = "thread_unsupported_request"
 _LLAMA_CPP_S_TYPES = {
     401: "authentication_error",
     404: "not_found_error",
@@ -94,12 +95,15 @@ class ErrorAnswer(ShapedError):
 
     @classmethod
     def of(cls, problem: Problem) -> Answer:
+        if problem.context is not None:  # clients that show the message alone know it by the code
+            problem = problem._replace(message=f"{problem.message} ({problem.code})")
         return cls(ErrorBody(*problem[1:5]))
 
 
 class AnthropicErrorBody(Answer):
     type: str
     message: str
+    details: dict[str, Any] | UnsetType = UNSET
 
 
 class AnthropicErrorAnswer(ShapedError, kw_only=True):
@@ -114,7 +118,10 @@ class AnthropicErrorAnswer(ShapedError, kw_only=True):
             tokens, most, _ = problem.context
             message = f"prompt is too long: {tokens} tokens > {most} maximum; {message}"
         kind = _ANTHROPIC_S_TYPES.get(problem.status, kind)
-        return cls(error=AnthropicErrorBody(kind, message))
+        body = AnthropicErrorBody(kind, message)
+        if problem.code == _NO_THREADS:
+            body.details = {"error_code": problem.code, "unsupported": [problem.param]}
+        return cls(error=body)
 
 
 class OllamaErrorAnswer(ShapedError):
@@ -153,6 +160,8 @@ _BY_PATH: Mapping[str, type[ShapedError]] = {
     "/api": OllamaErrorAnswer,
     "/v1/messages": AnthropicErrorAnswer,
     "/completion": LlamaCppErrorAnswer,
+    "/infill": LlamaCppErrorAnswer,
+    "/apply-template": LlamaCppErrorAnswer,
     "/embedding": LlamaCppErrorAnswer,
     "/embeddings": LlamaCppErrorAnswer,
     "/props": LlamaCppErrorAnswer,
@@ -195,6 +204,10 @@ class UnknownResponseError(RequestError):
     """A request names a response, or an item of one, that is not kept, or is somebody else's."""
 
 
+class UnsupportedThreadError(RequestError):
+    """A request would have its conversation kept here; clients go on by sending all of it."""
+
+
 class TooManyWatchersError(OverloadedError):
     """As many look at every block as may."""
 
@@ -219,6 +232,7 @@ _KINDS: Sequence[tuple[type[Exception], int, str, str | None]] = (
     (UnknownModelError, 404, CLIENT, "model_not_found"),
     (UnknownAdapterError, 404, CLIENT, "model_not_found"),
     (UnknownResponseError, 404, CLIENT, "response_not_found"),
+    (UnsupportedThreadError, 400, CLIENT, _NO_THREADS),
     (UnknownRequestError, 404, CLIENT, "request_not_found"),
     (UnknownSessionError, 404, CLIENT, "session_not_found"),
     (RequestAbortedError, 410, SERVER, "request_aborted"),  # clients do not ask again by themselves
@@ -336,8 +350,8 @@ def first_complaint(invalid: ValidationError) -> RequestError:
         return cause
     inside = error.get("ctx", {}).get("field")  # of an object that was checked as a whole
     path = _path((*error["loc"], inside) if inside else error["loc"])
-    if error["type"] == "extra_forbidden":
-        return RequestError(why_not(path), path)
+    if error["type"] == "unknown":
+        return RequestError(why_not(path, error["ctx"]["nearest"]), path)
     word = str(error.get("ctx", {}).get("tag", ""))  # pydantic repeats it whole
     return RequestError(f"{path}: {error['msg'].replace(word, cut(word))}", path)
 

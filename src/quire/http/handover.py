@@ -11,8 +11,8 @@ from typing import Any
 
 from quire.blocks.transfer import BlockFetcher, BlockServer
 from quire.core.errors import RequestError, cut
-from quire.http.body_fields import why_not
 from quire.http.service import Service
+from quire.http.unknown_fields import why_not
 
 _FIELD = "kv_transfer_params"
 _KNOWN = {  # what an answer tells, and so what a proxy hands on

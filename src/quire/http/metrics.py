@@ -22,6 +22,7 @@ from quire.engine.events import RequestState, Taken, Watcher
 from quire.engine.recorder import RequestRecorder
 from quire.engine.streams import num_dropped
 from quire.engine.tracing import PROVIDER, SpanSender
+from quire.http.unknown_fields import NOTES
 
 OTHERS = "_unloaded"
 """The name of all that are not there any more, and of others that are called so."""
@@ -223,6 +224,13 @@ class ServerMetrics(Watcher):
             ["model_name", "finished_reason"],
             registry=self._registry,
         )
+        self._left_out = Counter(
+            "quire:fields_left_out",
+            "Fields of requests that Quire does not have, and that were left out; _other: any that "
+            "came with a beta.",
+            ["model_name", "field"],
+            registry=self._registry,
+        )
         self._model_name = model_name
         text = "Prompt tokens of ended requests that had been admitted."
         self._prompt_tokens = self._counter("prompt_tokens", text)
@@ -277,6 +285,12 @@ class ServerMetrics(Watcher):
     def observe_aborted(self, count: int) -> None:
         """Count requests whose callers have left, which the engine learns after its step."""
         self._success.labels(self._model_name, FinishReason.ABORT.value).inc(count)
+
+    def observe_left_out(self, names: Iterable[str]) -> None:
+        """Count fields that were left out of a body; clients' own names are no labels."""
+        for name in names:
+            label = name if name in NOTES else "_other"
+            self._left_out.labels(self._model_name, label).inc()
 
     def _counter(self, name: str, text: str) -> Counter:
         counter = Counter(f"quire:{name}", text, ["model_name"], registry=self._registry)

@@ -49,12 +49,14 @@ def add_models(app: FastAPI, service: Service) -> None:
         known = [] if service.adapters is None else service.adapters.cards
         return [card(one.name, one.path or base, one.parent or base) for one in known]
 
+    @app.get("/models", responses=gives(ModelList))
     @app.get("/v1/models", responses=gives(ModelList))
     async def models() -> Response:
         """The model that is served, by each of its names, and its adapters."""
         return respond(ModelList(data=[*map(card, service.model_names), *adapters()]))
 
     # Names of the Hugging Face hub hold a slash.
+    @app.get("/models/{name:path}", responses=gives(ModelCard, None, 404))
     @app.get("/v1/models/{name:path}", responses=gives(ModelCard, None, 404))
     async def model(name: str) -> Response:
         """The model by one of its names, or an adapter."""

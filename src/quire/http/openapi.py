@@ -21,12 +21,13 @@ from pydantic_core.core_schema import ModelSchema
 
 from quire.http.answers.rendering import Answer
 from quire.http.answers.streaming import DATA_TO_DONE, LINES, Framing
-from quire.http.body_fields import Strict, as_patterns, passing_schemas
+from quire.http.body_fields import Strict
 from quire.http.config.server import ServerConfig
 from quire.http.errors import ShapedError, routes_of, shape_for
 from quire.http.guards.bodies import Body, Handler
 from quire.http.guards.keys import is_open
 from quire.http.service import Service
+from quire.http.unknown_fields import as_patterns, passing_schemas
 
 Responses = dict[int | str, dict[str, Any]]
 """Answers of a route by status, as FastAPI describes them."""
@@ -34,9 +35,9 @@ Responses = dict[int | str, dict[str, Any]]
 _TEMPLATE = "#/components/schemas/{name}"
 _ABOUT = """OpenAI's API, with vLLM's extra fields, served from paged memory.
 
-A field that is not understood is refused by name; its neutral value passes. `null` means that a
-field is absent. Errors have one shape, and every answer bears an `x-request-id`: the request's own,
-or a new one.
+A field that is not understood is refused by name; its neutral value passes, and what says nothing
+about the text is left out with a warning. `null` means that a field is absent. Errors have one
+shape, and every answer bears an `x-request-id`: the request's own, or a new one.
 """
 _ERRORS = {
     400: "The request cannot be served; the message names the field and what is allowed.",
@@ -178,7 +179,8 @@ def _complete(document: dict[str, Any], app: FastAPI, config: ServerConfig) -> N
     errors = [shape_for({"path": path}) for path in document["paths"]]
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas.clear()  # FastAPI's own, which nobody gets
-    schemas.update(_bodies(app), **schemas_of([*errors, *_given(app)]))
+    bodies = _bodies(app, strict=config.strict_fields)
+    schemas.update(bodies, **schemas_of([*errors, *_given(app)]))
     for path, operations in document["paths"].items():
         secured = bool(config.api_key) and not is_open(path, config)
         private = config.is_for_this_machine
@@ -194,7 +196,7 @@ def _complete(document: dict[str, Any], app: FastAPI, config: ServerConfig) -> N
         document["servers"] = [{"url": config.root_path}]
 
 
-def _bodies(app: FastAPI) -> dict[str, Any]:
+def _bodies(app: FastAPI, *, strict: bool) -> dict[str, Any]:
     """The schemas of what routes take, and of what is in it, by their names."""
     extras = [route.openapi_extra for route in _api_routes(app)]
     kinds = {extra.kind for extra in extras if isinstance(extra, _Takes)}
@@ -204,7 +206,9 @@ def _bodies(app: FastAPI) -> dict[str, Any]:
     template = _TEMPLATE.replace("{name}", "{model}")
     _, found = models_json_schema(modes, ref_template=template, schema_generator=AsTaken)
     schemas: dict[str, Any] = found["$defs"]
-    taken = {kind.__name__: with_what_passes(schemas[kind.__name__]) for kind in kinds}
+    taken = {
+        kind.__name__: with_what_passes(schemas[kind.__name__], strict=strict) for kind in kinds
+    }
     return {**schemas, **taken}
 
 
@@ -272,10 +276,10 @@ class AsTaken(GenerateJsonSchema):
         return found
 
 
-def with_what_passes(schema: Mapping[str, Any]) -> dict[str, Any]:
+def with_what_passes(schema: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
     """A body's, and what changes nothing in any body."""
-    fields = schema["properties"]
-    passing = {name: one for name, one in passing_schemas().items() if name not in fields}
+    fields, all_passing = schema["properties"], passing_schemas(strict=strict)
+    passing = {name: one for name, one in all_passing.items() if name not in fields}
     patterns = {**as_patterns(passing), **schema.get("patternProperties", {})}
     return {**schema, "patternProperties": patterns}
 

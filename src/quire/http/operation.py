@@ -49,6 +49,7 @@ _PROFILE: Responses = {
 
 
 def add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
+    @app.get("/v1/health", response_class=Response, responses=_HEALTH)
     @app.get("/health", response_class=Response, responses=_HEALTH)
     async def health() -> Response:
         """Whether requests can be served; nothing is in the body if they can."""

@@ -146,6 +146,8 @@ class ModelFacts:
     quantization: str | None = None  # None: weights are as the checkpoint has them
     num_speculative_tokens: int = 0  # most drafts of a sequence in one step
     kv_layers: Sequence[tuple[int, int]] = ()  # of each KV group: the model's, a draft model's
+    family: str = ""  # by the names of transformers' config files
+    num_parameters: int = 0
 
 
 class ModelChoice(NamedTuple):
@@ -207,6 +209,21 @@ class Service:
             return ModelChoice(name, name)
         known = ", ".join(self.model_names)
         raise UnknownModelError(f"model {shown(name)} is not served here; {known} is", "model")
+
+    def model_of(self, name: str | None, warnings: list[str]) -> ModelChoice:
+        """The same for who may have come from elsewhere with a name of there.
+
+        Where one model is served and has no name of its own, it answers, with a warning.
+        """
+        try:
+            return self.check_model(name)
+        except UnknownModelError:
+            config = self.config
+            if config.strict_model_name or config.served_model_name or self.adapters is not None:
+                raise
+        own = self.model_names[0]
+        warnings.append(f"model {shown(name)} is not served here: {own} has answered")
+        return ModelChoice(own)
 
     def check_model_of(self, session: Session, name: str | None) -> str:
         """The name of a session's model, which a turn may give, but not change.

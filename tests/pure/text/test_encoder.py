@@ -83,8 +83,8 @@ def test_what_is_longer_than_its_tokens_can_be_is_not_tokenized() -> None:
     here, text = input_processor(tokenizer, 100), "x" * (100 * LONGEST + 1)
     error = refusal(here.size, text)
     assert str(error) == (
-        "prompt has 4401 characters; with max_model_len 100 it may have at most 4400; "
-        "this model's maximum context length is 100 tokens"
+        "This model's maximum context length is 100 tokens. However, prompt has 4401 characters; "
+        "with max_model_len 100 it may have at most 4400"
     )
     assert error.field == "prompt"
     assert refusal(here.size, {"prompt": text}).field == "prompt"
@@ -111,7 +111,7 @@ def test_token_ids_are_counted_before_they_are_looked_at() -> None:
 
     here = input_processor(watched(), 100)
     error = refusal(here.size, Untouchable([1] * 100))
-    assert str(error).startswith(
+    assert str(error).endswith(
         "prompt has 100 tokens; with max_model_len 100 it may have at most 99"
     )
     assert refusal(here.session_input, new, Untouchable([1] * 100)).field == "input"
@@ -124,8 +124,8 @@ def test_without_a_longest_sequence_there_is_a_limit_too() -> None:
     assert here.size("x" * MAX_CHARACTERS) == MAX_CHARACTERS
     error = refusal(here.size, "x" * (MAX_CHARACTERS + 1))
     assert str(error) == (
-        "prompt has 4194305 characters; it may have at most 4194304; this model's maximum context "
-        "length is 1048576 tokens"
+        "This model's maximum context length is 1048576 tokens. However, prompt has 4194305 "
+        "characters; it may have at most 4194304"
     )
     assert here.size([1] * MAX_TOKENS) == MAX_TOKENS
     assert refusal(here.size, [1] * (MAX_TOKENS + 1)).field == "prompt"

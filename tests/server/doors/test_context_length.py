@@ -5,6 +5,7 @@ Beside the words there are Quire's own, with the field and the figures.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import openai
@@ -15,7 +16,7 @@ from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer, live_server
 WORDS = "a b c d e " * 60
 LONG = [5] * 300
 CHAT = [{"role": "user", "content": WORDS}]
-MAXIMUM = f"this model's maximum context length is {MAX_MODEL_LEN} tokens"
+MAXIMUM = f"This model's maximum context length is {MAX_MODEL_LEN} tokens. However, "
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -40,7 +41,8 @@ def test_openai_s(
     assert answer.status_code == 400 and answer.json().keys() == {"error"}
     error = answer.json()["error"]
     assert (error["type"], error["code"]) == ("invalid_request_error", "context_length_exceeded")
-    assert error["param"] == field and MAXIMUM in error["message"]
+    assert error["param"] == field and error["message"].startswith(MAXIMUM)
+    assert error["message"].endswith("(context_length_exceeded)"), "all that LangChain looks at"
 
 
 def test_openai_s_client_has_the_code(speaking: LiveServer) -> None:
@@ -74,8 +76,8 @@ def test_anthropic_s(speaking: LiveServer) -> None:
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/api/chat", {"messages": CHAT}),
-        ("/api/generate", {"prompt": WORDS}),
+        ("/api/chat", {"messages": CHAT, "truncate": False}),
+        ("/api/generate", {"prompt": WORDS, "truncate": False}),
         ("/api/embed", {"input": WORDS, "truncate": False}),
         ("/api/embeddings", {"prompt": WORDS}),
     ],
@@ -113,3 +115,59 @@ def test_other_fields_that_are_too_long_are_no_context(speaking: LiveServer) -> 
     given = {"type": "content", "content": " a" * 300}
     for body in ({"prediction": given}, {"top_p": 9}):
         assert speaking.complete(prompt="x", **body).json()["error"]["code"] is None
+
+
+def told(server: LiveServer, path: str, **body: Any) -> Any:
+    """The last line of Ollama's answer."""
+    body = {"model": MODEL, "options": {"num_predict": 4}, **body}
+    answer = server.http.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return json.loads(answer.text.splitlines()[-1])
+
+
+def test_ollama_leaves_out_the_oldest_messages(speaking: LiveServer, prompts: list[str]) -> None:
+    messages = [{"role": "system", "content": "Be brief."}]
+    for number in range(40):
+        messages += [
+            {"role": "user", "content": f"question {number}"},
+            {"role": "assistant", "content": f"answer {number}"},
+        ]
+    messages.append({"role": "user", "content": "and now?"})
+    line = told(speaking, "/api/chat", messages=messages)
+    (prompt,), (warning,) = prompts, line["warnings"]
+    assert "Be brief." in prompt and "and now?" in prompt and "question 39" in prompt
+    assert "question 0" not in prompt and MAX_MODEL_LEN - 24 < line["prompt_eval_count"] <= 252
+    left_out = 80 - prompt.count("question") - prompt.count("answer")
+    assert warning == f"the oldest {left_out} messages were left out: max_model_len is 256"
+    told(speaking, "/api/chat", messages=messages, stream=False, options={})
+    assert prompts[1].count("question") < prompts[0].count("question"), "half is for the answer"
+
+
+def test_ollama_begins_no_conversation_with_a_tool_s_answer(
+    speaking: LiveServer, prompts: list[str]
+) -> None:
+    call = {"function": {"name": "weather", "arguments": {"city": "x"}}}
+    turns: Any = [{"role": "user", "content": WORDS[:100]}]
+    for _ in range(9):
+        turns += [
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "content": "hot " * 9},
+        ]
+    assert told(speaking, "/api/chat", messages=turns)["warnings"]
+    assert prompts[0].startswith("<|assistant|>")
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_ollama_cuts_a_prompt_s_beginning(
+    speaking: LiveServer, prompts: list[str], raw: bool
+) -> None:
+    few: Any = {} if raw else {"system": "Be brief."}
+    line = told(speaking, "/api/generate", prompt=WORDS + "the end", raw=raw, **few)
+    assert line["warnings"] == ["the prompt's beginning was cut off: max_model_len is 256"]
+    assert 240 < line["prompt_eval_count"] <= 252 and "the end" in prompts[0]
+    assert raw or prompts[0].startswith("<|system|>Be brief.<|end|><|user|>")
+    assert told(speaking, "/api/generate", prompt=WORDS * 500 + "the end", raw=raw)["warnings"]
+    short = told(speaking, "/api/generate", prompt="hello", raw=raw)
+    assert "warnings" not in short
+    alone = told(speaking, "/api/chat", messages=[{"role": "user", "content": WORDS}])
+    assert alone["warnings"] == line["warnings"]

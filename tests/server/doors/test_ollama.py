@@ -210,8 +210,6 @@ def test_curl_need_not_say_that_it_sends_json_but_a_browser_must(shared: LiveSer
         ({"options": {"mirostat": 2}}, "options.mirostat"),
         ({"options": {"typical_p": 0.5}}, "options.typical_p"),
         ({"options": {"repeat_penalty": 0}}, "options.repeat_penalty"),
-        ({"options": {"repeat_penalty": 1.1, "repeat_last_n": 64}}, "repeat_last_n"),
-        ({"options": {"num_ctx": MAX_MODEL_LEN + 1}}, "options.num_ctx"),
         ({"options": {"num_predict": 0}}, "options.num_predict"),
         ({"options": {"stop": [5]}}, "options.stop"),
     ],

@@ -24,7 +24,7 @@ from quire.capabilities.pooling.files import bytes_of, read_pooler
 from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.capabilities.speculation import speculation_of
 from quire.capabilities.speculation.model import DraftModel
-from quire.core.errors import ConfigError
+from quire.core.errors import ConfigError, ModelError
 from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource
 from quire.core.protocol import Pooler, RecoveryCosts
@@ -83,10 +83,10 @@ from quire.kernels.heap import keep_what_steps_take
 from quire.kernels.instructions import choose_instructions
 from quire.kernels.threads import usable_cores
 from quire.models.base import Model
-from quire.models.config import read_config
+from quire.models.config import ModelConfig, read_config
 from quire.models.dense import Dense
 from quire.models.loader import is_encoder, load_model
-from quire.models.shape import CacheShape
+from quire.models.shape import CacheShape, read_shape
 from quire.text.tokenizer import Tokenizer
 
 DEMO_NAME = "quire-demo"
@@ -134,7 +134,8 @@ def _build(
     described = read_config(directory, config.hf_overrides)
     tokenizer = tokenizer_of(config)
     if is_encoder(described):
-        return build_encoder(config, runtime, directory, described, tokenizer)
+        engine, capacity = build_encoder(config, runtime, directory, described, tokenizer)
+        return engine, _named(capacity, config, directory, described)
     pooler, dense = read_pooler(
         directory, described, tokenizer, runtime.admit, given=config.pooler_config
     )
@@ -175,7 +176,19 @@ def _build(
     if events is not None:
         events.start(config.block_size, limits.windows)
     release_threads()  # it may run in another thread than this one
-    return engine, capacity
+    return engine, _named(capacity, config, directory, described)
+
+
+def _named(
+    capacity: Capacity, config: EngineConfig, directory: Path, described: ModelConfig
+) -> Capacity:
+    """With the model's family, and how many parameters it has, where its config tells."""
+    try:
+        count = read_shape(directory, config.hf_overrides).num_params
+    except ModelError:
+        count = 0
+    family = str(described.fields.values.get("model_type", ""))
+    return replace(capacity, family=family, num_parameters=count)
 
 
 def _traits(

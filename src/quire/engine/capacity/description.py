@@ -46,6 +46,8 @@ class Capacity:
     adapters: AdapterShare | None = None
     store: str = ""  # of blocks beyond the pool
     ranks: int = 1  # each of which has so much
+    family: str = ""  # its ``model_type``
+    num_parameters: int = 0
 
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:

@@ -137,6 +137,16 @@ class ServerConfig:
         'variables for chat templates, which those of a request replace: '
         '{"enable_thinking": false}',
     )  # fmt: skip
+    strict_fields: bool = _api(
+        False,
+        "refuse fields that say nothing about the text and that Quire does not have; otherwise "
+        "they are left out, with a warning in the answer",
+    )
+    strict_model_name: bool = _api(
+        False,
+        "refuse names of models that are not served; otherwise the one model answers to any, with "
+        "a warning in the answer, unless served_model_name names it or it has adapters",
+    )
     truncate_max_tokens: bool = _api(
         True,
         "lower a max_tokens that exceeds what max_model_len leaves after the prompt, with a "

@@ -9,7 +9,14 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from msgspec import UNSET, UnsetType
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    model_validator,
+)
 
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
@@ -29,6 +36,7 @@ from quire.http.doors.turn_stream import (
     going_on,
     in_their_words,
 )
+from quire.http.errors import UnsupportedThreadError
 from quire.http.openai.requests import JsonObject
 from quire.http.openapi import body_route, gives
 from quire.http.service import Service
@@ -46,7 +54,7 @@ class Cacheable(Strict):
 class TextBlock(Cacheable):
     type: Literal["text"]
     text: str
-    citations: Annotated[list[Any], at_most(0, "citations")] | None = None
+    citations: list[Any] | None = None  # where Anthropic has found what the text says
 
 
 class ThinkingBlock(Cacheable):
@@ -70,6 +78,27 @@ class ToolUseBlock(Cacheable):
     caller: dict[str, Any] | None = None
 
 
+class HostedBlock(BaseModel):
+    """What Anthropic has done in a conversation begun there: what came of it is in its text."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal[
+        "server_tool_use", "web_search_tool_result", "web_fetch_tool_result",
+        "code_execution_tool_result", "bash_code_execution_tool_result",
+        "text_editor_code_execution_tool_result", "tool_search_tool_result", "mcp_tool_use",
+        "mcp_tool_result",
+    ]  # fmt: skip
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out(cls, data: Any, info: ValidationInfo) -> Any:
+        kind, why = data["type"], "Quire does not have it"
+        if info.context is None or not info.context.leave_out(kind, why, "block"):
+            raise RequestError(f"messages may hold no {kind}: {why}", "messages")
+        return {"type": kind}
+
+
 def _as_blocks(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
@@ -90,7 +119,12 @@ class ToolResultBlock(Cacheable):
 
 
 ContentBlock = Annotated[
-    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock,
+    TextBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | HostedBlock,
     Field(discriminator="type"),
 ]
 
@@ -106,9 +140,11 @@ class AnthropicMessage(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> AnthropicMessage:
-        allowed = {"assistant": {"text", "thinking", "redacted_thinking", "tool_use"}}
+        allowed: Any = (TextBlock, ToolResultBlock)
+        if self.role == "assistant":
+            allowed = TextBlock, ThinkingBlock, RedactedThinkingBlock, ToolUseBlock, HostedBlock
         for block in self.content:
-            if block.type not in allowed.get(self.role, {"text", "tool_result"}):
+            if not isinstance(block, allowed):
                 raise RequestError(
                     f"a message of role {self.role} may hold no block of type {block.type}",
                     "messages",
@@ -181,7 +217,10 @@ class ContextManagement(Strict):
 
 
 class CountTokensRequest(Cacheable):
-    """What makes a prompt."""
+    """What makes a prompt.
+
+    thread: Anthropic keeps what was said before; here every request says all of it.
+    """
 
     model: str | None = None
     messages: Annotated[
@@ -193,6 +232,13 @@ class CountTokensRequest(Cacheable):
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig = OutputConfig()
     context_management: ContextManagement | None = None
+    thread: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _check_thread(self) -> CountTokensRequest:
+        if self.thread is not None:
+            raise UnsupportedThreadError("no thread is kept here: send all messages", "thread")
+        return self
 
 
 class MessagesRequest(CountTokensRequest):
@@ -324,6 +370,7 @@ class MessageAnswer(Answer, kw_only=True):
     stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"] | None = None
     stop_sequence: str | None = None
     usage: MessageUsage
+    warnings: list[str] | UnsetType = UNSET
 
 
 class MessageEvent(Answer):
@@ -339,6 +386,7 @@ class MessageEvent(Answer):
 
 class CountedTokens(Answer):
     input_tokens: int
+    warnings: list[str] | UnsetType = UNSET
 
 
 def add_anthropic(app: FastAPI, service: Service) -> None:
@@ -351,12 +399,12 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
     )
     async def messages(http: Request, request: MessagesRequest) -> Response:
         """Anthropic's Messages: answer a conversation."""
-        model = service.check_model(request.model)
+        model = service.model_of(request.model, request.warnings)
         with in_their_words(FIELD_NAMES):
             params = sampling_params(request, service.input_processor.sampling_defaults)
             options = service.caller(http).options(model)
             conversation = await begin(service, turn(request, params, options))
-        writer = MessageWriter(conversation, model.name)
+        writer = MessageWriter(conversation, model.name, request.warnings)
         if request.stream:
             return EventStream(writer.events(), PINGED_EVENTS, service.silence)
         return respond(await writer.whole())
@@ -364,17 +412,19 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
     @body_route(app, service, CountTokensRequest, gives(CountedTokens), "/v1/messages/count_tokens")
     async def count_tokens(http: Request, request: CountTokensRequest) -> Response:
         """How many tokens a request has."""
-        service.check_model(request.model)
+        service.model_of(request.model, request.warnings)
         with in_their_words(FIELD_NAMES):
             conversation = await begin(service, turn(request, SamplingParams(max_tokens=1), {}))
-        return respond(CountedTokens(conversation.num_prompt_tokens))
+        warnings = request.warnings or UNSET
+        return respond(CountedTokens(conversation.num_prompt_tokens, warnings))
 
 
 class MessageWriter:
     """What the model says as one message, whole or as events."""
 
-    def __init__(self, conversation: PreparedChat, model: str) -> None:
+    def __init__(self, conversation: PreparedChat, model: str, warnings: list[str]) -> None:
         self._conversation = conversation
+        self._warnings: list[str] | UnsetType = warnings or UNSET
         self._turn = TurnStream(conversation, "msg-", _new_call_id, FIELD_NAMES)
         self._id = f"msg_{uuid.uuid4().hex}"
         self._model = model
@@ -398,7 +448,14 @@ class MessageWriter:
         return [delta, MessageEvent("message_stop")]
 
     def _message(self, content: list[Json], usage: MessageUsage, **stop: Any) -> MessageAnswer:
-        return MessageAnswer(id=self._id, model=self._model, content=content, usage=usage, **stop)
+        return MessageAnswer(
+            id=self._id,
+            model=self._model,
+            content=content,
+            usage=usage,
+            warnings=self._warnings,
+            **stop,
+        )
 
     def _stop(self) -> Json:
         (output,) = self._turn.result.outputs

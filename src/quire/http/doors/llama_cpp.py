@@ -6,26 +6,25 @@ Its sampling options are Ollama's too (``LlamaOptions``).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from msgspec import UNSET, UnsetType, field
-from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
-from quire.engine.prompts import as_dict
+from quire.engine.prompts import Prompt, as_dict
 from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import DATA, EventStream
 from quire.http.body_fields import (
-    Ids,
     Strict,
     Texts,
-    as_patterns,
+    at_most,
     between,
     biases,
     expecting,
@@ -33,10 +32,13 @@ from quire.http.body_fields import (
     texts_of,
 )
 from quire.http.doors.turn_stream import in_their_words, outputs, pieces
+from quire.http.openai.answers import timings_of
 from quire.http.openai.requests import JsonObject
 from quire.http.openapi import body_route, gives
 from quire.http.service import Service
+from quire.text.encoder import PromptForm
 
+_MOST_FILES = 1024
 _ANY_SEED = (-1, 2**32 - 1)
 _AS_OURS = (
     "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty",
@@ -46,13 +48,11 @@ _AS_OURS = (
 class LlamaOptions(Strict):
     """Options as llama.cpp names them; many clients send all of them, at their defaults."""
 
-    # Options that Quire does not have, with the values under which they change nothing.
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "mirostat": (0,),
         "tfs_z": (1,),
         "typical_p": (1,),
     }
-    # What changes no text: how the machine is used, or what belongs to a neutral option.
     idle: ClassVar[frozenset[str]] = frozenset({"mirostat_tau", "mirostat_eta"})
 
     temperature: float | None = None
@@ -66,32 +66,21 @@ class LlamaOptions(Strict):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out_idle(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        return {
-            name: value
-            for name, value in data.items()
-            if name not in cls.idle and value not in cls.neutral.get(name, ())
-        }
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> Any:
-        schema = handler.resolve_ref_schema(handler(core))
-        neutral = {name: {"enum": [*values, None]} for name, values in cls.neutral.items()}
-        idle: dict[str, Any] = {name: {} for name in cls.idle}
-        schema["patternProperties"] = as_patterns({**neutral, **idle})
-        return schema
-
     @model_validator(mode="after")
-    def _check_penalties(self) -> LlamaOptions:
-        """Ours are of the whole text, theirs of its last ``repeat_last_n`` tokens; -1 is all."""
+    def _check_penalties(self, info: ValidationInfo) -> LlamaOptions:
+        """Ours are of the whole text, theirs of its last ``repeat_last_n`` tokens.
+
+        -1 is all; 0 is none, so that nothing is penalised.
+        """
         repeats = self.repeat_penalty not in (None, 1.0)
-        if self.repeat_last_n in (None, -1):
+        if self.repeat_last_n == 0:
+            self.repeat_penalty, self.presence_penalty, self.frequency_penalty = 1.0, 0.0, 0.0
+        if self.repeat_last_n in (None, -1, 0):
             return self
         if repeats or self.presence_penalty or self.frequency_penalty:
+            why = "penalties are of the whole text"
+            if info.context is not None and info.context.leave_out("repeat_last_n", why):
+                return self
             raise RequestError(
                 "repeat_last_n must be -1 beside a penalty: penalties are of the whole text, got "
                 f"{self.repeat_last_n}",
@@ -112,6 +101,9 @@ class LlamaOptions(Strict):
         given = {name: value for name, value in params.items() if value is not None}
         most = None if max_tokens in (-1, -2) else max_tokens
         return SamplingParams.over(defaults, {**given, "max_tokens": most, **others})
+
+
+_Mixed = Annotated[list[int | str], Field(fail_fast=True)]  # one prompt of texts and tokens
 
 
 class LlamaCppRequest(LlamaOptions):
@@ -138,8 +130,8 @@ class LlamaCppRequest(LlamaOptions):
 
     model: str | None = None
     prompt: Annotated[
-        str | Texts | Ids | Annotated[list[str | Ids], Field(fail_fast=True)],
-        expecting("a string, a list of token ids, or a list of such prompts"),
+        str | Texts | Annotated[list[int | str | _Mixed], Field(fail_fast=True)],
+        expecting("a string, a list of token ids and strings, or a list of such prompts"),
     ]
     n_predict: int | None = None
     stream: bool = False
@@ -155,7 +147,9 @@ class LlamaCppRequest(LlamaOptions):
 
     @model_validator(mode="after")
     def _check(self) -> LlamaCppRequest:
-        texts_of("prompt", self.prompt)
+        texts_of("prompt", self.prompts)
+        if not self.several and any(isinstance(one, list) for one in self.prompt):
+            raise RequestError("prompt must be one prompt, or a list of prompts", "prompt")
         return self
 
     def silence(self, usual: float) -> float:
@@ -178,11 +172,13 @@ class LlamaCppRequest(LlamaOptions):
     @property
     def several(self) -> bool:
         """Whether the prompt is a list of them, whose answer is a list too."""
-        return not isinstance(self.prompt, str) and not isinstance(self.prompt[0], int)
+        prompt = self.prompt
+        return not isinstance(prompt, str) and not any(isinstance(one, int) for one in prompt)
 
     @property
-    def prompts(self) -> list[str | list[int]]:
-        return texts_of("prompt", self.prompt)
+    def prompts(self) -> list[Any]:
+        """Each is a text, or a list of tokens and texts that are one."""
+        return [*self.prompt] if self.several else [self.prompt] if self.prompt else []
 
     @property
     def biases(self) -> dict[int, float] | None:
@@ -198,6 +194,39 @@ class LlamaCppRequest(LlamaOptions):
             token, bias = pair
             given[str(token)] = -100.0 if bias is False else bias
         return biases(given) or None
+
+
+class ExtraFile(Strict):
+    """Another file of the project that is written on."""
+
+    filename: str = ""
+    text: str = ""
+
+
+_Files = Annotated[list[ExtraFile], Field(fail_fast=True), at_most(_MOST_FILES, "files")]
+
+
+class InfillRequest(LlamaCppRequest):
+    """prompt: what stands at the end of the prefix."""
+
+    prompt: str = ""
+    input_prefix: str = ""
+    input_suffix: str = ""
+    input_extra: _Files = Field(default_factory=list)
+
+    @property
+    def before(self) -> str:
+        """All that stands before what is to be written, other files first."""
+        files = (f"{one.filename}\n{one.text}\n" for one in self.input_extra)
+        return "".join([*files, self.input_prefix, self.prompt])
+
+    @property
+    def several(self) -> bool:
+        return False
+
+    @property
+    def prompts(self) -> list[Any]:
+        return [self.before]
 
 
 _NAMES = {
@@ -244,6 +273,7 @@ class LlamaCppAnswer(Answer, kw_only=True):
     stop_type: Literal["eos", "limit", "word"]
     stopping_word: str
     timings: dict[str, float | None]
+    warnings: list[str] | UnsetType = UNSET
     content: str = ""
     tokens: list[int] = field(default_factory=list)
     completion_probabilities: list[TokenLogprob] | UnsetType = UNSET
@@ -275,22 +305,56 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
     @body_route(app, service, LlamaCppRequest, answers, "/completion", "/completions")
     async def completion(http: Request, request: LlamaCppRequest) -> Response:
         """llama.cpp's: complete a prompt; several have a list of answers."""
-        model = service.check_model(request.model)
         names = {**_NAMES, "structured_outputs": request.structure_field}
         with in_their_words(names):
-            params = _params(service, request)
-        own = service.caller(http).options(model)
-        prompts = [{**as_dict(prompt), **own} for prompt in request.prompts]
-        name, whole = f"completion-{uuid.uuid4().hex}", not request.stream
-        run = service.run(name, prompts, params, {}, whole=whole)
-        wording = LlamaCppWording(service, request, params)
-        if request.stream:
-            events = pieces(run, wording.events, names)
-            return EventStream(events, DATA, request.silence(service.silence))
-        finished = await outputs(run, names)
-        return await json_response(
-            lambda: wording.whole(finished), large=len(finished) > 1 or request.n_probs > 0
-        )
+            with service.reserve(len(request.prompts), request.prompts):
+                prompts = [await _prompt(service, prompt) for prompt in request.prompts]
+            return await _answer(service, http, request, prompts, names)
+
+    @body_route(app, service, InfillRequest, answers, "/infill")
+    async def infill(http: Request, request: InfillRequest) -> Response:
+        """llama.cpp's: write what stands between two texts, with a model that is made for it."""
+        names = {**_NAMES, "structured_outputs": request.structure_field, "suffix": "input_suffix"}
+        form = PromptForm(suffix=request.input_suffix)
+        with in_their_words(names):
+            with service.reserve(1, [request.before, request.input_suffix]):
+                prompt = await service.engine.text_prompt(request.before, form)
+            return await _answer(service, http, request, [prompt], names)
+
+
+async def _answer(
+    service: Service,
+    http: Request,
+    request: LlamaCppRequest,
+    prompts: Sequence[Prompt],
+    names: Mapping[str, str],
+) -> Response:
+    model = service.model_of(request.model, request.warnings)
+    params, own = _params(service, request), service.caller(http).options(model)
+    given = [{**as_dict(prompt), **own} for prompt in prompts]
+    name, whole = f"completion-{uuid.uuid4().hex}", not request.stream
+    run = service.run(name, given, params, {}, whole=whole)
+    wording = LlamaCppWording(service, request, params, model.name)
+    if request.stream:
+        events = pieces(run, wording.events, names)
+        return EventStream(events, DATA, request.silence(service.silence))
+    finished = await outputs(run, {})
+    return await json_response(
+        lambda: wording.whole(finished), large=len(finished) > 1 or request.n_probs > 0
+    )
+
+
+async def _prompt(service: Service, given: str | Sequence[int | str]) -> Prompt:
+    """A text, or token ids: those of texts among them are put where the texts are."""
+    if isinstance(given, str):
+        return given
+    token_ids: list[int] = []
+    for number, one in enumerate(given):
+        if isinstance(one, str):
+            token_ids += await service.engine.tokenize(one, add_special_tokens=number == 0)
+        else:
+            token_ids.append(one)
+    return token_ids
 
 
 def _add_state(app: FastAPI, service: Service) -> None:
@@ -356,8 +420,10 @@ def settings(params: SamplingParams) -> Json:
 class LlamaCppWording:
     """A piece of text in each event, and what it all took in the last; or all of it at once."""
 
-    def __init__(self, service: Service, request: LlamaCppRequest, params: SamplingParams) -> None:
-        self._model = request.model or service.model_names[0]
+    def __init__(
+        self, service: Service, request: LlamaCppRequest, params: SamplingParams, model: str
+    ) -> None:
+        self._model = model
         self._tells_cached = service.config.enable_prompt_tokens_details
         self._request = request
         self._params = params
@@ -392,7 +458,8 @@ class LlamaCppWording:
             prompt=request.prompt,
             stop_type="limit" if output.finish_reason == "length" else stop_type,
             stopping_word=word if isinstance(word, str) else "",
-            timings=_timings(request),
+            timings=timings_of(request),
+            warnings=self._request.warnings or UNSET,
         )
 
     def _probabilities(self, source: CompletionOutput | Delta) -> list[TokenLogprob] | UnsetType:
@@ -400,23 +467,3 @@ class LlamaCppWording:
             return UNSET
         count = self._request.n_probs
         return [*chat_logprobs(source.logprobs, count, with_ids=True, with_marks=False).content]
-
-
-def _timings(request: RequestOutput) -> Json:
-    story = request.metrics
-    first = story.e2e_latency if story.ttft is None else story.ttft
-    drafts = {"draft_n": story.num_draft_tokens, "draft_n_accepted": story.num_accepted_tokens}
-    return {
-        **_rates("prompt", story.num_prompt_tokens, first),
-        **_rates("predicted", story.num_output_tokens, story.e2e_latency - first),
-        **(drafts if story.num_draft_tokens else {}),
-    }
-
-
-def _rates(name: str, count: int, seconds: float) -> Json:
-    return {
-        f"{name}_n": count,
-        f"{name}_ms": 1000 * seconds,
-        f"{name}_per_token_ms": 1000 * seconds / count if count else None,
-        f"{name}_per_second": count / seconds if seconds else None,
-    }

@@ -18,14 +18,16 @@ from pydantic import Field, model_validator
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.engine.outputs import CompletionOutput, Delta
+from quire.engine.prompts import Prompt, as_dict
 from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import LINES, Events, EventStream
 from quire.http.body_fields import Ids, Name, Strict, Texts, at_most, between, expecting
-from quire.http.chats.conversation import ConversationTurn, begin, said
+from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin, said
 from quire.http.chats.speech import MOST_TOOLS, Tool
 from quire.http.doors.llama_cpp import LlamaOptions
-from quire.http.doors.ollama_models import add_models, check_model
+from quire.http.doors.ollama_context import fitting, fitting_text
+from quire.http.doors.ollama_models import add_models, called_here
 from quire.http.doors.turn_stream import (
     Block,
     BlockClosed,
@@ -62,23 +64,31 @@ class OllamaOptions(LlamaOptions):
     num_predict: int | None = None
     num_ctx: Annotated[int, between(1, 2**31 - 1)] | None = None
 
-    def check_context(self, max_model_len: int | None) -> None:
-        """RequestError if num_ctx is more than there is; texts are never cut to fit."""
-        if self.num_ctx is not None and self.num_ctx > (max_model_len or self.num_ctx):
-            raise RequestError(
-                f"num_ctx must be at most max_model_len, {max_model_len}, got {self.num_ctx}",
-                "num_ctx",
-            )
 
-
-class OllamaRequest(Strict):
-    """What requests for text have in common."""
+class OllamaBody(Strict):
+    """What all requests have in common."""
 
     model: str
-    stream: bool = True
-    format: Format | None = None
     options: OllamaOptions = OllamaOptions()
     keep_alive: KeepAlive | None = None
+
+    def check_context(self, max_model_len: int | None) -> None:
+        """A warning where num_ctx is more than there is, as Ollama logs it."""
+        wanted, there_is = self.options.num_ctx, max_model_len
+        if wanted is not None and there_is is not None and wanted > there_is:
+            self.warnings.append(f"num_ctx is {there_is} (--max-model-len), not {wanted}")
+
+
+class OllamaRequest(OllamaBody):
+    """What requests for text have in common.
+
+    truncate: leave out what is oldest of a prompt that is too long; else it is refused.
+    """
+
+    stream: bool = True
+    format: Format | None = None
+    truncate: bool = True
+    shift: bool = True  # an answer ends where the context is full
     think: Think | None = None
     logprobs: bool = False
     top_logprobs: int = 0
@@ -226,6 +236,7 @@ class GeneratedAnswer(Answer, kw_only=True):
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
     logprobs: list[TokenLogprob] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
     @classmethod
     def of(cls, model: str, *, content: str = "", **more: Any) -> GeneratedAnswer:
@@ -247,6 +258,7 @@ class OllamaChatAnswer(Answer, kw_only=True):
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
     logprobs: list[TokenLogprob] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
     @classmethod
     def of(
@@ -329,6 +341,7 @@ class OllamaWriter:
             "prompt_eval_duration": _nanoseconds(first),
             "eval_count": story.num_output_tokens,
             "eval_duration": _nanoseconds(story.e2e_latency - first),
+            "warnings": self._request.warnings or UNSET,
         }
 
 
@@ -373,7 +386,7 @@ def add_ollama(app: FastAPI, service: Service) -> None:
     )
     async def generate(http: Request, request: GenerateRequest) -> Response:
         """Ollama's: answer a prompt."""
-        model = check_model(service, request.model)
+        model = called_here(service, request)
         if not request.prompt:
             return _loaded(request, GeneratedAnswer)
         with in_their_words(_NAMES | {"messages": "prompt"}):
@@ -391,7 +404,7 @@ def add_ollama(app: FastAPI, service: Service) -> None:
     )
     async def chat(http: Request, request: OllamaChatRequest) -> Response:
         """Ollama's: answer a conversation."""
-        model = check_model(service, request.model)
+        model = called_here(service, request)
         if not request.messages:
             return _loaded(request, OllamaChatAnswer)
         with in_their_words(_NAMES | {"prompt": "messages"}):
@@ -404,7 +417,7 @@ def add_ollama(app: FastAPI, service: Service) -> None:
                 rendering=going_on(messages),
                 options=service.caller(http).options(model),
             )
-            speaker = await begin(service, turn)
+            speaker = await _begun(service, request, turn)
         return await _answer(service, request, speaker, OllamaChatAnswer)
 
 
@@ -418,13 +431,23 @@ async def _speaker(
     own = caller.options(model)
     templated = service.input_processor.tokenizer.chat_template or request.system
     if request.raw or not templated:
-        return RawText(service, {"prompt": request.prompt, **own}, params)
+        prompt: Prompt = request.prompt
+        if request.truncate:
+            most = params.max_tokens
+            prompt = await fitting_text(service, request.prompt, most, request.warnings)
+        return RawText(service, {**as_dict(prompt), **own}, params)
     turn = ConversationTurn(
         messages=request.messages,
         params=params,
         variables=request.variables,
         options=own,
     )
+    return await _begun(service, request, turn)
+
+
+async def _begun(service: Service, request: OllamaRequest, turn: ConversationTurn) -> PreparedChat:
+    if request.truncate:
+        return await fitting(service, turn, request.warnings)
     return await begin(service, turn)
 
 
@@ -441,7 +464,7 @@ async def _answer(
 
 def _params(service: Service, request: OllamaRequest) -> SamplingParams:
     given, input_processor = request.options, service.input_processor
-    given.check_context(input_processor.max_model_len)
+    request.check_context(input_processor.max_model_len)
     structure = None
     if request.format == "json":
         structure = StructuredOutputs(json_object=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response
@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType, field
 
 from quire.core.errors import RequestError
 from quire.http.answers.rendering import Answer, respond
+from quire.http.answers.streaming import LINES, Events, EventStream
 from quire.http.body_fields import Strict
 from quire.http.doors.turn_stream import now
 from quire.http.openapi import body_route, gives
@@ -29,6 +30,19 @@ class ShowRequest(Strict):
     model: str | None = None
     name: str | None = None
     verbose: bool = False
+
+
+class PullRequest(Strict):
+    """The body of POST /api/pull; ``name`` is what ``model`` was called once."""
+
+    model: str | None = None
+    name: str | None = None
+    insecure: bool = False
+    stream: bool = True
+
+
+class PullStatus(Answer):
+    status: str
 
 
 class OllamaVersion(Answer):
@@ -101,18 +115,57 @@ def add_models(app: FastAPI, service: Service) -> None:
         length = service.input_processor.max_model_len or 0
         return cards(expires_at=_NEVER, size_vram=0, context_length=length)
 
+    @body_route(
+        app,
+        service,
+        PullRequest,
+        gives(PullStatus, PullStatus, 404, framing=LINES),
+        "/api/pull",
+        from_tools=True,
+    )
+    async def pull(http: Request, request: PullRequest) -> Response:
+        """Ollama's: what is served is there already; anything else is not found."""
+        service.check_model(_untagged(service, _named(request)))
+        if request.stream:
+            return EventStream(_pulled(), LINES)
+        return respond(PullStatus("success"))
+
     @body_route(app, service, ShowRequest, gives(ShownModel), "/api/show", from_tools=True)
     async def show(http: Request, request: ShowRequest) -> Response:
         """Ollama's: what is known of a model."""
-        name = request.model or request.name
-        if name is None:
-            raise RequestError("model is missing", "model")
-        return respond(_description(service, check_model(service, name).name, started))
+        name = _named(request)
+        return respond(
+            _description(service, service.check_model(_untagged(service, name)).name, started)
+        )
 
 
-def check_model(service: Service, name: str) -> ModelChoice:
-    """UnknownModelError unless the name is served, with or without Ollama's tag for the newest."""
-    return service.check_model(name if name in service.all_names else name.removesuffix(_LATEST))
+def _named(request: ShowRequest | PullRequest) -> str:
+    name = request.model or request.name
+    if name is None:
+        raise RequestError("model is missing", "model")
+    return name
+
+
+async def _pulled() -> Events:
+    yield [PullStatus("pulling manifest"), PullStatus("success")]
+
+
+class NamesModel(Protocol):
+    """A body that does."""
+
+    model: str
+
+    @property
+    def warnings(self) -> list[str]: ...
+
+
+def called_here(service: Service, request: NamesModel) -> ModelChoice:
+    """Who answers a request, whose name may end with Ollama's tag for the newest."""
+    return service.model_of(_untagged(service, request.model), request.warnings)
+
+
+def _untagged(service: Service, name: str) -> str:
+    return name if name in service.all_names else name.removesuffix(_LATEST)
 
 
 def _card(service: Service, name: str, started: str, **more: Any) -> OllamaModel:
@@ -132,8 +185,19 @@ def _details(service: Service, name: str) -> OllamaDetails:
     facts, names = service.facts, service.model_names
     return OllamaDetails(
         parent_model="" if name in names else names[0],
+        family=facts.family,
+        families=[facts.family] if facts.family else [],
+        parameter_size=_short(facts.num_parameters),
         quantization_level=facts.quantization or facts.dtype,
     )
+
+
+def _short(count: int) -> str:
+    """A number of parameters as Ollama has it: 7.6B, 494.03M."""
+    for unit, size, digits in (("B", 10**9, 1), ("M", 10**6, 2), ("K", 10**3, 2)):
+        if count >= size:
+            return f"{count / size:.{digits}f}{unit}"
+    return str(count) if count else ""
 
 
 def _capabilities(service: Service) -> Iterator[str]:
@@ -145,16 +209,17 @@ def _capabilities(service: Service) -> Iterator[str]:
 
 
 def _description(service: Service, name: str, started: str) -> ShownModel:
-    input_processor = service.input_processor
-    defaults = input_processor.sampling_defaults
+    input_processor, facts = service.input_processor, service.facts
+    defaults, family = input_processor.sampling_defaults, facts.family or "quire"
     return ShownModel(
         parameters="\n".join(f"{name} {value}" for name, value in defaults.items()),
         template=input_processor.tokenizer.chat_template,
         details=_details(service, name),
         model_info={
-            "general.architecture": "quire",
-            "quire.context_length": input_processor.max_model_len,
-            "quire.vocab_size": input_processor.vocab_size,
+            "general.architecture": family,
+            "general.parameter_count": facts.num_parameters,
+            f"{family}.context_length": input_processor.max_model_len,
+            f"{family}.vocab_size": input_processor.vocab_size,
         },
         capabilities=list(_capabilities(service)),
         modified_at=started,

@@ -15,7 +15,13 @@ from quire.core.errors import RequestError, shown
 from quire.http.answers.rendering import Answer, Json, encode, json_response, respond
 from quire.http.answers.streaming import NAMED_EVENTS, EventStream
 from quire.http.chats.conversation import PreparedChat, begin
-from quire.http.doors.responses_requests import FIELD_NAMES, ItemReference, ResponsesRequest, turn
+from quire.http.doors.responses_requests import (
+    FIELD_NAMES,
+    HostedItem,
+    ItemReference,
+    ResponsesRequest,
+    turn,
+)
 from quire.http.doors.responses_writer import ResponseAnswer, ResponseEvent, ResponseWriter
 from quire.http.doors.turn_stream import in_their_words
 from quire.http.errors import UnknownResponseError
@@ -171,10 +177,11 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
         ResponsesRequest,
         gives(ResponseAnswer, ResponseEvent, framing=NAMED_EVENTS),
         "/v1/responses",
+        "/responses",
     )
     async def create(http: Request, request: ResponsesRequest) -> Response:
         """OpenAI's Responses: answer a conversation, and keep the answer to go on from."""
-        model, caller = service.check_model(request.model), service.caller(http)
+        model, caller = service.model_of(request.model, request.warnings), service.caller(http)
         owner, items = caller.key, _items(service, store, caller.key, request)
         conversation = await _begin(service, store, caller, request, items, model)
 
@@ -191,7 +198,7 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
     @body_route(app, service, ResponsesRequest, gives(CountedInput), "/v1/responses/input_tokens")
     async def count(http: Request, request: ResponsesRequest) -> Response:
         """How many tokens the input has."""
-        model, caller = service.check_model(request.model), service.caller(http)
+        model, caller = service.model_of(request.model, request.warnings), service.caller(http)
         items = _items(service, store, caller.key, request)
         conversation = await _begin(service, store, caller, request, items, model)
         return respond(CountedInput(input_tokens=conversation.num_prompt_tokens))
@@ -246,6 +253,8 @@ def _items(
     """The input's items as they are kept, each with an id; what is referred to in its place."""
     items: list[Json] = []
     for item in request.input:
+        if isinstance(item, HostedItem):
+            continue
         if isinstance(item, ItemReference):
             items.append(store.item(owner, item.id))
             continue

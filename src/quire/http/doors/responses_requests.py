@@ -13,7 +13,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    model_validator,
+)
 
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import SamplingParams, StructuredOutputs
@@ -36,6 +43,7 @@ _INPUT: Json = {
     "required": ["input"],
     "additionalProperties": False,
 }
+_NOT_OURS = "Quire does not have it"
 _NO_GRAMMAR = "a custom tool's input is kept to no grammar here"
 _SEPARATOR, _DIGITS = "__", 8
 
@@ -171,7 +179,7 @@ class Offered:
         left_out: dict[str, str] = {}
         for tool, namespace in _flat(tools):
             if isinstance(tool, HostedTool):
-                left_out[tool.type] = f"the tool {tool.type} was left out: Quire does not have it"
+                left_out[tool.type] = f"the tool {tool.type} was left out: {_NOT_OURS}"
                 continue
             name = flat_name(namespace, tool.name)
             if isinstance(tool, CustomTool) and isinstance(tool.format, GrammarInput):
@@ -284,7 +292,16 @@ class ContentPart(Strict):
 
 
 def _as_parts(value: Any) -> Any:
-    return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
+    if isinstance(value, str):
+        return [{"type": "input_text", "text": value}]
+    return [*map(_as_part, value)] if isinstance(value, list) else value
+
+
+def _as_part(value: Any) -> Any:
+    match value:
+        case {"type": "refusal", "refusal": text, **rest}:
+            return {**rest, "type": "output_text", "text": text}
+    return value
 
 
 _Parts = Annotated[
@@ -337,6 +354,25 @@ class ReasoningItem(Item):
     encrypted_content: str | None = None  # another server's; nothing is encrypted here
 
 
+class HostedItem(BaseModel):
+    """What OpenAI has done in a conversation begun there: what came of it is in its messages."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal[
+        "code_interpreter_call", "file_search_call", "image_generation_call", "mcp_call",
+        "mcp_list_tools", "tool_search_call", "tool_search_output", "web_search_call",
+    ]  # fmt: skip
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out(cls, data: Any, info: ValidationInfo) -> Any:
+        kind = data["type"]
+        if info.context is None or not info.context.leave_out(kind, _NOT_OURS, "item"):
+            raise RequestError(f"input may hold no {kind}: {_NOT_OURS}", "input")
+        return {"type": kind}
+
+
 class ItemReference(Strict):
     """An item of a response that is kept here."""
 
@@ -353,7 +389,13 @@ def _with_type(value: Any) -> Any:
 
 InputItem = Annotated[
     Annotated[
-        MessageItem | CallItem | CustomCallItem | CallOutputItem | ReasoningItem | ItemReference,
+        MessageItem
+        | CallItem
+        | CustomCallItem
+        | CallOutputItem
+        | ReasoningItem
+        | ItemReference
+        | HostedItem,
         Field(discriminator="type"),
     ],
     BeforeValidator(_with_type),

@@ -279,7 +279,7 @@ class ResponseWriter:
             top_p=params.top_p,
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
-            warnings=self._offered.warnings or UNSET,
+            warnings=[*self._request.warnings, *self._offered.warnings] or UNSET,
             model=self._model,
             **_repeated(self._request),
         )

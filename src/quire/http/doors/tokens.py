@@ -79,6 +79,7 @@ class Tokenized(Answer, kw_only=True):
     max_model_len: int | UnsetType | None = UNSET
     tokens: Sequence[int | TokenPiece]
     token_strs: list[str] | UnsetType | None = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class Detokenized(Answer):
@@ -95,19 +96,21 @@ def add_tokens(app: FastAPI, service: Service) -> None:
         token_ids = await _token_ids(service, request)
         answer = _as_llama_cpp if request.content is not None else _as_vllm
         large = len(token_ids) > _MANY
-        return await json_response(lambda: answer(service, request, token_ids), large=large)
+        tokenized = answer(service, request, token_ids)
+        tokenized.warnings = request.warnings or UNSET
+        return await json_response(lambda: tokenized, large=large)
 
     @body_route(app, service, DetokenizeRequest, gives(Detokenized), "/detokenize")
     async def detokenize(http: Request, request: DetokenizeRequest) -> Response:
         """The text of tokens."""
-        service.check_model(request.model)
+        service.model_of(request.model, request.warnings)
         with service.reserve():
             text = await service.engine.detokenize(request.tokens)
         return respond(Detokenized(prompt=text, content=text))
 
 
 async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
-    service.check_model(request.model)
+    service.model_of(request.model, request.warnings)
     if request.messages is not None:
         turn = ConversationTurn(
             [message.for_template() for message in request.messages],

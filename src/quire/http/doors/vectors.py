@@ -33,8 +33,8 @@ from quire.http.body_fields import (
     most_tokens,
     texts_of,
 )
-from quire.http.doors.ollama import KeepAlive, OllamaOptions
-from quire.http.doors.ollama_models import check_model
+from quire.http.doors.ollama import OllamaBody
+from quire.http.doors.ollama_models import called_here
 from quire.http.doors.turn_stream import in_their_words, outputs
 from quire.http.errors import in_callers_words, new_id
 from quire.http.openai.requests import CommonFields
@@ -55,6 +55,7 @@ class _ForTexts(Answer, kw_only=True):
     created: int
     model: str
     usage: PromptUsage
+    warnings: list[str] | UnsetType = UNSET
 
 
 class Embedding(Answer, kw_only=True):
@@ -95,6 +96,15 @@ class Reranked(Answer, kw_only=True):
     model: str
     usage: PromptUsage
     results: list[Ranked]
+    warnings: list[str] | UnsetType = UNSET
+
+
+class TeiRanked(Answer):
+    """One of the texts; the answer is a list of them, the best first."""
+
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
 
 
 class OllamaEmbeddings(Answer):
@@ -103,10 +113,12 @@ class OllamaEmbeddings(Answer):
     total_duration: int
     load_duration: int
     prompt_eval_count: int
+    warnings: list[str] | UnsetType = UNSET
 
 
 class OllamaEmbedding(Answer):
     embedding: list[float]
+    warnings: list[str] | UnsetType = UNSET
 
 
 class LlamaCppEmbedding(Answer):
@@ -197,35 +209,50 @@ class RerankRequest(_TextsRequest):
         list[Annotated[str | Document, expecting('a text or {"text": ...}')]],
         Field(fail_fast=True),
         at_most(MOST_TEXTS, "documents"),
-    ] = doc(..., "among what", examples=[["A penguin.", "A stone."]])
+    ] = doc([], "among what", examples=[["A penguin.", "A stone."]])
     top_n: Annotated[int, between(0, MAX_INTEGER)] = doc(
         0, "how many to give, the best ones; 0: all"
     )
     return_documents: bool = doc(True, "give the documents beside their scores")
+    texts_: Annotated[Texts, at_most(MOST_TEXTS, "texts")] | None = Field(
+        None, alias="texts", description="documents, as TEI has them: the answer is TEI's too"
+    )
+    return_text: bool = doc(False, "of texts: give them beside their scores")
+    raw_scores: Literal[False] = doc(False, "of texts: scores are from 0 to 1")
+    truncate: bool = doc(False, "of texts: truncate_prompt_tokens: -1")
+
+    @model_validator(mode="after")
+    def _check(self) -> RerankRequest:
+        if self.texts_ is not None and self.documents:
+            raise RequestError("texts and documents exclude each other", "documents")
+        if self.truncate and self.truncate_prompt_tokens is None:
+            self.truncate_prompt_tokens = -1
+        return self
+
+    @property
+    def field(self) -> str:
+        """What the texts are called."""
+        return "documents" if self.texts_ is None else "texts"
 
     def texts(self) -> list[str]:
+        if self.texts_ is not None:
+            return texts_of("texts", self.texts_)
         texts = [one if isinstance(one, str) else one.text for one in self.documents]
         return texts_of("documents", texts)
 
 
-class OllamaEmbedRequest(Strict):
+class OllamaEmbedRequest(OllamaBody):
     """The body of Ollama's POST /api/embed."""
 
-    model: str
     input: Annotated[str | Texts, expecting("a string or a list of strings")] = ""
     truncate: bool = True
     dimensions: int | None = None
-    options: OllamaOptions = OllamaOptions()
-    keep_alive: KeepAlive | None = None
 
 
-class OllamaEmbeddingsRequest(Strict):
+class OllamaEmbeddingsRequest(OllamaBody):
     """The body of Ollama's older POST /api/embeddings."""
 
-    model: str
     prompt: str = ""
-    options: OllamaOptions = OllamaOptions()
-    keep_alive: KeepAlive | None = None
 
 
 class LlamaCppEmbeddingRequest(Strict):
@@ -280,7 +307,7 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
     @body_route(app, service, EmbeddingRequest, gives(EmbeddingList), "/v1/embeddings")
     async def embeddings(http: Request, request: EmbeddingRequest) -> Response:
         """The vectors of one or several texts."""
-        caller, model = service.caller(http), service.check_model(request.model)
+        caller, model = service.caller(http), service.model_of(request.model, request.warnings)
         finished = await vectors(
             service,
             request.texts(),
@@ -303,7 +330,7 @@ def _add_scores(app: FastAPI, service: Service) -> None:
     @body_route(app, service, ScoreRequest, gives(ScoreList), "/v1/score", "/score")
     async def score(http: Request, request: ScoreRequest) -> Response:
         """vLLM's: how well texts go together, pair by pair, or one with each of several."""
-        caller, model = service.caller(http), service.check_model(request.model)
+        caller, model = service.caller(http), service.model_of(request.model, request.warnings)
         finished, scores = await _scores(
             service, *request.pairs(), request, caller, model, "text_1"
         )
@@ -315,7 +342,7 @@ def _add_scores(app: FastAPI, service: Service) -> None:
         app,
         service,
         RerankRequest,
-        gives(Reranked),
+        gives((Reranked, list[TeiRanked])),
         "/v1/rerank",
         "/v2/rerank",
         "/rerank",
@@ -323,13 +350,17 @@ def _add_scores(app: FastAPI, service: Service) -> None:
         "/reranking",
     )
     async def rerank(http: Request, request: RerankRequest) -> Response:
-        """Cohere's and Jina's: documents by how well they go with a query, the best first."""
-        caller, model = service.caller(http), service.check_model(request.model)
+        """Cohere's, Jina's and TEI's: texts by how well they go with a query, the best first."""
+        caller, model = service.caller(http), service.model_of(request.model, request.warnings)
         texts = request.texts()
         finished, scores = await _scores(
-            service, [request.query], texts, request, caller, model, "documents"
+            service, [request.query], texts, request, caller, model, request.field
         )
         best = sorted(range(len(texts)), key=lambda i: -scores[i])[: request.top_n or None]
+        if request.texts_ is not None:
+            told = (texts[i] if request.return_text else UNSET for i in best)
+            tei = [TeiRanked(i, scores[i], text) for i, text in zip(best, told, strict=True)]
+            return respond(tei)
         results = [Ranked(i, scores[i]) for i in best]
         if request.return_documents:
             for one in results:
@@ -371,6 +402,7 @@ def _head(
         "id": prefix + (request.request_id or caller.request_id or new_id()),
         "model": model,
         "usage": usage(finished),
+        "warnings": request.warnings or UNSET,
     }
 
 
@@ -448,7 +480,7 @@ def _add_others(app: FastAPI, service: Service) -> None:
     )
     async def embedding(http: Request, request: LlamaCppEmbeddingRequest) -> Response:
         """llama.cpp's: the vectors of one or several texts, in a list."""
-        model = service.check_model(request.model)
+        model = service.model_of(request.model, request.warnings)
         field = "content" if request.input is None else "input"
         params = PoolingParams(normalize=request.embd_normalize == 2)
         own = service.caller(http).options(model)
@@ -465,8 +497,8 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
     async def embed(http: Request, request: OllamaEmbedRequest) -> Response:
         """Ollama's: the vectors of one or several texts, of length 1."""
         begun = time.perf_counter_ns()
-        model = check_model(service, request.model)
-        request.options.check_context(service.input_processor.max_model_len)
+        model = called_here(service, request)
+        request.check_context(service.input_processor.max_model_len)
         longest = service.input_processor.max_model_len if request.truncate else None
         form = PromptForm() if longest is None else cut_to(longest)
         params = PoolingParams(normalize=True, dimensions=request.dimensions)
@@ -477,7 +509,8 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
 
         took, count = time.perf_counter_ns() - begun, usage(finished).prompt_tokens
         embeddings = map(numbers, finished)
-        answer = OllamaEmbeddings(request.model, embeddings, took, 0, count)
+        warnings = request.warnings or UNSET
+        answer = OllamaEmbeddings(request.model, embeddings, took, 0, count, warnings)
         return await json_response(lambda: answer, large=True)
 
     @body_route(
@@ -490,10 +523,10 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
     )
     async def embeddings(http: Request, request: OllamaEmbeddingsRequest) -> Response:
         """Ollama's older one: the vector of a text, as the model's files say."""
-        model = check_model(service, request.model)
-        request.options.check_context(service.input_processor.max_model_len)
+        model = called_here(service, request)
+        request.check_context(service.input_processor.max_model_len)
         if not request.prompt:
-            return respond(OllamaEmbedding([]))
+            return respond(OllamaEmbedding([], request.warnings or UNSET))
         own = service.caller(http).options(model)
         (done,) = await vectors(service, [request.prompt], PoolingParams(), own, {})
-        return respond(OllamaEmbedding(numbers(done)))
+        return respond(OllamaEmbedding(numbers(done), request.warnings or UNSET))

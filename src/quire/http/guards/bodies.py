@@ -15,7 +15,7 @@ import codecs
 import json
 import re
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from email.message import Message
@@ -31,8 +31,10 @@ from starlette.exceptions import HTTPException
 from quire.core import exact_json
 from quire.core.errors import RequestError, cut, reason
 from quire.engine.input_processor import InputProcessor
+from quire.http.body_fields import Strict
 from quire.http.config.server import ServerConfig
 from quire.http.errors import first_complaint
+from quire.http.unknown_fields import Passed
 
 MOST_CONTAINERS = 2**13  # lists and objects: 2,048 prompts, or as many messages with their parts
 MOST_MEMBERS = 2**14  # fields of all objects
@@ -51,7 +53,7 @@ _PLAIN = ("", "identity")
 _PACKED = ("gzip", "x-gzip", "deflate")
 
 
-def parse(body: bytes | bytearray, kind: type[Body]) -> Body:
+def parse(body: bytes | bytearray, kind: type[Body], passed: Passed | None = None) -> Body:
     """RequestError, or an HTTPException where no field can be named, if it is no such request."""
     _check_structure(body)
     try:
@@ -69,9 +71,12 @@ def parse(body: bytes | bytearray, kind: type[Body]) -> Body:
     if not isinstance(data, dict):
         raise HTTPException(400, "the body must be a JSON object, sent as application/json")
     try:
-        return kind.model_validate(data)
+        request = kind.model_validate(data, context=passed)
     except ValidationError as error:
         raise first_complaint(error) from None
+    if passed is not None and isinstance(request, Strict):
+        request.warnings.extend(passed.warnings.values())
+    return request
 
 
 def _why_no_json(body: bytes | bytearray, complaint: str) -> str:
@@ -208,6 +213,7 @@ class Bodies:
 
     default_max_bytes: of the largest where the config does not say.
     give_back: called when a large one is done with.
+    count: called with the names of fields that were left out of one.
     """
 
     def __init__(
@@ -215,8 +221,10 @@ class Bodies:
         config: ServerConfig,
         default_max_bytes: int,
         give_back: Callable[[], None] = lambda: None,
+        count: Callable[[Iterable[str]], None] = lambda names: None,
     ) -> None:
-        self._give_back = give_back
+        self._give_back, self._count = give_back, count
+        self._strict = config.strict_fields
         self.max_bytes = config.max_body_bytes or default_max_bytes
         unread = config.max_unread_bytes or max(8 * self.max_bytes, _LEAST_UNREAD)
         self._max_unread = max(unread, self.max_bytes)  # so that any one alone can be read
@@ -240,10 +248,16 @@ class Bodies:
         if not (may_be_silent or _is_json(http.headers.get("content-type"))):
             raise HTTPException(400, "the body must be a JSON object, sent as application/json")
         packed = is_packed(http.headers.get("content-encoding", ""))
+        passed = Passed(self._strict, "anthropic-beta" in http.headers)
         async with self.whole(http) as body:
             if len(body) <= _SMALL and not packed:
-                return parse(body, kind)
-            return await self.apart(partial(self._parse_packed if packed else parse, body, kind))
+                request = parse(body, kind, passed)
+            else:
+                work = self._parse_packed if packed else parse
+                request = await self.apart(partial(work, body, kind, passed))
+        if passed.warnings:
+            self._count(passed.warnings)
+        return request
 
     def route(
         self, kind: type[Body], handle: Handler[Body], *, from_tools: bool
@@ -300,8 +314,8 @@ class Bodies:
                     {"Retry-After": "1"},
                 )
 
-    def _parse_packed(self, body: bytearray, kind: type[Body]) -> Body:
-        return parse(unpacked(body, self.max_bytes), kind)
+    def _parse_packed(self, body: bytearray, kind: type[Body], passed: Passed) -> Body:
+        return parse(unpacked(body, self.max_bytes), kind, passed)
 
     def _too_large(self) -> HTTPException:
         return HTTPException(

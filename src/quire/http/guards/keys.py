@@ -19,7 +19,7 @@ KEY_NAME = "api_key_name"
 """Where the ASGI scope's state names the key that a request bears, if there are several."""
 
 _NAME_LENGTH = 16
-_OPEN = frozenset({"/health", "/ping", "/version"})
+_OPEN = frozenset({"/health", "/v1/health", "/ping", "/version"})
 _METRICS = "/metrics"
 PAGE = "/page/"
 """Below it are the files of the page, which is at /."""

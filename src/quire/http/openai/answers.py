@@ -60,6 +60,7 @@ class _Whole(Answer, kw_only=True):
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: None = None
     metrics: list[dict[str, Any]] | None = None
+    timings: dict[str, float | None] | UnsetType = UNSET
 
 
 class _Chunk(Answer, kw_only=True):
@@ -73,6 +74,7 @@ class _Chunk(Answer, kw_only=True):
     usage: CompletionUsage | UnsetType | None = UNSET
     metrics: list[dict[str, Any]] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
+    timings: dict[str, float | None] | UnsetType = UNSET
     prompt_token_ids: Sequence[int] | UnsetType | None = UNSET
 
 
@@ -281,6 +283,7 @@ async def answer(
             **account.of(outputs),
             warnings=account.warnings(outputs.values()),
             **handed,
+            **_timings(request, first),
             **_prompt_tokens(request, wording, first.prompt_token_ids),
             **_prompt_logprobs(wording, first),
         )
@@ -317,6 +320,10 @@ def _prompt_logprobs(wording: Wording, request: RequestOutput) -> Json:
     """Those of the one prompt, which stand beside the choices."""
     scored = request.prompt_logprobs
     return {"prompt_logprobs": prompt_logprobs(scored)} if scored and wording.one_prompt else {}
+
+
+def _timings(request: GenerationRequest, output: RequestOutput) -> Json:
+    return {"timings": timings_of(output)} if request.timings_per_token else {}
 
 
 class Chunks:
@@ -393,6 +400,8 @@ class Chunks:
                 beside |= _prompt_tokens(request, wording, self._prompts[number])
                 if isinstance(choice, CompletionChunkChoice):
                     choice.prompt_token_ids = self._prompts[number]
+        if last and delta.final:
+            beside |= _timings(request, delta.final)
         usage: CompletionUsage | UnsetType | None = self._usage
         if request.continuous_usage:
             prompt_tokens = len(self._prompts[number]) if self._prompts else 0
@@ -440,11 +449,12 @@ class Account:
         return CompletionTokensDetails(thought, accepted, drafted - accepted)
 
     def warnings(self, outputs: Iterable[RequestOutput]) -> list[str] | UnsetType:
-        """That max_tokens was cut to what the model's length left, where it was."""
+        """What was left out of the body, and where max_tokens was cut to what there is room for."""
         wanted, longest = self._request.wanted_tokens, self._max_model_len
+        outputs = [*outputs]
+        warnings = [*self._request.warnings] if outputs else []
         if wanted is None or longest is None:
-            return UNSET
-        warnings = []
+            return warnings or UNSET
         for output in outputs:
             known = len(output.prompt_token_ids)
             if known + wanted > longest:
@@ -457,3 +467,24 @@ class Account:
 
 def _usage(prompt: int, completion: int) -> CompletionUsage:
     return CompletionUsage(prompt, completion, prompt + completion)
+
+
+def timings_of(request: RequestOutput) -> Json:
+    """How long a request took, in llama.cpp's words."""
+    story = request.metrics
+    first = story.e2e_latency if story.ttft is None else story.ttft
+    drafts = {"draft_n": story.num_draft_tokens, "draft_n_accepted": story.num_accepted_tokens}
+    return {
+        **_rates("prompt", story.num_prompt_tokens, first),
+        **_rates("predicted", story.num_output_tokens, story.e2e_latency - first),
+        **(drafts if story.num_draft_tokens else {}),
+    }
+
+
+def _rates(name: str, count: int, seconds: float) -> Json:
+    return {
+        f"{name}_n": count,
+        f"{name}_ms": 1000 * seconds,
+        f"{name}_per_token_ms": 1000 * seconds / count if count else None,
+        f"{name}_per_second": count / seconds if seconds else None,
+    }

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from msgspec import UNSET, UnsetType
 
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
 from quire.http.answers.logprobs import ChatLogprobs, chat_logprobs
-from quire.http.answers.rendering import encode
+from quire.http.answers.rendering import Answer, encode, respond
 from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin
 from quire.http.handover import remote_prefill
 from quire.http.openai.answers import (
@@ -36,6 +40,11 @@ from quire.text.dialect import (
 )
 
 
+class AppliedTemplate(Answer):
+    prompt: str
+    warnings: list[str] | UnsetType = UNSET
+
+
 def add_chats(app: FastAPI, service: Service) -> None:
     @body_route(
         app,
@@ -43,30 +52,17 @@ def add_chats(app: FastAPI, service: Service) -> None:
         ChatRequest,
         gives(ChatCompletion, ChatCompletionChunk),
         "/v1/chat/completions",
+        "/chat/completions",
     )
     async def chat_completions(http: Request, request: ChatRequest) -> Response:
         """Answer a conversation."""
         caller = service.caller(http)
-        model = service.check_model(request.model)
+        model = service.model_of(request.model, request.warnings)
         service.check_chat_template(request.chat_template)
         options = request.options(caller, model)
         if request.kv_transfer_params:
             options |= remote_prefill(service, request.kv_transfer_params)
-        turn = ConversationTurn(
-            [message.for_template() for message in request.messages],
-            request.sampling_params(service.input_processor.sampling_defaults),
-            tools=[tool.as_tool() for tool in request.tools or ()],
-            choice=request.choice,
-            parallel_calls=request.parallel_tool_calls,
-            reasoning_effort=request.reasoning_effort,
-            include_reasoning=request.include_reasoning,
-            variables=request.chat_template_kwargs or {},
-            rendering=request.rendering,
-            form=request.prompt_form(service.input_processor.max_model_len),
-            options=options,
-            field_names=request.field_names,
-        )
-        conversation = await begin(service, turn)
+        conversation = await begin(service, _turn(service, request, options))
         return await answer(
             service,
             caller,
@@ -77,6 +73,33 @@ def add_chats(app: FastAPI, service: Service) -> None:
             conversation.run,
             [conversation.prompt_token_ids],
         )
+
+    @body_route(app, service, ChatRequest, gives(AppliedTemplate), "/apply-template")
+    async def apply_template(http: Request, request: ChatRequest) -> Response:
+        """llama.cpp's: the prompt that a chat comes to."""
+        service.model_of(request.model, request.warnings)
+        service.check_chat_template(request.chat_template)
+        conversation = await begin(service, _turn(service, request, {}))
+        with service.reserve():
+            text = await service.engine.detokenize(conversation.prompt_token_ids)
+        return respond(AppliedTemplate(text, request.warnings or UNSET))
+
+
+def _turn(service: Service, request: ChatRequest, options: Mapping[str, Any]) -> ConversationTurn:
+    return ConversationTurn(
+        [message.for_template() for message in request.messages],
+        request.sampling_params(service.input_processor.sampling_defaults),
+        tools=[tool.as_tool() for tool in request.tools or ()],
+        choice=request.choice,
+        parallel_calls=request.parallel_tool_calls,
+        reasoning_effort=request.reasoning_effort,
+        include_reasoning=request.include_reasoning,
+        variables=request.chat_template_kwargs or {},
+        rendering=request.rendering,
+        form=request.prompt_form(service.input_processor.max_model_len),
+        options=options,
+        field_names=request.field_names,
+    )
 
 
 _SILENCE = ContentPiece("")

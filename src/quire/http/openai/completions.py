@@ -41,7 +41,7 @@ def add_completions(app: FastAPI, service: Service) -> None:
     async def completions(http: Request, request: CompletionRequest) -> Response:
         """Complete one or several prompts, given as texts or as token ids."""
         caller = service.caller(http)
-        model, prompts = service.check_model(request.model), request.prompts()
+        model, prompts = service.model_of(request.model, request.warnings), request.prompts()
         inputs = service.input_processor
         params = request.sampling_params(inputs.sampling_defaults)
         service.check_answer(params, len(prompts), prompts)

@@ -107,19 +107,20 @@ class ChatMessage(Strict):
     ) = None
     reasoning: str | None = None
     reasoning_content: str | None = None
+    refusal: str | None = None  # OpenAI's, in place of content
 
     @model_validator(mode="after")
     def _check(self) -> ChatMessage:
         if self.role != "assistant":
             if self.content is None:
                 raise _wrong("content", f"a message of role {self.role} needs it")
-            for name in ("tool_calls", "reasoning", "reasoning_content"):
+            for name in ("tool_calls", "reasoning", "reasoning_content", "refusal"):
                 if getattr(self, name) is not None:
                     raise _wrong(name, "only messages of role assistant have it")
         return self
 
     def for_template(self) -> Message:
-        content = self.content or ""
+        content = self.content or self.refusal or ""
         if not isinstance(content, str):
             content = "\n".join(part.text for part in content)
         return said(
@@ -242,6 +243,8 @@ class GenerationRequest(StructuredFields, CommonFields):
         'log-probabilities name tokens as "token_id:7", which tells apart what looks the same',
     )
 
+    max_new_tokens: int | None = doc(None, "another name of max_tokens")
+    timings_per_token: bool = doc(False, "add how long it took, as llama.cpp tells it")
     prediction: Prediction | None = doc(None, _HELP["prediction"])
     kv_transfer_params: Annotated[dict[str, Any], no_deeper(levels=4, most_values=65536)] | None = (
         doc(None, "of a proxy between servers that prefill and that decode, as vLLM has them")
@@ -273,14 +276,17 @@ class GenerationRequest(StructuredFields, CommonFields):
 
     @property
     def wanted_tokens(self) -> int | None:
-        """``max_tokens``, by whichever name."""
-        longest: int | None = self.max_tokens
-        return longest
+        """``max_tokens``, by whichever name; None: not given, or -1, for as many as fit."""
+        longest: int | None = self.max_new_tokens if self.max_tokens is None else self.max_tokens
+        return None if longest == -1 else longest
 
     @property
     def field_names(self) -> Mapping[str, str]:
         """The engine's names of fields that are called otherwise here."""
-        return {"client": "user", "structured_outputs": self.structure_field}
+        names = {"client": "user", "structured_outputs": self.structure_field}
+        if self.max_tokens is None and self.max_new_tokens is not None:
+            names["max_tokens"] = "max_new_tokens"
+        return names
 
     def _sampling_params(self, defaults: Mapping[str, Any], **others: Any) -> SamplingParams:
         """SamplingParams of the fields that go by its names, and of ``others`` in their place."""
@@ -289,6 +295,10 @@ class GenerationRequest(StructuredFields, CommonFields):
             here["structured_outputs"] = self.wanted_structure()
             here["prediction"] = self.prediction and self.prediction.text
             given = {name: value for name, value in here.items() if value is not None}
+            if self.max_tokens is not None or self.max_new_tokens is not None:
+                given["max_tokens"] = self.wanted_tokens
+            if given.get("stop") == "":  # some clients send all their fields
+                del given["stop"]
             params = SamplingParams.over(defaults, {**given, **others})
         if self.stream and not params.use_beam_search and params.width > params.num_outputs:
             raise RequestError("best_of above n cannot be streamed", "best_of")
@@ -338,7 +348,7 @@ class CompletionRequest(PromptedRequest):
     @model_validator(mode="after")
     def _check(self) -> CompletionRequest:
         self.prompts()
-        if self.max_tokens == 0 and not self.echo:
+        if self.only_prompts and not self.echo:
             raise RequestError(
                 "max_tokens: 0 needs echo: true, or there is nothing to answer", "max_tokens"
             )
@@ -409,8 +419,10 @@ class ChatRequest(PromptedRequest, ToolFields):
     @property
     def field_names(self) -> Mapping[str, str]:
         names = {"prompt": "messages", "logprobs": "top_logprobs", **super().field_names}
-        if self.max_completion_tokens is not None or self.max_tokens is None:
+        if self.max_completion_tokens is not None:
             names["max_tokens"] = "max_completion_tokens"
+        elif self.max_tokens is None:
+            names.setdefault("max_tokens", "max_completion_tokens")
         if self.thinking_token_budget is None:
             names["thinking_token_budget"] = "thinking_budget"
         return names
@@ -418,7 +430,9 @@ class ChatRequest(PromptedRequest, ToolFields):
     @property
     def wanted_tokens(self) -> int | None:
         newer = self.max_completion_tokens
-        return super().wanted_tokens if newer is None else newer
+        if newer is None:
+            return super().wanted_tokens
+        return None if newer == -1 else newer
 
     @property
     def rendering(self) -> dict[str, Any]:
