@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from llguidance import LLMatcher, LLParserLimits
 
+from quire.capabilities.grammar.foreign import in_own_words
 from quire.capabilities.grammar.guide import Rules, Thinking
 from quire.capabilities.grammar.source import grammar_source
 from quire.capabilities.grammar.vocabulary import GrammarTokenizer, GrammarVocabulary
@@ -21,7 +22,6 @@ _BYTES_A_CHARACTER = 64
 _BYTES_A_FUEL = 200  # what is counted in a short expression can take as much as there is fuel
 _FUELS = (10_000, 30_000, 100_000)  # each is tried if the one before was too little
 _LONGEST_ANEW = 8_192  # characters
-_LONGEST_REASON = 400  # characters, of the library's own
 
 
 class Asked(NamedTuple):
@@ -143,10 +143,10 @@ class GrammarCompiler:
                 matcher.compute_bitmask()  # what it finds out is kept for all copies
             if not matcher.is_error():
                 return _Kept(matcher, fuel * _BYTES_A_FUEL + asked.text.size * _BYTES_A_CHARACTER)
-        why = matcher.get_error().removesuffix("<non-verbose/>").strip()
+        why = in_own_words(matcher.get_error().removesuffix("<non-verbose/>"))
         if why.startswith("NoExtension"):
             why = "there is no text that it allows"
-        raise RequestError(f"{_FIELD}: {why[:_LONGEST_REASON]}", _FIELD)
+        raise RequestError(f"{_FIELD}: {why}", _FIELD)
 
     def _words(self) -> GrammarVocabulary:
         with self._lock:

@@ -27,6 +27,10 @@ _PLAIN = re.compile(r"[^/~%]+")
 _FARTHEST = 10**18 - 128  # the last float below
 _ESCAPES = 'nrbtf\\"'  # without \\u, by which a key could be taken for another
 _LAYOUT = "x-guidance"  # llguidance's word for how JSON is laid out
+_QUOTED = re.compile(r"\n *(?:while processing|\d+ \|)")  # what follows is the grammar, or where
+_PLACE = re.compile(r"\n *while processing [^\n]*?(#/[^\n]*)")
+_UNKNOWN = re.compile(r"Unimplemented keys: \[(.*?)\]")
+_EMPTY = re.compile(r"Regex is empty:.*", re.DOTALL)
 _UNSATISFIABLE = "Unsatisfiable schema"
 _FIELD = "structured_outputs"
 
@@ -65,7 +69,7 @@ class Foreign:
     def check(self) -> None:
         """RequestError where llguidance does not understand it, or knows that nothing fits."""
         if why := self._why_not(self._json(edited(self._schema, [_harmless]))):
-            raise RequestError(f"{_FIELD}: {why[:_LONGEST_REASON]}", _FIELD)
+            raise RequestError(f"{_FIELD}: {why}", _FIELD)
 
     def resolve(self, reference: Any) -> Any:
         """What is referred to."""
@@ -122,8 +126,7 @@ class Foreign:
 
     def _why_not(self, source: str) -> str:
         """What llguidance has against it, "" if nothing."""
-        why = LLMatcher.validate_grammar(f"start: {source}", limits=self._limits)
-        return (why.partition("failed to compile JSON schema: ")[2] or why).strip()
+        return in_own_words(LLMatcher.validate_grammar(f"start: {source}", limits=self._limits))
 
     def _json(self, schema: Any) -> str:
         for one, _ in subschemas(schema):
@@ -140,6 +143,21 @@ class Foreign:
         return (
             f"%json {write({**bare, _LAYOUT: {'json_allowed_escapes': _ESCAPES, **self._layout}})}"
         )
+
+
+def in_own_words(why: str) -> str:
+    """What llguidance has against a grammar. A schema's is not quoted: its caller has not made it."""
+    of_schema = why.partition("failed to compile JSON schema: ")[2]
+    if not of_schema:
+        return why.strip()[:_LONGEST_REASON]
+    at = _PLACE.search(of_schema)
+    found = _QUOTED.split(of_schema)[0].strip()
+    if found.startswith("oneOf"):
+        found = "oneOf cannot be kept to where a value might fit two of its schemas: anyOf can"
+    elif keys := _UNKNOWN.match(found):
+        found = f"{keys[1].replace(chr(34), '')} cannot be kept to"
+    found = _EMPTY.sub("what is said of a text contradicts itself", found)
+    return found[:_LONGEST_REASON] + (f" (in {shown(at[1])})" if at else "")
 
 
 def _numbers(schema: Json) -> Iterator[tuple[str, int | Decimal]]:

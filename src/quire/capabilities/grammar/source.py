@@ -11,6 +11,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from quire.capabilities.grammar.foreign import Foreign
 from quire.capabilities.grammar.lark import either, literal, prepared
+from quire.capabilities.grammar.plain_words import in_plain_words
 from quire.capabilities.grammar.schema import schema_grammar
 from quire.capabilities.grammar.subschemas import check_depth, edited
 from quire.capabilities.grammar.tags import TagGrammar
@@ -49,7 +50,7 @@ def grammar_source(
 
     def of_schema(schema: Any) -> str:
         check_depth(schema)
-        schema = edited(schema, [_without_idle_words])
+        schema = in_plain_words(edited(schema, [_without_idle_words]))
         foreign = Foreign(schema, limits)
         foreign.check()
         return schema_grammar(schema, foreign)
