@@ -16,7 +16,7 @@ from fuzz.walk import Broken, walk
 from quire.capabilities.grammar import Rules
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
-from quire.http.chats.speech import Tool, ToolChoice, check_tools, guided
+from quire.http.chats.speech import Tool, ToolChoice, can_be_called, check_tools, guided
 from quire.text.begun import Begun
 from quire.text.detokenizer import Detokenizer
 from quire.text.dialect import EventParser, Reply
@@ -132,6 +132,7 @@ def _talk(given: Mapping[str, Any], of: Model, chance: random.Random, tell: Tell
         params = replace(params, structured_outputs=StructuredOutputs.of({"json": given["schema"]}))
     tell("compile")
     state = of.speech.state_after(begun)
+    tools, _ = can_be_called(of.speech, tools, choice)
     params = guided(of.speech, params, tools, choice, several=given["several"], state=state)
     text, ended = _text(params, of, chance, tell)
     tell("parse")

@@ -183,6 +183,20 @@ MUTANTS = (
         "tests/fuzz/test_fuzz.py::test_what_has_failed_once_is_bounded",
     ),
     Mutant(
+        "what is negated is widened before it is turned round",
+        "src/quire/capabilities/grammar/plain_words.py",
+        "edited(in_plain_words(schema), [partial(_without, left_out)])",
+        "in_plain_words(edited(schema, [partial(_without, left_out)]))",
+        "tests/pure/capabilities/grammar/test_plain_words.py",
+    ),
+    Mutant(
+        "what a forced call has of a mark when it is cut is content",
+        "src/quire/http/chats/conversation.py",
+        "return not self._only_calls",
+        "return True",
+        "tests/pure/text/dialect/test_forced_calls.py",
+    ),
+    Mutant(
         "a worker may take any memory",
         f"{_BOX}/inside.py",
         "        _limit(resource.RLIMIT_AS, pages",

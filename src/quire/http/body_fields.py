@@ -27,6 +27,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from quire.capabilities.grammar.plain_words import widened
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.core.protocol.parameters import description
@@ -261,14 +262,29 @@ _GUIDED = {  # vLLM's older names first
 
 
 class JsonSchema(Strict):
-    """OpenAI's. A schema is always kept to, whether it says ``strict`` or not."""
+    """OpenAI's. A schema is kept to in all that it says, unless ``strict`` is false."""
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
 
     name: Name
     description: str | None = None
     json_schema: dict[str, Any] = Field(default={}, alias="schema")
-    strict: bool = False
+    strict: bool | None = None
+
+    def asked(self) -> tuple[StructuredOutputs, list[str]]:
+        """What the text must be like, and, for the caller, what the schema says beside it."""
+        return schema_asked(self.json_schema, strict=self.strict)
+
+
+def schema_asked(
+    schema: Mapping[str, Any], *, strict: bool | None
+) -> tuple[StructuredOutputs, list[str]]:
+    """A schema, or, where ``strict`` is false, a wider one that can be kept to."""
+    if strict is not False:
+        return StructuredOutputs(json=schema), []
+    wider, left_out = widened(schema)
+    why = "the schema is not strict, and is not kept to in this: "
+    return StructuredOutputs(json=wider), [why + ", ".join(left_out)] if left_out else []
 
 
 class ResponseFormat(Strict):
@@ -294,7 +310,7 @@ class ResponseFormat(Strict):
                 )
             case "json_schema":
                 assert self.json_schema is not None
-                return StructuredOutputs(json=self.json_schema.json_schema)
+                return self.json_schema.asked()[0]
             case "structural_tag":
                 tag = self.model_dump(exclude_none=True, exclude={"own_schema"})
                 return StructuredOutputs(structural_tag=tag)
@@ -329,6 +345,13 @@ class StructuredFields(SamplingFields):
         if len(given) > 1:
             raise RequestError(f"{' and '.join(given)} ask for different texts: give one", given[1])
         return given[0] if given else "structured_outputs"
+
+    @property
+    def structure_warnings(self) -> list[str]:
+        """For the caller: what a schema says that the text need not keep to."""
+        form = self.response_format
+        schema = form.json_schema if form is not None and form.type == "json_schema" else None
+        return schema.asked()[1] if schema is not None else []
 
     def wanted_structure(self) -> StructuredOutputs | None:
         """What the text must be like."""

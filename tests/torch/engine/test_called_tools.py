@@ -97,12 +97,55 @@ def test_the_stream_comes_to_the_same(client: OpenAI) -> None:
 
 
 def test_a_schema_that_cannot_be_kept_to_is_refused_as_the_tool_s(client: OpenAI) -> None:
-    tool = {"name": "f", "parameters": {"properties": {"a": {"not": {}}}}}
+    form = {"not": {"pattern": "a"}, "uniqueItems": True}
+    tool: Any = {"name": "f", "parameters": {"properties": {"a": form}, "required": ["a"]}}
+    tools = [{"type": "function", "function": tool}]
+    ask = {**ASK, "tools": tools, "tool_choice": "required", "parallel_tool_calls": False}
+    answer = client.chat.completions.create(**ask)
+    assert "a" in json.loads(answer.choices[0].message.tool_calls[0].function.arguments)
+    assert answer.warnings == [
+        "the tool f is not strict, and its schema is not kept to in this: not, uniqueItems"
+    ]
+    tool["strict"] = True
     with pytest.raises(BadRequestError) as refused:
-        client.chat.completions.create(
-            **{**ASK, "tools": [{"type": "function", "function": tool}]}, tool_choice="required"
-        )
-    assert refused.value.param == "tools"
+        client.chat.completions.create(**ask)
+    assert refused.value.param == "tools" and "%json" not in refused.value.message
+
+
+def test_a_call_that_max_tokens_cuts_leaks_no_mark(client: OpenAI) -> None:
+    for longest in range(1, 24, 2):
+        ask = {**ASK, "max_tokens": longest, "tool_choice": "required"}
+        (choice,) = client.chat.completions.create(**ask).choices
+        assert choice.finish_reason == "length" and not choice.message.content
+        deltas = [
+            chunk.choices[0].delta for chunk in client.chat.completions.create(**ask, stream=True)
+        ]
+        assert not any(delta.content for delta in deltas)
+
+
+def test_a_schema_that_is_not_strict_is_widened_and_the_answer_says_so(client: OpenAI) -> None:
+    schema: Any = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "maxItems": 3}
+    form: Any = {"name": "set", "schema": schema, "strict": False}
+    ask: Any = {**ASK, "tools": [], "max_tokens": 40}
+    asked: Any = {"type": "json_schema", "json_schema": form}
+    answer = client.chat.completions.create(**ask, response_format=asked)
+    warning = "the schema is not strict, and is not kept to in this: uniqueItems"
+    assert answer.warnings == [warning]
+    jsonschema.validate(
+        json.loads(answer.choices[0].message.content), {**schema, "uniqueItems": False}
+    )
+    chunks = list(client.chat.completions.create(**ask, response_format=asked, stream=True))
+    assert [found for chunk in chunks if (found := getattr(chunk, "warnings", None))] == [[warning]]
+    answer = client.responses.create(
+        model="quire-demo", input="A set?", text={"format": {"type": "json_schema", **form}}
+    )
+    assert answer.warnings == [warning]
+    for strict in (True, None):
+        form["strict"] = strict
+        with pytest.raises(BadRequestError) as refused:
+            client.chat.completions.create(**ask, response_format=asked)
+        assert refused.value.param == "response_format"
+        assert "uniqueItems cannot be kept to" in refused.value.message
 
 
 def test_a_newcomer_s_first_tool_is_called_by_the_demonstration_model() -> None:

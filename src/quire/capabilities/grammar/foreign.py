@@ -146,7 +146,7 @@ class Foreign:
 
 
 def in_own_words(why: str) -> str:
-    """What llguidance has against a grammar. A schema's is not quoted: its caller has not made it."""
+    """What llguidance has against a grammar, of which it quotes none that is made of a schema."""
     of_schema = why.partition("failed to compile JSON schema: ")[2]
     if not of_schema:
         return why.strip()[:_LONGEST_REASON]

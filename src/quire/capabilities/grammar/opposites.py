@@ -89,7 +89,7 @@ class Opposites:
                 return [{"allOf": [self.of(one, level) for one in said]}]
             case "allOf", list():
                 return [self.of(one, level) for one in said]
-            case _, int() | Decimal() if key in _BOUNDS and not isinstance(said, bool):
+            case _, int() | float() | Decimal() if key in _BOUNDS and not isinstance(said, bool):
                 return [{"type": "number", _BOUNDS[key]: said}]
             case _, int() if key in _SIZES and not isinstance(said, bool):
                 type_, word, further = _SIZES[key]
@@ -159,7 +159,7 @@ def _other_types(types: Sequence[Any]) -> list[Any]:
 def _other_values(values: Sequence[Any]) -> list[Any]:
     texts = {one for one in values if isinstance(one, str)}
     truths = {one for one in values if isinstance(one, bool)}
-    numbers = {Decimal(one) for one in values if _kind(one) == "number"}
+    numbers = {_exact(one) for one in values if _kind(one) == "number"}
     kinds = {_kind(one) for one in values}
     joined = "".join(texts)
     if kinds & {"array", "object"} or len(joined) > _LONGEST:
@@ -180,6 +180,11 @@ def _other_values(values: Sequence[Any]) -> list[Any]:
         ]
         others.append({"type": "number", "exclusiveMinimum": ends[-1]})
     return others
+
+
+def _exact(number: Any) -> Decimal:
+    """As it is written, where that is known."""
+    return Decimal(getattr(number, "spelled", str(number)))
 
 
 def _none_of(texts: set[str]) -> str:
@@ -231,7 +236,7 @@ def _kind(value: Any) -> str:
             return "null"
         case bool():
             return "boolean"
-        case int() | Decimal():
+        case int() | float() | Decimal():
             return "number"
         case str():
             return "string"

@@ -7,12 +7,12 @@ the same. Where they do not, the words stay, or are left out if a wider schema w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from quire.capabilities.grammar.opposites import Opposites, Unsayable
-from quire.capabilities.grammar.subschemas import Json, edited, subschemas
+from quire.capabilities.grammar.opposites import Opposites, Unsayable, listed
+from quire.capabilities.grammar.subschemas import Json, check_depth, edited, subschemas
 
 _MOST_CHOICES = 32  # of a oneOf: each is compared with each
 _DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
@@ -22,6 +22,8 @@ _LEFT_OUT = {
     *("contains", "minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties"),
 }
 _WITHIN = re.compile(r"/(oneOf|not|if|then|else|dependencies|dependentSchemas)(/|$)")
+_COUNTS = ("minProperties", "maxProperties")  # which llguidance knows where all are required
+_LOOKS_AROUND = re.compile(r"\(\?<?[=!]")
 _BESIDE = {"title", "description", "$comment", "default", "examples", "$schema", "x-guidance"}
 
 
@@ -33,14 +35,35 @@ def in_plain_words(schema: Any) -> Any:
 
 
 def widened(schema: Any) -> tuple[Any, Sequence[str]]:
-    """A schema that allows all that another does, and the words of that which it does not keep."""
+    """A schema that allows all that another does, and the words of that which it does not keep.
+
+    RequestError for one that is too deep.
+    """
+    check_depth(schema)
     left_out = set[str]()
     wider = edited(in_plain_words(schema), [partial(_without, left_out)])
     return wider, sorted(left_out)
 
 
+def outlined(schema: Mapping[str, Any]) -> Json:
+    """A wide schema of an object: names and types of its properties, those of choices too."""
+    choices = [one for key in ("anyOf", "oneOf", "allOf") for one in listed(schema, key)]
+    properties = dict[str, Any]()
+    for one in (schema, *choices):
+        said = one.get("properties") if isinstance(one, Mapping) else None
+        for name, value in said.items() if isinstance(said, dict) else ():
+            type_ = value.get("type") if isinstance(value, dict) else None
+            properties.setdefault(name, {} if type_ is None else {"type": type_})
+    return {"type": "object", "properties": properties, "required": schema.get("required", [])}
+
+
 def _without(left_out: set[str], schema: Json) -> Json:
     wide = {key: one for key, one in schema.items() if key not in _LEFT_OUT}
+    if _LOOKS_AROUND.search(str(wide.get("pattern"))):
+        del wide["pattern"]
+    properties = schema.get("properties")
+    if isinstance(properties, dict) and properties.keys() - {*map(str, listed(schema, "required"))}:
+        wide = {key: one for key, one in wide.items() if key not in _COUNTS}
     left_out |= schema.keys() - wide.keys()
     if isinstance(choices := wide.get("oneOf"), list):
         left_out.add("oneOf")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import Origin, SamplingParams
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
-from quire.http.chats.speech import AUTO, Tool, ToolChoice, check_tools, guided
+from quire.http.chats.speech import AUTO, Tool, ToolChoice, can_be_called, check_tools, guided
 from quire.http.errors import BrokenCallError, in_callers_words
 from quire.http.service import Progress, Service
 from quire.text.begun import Begun
@@ -89,6 +89,7 @@ class Listener:
         self._parser = parser
         self.is_plain = parser.is_plain  # all that is said is content
         self._reasoning = turn.include_reasoning
+        self._only_calls = turn.choice.mode == "required"  # else it is a mark that was cut
         self._most_calls = None if turn.parallel_calls else 1
         self._called = self._cut = False
 
@@ -123,7 +124,7 @@ class Listener:
             case ReasoningPiece():
                 return self._reasoning
             case ContentPiece():
-                return True
+                return not self._only_calls
         return self._most_calls is None or event.number < self._most_calls
 
 
@@ -131,6 +132,7 @@ class PreparedChat:
     """A turn that is ready to run, and what comes of it.
 
     params: the turn's, with what calls and reasoning need.
+    warnings: for the caller: what calls need not keep to.
     """
 
     def __init__(
@@ -143,13 +145,17 @@ class PreparedChat:
         self._begun = begun
         self._state = service.speech.state_after(begun)
         self._tools = None
+        tools: Sequence[Tool] = ()
+        self.warnings: list[str] = []
         if turn.tools and _listens(service, turn):
             self._tools = {tool.name: tool.parameters or {} for tool in turn.tools}
+            with in_callers_words({"structured_outputs": "tools"}):
+                tools, self.warnings = can_be_called(service.speech, turn.tools, turn.choice)
         self._listeners: dict[int, Listener] = {}
         self.params = guided(
             service.speech,
             turn.params,
-            turn.tools if self._tools is not None else (),
+            tools,
             turn.choice,
             several=turn.parallel_calls,
             state=self._state,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from quire.capabilities.grammar.plain_words import outlined, widened
 from quire.core import exact_json
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
@@ -283,6 +284,32 @@ def _mentioned(declared: Declared, tokenizer: Tokenizer) -> dict[str, int]:
 
 
 _ANYTHING: Mapping[str, Any] = {"type": "object"}
+
+
+def can_be_called(
+    speech: Speech, tools: Sequence[Tool], choice: ToolChoice
+) -> tuple[Sequence[Tool], list[str]]:
+    """Tools with schemas that a call can keep to, and, for the caller, what they leave out.
+
+    Only of those that must be called, and are not strict.
+    """
+    if choice.mode != "required" or speech.writing is None:
+        return tools, []
+    found, warnings = [], []
+    for tool in tools:
+        if tool.parameters and not tool.strict:
+            schema, left_out = widened(tool.parameters)
+            try:
+                alone = {tool.name: {**_ANYTHING, **schema}}
+                speech.writing.grammar(Wanted(alone, speech.spelled, several=False))
+            except RequestError:
+                schema, left_out = outlined(tool.parameters), ["all but properties and their types"]
+            if left_out:
+                why = f"the tool {tool.name} is not strict, and its schema is not kept to in this: "
+                warnings.append(why + ", ".join(left_out))
+            tool = replace(tool, parameters=schema)
+        found.append(tool)
+    return found, warnings
 
 
 def guided(

@@ -404,6 +404,7 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
             params = sampling_params(request, service.input_processor.sampling_defaults)
             options = service.caller(http).options(model)
             conversation = await begin(service, turn(request, params, options))
+        request.warnings.extend(conversation.warnings)
         writer = MessageWriter(conversation, model.name, request.warnings)
         if request.stream:
             return EventStream(writer.events(), PINGED_EVENTS, service.silence)

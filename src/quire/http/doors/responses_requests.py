@@ -25,7 +25,15 @@ from pydantic import (
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Json
-from quire.http.body_fields import Name, Strict, at_most, check_depth, expecting, given_of
+from quire.http.body_fields import (
+    Name,
+    Strict,
+    at_most,
+    check_depth,
+    expecting,
+    given_of,
+    schema_asked,
+)
 from quire.http.chats.conversation import ConversationTurn, called
 from quire.http.chats.speech import LONGEST_NAME, MOST_TOOLS, Tool, ToolChoice
 from quire.http.openai.requests import JsonObject
@@ -415,7 +423,7 @@ class SchemaFormat(Strict):
     name: Name
     schema_: JsonObject = Field(alias="schema")
     description: str | None = None
-    strict: bool = False
+    strict: bool | None = None
 
 
 class TextConfig(Strict):
@@ -526,7 +534,8 @@ def _sampling_params(request: ResponsesRequest, defaults: Mapping[str, Any]) -> 
     given = given_of(request, "temperature", "top_p")
     form = request.text.format
     if isinstance(form, SchemaFormat):
-        given["structured_outputs"] = StructuredOutputs(json=form.schema_)
+        given["structured_outputs"], warnings = schema_asked(form.schema_, strict=form.strict)
+        request.warnings.extend(warnings)
     elif form.type == "json_object":
         given["structured_outputs"] = StructuredOutputs(json_object=True)
     if request.wants_logprobs:

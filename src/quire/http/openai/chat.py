@@ -63,6 +63,7 @@ def add_chats(app: FastAPI, service: Service) -> None:
         if request.kv_transfer_params:
             options |= remote_prefill(service, request.kv_transfer_params)
         conversation = await begin(service, _turn(service, request, options))
+        request.warnings.extend([*request.structure_warnings, *conversation.warnings])
         return await answer(
             service,
             caller,

@@ -68,6 +68,7 @@ def add_completions(app: FastAPI, service: Service) -> None:
 
         cut = ids if form.most is not None else None
         wording = CompletionWording(request, prompts, inputs.tokenizer, cut)
+        request.warnings.extend(request.structure_warnings)
         return await answer(service, caller, request, model.name, params, wording, run, ids)
 
 

@@ -140,6 +140,7 @@ def test_what_is_kept_to_exactly_is_not_widened() -> None:
     "schema",
     [
         {"oneOf": 5},
+        {"properties": 5, "required": 5, "pattern": 5, "minProperties": "a"},
         {"not": 5},
         {"oneOf": [5, {"required": 5}, {"required": [[]]}, {"type": 5}, {"type": [[]]}]},
         {"oneOf": [{"type": "object", "required": ["a"], "properties": [1]}, {"allOf": 5}]},

@@ -1,0 +1,122 @@
+"""Calls that must be: of tools that are not strict, whatever their schemas say; and cut ones."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from llguidance import LLMatcher, LLTokenizer
+
+import quire
+from quire.capabilities.grammar import GrammarCompiler
+from quire.core.errors import RequestError
+from quire.core.protocol import SamplingParams
+from quire.engine.outputs import CompletionOutput
+from quire.http.chats.conversation import ConversationTurn, Listener
+from quire.http.chats.speech import Speech, Tool, ToolChoice, can_be_called, guided
+from quire.http.config.server import ServerConfig
+from quire.text.begun import Begun
+from quire.text.chat_template import ChatTemplate
+from quire.text.dialect import DIALECTS, CallBegun, ContentPiece, ParserState
+from quire.text.tokenizer import JsonTokenizer
+
+FILE = Path(quire.__file__).parent / "models/demo" / "tokenizer.json"
+NAMES = [name for name, dialect in DIALECTS.items() if dialect.writing is not None]
+MUST = ToolChoice("required")
+TEXT = {"type": "string"}
+AWKWARD: dict[str, Any] = {
+    "a choice": {"oneOf": [{"properties": {"a": TEXT}}, {"properties": {"b": {"const": 1}}}]},
+    "words": {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "not": {"pattern": "^b"}},
+            "b": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
+            "c": {"oneOf": [{"type": "string"}, {"type": "string", "format": "date"}]},
+            "d": {"type": "string", "pattern": "(?!x)a"},
+        },
+        "required": ["a"],
+        "dependentRequired": {"a": ["b"]},
+        "propertyNames": {"pattern": "^[a-z]"},
+    },
+    "patterns": {
+        "type": "object",
+        "properties": {"a": {"type": "string", "format": "date", "pattern": "^2"}},
+        "patternProperties": {"^x": {"type": "integer"}},
+        "minProperties": 1,
+    },
+}
+
+
+@cache
+def tokenizer() -> JsonTokenizer:
+    return JsonTokenizer(tokenizers.Tokenizer.from_file(str(FILE)), ChatTemplate("", {}))
+
+
+@cache
+def compiler() -> GrammarCompiler:
+    words = tokenizers.Tokenizer.from_file(str(FILE)).get_vocab_size()
+    return GrammarCompiler(tokenizer(), words, frozenset({0}))
+
+
+def asked(name: str, tool: Tool) -> tuple[SamplingParams, list[str]]:
+    speech = Speech.of(tokenizer(), ServerConfig(tool_call_parser=name))
+    tools, warnings = can_be_called(speech, [tool], MUST)
+    params, state = SamplingParams(), ParserState()
+    return guided(speech, params, tools, MUST, several=False, state=state), warnings
+
+
+@pytest.mark.parametrize("what", AWKWARD)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tool_that_is_not_strict_can_be_called_whatever_its_schema_says(
+    name: str, what: str
+) -> None:
+    params, _ = asked(name, Tool("f", parameters=AWKWARD[what]))
+    assert compiler().rules(params) is not None
+    with pytest.raises(RequestError):
+        params, _ = asked(name, Tool("f", parameters=AWKWARD["words"], strict=True))
+        compiler().rules(params)
+
+
+def test_what_is_left_out_is_told() -> None:
+    _, (warning,) = asked("hermes", Tool("f", parameters=AWKWARD["words"]))
+    assert warning.startswith("the tool f is not strict")
+    assert warning.endswith(": not, oneOf, pattern, propertyNames, uniqueItems")
+    _, (warning,) = asked("qwen3_xml", Tool("f", parameters=AWKWARD["words"]))
+    assert warning.endswith("all but properties and their types")
+    assert asked("hermes", Tool("f", parameters={"properties": {"a": TEXT}}))[1] == []
+
+
+@pytest.mark.parametrize("name", ["hermes", "kimi_k2", "qwen3_xml", "pythonic", "mistral"])
+def test_a_call_that_is_cut_leaks_no_mark(name: str) -> None:
+    tool = Tool("f", parameters={"properties": {"a": {"enum": ["one"]}}, "required": ["a"]})
+    params, _ = asked(name, tool)
+    assert params.structured_outputs is not None
+    speech = Speech.of(tokenizer(), ServerConfig(tool_call_parser=name))
+    text = forced(str(params.structured_outputs.grammar))
+    turn = ConversationTurn([], params, choice=MUST)
+    for length in range(len(text) + 1):
+        listener = Listener(speech.parser({"f": tool.parameters or {}}, Begun()), turn)
+        cut = CompletionOutput(0, text[:length], [], finish_reason="length")
+        heard = listener.hear(cut)
+        assert not [event for event in heard if isinstance(event, ContentPiece)], text[:length]
+    assert any(isinstance(event, CallBegun) for event in heard)
+
+
+def forced(grammar: str) -> str:
+    """A short text that a grammar allows: the first token that may come, again and again."""
+    guide = LLTokenizer(FILE.read_text(encoding="utf-8"))
+    matcher = LLMatcher(guide, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    tokens: list[int] = []
+    while not matcher.is_accepting() and len(tokens) < 200:
+        tokens += matcher.compute_ff_tokens() or [first(matcher)]
+        matcher.reset()
+        assert matcher.consume_tokens(tokens), matcher.get_error()
+    return tokenizer().decode(tokens)
+
+
+def first(matcher: LLMatcher) -> int:
+    allowed = int.from_bytes(matcher.compute_bitmask(), "little") & ~1  # 0 ends the text
+    return (allowed & -allowed).bit_length() - 1
