@@ -30,7 +30,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         {
             "response_format": {
                 "type": "json_schema",
-                "json_schema": {**NAMED, "schema": {"not": {}}},
+                "json_schema": {**NAMED, "schema": {"not": {"pattern": "a"}}},
             }
         },
         "response_format",
