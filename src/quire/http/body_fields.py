@@ -273,10 +273,10 @@ class JsonSchema(Strict):
 
     def asked(self) -> tuple[StructuredOutputs, list[str]]:
         """What the text must be like, and, for the caller, what the schema says beside it."""
-        return schema_asked(self.json_schema, strict=self.strict)
+        return kept_to(self.json_schema, strict=self.strict)
 
 
-def schema_asked(
+def kept_to(
     schema: Mapping[str, Any], *, strict: bool | None
 ) -> tuple[StructuredOutputs, list[str]]:
     """A schema, or, where ``strict`` is false, a wider one that can be kept to."""

@@ -25,15 +25,7 @@ from pydantic import (
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Json
-from quire.http.body_fields import (
-    Name,
-    Strict,
-    at_most,
-    check_depth,
-    expecting,
-    given_of,
-    schema_asked,
-)
+from quire.http.body_fields import Name, Strict, at_most, check_depth, expecting, given_of, kept_to
 from quire.http.chats.conversation import ConversationTurn, called
 from quire.http.chats.speech import LONGEST_NAME, MOST_TOOLS, Tool, ToolChoice
 from quire.http.openai.requests import JsonObject
@@ -534,7 +526,7 @@ def _sampling_params(request: ResponsesRequest, defaults: Mapping[str, Any]) -> 
     given = given_of(request, "temperature", "top_p")
     form = request.text.format
     if isinstance(form, SchemaFormat):
-        given["structured_outputs"], warnings = schema_asked(form.schema_, strict=form.strict)
+        given["structured_outputs"], warnings = kept_to(form.schema_, strict=form.strict)
         request.warnings.extend(warnings)
     elif form.type == "json_object":
         given["structured_outputs"] = StructuredOutputs(json_object=True)
