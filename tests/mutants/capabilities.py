@@ -187,14 +187,15 @@ MUTANTS = (
         "src/quire/capabilities/grammar/plain_words.py",
         "edited(in_plain_words(schema), [partial(_without, left_out)])",
         "in_plain_words(edited(schema, [partial(_without, left_out)]))",
-        "tests/pure/capabilities/grammar/test_plain_words.py",
+        "tests/pure/capabilities/grammar/test_plain_words.py"
+        "::test_what_is_kept_to_exactly_is_not_widened",
     ),
     Mutant(
         "what a forced call has of a mark when it is cut is content",
         "src/quire/http/chats/conversation.py",
         "return not self._only_calls",
         "return True",
-        "tests/pure/text/dialect/test_forced_calls.py",
+        "tests/pure/text/dialect/test_forced_calls.py::test_a_call_that_is_cut_leaks_no_mark",
     ),
     Mutant(
         "a worker may take any memory",
