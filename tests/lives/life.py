@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from quire.core.memory import KVAllocator, LayeredAllocator, PagedAllocator, Win
 from quire.core.protocol import Request, SamplingParams, SoftCut, Step
 from quire.core.scheduling import (
     BatchLimits,
+    BlockEvent,
     Caching,
     Capability,
     Queueing,
@@ -78,13 +79,13 @@ class Account:
 class Listener(Capability):
     """Hears what enters and leaves the prefix cache, as an EventPublisher does."""
 
-    def __init__(self, oracle: Oracle) -> None:
-        self.oracle = oracle
+    def __init__(self, hear: Callable[[Sequence[BlockEvent]], None]) -> None:
+        self.hear = hear
 
     def contents_change(self, scheduler: Scheduler) -> None:
         cache = scheduler.prefix_cache
         if cache is not None and cache.events is not None:
-            self.oracle.hear(cache.events.take())  # which are all that can be found
+            self.hear(cache.events.take())
 
 
 class Run(Capability):
@@ -108,7 +109,7 @@ class Run(Capability):
         self.device.during = self._during
         self.device.fault = self._fault
         hooks: Any = self  # has those of a Speculation
-        events: Any = Listener(self.oracle) if settings.watched else None
+        events: Any = Listener(self.hear) if settings.watched else None
         self.engine = Engine(
             self.scheduler, self.device, _PROCESSOR, ExecutorTraits(run_ahead=settings.ahead),
             capabilities=Capabilities(
@@ -199,6 +200,10 @@ class Run(Capability):
     def waits(self, scheduler: Scheduler) -> bool:
         """A hook: whether drafts are worth more than planning ahead."""
         return self.life.settings.right_drafts is not None and self.rng.random() < 0.5
+
+    def hear(self, events: Sequence[BlockEvent]) -> None:
+        """What the listener has heard."""
+        self.oracle.hear(events)  # which are all that can be found
 
     # -- events --------------------------------------------------------------------------------
 

@@ -119,8 +119,8 @@ class Followed(Run):
             self._check_tables(step)
         return failed
 
-    def publish(self, events: Sequence[BlockEvent]) -> None:
-        super().publish(events)
+    def hear(self, events: Sequence[BlockEvent]) -> None:
+        super().hear(events)
         self.router.take(events)
 
     def _check_tables(self, step: Step) -> None:

@@ -21,6 +21,7 @@ class Watched(Run):
         self.cells: list[Cell] = []
         self.frames: list[tuple[bytes, list[Cell]]] = []  # and what blocks are with each
         self.number = 0
+        self.num_updates = 0  # of the tracker, since the latest frame
         self.states: Counter[int] = Counter()
         self.most: Counter[str] = Counter()
 
@@ -31,9 +32,10 @@ class Watched(Run):
         if rng.random() < 0.02:
             self.tracker.close()
             self.tracker = BlockTracker(self.scheduler)
-            self.cells = []
+            self.cells, self.num_updates = [], 0
         if rng.random() < 0.4:
             return  # nobody looks at every step
+        self.num_updates += 1
         if not self.tracker.update(rng.choice([3, 10_000])):
             return  # there was more than may be looked at between two steps
         self.look(self.tracker)
@@ -48,8 +50,9 @@ class Watched(Run):
             self.cells = whole.cells
         else:
             data = delta(tracker.blocks, tracker.changed, self.number, 7, 1.5)
+            self._check_changed(tracker.changed, truth)
             self.cells = Frame(data).apply(self.cells)
-        tracker.changed = set()
+        tracker.changed, self.num_updates = set(), 0
         assert self.cells == truth
         self.frames.append((data, truth))
         self.ask(self.number % len(truth), truth)
@@ -57,6 +60,14 @@ class Watched(Run):
         for cell in truth:
             self.most["shared"] = max(self.most["shared"], cell.shared)
             self.most["found"] = max(self.most["found"], cell.found)
+
+    def _check_changed(self, changed: set[int], truth: list[Cell]) -> None:
+        """Just those that differ; over several updates, some may be again what they were."""
+        pairs = enumerate(zip(self.cells, truth, strict=True))
+        differ = {block for block, (before, now) in pairs if before != now}
+        assert changed >= differ
+        if self.num_updates == 1:
+            assert changed == differ
 
     def ask(self, block: int, truth: list[Cell]) -> None:
         found = holding(self.scheduler, block)

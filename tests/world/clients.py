@@ -114,7 +114,7 @@ class Clients:
             return None
         error = self._check_error(answer)
         if error["code"] == "queue_timeout":
-            self._check_wait(answer)
+            assert answer.headers["retry-after"] and self._has_waited(answer)
         elif answer.status == 404:
             timeout = self._life.script.settings.session_timeout
             expired = timeout and event.pause >= timeout
@@ -127,7 +127,13 @@ class Clients:
         server = self._life.server
         answer = await self._carry_out(Exchange("POST", event.path, event.body, key=event.key))
         if answer.status == 200:  # only a part of it was none
-            assert b'"model": "demo"' in event.body
+            told = answer.json()
+            if event.path != "/v1/sessions":
+                assert told["model"] == MODEL
+            if b'"model": "demo"' not in event.body:  # whoever is alone answers to any name
+                assert b'"model": "other"' in event.body
+                warning = f"model 'other' is not served here: {MODEL} has answered"
+                assert told["warnings"] == [warning], told
             return
         self._check_error(answer)
         assert 400 <= answer.status < 500 or self._life.excused(answer, server), answer
