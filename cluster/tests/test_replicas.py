@@ -117,7 +117,8 @@ def until(condition: Callable[[], bool]) -> None:
 def deployment() -> Iterator[Deployment]:
     directory = tempfile.mkdtemp(prefix="quire-", dir="/tmp")  # sockets' names must be short
     env = {**os.environ, "RAY_TMPDIR": directory, "RAY_AUTH_MODE": "disabled"}
-    flags = (f"--{name.replace('_', '-')}={value}" for name, value in _GIVEN.items())
+    given = {f"--{name.replace('_', '-')}": value for name, value in _GIVEN.items()}
+    flags = (name if value is True else f"{name}={value}" for name, value in given.items())
     command = [sys.executable, "-m", "quire", "deploy", *flags]
     with (Path(directory) / "errors").open("w+") as errors:
         process = subprocess.Popen(

@@ -18,7 +18,8 @@ import uvicorn
 
 from quire.engine.dashboard import Cell
 from quire.http.guards.listening import bound
-from quire.http.live.page import moment_page, replay_app
+from quire.http.live.bundling import moment_page
+from quire.http.live.page import replay_app
 from quire.tools.recording import check, lines
 from quire_lab.recorded import Look, MomentRecording
 from quire_lab.simulation import Simulator

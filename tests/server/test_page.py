@@ -13,7 +13,8 @@ from fastapi import Request
 
 from quire.http import page
 from quire.http.guards.keys import COOKIE, LASTS, PAGE_HEADER, Logins
-from quire.http.live.page import INDEX, Files, bundle
+from quire.http.live.bundling import bundle
+from quire.http.live.page import INDEX, Files
 from support.live_server import LiveServer, live_server
 
 KEY, PAGE = "a-key-of-the-operator's", {PAGE_HEADER: "1"}

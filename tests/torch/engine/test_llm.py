@@ -118,7 +118,10 @@ def test_chat_reads_lines_until_the_end(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["generate", "x", "--model", "/missing/model"], "/missing/model is not a directory"),
+        (
+            ["generate", "x", "--model", "/missing/model"],
+            "model /missing/model: there is no such file or directory",
+        ),
         (["generate", "x", "--block-size", "0"], "block_size"),
         (["generate", "x", "--temperature", "nan"], "temperature"),
         (["generate", "x", "--min-tokens", "5000", "--max-tokens", "5000"], "min_tokens must be"),

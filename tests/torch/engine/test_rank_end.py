@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from quire.blocks.store import DiskStore
 from quire.blocks.store.segment import names_in
 from quire.engine.assembly.ranks import follower
+from quire.engine.assembly.ranks.messages import End
+from quire.kernels.transport import Connection
 from support.stored_blocks import FORM, content, files, parts
 
 
@@ -29,9 +31,13 @@ def test_who_is_told_to_end_writes_what_waits_before(
         for number in range(3):
             store.write(content(number), parts(number))
     rank = object.__new__(follower._Rank)
-    rank._line = SimpleNamespace(receive=lambda patience: {"kind": "end"})
-    rank._store, rank._with_rank_0, rank._told_to_end = store, True, threading.Event()
+    ours, theirs = map(Connection, socket.socketpair())
+    rank._rank_0, rank._store = theirs, store
+    rank._with_rank_0, rank._told_to_end = True, threading.Event()
+    ours.send(End())
     rank._hear()
     store.close()
+    ours.close()
+    theirs.close()
     assert ended == [(0, 3)]
     assert rank._told_to_end.is_set()

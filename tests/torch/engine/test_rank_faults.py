@@ -142,8 +142,15 @@ def test_a_rank_that_says_nothing_ends_the_engine_within_the_bound(decoding: LLM
     assert gone(pid)
 
 
-def _command(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
+def _rank_of(server: ServerProcess) -> int:
+    """The one process among the server's that is a rank; boxes and the last resort are others."""
+    pid = server.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    commands = {int(one): Path(f"/proc/{one}/cmdline").read_bytes() for one in children}
+    (rank,) = (
+        one for one, command in commands.items() if b"-m\0quire.engine.assembly.ranks\0" in command
+    )
+    return rank
 
 
 def test_a_server_whose_rank_dies_says_so_and_ends() -> None:
@@ -151,9 +158,7 @@ def test_a_server_whose_rank_dies_says_so_and_ends() -> None:
     with ServerProcess("-m", "quire", *flags.split()) as server:
         metrics = httpx.get(f"{server.url}/metrics").text
         assert 'quire:tensor_parallel_size{model_name="demo"} 2.0' in metrics
-        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
-        others = [int(pid) for pid in children.read_text().split()]
-        (pid,) = (pid for pid in others if b"last_resort" not in _command(pid))
+        pid = _rank_of(server)
         body = {"model": "demo", "prompt": "Once", "max_tokens": 400, "ignore_eos": True}
         url = f"{server.url}/v1/completions"
         with httpx.stream("POST", url, json={**body, "stream": True}) as stream:
@@ -175,9 +180,7 @@ def test_a_server_whose_rank_is_stuck_is_gone_in_time(tmp_path: Path) -> None:
     flags = "serve --port 0 --kv-cache-memory-bytes 4MiB -tp 2 --shutdown-timeout 0 --kv-store"
     with ServerProcess("-m", "quire", *flags.split(), str(tmp_path)) as server:
         assert server.url
-        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
-        others = [int(pid) for pid in children.read_text().split()]
-        (rank,) = (pid for pid in others if b"last_resort" not in _command(pid))
+        rank = _rank_of(server)
         os.kill(rank, signal.SIGSTOP)
         server.process.send_signal(signal.SIGTERM)
         began = time.monotonic()

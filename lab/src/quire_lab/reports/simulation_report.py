@@ -9,7 +9,7 @@ from pathlib import Path
 from quire.core.errors import ConfigError
 from quire.core.metrics import Summary
 from quire.core.protocol import Decision
-from quire.http.live.page import moment_page
+from quire.http.live.bundling import moment_page
 from quire_lab.reports.chrome_trace import chrome_trace
 from quire_lab.reports.curves import Panel, draw_curves
 from quire_lab.reports.over_time import PARTS, batch_over_time, memory_over_time
