@@ -109,6 +109,8 @@ class BoxedGuide:
 
     def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> None:
         """See ``OutputGuide``."""
+        if self.rules.failure is not None:
+            return  # another worker may die of it
         self._masks = {length: mask for length, mask in self._masks.items() if length in lengths}
         missing = [one for one in lengths if one not in self._masks and one not in self.flight]
         if missing or (forced and self._forced[0] != len(output)):
@@ -135,9 +137,10 @@ class BoxedGuide:
             self._spent += done.seconds
         elif self.wanted is None and output is not None and self.rules.failure is None:
             self.wanted = output, lost, False
-        if self.wanted is not None:
+        if self.wanted is not None and self.rules.failure is None:
             self.want(*self.wanted[:2], forced=self.wanted[2])
         else:
+            self.wanted = None
             self.rules.waiting.discard(self.number)
 
     def wait(self, deadline: float) -> None:
@@ -260,6 +263,10 @@ class Follower:
             self._table = np.frombuffer(self._worker.shared, np.uint32, offset=HEADER)
         asks = []
         for guide in list(self._asking.values()):
+            if guide.rules.failure is not None:
+                del self._asking[guide.number]
+                guide.answer(None, {})
+                continue
             if len(guide.wanted[1] if guide.wanted else ()) > len(self._rows):
                 break  # in the next call
             asks.append(self._question(guide))
