@@ -1,8 +1,10 @@
 """Settings of the test process that must be made before torch is loaded, and small models."""
 
+import gc
 import os
 import random
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,21 @@ def same_draws() -> None:
     """Each test draws the same numbers, whichever ran before it."""
     if not AT_RANDOM:
         random.seed(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def engines_are_let_go() -> Iterator[None]:
+    """What engines of earlier modules were promised is not there for those of later ones.
+
+    FastAPI keeps all endpoints that it has looked at, and so their apps, engines and pools.
+    """
+    yield
+    models = sys.modules.get("fastapi.dependencies.models")
+    for one in list(vars(models).values()) if models else ():
+        if hasattr(one, "cache_clear"):
+            one.cache_clear()
+    if "torch" in sys.modules:
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
