@@ -126,8 +126,8 @@ MUTANTS = (
     Mutant(
         "what others were promised is as large as when they began",
         f"{_EXECUTION}/promises.py",
-        "return max(0, self.target - (self.base if taken is None else taken))",
-        "return max(0, self.target - self.base)",
+        "taken = 0 if has is None else has - self.base",
+        "taken = 0",
         f"{_PROMISES}::test_what_has_been_taken_is_not_promised_any_more",
     ),
     Mutant(
@@ -138,11 +138,18 @@ MUTANTS = (
         f"{_PROMISES}::test_what_the_dead_leave_behind_is_removed",
     ),
     Mutant(
-        "who measures counts itself",
+        "of engines in one process only one is promised anything",
         f"{_EXECUTION}/promises.py",
-        "self._base = max([_private_bytes(os.getpid()) or 0, *others])",
-        "self._base = _private_bytes(os.getpid()) or 0",
+        "total += one.num_bytes",
+        "total = one.num_bytes",
         f"{_PROMISES}::test_who_measures_counts_engines_of_its_own_process_but_not_itself",
+    ),
+    Mutant(
+        "what a process has let go of is promised to its engines",
+        f"{_EXECUTION}/promises.py",
+        "return min(self.num_bytes, max(0, self.num_bytes - taken))",
+        "return max(0, self.num_bytes - taken)",
+        f"{_PROMISES}::test_engines_that_follow_one_another_inherit_nothing",
     ),
     Mutant(
         "adapters are told off by one",

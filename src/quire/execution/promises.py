@@ -16,6 +16,7 @@ import os
 import tempfile
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,20 +39,21 @@ _NOT_TOLD = (
 
 
 class Promise(NamedTuple):
-    """What is in such a file. base, target: bytes that its process had, and those that it may."""
+    """What is in such a file. base: bytes that its process had when the engine measured."""
 
     process: int
     namespace: int  # that the process has its number in
     base: int
-    target: int
+    num_bytes: int  # that the engine may take beside
     groups: list[str]  # cgroups that it is in
 
     @property
     def left(self) -> int:
         """Bytes that have not been taken yet, as far as can be seen."""
-        is_near = self.namespace == _namespace()
-        taken = _private_bytes(self.process) if is_near else None
-        return max(0, self.target - (self.base if taken is None else taken))
+        has = _private_bytes(self.process) if self.namespace == _namespace() else None
+        taken = 0 if has is None else has - self.base
+        # A process that has less than it had let go of something else.
+        return min(self.num_bytes, max(0, self.num_bytes - taken))
 
 
 def promises_directory() -> Path:
@@ -65,14 +67,12 @@ def promises(directory: Path | None = None) -> list[Promise]:
     directory = directory or promises_directory()
     if not _is_ours(directory):
         return []
-    of_process: dict[tuple[int, int], Promise] = {}
+    of_process = defaultdict[tuple[int, int], list[Promise]](list)
     for path in directory.glob(_FILES):
         found = _read(path)
         if found is not None:
-            whose = found.process, found.namespace
-            # Of several engines in one process, each has counted those before it.
-            of_process[whose] = max(found, of_process.get(whose, found), key=lambda one: one.target)
-    return list(of_process.values())
+            of_process[found.process, found.namespace].append(found)
+    return [_together(engines) for engines in of_process.values()]
 
 
 class Claim:
@@ -95,7 +95,8 @@ class Claim:
             if can_tell and self._file is None:
                 self._file = _new_file(self._directory)
                 self._end = weakref.finalize(self, _remove, self._file)
-            self._withdraw()
+            self._base = _private_bytes(os.getpid()) or 0
+            self.promise(0)
             yield
 
     def promise(self, num_bytes: int) -> None:
@@ -103,8 +104,7 @@ class Claim:
         if self._file is None:
             return
         groups = [str(group) for group in directories("memory", SYSTEM, PROCESS)]
-        target = self._base + num_bytes
-        text = json.dumps([os.getpid(), _namespace(), self._base, target, groups])
+        text = json.dumps([os.getpid(), _namespace(), self._base, num_bytes, groups])
         # In one go, so that whoever reads meanwhile finds the one promise or the other.
         number = self._file.fileno()
         try:
@@ -118,14 +118,6 @@ class Claim:
         if self._file is not None:
             self._end()
             self._file = None
-
-    def _withdraw(self) -> None:
-        self._base = 0
-        self.promise(0)
-        own = (os.getpid(), _namespace())
-        others = [one.target for one in promises(self._directory) if one[:2] == own]
-        self._base = max([_private_bytes(os.getpid()) or 0, *others])
-        self.promise(0)
 
 
 @contextmanager
@@ -182,6 +174,19 @@ def _takes(file: IO[str], lock: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _together(engines: list[Promise]) -> Promise:
+    """What one process was promised.
+
+    A base has in it what earlier engines had taken by then. What they had not comes on top, for as
+    long as they live.
+    """
+    target = total = 0
+    for one in sorted(engines, key=lambda one: one.base, reverse=True):
+        total += one.num_bytes
+        target = max(target, one.base + total)
+    return engines[0]._replace(base=target - total, num_bytes=total)
 
 
 def _read(path: Path) -> Promise | None:

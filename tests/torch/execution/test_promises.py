@@ -118,6 +118,24 @@ def test_who_measures_counts_engines_of_its_own_process_but_not_itself(directory
     assert free_memory() == FREE
 
 
+def test_engines_that_follow_one_another_inherit_nothing(directory: Path) -> None:
+    """Each is there before the last has gone, as where a name is bound anew."""
+    last, taken = Claim(), b""
+    with last.settling():
+        last.promise(200 * MIB)
+    for _ in range(6):
+        claim = Claim()
+        with claim.settling():
+            claim.promise(200 * MIB)
+        assert free_memory() <= FREE - 300 * MIB, "both live"
+        last.give_up()
+        taken = b"x" * (50 * MIB) if not taken else b""
+        last = claim
+        assert FREE - 201 * MIB <= free_memory() <= FREE - 100 * MIB
+    last.give_up()
+    assert free_memory() == FREE
+
+
 def test_in_a_group_those_count_that_are_in_it(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
