@@ -52,6 +52,8 @@ def test_a_signal_loses_no_row(tmp_path: Path) -> None:
         assert server.ended() == 0
     assert [row.output_tokens for row in read_recording(path)] == [3, 300]
     assert "KV memory" in server.log
+    assert "the demonstration model, which knows nothing." in server.log
+    assert "  quire serve Qwen/Qwen3-0.6B " in server.log, "and what could be served in its place"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
