@@ -56,17 +56,15 @@ def checked_endpoint(given: str) -> str:
         named = bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         named, parts = False, urlsplit("")
-    if protocol == GRPC:
-        schemes, example = ("http", "https", "grpc"), "http://localhost:4317"
-        other = ""
-    else:
-        schemes, example = ("http", "https"), "http://localhost:4318"
-        other = "; for gRPC (port 4317) set OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
-    if not named or parts.scheme not in schemes:
+    example = "http://localhost:4317"
+    if protocol == HTTP:
+        example = "http://localhost:4318; for gRPC (port 4317) set OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
+    known = parts.scheme in ("http", "https") or (parts.scheme, protocol) == (GRPC, GRPC)
+    if not named or not known:
         # The URL may hold a password, and is not shown.
         raise ConfigError(
             "otlp_traces_endpoint must be a URL that begins with http:// or https://, such as "
-            f"{example}{other}"
+            f"{example}"
         )
     if not _can_send(protocol):
         package = EXPORTERS[protocol].partition("exporter.")[2].replace(".", "-")
