@@ -39,9 +39,9 @@ class AsyncLLM:
     what ``LLM`` gives.
 
     Its iterators may be used in any event loop, in several threads too, and after ``asyncio.run``
-    in the next one. Nothing runs before an iterator is asked for the first time. Who leaves one,
-    closes it or cancels the task that reads it, ends the request: its blocks are freed before the
-    next step. An error is raised by the iterator that it concerns.
+    in the next one. Nothing runs before the first ``anext``. A request ends when its iterator is
+    left or closed, or the task that reads it is cancelled: its blocks are freed before the next
+    step. An error is raised by the iterator that it concerns.
     """
 
     def __init__(self, model: str | Path | None = None, **options: Any) -> None:
@@ -52,7 +52,7 @@ class AsyncLLM:
             self.engine.waiting_room.lift_limits()
         self._loop = EngineLoop(self.engine)
         self._adapters = NamedAdapters(self.engine.capabilities.adapters, self._loop)
-        self._numbers = count()  # of requests that their callers give no id
+        self._numbers = count()  # of requests
         weakref.finalize(self, self._loop.leave)
 
     async def __aenter__(self) -> AsyncLLM:
@@ -204,12 +204,12 @@ class AsyncLLM:
         return f"request-{next(self._numbers)}" if request_id is None else request_id
 
     async def _adapted(
-        self, prompt: Prompt, asked: LoRARequest | None, priority: int | None
+        self, prompt: Prompt, adapter: LoRARequest | None, priority: int | None
     ) -> Prompt:
         """The prompt with its adapter and its rank, and with as many tokens as there is room."""
         names: list[str | None] = [None]
-        if asked is not None:  # whose files may have to be read
-            names = await asyncio.to_thread(self._adapters.names, [asked])
+        if adapter is not None:  # its files may have to be read
+            names = await asyncio.to_thread(self._adapters.names, [adapter])
         return with_each(with_options([prompt], priority), "adapter", names)[0]
 
     async def _deltas(

@@ -22,7 +22,7 @@ _FORKED = (
     "this process was forked from the one that made this AsyncLLM, and has none of its threads: "
     'make one here, or start processes with multiprocessing.get_context("spawn")'
 )
-_LAST_WORDS = 1.0  # seconds in which callers are told that it is over
+_LAST_WORDS = 1.0  # seconds in which callers hear that it is over
 
 
 class _End(NamedTuple):
@@ -35,7 +35,7 @@ class EngineLoop:
     """An ``AsyncEngine`` in an event loop of its own, which a thread runs.
 
     So its callers may come from several event loops, at once or one after the other, and one that
-    keeps its loop busy delays nobody else. What they wait for is told to their own loops.
+    keeps its loop busy delays nobody else.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -105,7 +105,7 @@ class EngineLoop:
             reading.cancel()
 
     async def abort(self, request_id: str) -> None:
-        """End a request, wherever it is, if there is such a one; its iterator is told."""
+        """End a request, if there is such a one; its iterator raises a RequestAbortedError."""
 
         async def act() -> None:
             if request_id in self._tasks:
@@ -123,7 +123,7 @@ class EngineLoop:
         return self.submit(partial(self.engine.call, act)).result()
 
     def close(self, *, wait: bool = True) -> None:
-        """End it after the step under way. Whoever still waits for something hears of that."""
+        """End it after the step under way. All that still waits ends with an EngineError."""
         if os.getpid() != self._process:  # what is to be ended is another's
             return
         with self._closing:
