@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,14 @@ from quire import LLM, AsyncLLM, LoRARequest, PoolingParams, SamplingParams
 from quire.core.errors import (
     ConfigError,
     EngineError,
+    ModelError,
     QueueFullError,
     RequestAbortedError,
     RequestError,
 )
 from quire.engine.outputs import RequestOutput, RunningOutput
+from quire.models.demo import DEMO_MODEL
+from support.lora import save_adapter
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
 PROMPTS = ["A list is", "To open a file", "A dictionary", "Use print to"]
@@ -210,6 +214,30 @@ def test_figures_and_the_cache(llm: AsyncLLM) -> None:
         assert (await llm.get_tokenizer())("a").input_ids
 
     asyncio.run(main())
+
+
+def test_requests_bring_their_adapters(tmp_path: Path) -> None:
+    paths = [
+        str(save_adapter(tmp_path / name, DEMO_MODEL, seed)) for seed, name in ((1, "a"), (2, "b"))
+    ]
+    adapters = [LoRARequest(Path(path).name, 1, path) for path in paths]
+    options: dict[str, Any] = {"enable_lora": True, "max_loras": 2, "kv_cache_memory_bytes": "8MiB"}
+    with LLM(**options) as sync:
+        expected = sync.generate(["A list is"] * 2, GREEDY, False, lora_request=adapters)
+
+    async def main() -> list[RequestOutput]:
+        async with AsyncLLM(**options) as llm:
+            calls = (last(llm.generate("A list is", GREEDY, lora_request=one)) for one in adapters)
+            found = list(await asyncio.gather(*calls))
+            with pytest.raises(ModelError):
+                await last(llm.generate("x", lora_request=LoRARequest("c", 1, str(tmp_path))))
+            assert llm.is_running
+        assert not llm.is_running
+        return found
+
+    found = asyncio.run(main())
+    assert list(map(facts, found)) == list(map(facts, expected))
+    assert facts(found[0]) != facts(found[1])
 
 
 def test_any_number_may_wait_unless_a_limit_is_given(llm: AsyncLLM) -> None:
