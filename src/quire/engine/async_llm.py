@@ -53,7 +53,8 @@ class AsyncLLM:
         self._loop = EngineLoop(self.engine)
         self._adapters = NamedAdapters(self.engine.capabilities.adapters, self._loop)
         self._numbers = count()  # of requests
-        weakref.finalize(self, self._loop.leave)
+        # Python may be in any thread, and hold any lock, as it collects garbage.
+        weakref.finalize(self, self._loop.close, wait=False).atexit = False
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -183,11 +184,8 @@ class AsyncLLM:
 
     async def get_tokenizer(self) -> Any:
         """The model's tokenizer as transformers has it (``PreTrainedTokenizerBase``)."""
-        tokenizer, directory = (
-            self.engine.input_processor.tokenizer,
-            tokenizer_directory(self.config),
-        )
-        return await asyncio.to_thread(for_transformers, tokenizer, directory)
+        own, directory = self.engine.input_processor.tokenizer, tokenizer_directory(self.config)
+        return await asyncio.to_thread(for_transformers, own, directory)
 
     async def get_metrics(self) -> list[Metric]:
         """What the engine has done and holds: counters and gauges, by their names in /metrics."""

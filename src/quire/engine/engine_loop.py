@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import threading
@@ -41,7 +42,7 @@ class EngineLoop:
     def __init__(self, engine: Engine) -> None:
         self.engine = AsyncEngine(engine)
         self._process = os.getpid()
-        self._closing = threading.Lock()  # held while a task is handed over
+        self._closing = threading.RLock()  # held while a task is handed over
         self._closed = False
         self._turns = threading.Lock()
         self._tasks: dict[str, asyncio.Task[Any]] = {}  # by request; of its own loop only
@@ -51,6 +52,7 @@ class EngineLoop:
         )
         self._thread.start()
         self._loop, self._over = begun.result()
+        atexit.register(self.close)  # a step that runs on as Python ends could crash
 
     @property
     def healthy(self) -> bool:
@@ -126,19 +128,13 @@ class EngineLoop:
         """End it after the step under way. All that still waits ends with an EngineError."""
         if os.getpid() != self._process:  # what is to be ended is another's
             return
+        atexit.unregister(self.close)
         with self._closing:
             if not self._closed:
                 self._closed = True
                 self._loop.call_soon_threadsafe(self._over.set)
         if wait:
             self._thread.join()
-
-    def leave(self) -> None:
-        """``close`` it where nobody has: as Python collects garbage, or ends.
-
-        The first may be in one of the engine's own threads, for whose end nothing can wait there.
-        """
-        self.close(wait=threading.current_thread() is threading.main_thread())
 
     # -- in its own loop -----------------------------------------------------------------------
 

@@ -255,6 +255,16 @@ def test_any_number_may_wait_unless_a_limit_is_given(llm: AsyncLLM) -> None:
     assert {type(one) for one in ended} == {RequestOutput, QueueFullError}
 
 
+def test_one_that_is_forgotten_ends() -> None:
+    llm = AsyncLLM(kv_cache_memory_bytes="4MiB")
+    assert asyncio.run(last(llm.generate("A list is", GREEDY))).finished
+    loop = llm._loop
+    del llm
+    gc.collect()
+    loop._thread.join(60)
+    assert not loop._thread.is_alive() and not loop.engine.at_work
+
+
 _PROGRAM = """
 import asyncio
 from quire import AsyncLLM, SamplingParams
