@@ -74,7 +74,7 @@ def serve(arguments: argparse.Namespace) -> int:
         with bound(config.host, config.port) as sockets:
             from quire.http.application import build
 
-            others = [] if engine_config.model else _real_models()
+            others = [] if engine_config.model else _real_models(engine_config.device)
             app, engine, capacity = build(engine_config, config)
             print("\n".join([capacity.describe(), *others]), flush=True)
             try:
@@ -91,12 +91,12 @@ def serve(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _real_models() -> list[str]:
+def _real_models(device: str) -> list[str]:
     """What else could be served here, by the memory that is free before there is an engine."""
     from quire.execution.device import choose_device
     from quire.tools.commands.fitting import free_for_models, suggest
 
-    is_gpu = choose_device("auto").type == "cuda"
+    is_gpu = choose_device(device).type == "cuda"
     memory, share = free_for_models(is_gpu)
     first = "This is the demonstration model, which knows nothing."
     return [first, *suggest(memory, share, rounded=not is_gpu)]
