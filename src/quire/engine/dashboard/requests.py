@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,6 +12,14 @@ from quire.core.protocol import Decision
 from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.core.scheduling.sequence import Sequence, Status
 from quire.engine.dashboard.holders import branch_at, first_blocks, number_of
+from quire.engine.dashboard.remedies import (
+    Need,
+    PoolBytes,
+    blocks_of,
+    free_blocks,
+    needs,
+    remedy_of,
+)
 
 Standing = Literal["running", "waiting", "preempted"]
 
@@ -29,12 +37,14 @@ class Reasons(NamedTuple):
     latest: by request, what the latest step has decided about those that wait.
     wait_of: seconds until so many newcomers have been let in.
     preempted: when that was, by request, as far as it is known.
+    pool: its size; None: not known in bytes.
     """
 
     latest: Mapping[str, Decision]
     wait_of: Callable[[int], float]
     pace: Pace | None = None
     preempted: Mapping[str, float] = MappingProxyType({})
+    pool: PoolBytes | None = None
 
 
 @dataclass(frozen=True)
@@ -42,8 +52,9 @@ class Wait:
     """Why a request waits.
 
     text: all of it in words. ahead: requests before it in line. needed: at most, for those that
-    the latest step did not look at. predicted_seconds: until it is let in, by how fast others were;
-    null for who has been in before.
+    the latest step did not look at. free: now, cached blocks too. remedy: settings, with values
+    that would be enough for it to begin now. predicted_seconds: until it is let in, by how fast
+    others were; null for who has been in before.
     """
 
     text: str
@@ -136,29 +147,25 @@ class BranchTable:
 
 def rows(scheduler: Scheduler, now: float, reasons: Reasons, limit: int) -> Rows:
     """Everybody, but with details of no more than so many."""
-    line = scheduler.waiting
-    new = [(place, group) for place, group in enumerate(line) if not group.begun]
-    back = [(place, group) for place, group in enumerate(line) if group.begun]
     running = [_row(scheduler, group, now, reasons, None) for group in scheduler.running[:limit]]
-    waits = [
-        _row(scheduler, group, now, reasons, _wait(scheduler, group, place, count, reasons))
-        for count, (place, group) in enumerate(new[:limit], 1)
-    ]
-    preempted = [
-        _row(scheduler, group, now, reasons, _wait(scheduler, group, place, None, reasons))
-        for place, group in back[:limit]
-    ]
-    return Rows(len(scheduler.running), len(new), len(back), running, waits, preempted)
+    new: list[Row] = []
+    back: list[Row] = []
+    num_back = sum(group.begun for group in scheduler.waiting)
+    num_new = len(scheduler.waiting) - num_back
+    for group, position in _queued(scheduler):
+        if len(new) >= min(limit, num_new) and len(back) >= min(limit, num_back):
+            break
+        found = back if group.begun else new
+        if len(found) < limit:
+            wait = _wait(scheduler, group, position, reasons)
+            found.append(_row(scheduler, group, now, reasons, wait))
+    return Rows(len(scheduler.running), num_new, num_back, running, new, back)
 
 
 def one_row(scheduler: Scheduler, group: SequenceGroup, now: float, reasons: Reasons) -> Row:
     """One of them."""
-    wait = None
-    if group not in scheduler.running:
-        line = scheduler.waiting
-        place = line.index(group)
-        new = None if group.begun else sum(not one.begun for one in line[: place + 1])
-        wait = _wait(scheduler, group, place, new, reasons)
+    position = next((position for one, position in _queued(scheduler) if one is group), None)
+    wait = None if position is None else _wait(scheduler, group, position, reasons)
     return _row(scheduler, group, now, reasons, wait)
 
 
@@ -229,30 +236,56 @@ def _since(group: SequenceGroup, now: float, reasons: Reasons) -> float | None:
     return None if since is None else max(0.0, now - since)
 
 
+class _Position(NamedTuple):
+    """In the queue. newcomers: let in by when it is, itself included; None: it has been in."""
+
+    ahead: int
+    newcomers: int | None
+    need: Need
+
+
+def _queued(scheduler: Scheduler) -> Iterator[tuple[SequenceGroup, _Position]]:
+    newcomers = 0
+    for ahead, (group, need) in enumerate(zip(scheduler.waiting, needs(scheduler), strict=True)):
+        newcomers += not group.begun
+        yield group, _Position(ahead, None if group.begun else newcomers, need)
+
+
 def _wait(
-    scheduler: Scheduler,
-    group: SequenceGroup,
-    ahead: int,
-    newcomers: int | None,
-    reasons: Reasons,
+    scheduler: Scheduler, group: SequenceGroup, position: _Position, reasons: Reasons
 ) -> Wait:
-    """newcomers: let in by when it is, itself included; None: it has been let in before."""
+    ahead, newcomers, need = position
     decision = reasons.latest.get(group.request.request_id)
     predicted = None if newcomers is None else reasons.wait_of(newcomers)
+    remedy = remedy_of(scheduler, group, need, decision, reasons.pool)
     if decision is not None:
-        text, needed, free = decision.why, decision.needed, decision.free
-        if needed is not None:
-            text += f": needs {_counted(needed, decision.unit)}, {free:,} free"
-        why, unit, remedy = decision.why, decision.unit, decision.remedy
+        needed, unit, why = decision.needed, decision.unit, decision.why
+        free, text = _free_now(scheduler, decision), why
+        if needed is not None and free is not None:
+            text += f": needs {_counted(needed, unit)}, {_free_of(unit, free)}"
         return Wait(text, why, ahead, needed, free, unit, remedy, predicted)
-    allocator = scheduler.allocator
-    needed = sum(-(-len(branch.token_ids) // allocator.block_size) for branch in group.branches[:1])
-    free = allocator.num_free_blocks
+    needed, free = blocks_of(group, scheduler.allocator.block_size), free_blocks(scheduler)
     why = "once a step has tokens left for it"
     if ahead:
         why = f"behind {ahead:,} other{'s' if ahead > 1 else ''}"
-    text = f"{why}; needs up to {_counted(needed, 'blocks')}, {free:,} free"
-    return Wait(text, why, ahead, needed, free, "blocks", None, predicted)
+    text = why
+    if free is not None:
+        text += f"; needs up to {_counted(needed, 'blocks')}, {_free_of('blocks', free)}"
+    return Wait(text, why, ahead, needed, free, "blocks", remedy, predicted)
+
+
+def _free_now(scheduler: Scheduler, decision: Decision) -> int | None:
+    """What there is between two steps: since it was decided, requests may have ended."""
+    if decision.needed is None:
+        return None
+    if decision.unit == "sequences":
+        return scheduler.batch.max_num_seqs - scheduler.num_running_seqs
+    several = len(scheduler.allocator.views()) > 1  # of which one is meant
+    return decision.free if several else free_blocks(scheduler)
+
+
+def _free_of(unit: str, free: int) -> str:
+    return f"{free:,} cached or free" if unit == "blocks" else f"{free:,} free"
 
 
 def _counted(number: int, unit: str) -> str:
