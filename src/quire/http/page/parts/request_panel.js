@@ -74,7 +74,7 @@ function standingOf(row) {
   if (row.wait === null) return `Came ${duration(row.seconds)} ago${ends}.`;
   const since = row.waiting_seconds === null ? "a long time" : duration(row.waiting_seconds);
   const begins = row.wait.predicted_seconds === null ? "" : `; likely to begin in ${duration(row.wait.predicted_seconds)}`;
-  const remedy = row.wait.remedy ? ` What would help: ${row.wait.remedy}.` : "";
+  const remedy = row.wait.remedy ? ` To admit it now: ${row.wait.remedy}.` : "";
   return `Has waited for ${since}: ${row.wait.text}${begins}${ends}.${remedy}`;
 }
 
