@@ -31,7 +31,8 @@ COVERED = """() => [...document.querySelectorAll(".requests td")].flatMap((cell)
   const points = [left + 1, (left + right) / 2, right - 2].filter((x) => (
     x > from && x < to && x < innerWidth));
   const free = points.every((x) => cell.contains(document.elementFromPoint(x, (top + bottom) / 2)));
-  return why || !free ? [`${cell.dataset.title}: ${cell.textContent}`] : [];
+  const cut = cell.checkVisibility() && right > to + 1; // "971 m" for 971 ms
+  return why || !free || cut ? [`${cell.dataset.title}: ${cell.textContent}`] : [];
 })"""
 
 

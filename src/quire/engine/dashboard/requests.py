@@ -265,7 +265,9 @@ def _wait(
             text += f": needs {_counted(needed, unit)}, {_free_of(unit, free)}"
         return Wait(text, why, ahead, needed, free, unit, remedy, predicted)
     needed, free = blocks_of(group, scheduler.allocator.block_size), free_blocks(scheduler)
-    why = "once a step has tokens left for it"
+    why = "the next step looks at it"  # the latest one has preempted, and so admitted nobody
+    if need.tokens > scheduler.batch.max_num_batched_tokens:
+        why = "once a step has tokens left for it"
     if ahead:
         why = f"behind {ahead:,} other{'s' if ahead > 1 else ''}"
     text = why

@@ -1,6 +1,6 @@
 // One request: its figures, its block tables, and what was decided about it.
 
-import { figures, h, setText } from "../dom.js";
+import { figures, h, setText, setWords } from "../dom.js";
 import { count, counted, duration, percent } from "../format.js";
 
 const MOST_CELLS = 400; // of a branch's table in one KV group
@@ -53,7 +53,7 @@ export function requestPanel({ close, button, clock }) {
   }
 
   function show(story, blockSize) {
-    setText(standing, standingOf(story.request));
+    setWords(standing, standingOf(story.request));
     told.put(Object.fromEntries(Object.entries(FIGURES).map(([name, of]) => [name, of(story.request)])));
     if (JSON.stringify(story.tables) !== drawn) {
       drawn = JSON.stringify(story.tables);

@@ -1,6 +1,6 @@
 // Every block of the pool: what it does, whose it is, and what its slots have done of late.
 
-import { figures, h, setText } from "../dom.js";
+import { figures, h, setText, setWords } from "../dom.js";
 import { count, counted, duration, percent } from "../format.js";
 import { Chart } from "../parts/chart.js";
 import { Comparison } from "./memory/comparison.js";
@@ -112,7 +112,7 @@ class MemoryView {
     });
     this.said.classList.toggle("pressed", first !== null);
     const before = lag > LAG ? ` That was ${duration(lag)} before this map.` : "";
-    setText(this.said, (first ? why(first) : quiet(pressure)) + before);
+    setWords(this.said, (first ? why(first) : quiet(pressure)) + before);
     this.comparison.put(pressure);
     if (!this.owners.element.hidden) this.owners.put(state, blocks, this.maps.palette, this.page.selected);
     const { selected } = this.page, row = selected === null ? null : holderOf(state, selected);
