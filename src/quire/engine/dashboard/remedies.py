@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from quire.core.protocol import Decision
 from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.core.scheduling.sequence import Status
 
@@ -36,7 +35,8 @@ def blocks_of(group: SequenceGroup, block_size: int) -> int:
     """Blocks that the group takes to begin, at most: nothing of it may be found or shared."""
     if group.status is Status.RESIDENT:  # it holds those of what is computed
         return sum(-(-branch.num_pending // block_size) + 1 for branch in group.branches)
-    return sum(-(-len(branch.token_ids) // block_size) for branch in group.branches)
+    blocks = sum(-(-len(branch.token_ids) // block_size) for branch in group.branches)
+    return blocks + group.width if group.status is Status.SWAPPED else blocks  # each goes on
 
 
 def needs(scheduler: Scheduler) -> Iterator[Need]:
@@ -63,28 +63,17 @@ def free_blocks(scheduler: Scheduler) -> int | None:
 
 
 def remedy_of(
-    scheduler: Scheduler,
-    group: SequenceGroup,
-    need: Need,
-    decision: Decision | None,
-    pool: PoolBytes | None,
+    scheduler: Scheduler, group: SequenceGroup, need: Need, pool: PoolBytes | None
 ) -> str | None:
-    """Flags with values that are enough for the group to begin now; None: no flag is in its way.
-
-    decision: what the latest step has said of it, whose figures are exact.
-    """
+    """Flags with values that are enough for the group to begin now; None: no flag is in its way."""
     batch, found = scheduler.batch, list[str]()
     if need.sequences > batch.max_num_seqs:
         found.append(_instead("max-num-seqs", need.sequences, batch.max_num_seqs))
     if slots := _slots(scheduler, group):
         found.append(_instead("max-loras", slots, scheduler.adapters.most))
     free = free_blocks(scheduler)
-    if free is not None:
-        lacking = need.blocks - free
-        if decision is not None and decision.needed is not None and decision.unit == "blocks":
-            lacking = min(lacking, decision.needed - free)
-        if lacking > 0:
-            found.append(_larger_pool(scheduler, lacking, pool))
+    if free is not None and need.blocks > free:
+        found.append(_larger_pool(scheduler, need.blocks - free, pool))
     if not found and need.tokens > batch.max_num_batched_tokens:
         found.append(_instead("max-num-batched-tokens", need.tokens, batch.max_num_batched_tokens))
     return "; ".join(found) or None
@@ -103,8 +92,9 @@ def _slots(scheduler: Scheduler, group: SequenceGroup) -> int:
 def _larger_pool(scheduler: Scheduler, lacking: int, pool: PoolBytes | None) -> str:
     flag = "--kv-cache-memory-bytes"
     if pool is None:
-        now = sum(view.num_blocks for view in scheduler.allocator.views())
-        return f"{flag}: room for {now + lacking:,} blocks instead of {now:,}"
+        views = scheduler.allocator.views()
+        now = sum(view.num_blocks for view in views)
+        return f"{flag}: room for {now + lacking * len(views):,} blocks instead of {now:,}"
     wanted = pool.total + lacking * pool.block
     unit, size = next(one for one in _UNITS if wanted >= _LEAST * one[1] or one[1] == 1)
     return f"{flag}: {-(-wanted // size):,} {unit} instead of {pool.total / size:,.4g}"

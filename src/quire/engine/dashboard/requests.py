@@ -21,6 +21,10 @@ from quire.engine.dashboard.remedies import (
     remedy_of,
 )
 
+Unit = Literal["blocks", "sequences"]
+_BLOCKS: Unit = "blocks"
+_FREE: Mapping[Unit, str] = {"blocks": "cached or free", "sequences": "free"}
+
 Standing = Literal["running", "waiting", "preempted"]
 
 
@@ -62,7 +66,7 @@ class Wait:
     ahead: int
     needed: int | None
     free: int | None
-    unit: Literal["blocks", "sequences"]
+    unit: Unit
     remedy: str | None
     predicted_seconds: float | None
 
@@ -251,43 +255,34 @@ def _queued(scheduler: Scheduler) -> Iterator[tuple[SequenceGroup, _Position]]:
         yield group, _Position(ahead, None if group.begun else newcomers, need)
 
 
-def _wait(
-    scheduler: Scheduler, group: SequenceGroup, position: _Position, reasons: Reasons
-) -> Wait:
-    ahead, newcomers, need = position
-    decision = reasons.latest.get(group.request.request_id)
-    predicted = None if newcomers is None else reasons.wait_of(newcomers)
-    remedy = remedy_of(scheduler, group, need, decision, reasons.pool)
+def _wait(scheduler: Scheduler, group: SequenceGroup, at: _Position, reasons: Reasons) -> Wait:
+    decision, need = reasons.latest.get(group.request.request_id), at.need
+    why, unit = _undecided(scheduler, at), _BLOCKS
+    needed: int | None = blocks_of(group, scheduler.allocator.block_size)
     if decision is not None:
-        needed, unit, why = decision.needed, decision.unit, decision.why
-        free, text = _free_now(scheduler, decision), why
-        if needed is not None and free is not None:
-            text += f": needs {_counted(needed, unit)}, {_free_of(unit, free)}"
-        return Wait(text, why, ahead, needed, free, unit, remedy, predicted)
-    needed, free = blocks_of(group, scheduler.allocator.block_size), free_blocks(scheduler)
-    why = "the next step looks at it"  # the latest one has preempted, and so admitted nobody
-    if need.tokens > scheduler.batch.max_num_batched_tokens:
-        why = "once a step has tokens left for it"
-    if ahead:
-        why = f"behind {ahead:,} other{'s' if ahead > 1 else ''}"
-    text = why
-    if free is not None:
-        text += f"; needs up to {_counted(needed, 'blocks')}, {_free_of('blocks', free)}"
-    return Wait(text, why, ahead, needed, free, "blocks", remedy, predicted)
+        why, unit, needed = decision.why, decision.unit, decision.needed
+        if needed is not None and unit == "blocks":  # fewer, where others have ended since
+            needed = min(needed, need.blocks)
+            need = need._replace(blocks=needed)
+    free = free_blocks(scheduler)
+    if unit == "sequences":
+        free = scheduler.batch.max_num_seqs - scheduler.num_running_seqs
+    free, text = None if needed is None else free, why
+    if needed is not None and free is not None:
+        text += "; needs up to " if decision is None else ": needs "
+        text += f"{_counted(needed, unit)}, {free:,} {_FREE[unit]}"
+    predicted = None if at.newcomers is None else reasons.wait_of(at.newcomers)
+    remedy = remedy_of(scheduler, group, need, reasons.pool)
+    return Wait(text, why, at.ahead, needed, free, unit, remedy, predicted)
 
 
-def _free_now(scheduler: Scheduler, decision: Decision) -> int | None:
-    """What there is between two steps: since it was decided, requests may have ended."""
-    if decision.needed is None:
-        return None
-    if decision.unit == "sequences":
-        return scheduler.batch.max_num_seqs - scheduler.num_running_seqs
-    several = len(scheduler.allocator.views()) > 1  # of which one is meant
-    return decision.free if several else free_blocks(scheduler)
-
-
-def _free_of(unit: str, free: int) -> str:
-    return f"{free:,} cached or free" if unit == "blocks" else f"{free:,} free"
+def _undecided(scheduler: Scheduler, at: _Position) -> str:
+    """Why the latest step has not looked at it."""
+    if at.ahead:
+        return f"behind {at.ahead:,} other{'s' if at.ahead > 1 else ''}"
+    if at.need.tokens > scheduler.batch.max_num_batched_tokens:
+        return "once a step has tokens left for it"
+    return "the next step looks at it"  # the latest one has preempted, and so admitted nobody
 
 
 def _counted(number: int, unit: str) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
+from lives.life import Run
+from lives.script import Life, draw
 
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import Adapter, Request, SamplingParams
+from quire.core.protocol import Adapter, Request, SamplingParams, Step
 from quire.core.scheduling import Scheduler
 from quire.core.settings import parse_bytes
-from quire.engine.dashboard import PoolBytes, Reasons, Row, rows
+from quire.engine.dashboard import PoolBytes, Reasons, Row, one_row, rows
 from quire.engine.stats import DecisionLog
 from support.schedulers import make_scheduler
+from support.slow import random_runs
 
 SIZE = 4
 ROOMY = {"num_blocks": 64, "max_num_seqs": 8, "max_num_batched_tokens": 256, "max_adapters": 4}
@@ -96,3 +100,40 @@ def test_it_is_told_in_bytes_as_the_flag_takes_them() -> None:
         wanted = parse_bytes(told.partition(" instead")[0]) // pool.block
         other, _ = begun(requests, **{**limits, "num_blocks": wanted})
         assert first.id in {group.request.request_id for group in other.running}
+
+
+class Asked(Run):
+    """Random lives in which somebody asks after each step why others wait."""
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life)
+        self.log = DecisionLog()
+        self.named: Counter[str] = Counter()
+
+    def _planned(self, step: Step) -> None:
+        super()._planned(step)
+        self.log.decided(step)
+
+    def check(self) -> None:
+        super().check()
+        found = rows(self.scheduler, 0.0, Reasons(self.log.waiting, lambda _: 1.0), 100)
+        for row in (*found.preempted, *found.waiting):
+            assert row.wait is not None
+            wait = row.wait
+            short = wait.needed is not None and wait.free is not None and wait.needed > wait.free
+            if wait.ahead == 0 and short:
+                assert wait.remedy is not None, wait.text
+            self.named.update(settings_in(wait.remedy or ""))
+        story = {group.request.request_id: group for group in self.scheduler.waiting}
+        for row in (*found.preempted, *found.waiting):
+            again = Reasons(self.log.waiting, lambda _: 1.0)
+            assert one_row(self.scheduler, story[row.id], 0.0, again) == row
+
+
+def test_whatever_has_happened_whoever_lacks_something_is_given_a_setting() -> None:
+    named: Counter[str] = Counter()
+    for number in range(random_runs(80) // 8):
+        run = Asked(draw(number))
+        run.go()
+        named += run.named
+    assert {"num_blocks", "max_num_seqs"} <= named.keys()
