@@ -88,9 +88,8 @@ def create_app(
         _send_metrics(engine, metrics)
     names, facts = tuple(model_names), facts or ModelFacts()
     reader = EngineReader(engine, names[0], facts.kv_layers, facts.pool_bytes)
-    past = History(reader, engine.clock)
+    past, async_engine = History(reader, engine.clock), AsyncEngine(engine, make_thread)
     engine.events.add(past)
-    async_engine = AsyncEngine(engine, make_thread)
     most = default_max_body_bytes(engine.input_processor)
     count = metrics.observe_left_out
     bodies = Bodies(config, most, async_engine.give_memory_back, count)
