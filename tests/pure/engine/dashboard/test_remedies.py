@@ -130,7 +130,7 @@ class Asked(Run):
             assert one_row(self.scheduler, story[row.id], 0.0, again) == row
 
 
-def test_whatever_has_happened_whoever_lacks_something_is_given_a_setting() -> None:
+def test_over_random_lives_who_lacks_something_is_given_a_setting() -> None:
     named: Counter[str] = Counter()
     for number in range(random_runs(80) // 8):
         run = Asked(draw(number))

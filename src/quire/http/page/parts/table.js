@@ -103,7 +103,7 @@ export class Table {
   }
 }
 
-/** What is cut short is told whole to whoever points at it. */
+/** What is cut short is whole in its title. */
 function put(element, text, kind) {
   if (element.textContent === text) return;
   if (kind === "name") element.replaceChildren(h("span", {}, text.slice(0, -TAIL)), text.slice(-TAIL));

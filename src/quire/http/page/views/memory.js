@@ -13,7 +13,7 @@ export const memory = { id: "memory", title: "Memory", make: (page) => new Memor
 
 const SLOTS = [["used", "--used"], ["reserved", "--reserved"], ["internal", "--internal"], ["external", "--external"],
   ["cached", "--cached"], ["free", "--free"]];
-const LAG = 0.05; // seconds, from which it is told
+const LAG = 0.05; // seconds, from which it is shown
 const FIGURES = ["slots used", "blocks held", "cached, for prefix hits", "saved by sharing", "held slots in use, since the start"];
 
 class MemoryView {
