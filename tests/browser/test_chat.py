@@ -92,6 +92,45 @@ def test_a_turn_is_edited_and_an_answer_made_anew(page: sync_api.Page, server: L
     chat.finished(0)
 
 
+def test_a_conversation_outlives_a_reload(page: sync_api.Page, server: LiveServer) -> None:
+    chat = Chat(page, server)
+    server.script("one")
+    page.get_by_label("system prompt").fill("be short")
+    chat.say("first")
+    chat.finished(1)
+    page.get_by_label("Your message").last.fill("sec")
+    server.executor.hold()
+    page.reload()
+    server.executor.release()
+    chat.finished(1)
+    expect(page.locator(".bubble")).to_have_text("first")
+    expect(page.locator(".answer .markdown")).to_have_text("one")
+    expect(page.locator(".answer .story")).to_contain_text("2 written")
+    expect(page.get_by_label("Your message").last).to_have_value("sec")
+    expect(page.locator("#chat-model")).to_have_value("demo")
+    chat.say("second")
+    chat.finished(2)
+    assert chat.history[:3] == [("system", "be short"), ("user", "first"), ("assistant", "one")]
+    server.script("word " * 200)
+    server.executor.hold()
+    chat.say("go on for ever")
+    answer = page.locator(".answer").nth(2)
+    server.step_until(lambda: "word" in answer.inner_text())
+    page.reload()  # in the middle of an answer, which ends with it
+    server.executor.release()
+    expect(answer.locator(".note")).to_have_text("stopped")
+    expect(answer.locator(".markdown")).to_contain_text("word")
+    page.evaluate("() => { Storage.prototype.setItem = () => { throw new DOMException() } }")
+    server.script("one")
+    chat.say("more than a browser keeps")
+    expect(page.locator(".standing")).to_contain_text("too long to outlive a reload")
+    page.get_by_role("button", name="Clear").click()
+    page.reload()
+    expect(page.locator(".chat .empty")).to_contain_text("connect a chat client")
+    assert page.evaluate("({...sessionStorage, ...localStorage})") == {}
+    eventually(server.is_idle)
+
+
 def test_its_blocks_can_be_looked_at_and_stopping_ends_it_on_the_server(
     page: sync_api.Page, server: LiveServer
 ) -> None:

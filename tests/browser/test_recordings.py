@@ -23,6 +23,7 @@ from quire.http.live.page import replay_app
 from quire.tools.recording import check, lines
 from quire_lab.recorded import Look, MomentRecording
 from quire_lab.simulation import Simulator
+from support.accessible import violations
 from support.block_truth import Frame
 from support.live_server import PATIENCE, eventually, live_server
 from support.recordings import LIMITS, Costs, simulated, workload
@@ -110,6 +111,31 @@ def test_every_moment_is_the_files(page: sync_api.Page, path: Path) -> None:
             assert page.locator(".memory").get_attribute("data-frame") == str(frames(told, time))
 
 
+def test_it_opens_where_there_is_something_to_see(
+    page: sync_api.Page, path: Path, tmp_path: Path
+) -> None:
+    header, *rest = map(json.loads, gzip.decompress(path.read_bytes()).splitlines())
+    state = next({**line, "t": 0} for line in rest if "state" in line)
+    late = [{**line, "t": line["t"] + 5} for line in rest if "state" not in line]
+    content = "".join(json.dumps(line) + "\n" for line in (header, state, *late))
+    (tmp_path / "late.quire").write_bytes(gzip.compress(content.encode()))
+    first = next(line for line in lines(tmp_path / "late.quire")[1] if line.kind == "blocks")
+    with replayed(tmp_path / "late.quire") as url:
+        page.goto(url)
+        expect(page.locator("#replay output")).to_contain_text("0:05 / ")
+        assert float(slider_of(page).input_value()) == first.seconds
+        number = Frame(first.value).number
+        expect(page.locator(".memory")).to_have_attribute("data-frame", str(number))
+        expect(page.locator(".memory-said")).to_contain_text("before this map")
+
+
+def test_a_recording_is_in_nobodys_way(chromium: sync_api.Browser, path: Path) -> None:
+    with replayed(path) as url, chromium.new_page(bypass_csp=True) as page:
+        page.goto(url)
+        expect(page.locator("#model")).to_have_text(MARKUP)
+        assert not violations(page, "a recording")
+
+
 def test_a_moment_is_a_page_without_a_server(page: sync_api.Page) -> None:
     simulator = Simulator(LIMITS, Costs())
     kept = MomentRecording(simulator.engine, Look(simulator.engine, MARKUP), 0.3)
@@ -157,14 +183,14 @@ def test_the_bar_goes_by_keys_and_by_events(page: sync_api.Page, path: Path) -> 
             page.get_by_role("slider", name="Time", exact=True),
             page.locator("#replay output"),
         )
-        expect(time).to_contain_text("0:00 / ")
+        expect(time).to_contain_text("0:01 / ")  # of the first state
         expect(page.get_by_role("button", name="Back to live")).to_be_hidden()
         slider.focus()
         for _ in range(3):
             page.keyboard.press("ArrowRight")
-        expect(time).to_contain_text("0:03 / ")
+        expect(time).to_contain_text("0:04 / ")
         page.keyboard.press("PageUp")
-        expect(time).to_contain_text("0:13 / ")
+        expect(time).to_contain_text("0:14 / ")
         page.get_by_role("button", name="preemption or refusal before").click()
         events = [
             one["time"]
@@ -173,7 +199,7 @@ def test_the_bar_goes_by_keys_and_by_events(page: sync_api.Page, path: Path) -> 
             for one in line.value
             if one["what"] in ("swap", "recompute")
         ]
-        before = max(one for one in events if one < 13)
+        before = max(one for one in events if one < 14)
         assert float(slider.input_value()) == pytest.approx(before, abs=0.001)
         page.get_by_label("Speed").select_option("16")
         slider.focus()

@@ -151,4 +151,11 @@ MUTANTS = (
         "if False:",
         f"{_OF_ENGINE}/test_watching.py::test_all_that_an_engine_does_is_an_event",
     ),
+    Mutant(
+        "a setting is named that is enough for one, not for those before it",
+        f"{_ENGINE}/dashboard/remedies.py",
+        "        blocks += blocks_of(group, size)\n",
+        "        blocks = scheduler.num_running_seqs + blocks_of(group, size)\n",
+        f"{_OF_ENGINE}/dashboard/test_remedies.py::test_with_the_value_that_is_named_it_would_run",
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -170,6 +171,36 @@ def test_a_watcher_sees_each_block_as_it_is(monkeypatch: pytest.MonkeyPatch) -> 
                     owned = max(owned, *(cell.owner for cell in cells))
         whole = Frame(server.http.get("/v1/quire/blocks").content)
         assert whole.cells == cells
+
+
+def test_frames_come_with_the_figures_and_reasons_of_their_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watching, "_EVERY", 0.001)
+    params = {"stream": True, "pressure": True}
+    with (
+        live_server(SMALL) as server,
+        server.http.stream("GET", "/v1/quire/blocks", params=params) as stream,
+        busy(server, 6, max_tokens=20, ignore_eos=True),
+        ThreadPoolExecutor(1) as reader,
+    ):
+        lines, cells, reasons = stream.iter_lines(), list[Cell](), 0
+        data = (json.loads(line[6:]) for line in lines if line.startswith("data: "))
+        while reasons < 3:
+            answer = reader.submit(next, data)
+            server.step_until(answer.done)
+            pressure, blocks = answer.result()["pressure"], answer.result()["blocks"]
+            if blocks is not None:
+                frame = Frame(base64.b64decode(blocks))
+                cells = frame.apply(cells)
+                assert frame.step == pressure["step"]
+            free, pool = sum(cell.owner == 0 for cell in cells), pressure["pool"]
+            assert pool["cached_blocks"] + pool["blank_blocks"] == free
+            waits = pressure["num_waiting"] + pressure["num_preempted"]
+            assert (pressure["first"] is not None) == (waits > 0)
+            if waits and pressure["first"]["wait"]["unit"] == "blocks":
+                reasons += 1
+                assert pressure["first"]["wait"]["free"] == free
 
 
 def test_a_watcher_that_does_not_read_goes_on_from_a_snapshot() -> None:

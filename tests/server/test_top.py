@@ -35,7 +35,8 @@ def state(shared: LiveServer) -> dict[str, Any]:
     state: dict[str, Any] = shared.http.get("/v1/quire/state").json()
     wait = {"text": "no room: needs 12 blocks, 9 free", "needed": 12, "free": 9, "ahead": 0}
     running = [row(f"run-{number}", "running", number) for number in range(20)]
-    waiting = [row("w\x1b[2Jx", "waiting", 99.0, wait={**wait, "unit": "blocks"})]
+    wait |= {"unit": "blocks", "remedy": "--max-num-seqs: 9 instead of 8"}
+    waiting = [row("w\x1b[2Jx", "waiting", 99.0, wait=wait)]
     told = {"num_running": 20, "num_waiting": 1, "running": running, "waiting": waiting}
     state["requests"] |= told
     return state
@@ -49,6 +50,9 @@ def test_a_page_fits_the_screen_and_is_in_the_order_asked_for(state: dict[str, A
         assert not any("\x1b" in line for line in lines), "names move no cursor"
     text = "\n".join(shown([views[0]], 170, None))
     assert "needs 12 blocks, 9 free" in text and "20 running" in text and "run-19" in text
+    assert "9 free; to admit it now: --max-num-seqs: 9 instead of 8" in "\n".join(
+        shown([views[0]], 260, None)
+    )
     assert "needs 12, 9 free" in "\n".join(shown([views[0]], 80, None))
     first = next(line for line in shown([views[0]], 80, 24, "age") if "run-" in line)
     assert "run-19" in first and "does not answer: refused" in "\n".join(shown(views, 80, 24))

@@ -87,15 +87,15 @@ def create_app(
     if wants_metrics():
         _send_metrics(engine, metrics)
     names, facts = tuple(model_names), facts or ModelFacts()
-    past = History(EngineReader(engine, names[0], facts.kv_layers), engine.clock)
+    reader = EngineReader(engine, names[0], facts.kv_layers, facts.pool_bytes)
+    past, async_engine = History(reader, engine.clock), AsyncEngine(engine, make_thread)
     engine.events.add(past)
-    async_engine = AsyncEngine(engine, make_thread)
     most = default_max_body_bytes(engine.input_processor)
     count = metrics.observe_left_out
     bodies = Bodies(config, most, async_engine.give_memory_back, count)
     speech = Speech.of(engine.input_processor.tokenizer, config)
     service = Service(async_engine, names, metrics, config, bodies, speech, facts, replica)
-    drain, watch = Drain(), BlockWatch(async_engine)
+    drain, watch = Drain(), BlockWatch(async_engine, reader.pressure)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -123,7 +123,7 @@ def create_app(
     for add in _ROUTES:
         add(app, service)
     add_operation(app, service, drain)
-    add_live(app, service, watch, past)
+    add_live(app, service, reader, watch, past)
     describe(app, config)
     return app
 

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from quire.engine.assembly import build_engine
 from quire.engine.capacity import Capacity
 from quire.engine.config import EngineConfig
+from quire.engine.dashboard import PoolBytes
 from quire.engine.engine import Engine
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
@@ -42,6 +43,7 @@ def build(
         capacity.kv_layers,
         capacity.family,
         capacity.num_parameters,
+        PoolBytes(capacity.pool_bytes, capacity.kv_bytes_per_token * capacity.limits.block_size),
     )
     names = config.served_model_name or [capacity.model_name]
     app = create_app(engine, names, config, facts=facts, replica=replica)

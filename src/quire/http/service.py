@@ -19,6 +19,7 @@ from quire.core.protocol import Origin, PoolingParams, SamplingParams
 from quire.core.protocol.checks import check_unicode
 from quire.core.scheduling import Session
 from quire.engine.async_engine import AsyncEngine, Deltas
+from quire.engine.dashboard import PoolBytes
 from quire.engine.input_processor import InputProcessor
 from quire.engine.outputs import Delta
 from quire.engine.prompts import Prompt, as_dict
@@ -148,6 +149,7 @@ class ModelFacts:
     kv_layers: Sequence[tuple[int, int]] = ()  # of each KV group: the model's, a draft model's
     family: str = ""  # by the names of transformers' config files
     num_parameters: int = 0
+    pool_bytes: PoolBytes | None = None
 
 
 class ModelChoice(NamedTuple):

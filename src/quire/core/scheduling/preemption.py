@@ -30,7 +30,7 @@ class Shortage(NamedTuple):
     why: str
     needed: int  # blocks, as far as is known; or sequences
     free: int
-    remedy: str = "a larger KV pool"
+    remedy: str = "a larger kv_cache_memory_bytes"
     unit: Literal["blocks", "sequences"] = "blocks"
 
     def decision(self, group: SequenceGroup) -> Decision:

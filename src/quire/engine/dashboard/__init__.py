@@ -10,6 +10,7 @@ from quire.engine.dashboard.blocks import (
 )
 from quire.engine.dashboard.holders import Holder, Holding, holding, number_of
 from quire.engine.dashboard.pool import Pool, PrefixCacheFigures, pool_figures, prefix_cache
+from quire.engine.dashboard.remedies import PoolBytes
 from quire.engine.dashboard.requests import (
     BranchTable,
     Pace,
@@ -32,6 +33,7 @@ __all__ = [
     "Holding",
     "Pace",
     "Pool",
+    "PoolBytes",
     "PrefixCacheFigures",
     "Reasons",
     "Row",

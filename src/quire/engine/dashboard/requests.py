@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,6 +12,18 @@ from quire.core.protocol import Decision
 from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.core.scheduling.sequence import Sequence, Status
 from quire.engine.dashboard.holders import branch_at, first_blocks, number_of
+from quire.engine.dashboard.remedies import (
+    Need,
+    PoolBytes,
+    blocks_of,
+    free_blocks,
+    needs,
+    remedy_of,
+)
+
+Unit = Literal["blocks", "sequences"]
+_BLOCKS: Unit = "blocks"
+_FREE: Mapping[Unit, str] = {"blocks": "cached or free", "sequences": "free"}
 
 Standing = Literal["running", "waiting", "preempted"]
 
@@ -29,12 +41,14 @@ class Reasons(NamedTuple):
     latest: by request, what the latest step has decided about those that wait.
     wait_of: seconds until so many newcomers have been let in.
     preempted: when that was, by request, as far as it is known.
+    pool: its size; None: not known in bytes.
     """
 
     latest: Mapping[str, Decision]
     wait_of: Callable[[int], float]
     pace: Pace | None = None
     preempted: Mapping[str, float] = MappingProxyType({})
+    pool: PoolBytes | None = None
 
 
 @dataclass(frozen=True)
@@ -42,8 +56,9 @@ class Wait:
     """Why a request waits.
 
     text: all of it in words. ahead: requests before it in line. needed: at most, for those that
-    the latest step did not look at. predicted_seconds: until it is let in, by how fast others were;
-    null for who has been in before.
+    the latest step did not look at. free: now, cached blocks too. remedy: settings, with values
+    that would be enough for it to begin now. predicted_seconds: until it is let in, by how fast
+    others were; null for who has been in before.
     """
 
     text: str
@@ -51,7 +66,7 @@ class Wait:
     ahead: int
     needed: int | None
     free: int | None
-    unit: Literal["blocks", "sequences"]
+    unit: Unit
     remedy: str | None
     predicted_seconds: float | None
 
@@ -136,29 +151,25 @@ class BranchTable:
 
 def rows(scheduler: Scheduler, now: float, reasons: Reasons, limit: int) -> Rows:
     """Everybody, but with details of no more than so many."""
-    line = scheduler.waiting
-    new = [(place, group) for place, group in enumerate(line) if not group.begun]
-    back = [(place, group) for place, group in enumerate(line) if group.begun]
     running = [_row(scheduler, group, now, reasons, None) for group in scheduler.running[:limit]]
-    waits = [
-        _row(scheduler, group, now, reasons, _wait(scheduler, group, place, count, reasons))
-        for count, (place, group) in enumerate(new[:limit], 1)
-    ]
-    preempted = [
-        _row(scheduler, group, now, reasons, _wait(scheduler, group, place, None, reasons))
-        for place, group in back[:limit]
-    ]
-    return Rows(len(scheduler.running), len(new), len(back), running, waits, preempted)
+    new: list[Row] = []
+    back: list[Row] = []
+    num_back = sum(group.begun for group in scheduler.waiting)
+    num_new = len(scheduler.waiting) - num_back
+    for group, position in _queued(scheduler):
+        if len(new) >= min(limit, num_new) and len(back) >= min(limit, num_back):
+            break
+        found = back if group.begun else new
+        if len(found) < limit:
+            wait = _wait(scheduler, group, position, reasons)
+            found.append(_row(scheduler, group, now, reasons, wait))
+    return Rows(len(scheduler.running), num_new, num_back, running, new, back)
 
 
 def one_row(scheduler: Scheduler, group: SequenceGroup, now: float, reasons: Reasons) -> Row:
     """One of them."""
-    wait = None
-    if group not in scheduler.running:
-        line = scheduler.waiting
-        place = line.index(group)
-        new = None if group.begun else sum(not one.begun for one in line[: place + 1])
-        wait = _wait(scheduler, group, place, new, reasons)
+    position = next((position for one, position in _queued(scheduler) if one is group), None)
+    wait = None if position is None else _wait(scheduler, group, position, reasons)
     return _row(scheduler, group, now, reasons, wait)
 
 
@@ -229,30 +240,49 @@ def _since(group: SequenceGroup, now: float, reasons: Reasons) -> float | None:
     return None if since is None else max(0.0, now - since)
 
 
-def _wait(
-    scheduler: Scheduler,
-    group: SequenceGroup,
-    ahead: int,
-    newcomers: int | None,
-    reasons: Reasons,
-) -> Wait:
-    """newcomers: let in by when it is, itself included; None: it has been let in before."""
-    decision = reasons.latest.get(group.request.request_id)
-    predicted = None if newcomers is None else reasons.wait_of(newcomers)
+class _Position(NamedTuple):
+    """In the queue. newcomers: let in by when it is, itself included; None: it has been in."""
+
+    ahead: int
+    newcomers: int | None
+    need: Need
+
+
+def _queued(scheduler: Scheduler) -> Iterator[tuple[SequenceGroup, _Position]]:
+    newcomers = 0
+    for ahead, (group, need) in enumerate(zip(scheduler.waiting, needs(scheduler), strict=True)):
+        newcomers += not group.begun
+        yield group, _Position(ahead, None if group.begun else newcomers, need)
+
+
+def _wait(scheduler: Scheduler, group: SequenceGroup, at: _Position, reasons: Reasons) -> Wait:
+    decision, need = reasons.latest.get(group.request.request_id), at.need
+    why, unit = _undecided(scheduler, at), _BLOCKS
+    needed: int | None = blocks_of(group, scheduler.allocator.block_size)
     if decision is not None:
-        text, needed, free = decision.why, decision.needed, decision.free
-        if needed is not None:
-            text += f": needs {_counted(needed, decision.unit)}, {free:,} free"
-        why, unit, remedy = decision.why, decision.unit, decision.remedy
-        return Wait(text, why, ahead, needed, free, unit, remedy, predicted)
-    allocator = scheduler.allocator
-    needed = sum(-(-len(branch.token_ids) // allocator.block_size) for branch in group.branches[:1])
-    free = allocator.num_free_blocks
-    why = "once a step has tokens left for it"
-    if ahead:
-        why = f"behind {ahead:,} other{'s' if ahead > 1 else ''}"
-    text = f"{why}; needs up to {_counted(needed, 'blocks')}, {free:,} free"
-    return Wait(text, why, ahead, needed, free, "blocks", None, predicted)
+        why, unit, needed = decision.why, decision.unit, decision.needed
+        if needed is not None and unit == "blocks":  # fewer, where others have ended since
+            needed = min(needed, need.blocks)
+            need = need._replace(blocks=needed)
+    free = free_blocks(scheduler)
+    if unit == "sequences":
+        free = scheduler.batch.max_num_seqs - scheduler.num_running_seqs
+    free, text = None if needed is None else free, why
+    if needed is not None and free is not None:
+        text += "; needs up to " if decision is None else ": needs "
+        text += f"{_counted(needed, unit)}, {free:,} {_FREE[unit]}"
+    predicted = None if at.newcomers is None else reasons.wait_of(at.newcomers)
+    remedy = remedy_of(scheduler, group, need, reasons.pool)
+    return Wait(text, why, at.ahead, needed, free, unit, remedy, predicted)
+
+
+def _undecided(scheduler: Scheduler, at: _Position) -> str:
+    """Why the latest step has not looked at it."""
+    if at.ahead:
+        return f"behind {at.ahead:,} other{'s' if at.ahead > 1 else ''}"
+    if at.need.tokens > scheduler.batch.max_num_batched_tokens:
+        return "once a step has tokens left for it"
+    return "the next step looks at it"  # the latest one has preempted, and so admitted nobody
 
 
 def _counted(number: int, unit: str) -> str:

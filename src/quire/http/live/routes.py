@@ -46,7 +46,10 @@ _ABOUT_STREAM = (
     "With `stream=true`, server-sent events. The data of each are a frame in base64: first such a "
     "snapshot, then deltas, at most ten a second: kind 1, with n blocks that have changed, and "
     "before the other columns one of their numbers (4 bytes each). A frame's number is that of "
-    "the one before and 1, but for a snapshot in between, for those who have not kept up."
+    "the one before and 1, but for a snapshot in between, for those who have not kept up. "
+    "With `pressure=true`, too, the data are an object: `blocks` is the frame, null where no "
+    "block has changed, and `pressure` is of the same moment: `pool` and `kv_efficiency` as in "
+    "the state, `num_running`, `num_waiting`, `num_preempted`, and `first` in the queue."
 )
 _BLOCKS: Responses = {
     200: {
@@ -67,9 +70,10 @@ Limit = Annotated[int, Query(ge=0, le=1000)]
 logger = logging.getLogger(__name__)
 
 
-def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: History) -> None:
+def add_live(
+    app: FastAPI, service: Service, reader: EngineReader, watch: BlockWatch, past: History
+) -> None:
     """The routes under /v1/quire."""
-    reader = EngineReader(service.engine.engine, service.model_names[0], service.facts.kv_layers)
     ask, show_text = Queries(service.engine).ask, service.config.dashboard_show_text
 
     @app.get("/v1/quire/state", responses=gives(EngineState))
@@ -114,10 +118,10 @@ def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: History) -
         return respond(AbortedRequest(id=request_id), headers=_NOT_STORED)
 
     @app.get("/v1/quire/blocks", response_class=Response, responses=_BLOCKS)
-    async def blocks(stream: bool = False) -> Response:
+    async def blocks(stream: bool = False, pressure: bool = False) -> Response:
         """Every block of the pool: its state, whose it is, and how often it is shared and found."""
         if stream:
-            return FrameStream(watch)
+            return FrameStream(watch, pressure=pressure)
         with watch.watching() as watcher:
             return Response(await watcher.frame(), media_type=_BINARY, headers=_NOT_STORED)
 
@@ -134,11 +138,12 @@ def _json(content: bytes) -> Response:
 class FrameStream(Response):
     """Frames as events, until the client leaves, or reads nothing for too long."""
 
-    def __init__(self, watch: BlockWatch) -> None:
+    def __init__(self, watch: BlockWatch, *, pressure: bool = False) -> None:
         headers = {**_NOT_STORED, "x-accel-buffering": "no"}
         super().__init__(headers=headers, media_type=DATA.media_type)
         del self.headers["content-length"]
         self._watch = watch
+        self._pressure = pressure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.create_task(self._send_all(send))
@@ -150,15 +155,18 @@ class FrameStream(Response):
             await sending
 
     async def _send_all(self, send: Send) -> None:
-        with self._watch.watching() as watcher:
+        with self._watch.watching(pressure=self._pressure) as watcher:
             frame = await watcher.frame()
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             with contextlib.suppress(QuireError):  # the engine has gone
                 while True:
-                    data = b": \n\n" if frame is None else event(base64.b64encode(frame))
+                    data = b": \n\n" if frame is None else event(self._formed(frame))
                     await asyncio.wait_for(send(_body(data)), _UNREAD)
                     frame = await watcher.frame(_SILENCE)
         await send(_body(b"", more=False))
+
+    def _formed(self, frame: bytes) -> bytes:
+        return frame if self._pressure else base64.b64encode(frame)
 
 
 def _body(data: bytes, *, more: bool = True) -> Message:

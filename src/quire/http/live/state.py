@@ -20,6 +20,7 @@ from quire.engine.dashboard import (
     Holder,
     Pace,
     Pool,
+    PoolBytes,
     PrefixCacheFigures,
     Reasons,
     Row,
@@ -152,6 +153,22 @@ class Moment(Answer, kw_only=True):
     speculation: SpeculationFigures | None
 
 
+class Pressure(Answer, kw_only=True):
+    """The pool and its queue between two steps: the figures that go with a frame of blocks.
+
+    first: in the queue; null where nobody waits.
+    """
+
+    time: float
+    step: int
+    pool: Pool
+    kv_efficiency: float | None
+    num_running: int
+    num_waiting: int
+    num_preempted: int
+    first: Row | None
+
+
 class MomentList(Answer, kw_only=True):
     """Of the latest ten minutes, oldest first, without those who ran or waited."""
 
@@ -247,7 +264,7 @@ class StateReader:
     """Reads one engine.
 
     model_name: what it is called. kv_layers: of each KV group, the model's and a draft model's.
-    wall: gives the time in seconds since 1970.
+    wall: gives the time in seconds since 1970. pool_bytes: None: not known.
     """
 
     def __init__(
@@ -258,6 +275,7 @@ class StateReader:
         session_timeout: float | None = None,
         kv_layers: Sequence[tuple[int, int]] = (),
         wall: Callable[[], float] = time.time,
+        pool_bytes: PoolBytes | None = None,
     ) -> None:
         self._engine = engine
         self._model_name = model_name
@@ -265,6 +283,7 @@ class StateReader:
         self._session_timeout = session_timeout
         self._kv_layers = kv_layers
         self._wall = wall
+        self._pool_bytes = pool_bytes
 
     def moment(self, limit: int) -> Moment:
         """With details of at most ``limit`` requests of each kind."""
@@ -302,6 +321,23 @@ class StateReader:
             adapters=self._adapters(),
             ranks=None if engine.capabilities.others is None else engine.capabilities.others.size,
             store=self._store(),
+        )
+
+    def pressure(self) -> Pressure:
+        """What the pool's blocks are seen with."""
+        engine, now = self._engine, self._engine.clock()
+        scheduler = engine.scheduler
+        reasons, first = self._reasons(now), next(iter(scheduler.waiting), None)
+        counts = rows(scheduler, now, reasons, 0)
+        return Pressure(
+            time=self._wall(),
+            step=engine.stats.num_steps,
+            pool=pool_figures(scheduler, self._max_model_len, self._kv_layers),
+            kv_efficiency=engine.stats.kv_efficiency,
+            num_running=counts.num_running,
+            num_waiting=counts.num_waiting,
+            num_preempted=counts.num_preempted,
+            first=None if first is None else one_row(scheduler, first, now, reasons),
         )
 
     def decisions(self, since: int, limit: int) -> DecisionList:
@@ -351,7 +387,8 @@ class StateReader:
         preempted = {
             one.decision.request_id: one.time for one in log.since(0) if one.decision.what.preempts
         }
-        return Reasons(log.waiting, self._engine.waiting_room.wait_of, pace, preempted)
+        wait_of = self._engine.waiting_room.wait_of
+        return Reasons(log.waiting, wait_of, pace, preempted, self._pool_bytes)
 
     def _with_drafts(self, found: Rows) -> Rows:
         drafted = self._drafted
@@ -449,13 +486,17 @@ class EngineReader(StateReader):
     """Reads an engine that has a model, and so knows texts."""
 
     def __init__(
-        self, engine: Engine, model_name: str, kv_layers: Sequence[tuple[int, int]] = ()
+        self,
+        engine: Engine,
+        model_name: str,
+        kv_layers: Sequence[tuple[int, int]] = (),
+        pool_bytes: PoolBytes | None = None,
     ) -> None:
         length, timeout = (
             engine.input_processor.max_model_len,
             engine.sessions.rules.timeout or None,
         )
-        super().__init__(engine, model_name, length, timeout, kv_layers)
+        super().__init__(engine, model_name, length, timeout, kv_layers, pool_bytes=pool_bytes)
         self._whole = engine
 
     def story(self, request_id: str, *, show_text: bool = False) -> RequestStory:

@@ -7,6 +7,7 @@ second, once for all who watch.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import time
 from collections import deque
@@ -31,19 +32,28 @@ _SHARE = 1 / 50
 
 
 class Frames(NamedTuple):
-    """What one look gave: None where nothing has changed, or nobody needs a snapshot."""
+    """What one look gave: None where nothing has changed, or nobody needs a snapshot.
+
+    pressure: of the same moment, as JSON; None if no step has been since the look before.
+    """
 
     snapshot: bytes | None
     delta: bytes | None
+    pressure: bytes | None = None
 
 
 class BlockLook:
-    """Looks at an engine's blocks, in its thread: a tracker while somebody watches."""
+    """Looks at an engine's blocks, in its thread: a tracker while somebody watches.
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    pressure: reads what goes with them.
+    """
+
+    def __init__(self, engine: AsyncEngine, pressure: Callable[[], object] = dict) -> None:
         self._engine = engine
+        self._pressure = pressure
         self._tracker: BlockTracker | None = None
         self._number = 0
+        self._step = -1
 
     async def frames(self, *, whole: bool) -> Frames:
         """As it is between two steps; ``whole``: a snapshot too."""
@@ -63,9 +73,11 @@ class BlockLook:
         tracker.changed = set()
         self._number += bool(changed)
         moment = self._number, self._engine.engine.stats.num_steps, time.time()
+        is_new, self._step = whole or moment[1] != self._step, moment[1]
         return Frames(
             snapshot(blocks, *moment) if whole else None,
             delta(blocks, changed, *moment) if changed else None,
+            encode(self._pressure()) if is_new or changed else None,
         )
 
     def _end(self) -> None:
@@ -75,9 +87,10 @@ class BlockLook:
 
 
 class BlockWatcher:
-    """One who watches."""
+    """One who watches. ``pressure``: and gets it with each frame, both as JSON."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, pressure: bool = False) -> None:
+        self._pressure = pressure
         self._frames: deque[bytes] = deque()
         self._lost = True  # has no snapshot that the next delta would go with
         self._waits = False  # for a frame: all that it was given has been read
@@ -104,16 +117,22 @@ class BlockWatcher:
         return self._lost and self._waits
 
     def put(self, frames: Frames) -> None:
-        if self.needs_snapshot and frames.snapshot is not None:
-            self._lost = False
-            self._add(frames.snapshot)
-        elif not self._lost and frames.delta is not None:
+        whole = self.needs_snapshot and frames.snapshot is not None
+        self._lost = self._lost and not whole
+        frame = self._formed(frames.snapshot if whole else frames.delta, frames.pressure)
+        if frame is not None and not self._lost:
             if len(self._frames) < _UNREAD:
-                self._add(frames.delta)
+                self._add(frame)
             else:
                 self._frames.clear()
                 self._ready.clear()
                 self._lost = True
+
+    def _formed(self, frame: bytes | None, pressure: bytes | None) -> bytes | None:
+        if not self._pressure or pressure is None:
+            return frame
+        blocks = b"null" if frame is None else b'"%b"' % base64.b64encode(frame)
+        return b'{"blocks":%b,"pressure":%b}' % (blocks, pressure)
 
     def _add(self, frame: bytes) -> None:
         self._frames.append(frame)
@@ -131,18 +150,18 @@ class BlockWatch:
     a snapshot when it reads again.
     """
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._look = BlockLook(engine)
+    def __init__(self, engine: AsyncEngine, pressure: Callable[[], object] = dict) -> None:
+        self._look = BlockLook(engine, pressure)
         self._watchers: set[BlockWatcher] = set()
         self._came = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @contextmanager
-    def watching(self) -> Iterator[BlockWatcher]:
+    def watching(self, *, pressure: bool = False) -> Iterator[BlockWatcher]:
         """TooManyWatchersError if as many watch already as may."""
         if len(self._watchers) >= _MOST:
             raise TooManyWatchersError(f"{_MOST} watch the blocks already", _RETRY_AFTER)
-        watcher = BlockWatcher()
+        watcher = BlockWatcher(pressure=pressure)
         self._watchers.add(watcher)
         self._came.set()
         if self._task is None or self._task.done():

@@ -18,6 +18,13 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** The same of a text that may name flags, which are not broken at their hyphens. */
+export function setWords(element, text) {
+  if (element.textContent === text) return;
+  const parts = text.split(/(--[a-z][a-z-]+)/);
+  element.replaceChildren(...parts.map((part, i) => (i % 2 ? h("code", { class: "flag" }, part) : part)));
+}
+
 /** Change the children only if they are others, so that focus and scrolling stay. */
 export function setChildren(element, ...children) {
   const now = element.childNodes;

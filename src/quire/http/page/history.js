@@ -36,3 +36,10 @@ function pointOf(state) {
     slotSeconds: state.slot_seconds, parts: state.step_parts,
   };
 }
+
+/** What a state says of the pool and its queue, as a frame of blocks has it with it. */
+export function pressureOf({ time, step, pool, kv_efficiency, requests }) {
+  const { num_running, num_waiting, num_preempted, preempted, waiting } = requests;
+  const first = [...preempted, ...waiting].find((one) => one.wait?.ahead === 0) ?? null;
+  return { time, step, pool, kv_efficiency, num_running, num_waiting, num_preempted, first };
+}

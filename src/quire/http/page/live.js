@@ -3,7 +3,7 @@
 import { NeedsLogin, ask, events, getJson } from "./api.js";
 import { BlockMap, fromBase64 } from "./blocks.js";
 import { clock } from "./format.js";
-import { History } from "./history.js";
+import { History, pressureOf } from "./history.js";
 
 const EVERY = 1000; // milliseconds
 const MOST_DECISIONS = 1000;
@@ -12,6 +12,8 @@ const MOST_DECISIONS = 1000;
  * A source: what the views are shown. Another is the replay of a recording (replay.js).
  *
  * state, decisions (oldest first), blocks, history: as of now; `state` is null before the first.
+ * pressure: the figures that go with `blocks`: of the same moment, or (`lag`) seconds before it.
+ * age(ofBlocks): seconds since what is shown was so.
  * clock(time, seconds): a time of its states as people write it.
  * listener.state(), listener.blocks(changed): something is new; changed: null for all blocks.
  * listener.lost(error): nothing comes any more, for now.
@@ -27,6 +29,10 @@ export class Live {
     this.decisions = [];
     this.blocks = new BlockMap();
     this.history = new History();
+    this.latest = null; // the pressure that came with the latest frame
+    this.lag = 0;
+    this.heard = { state: 0, blocks: 0 }; // when
+    this.streams = false; // frames come as soon as blocks change
     this.wantsBlocks = true;
     this.stopping = null;
     this.recorder = null;
@@ -48,6 +54,7 @@ export class Live {
   stop() {
     this.stopping?.abort();
     this.stopping = null;
+    this.streams = false;
   }
 
   /** Watch blocks or not. */
@@ -55,6 +62,14 @@ export class Live {
     if (wanted === this.wantsBlocks) return;
     this.wantsBlocks = wanted;
     if (this.stopping) { this.stop(); this.start(); }
+  }
+
+  get pressure() { return this.latest ?? (this.state && pressureOf(this.state)); }
+
+  age(ofBlocks) {
+    const { state, blocks } = this.heard;
+    const heard = !ofBlocks || blocks === 0 ? state : this.streams ? Math.max(state, blocks) : blocks;
+    return (performance.now() - heard) / 1000;
   }
 
   /** One request with its block tables. */
@@ -97,6 +112,7 @@ export class Live {
 
   #show(state) {
     this.state = state;
+    this.heard.state = performance.now();
     this.history.add(state);
     this.listener.state();
   }
@@ -113,16 +129,24 @@ export class Live {
   async #watch(signal) {
     while (!signal.aborted) {
       try {
-        const response = await ask("v1/quire/blocks?stream=true", { signal });
-        for await (const data of events(response)) {
-          const changed = this.blocks.apply(fromBase64(data));
-          this.recorder?.blocks(this.blocks.time, data);
-          this.listener.blocks(changed);
-        }
+        const response = await ask("v1/quire/blocks?stream=true&pressure=true", { signal });
+        for await (const data of events(response)) this.#take(JSON.parse(data));
       } catch (error) {
         if (signal.aborted || error instanceof NeedsLogin) return; // the poll tells of it
+      } finally {
+        if (!signal.aborted) { this.streams = false; this.latest = null; }
       }
       await new Promise((resolve) => setTimeout(resolve, EVERY));
     }
+  }
+
+  /** A frame, or null where no block has changed, and the figures of its moment. */
+  #take({ blocks: frame, pressure }) {
+    const changed = frame === null ? [] : this.blocks.apply(fromBase64(frame));
+    if (frame !== null) this.recorder?.blocks(this.blocks.time, frame);
+    this.latest = pressure;
+    this.streams = true;
+    this.heard.blocks = performance.now();
+    this.listener.blocks(changed);
   }
 }

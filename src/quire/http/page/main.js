@@ -2,7 +2,8 @@
 
 import { NeedsLogin, Refused, logIn } from "./api.js";
 import { h, setText } from "./dom.js";
-import { count } from "./format.js";
+import { count, elapsed } from "./format.js";
+import { pressureOf } from "./history.js";
 import { Live } from "./live.js";
 import { Recordings } from "./parts/recordings.js";
 import { chat } from "./views/chat.js";
@@ -20,6 +21,7 @@ import { time } from "./views/time.js";
  * it may change, and then `shown` is called. page.select(number): show whose blocks these are, everywhere.
  */
 const VIEWS = [memory, requests, time, chat, more];
+const OLD = 3; // seconds
 const byId = (id) => document.getElementById(id);
 
 class Page {
@@ -34,6 +36,7 @@ class Page {
     byId("login").querySelector("form").addEventListener("submit", (event) => this.#logIn(event));
     byId("login").addEventListener("cancel", (event) => event.preventDefault());
     document.addEventListener("visibilitychange", () => this.#attend());
+    setInterval(() => this.#tellStatus(), 1000); // it grows old
     this.show();
     const recording = document.querySelector("meta[name=quire-recording]").content;
     if (recording) this.recordings.fetch(recording);
@@ -82,12 +85,26 @@ class Page {
     const { state } = this.source;
     setText(byId("model"), state.model);
     this.#tellLoss("");
-    setText(byId("status"), `${this.source.live ? "" : "recorded: "}step ${count(state.step)} · ${count(state.requests.num_running)} running, `
-      + `${count(state.requests.num_waiting + state.requests.num_preempted)} waiting`);
+    this.#tellStatus();
     this.shown.state?.();
   }
 
-  blocks(changed) { this.shown.blocks?.(changed); }
+  blocks(changed) {
+    this.shown.blocks?.(changed);
+    this.#tellStatus();
+  }
+
+  /** Of the moment that is shown: beside blocks that of their frame. */
+  #tellStatus() {
+    const { source } = this, ofBlocks = this.shown.blocks !== undefined;
+    if (!source.state) return;
+    const { step, num_running, num_preempted, num_waiting } = ofBlocks ? source.pressure : pressureOf(source.state);
+    const age = source.age(ofBlocks), isOld = age > OLD;
+    setText(byId("status"), `${source.live ? "" : "recorded: "}step ${count(step)} · ${count(num_running)} running, `
+      + `${num_preempted ? `${count(num_preempted)} preempted, ` : ""}${count(num_waiting)} waiting`
+      + (isOld ? ` · ${elapsed(age)} old` : ""));
+    byId("status").classList.toggle("old", isOld);
+  }
 
   lost(error) {
     if (error instanceof NeedsLogin) {

@@ -2,7 +2,7 @@
 
 import { BlockMap } from "./blocks.js";
 import { clock, elapsed } from "./format.js";
-import { History } from "./history.js";
+import { History, pressureOf } from "./history.js";
 import { placeAt } from "./recording.js";
 
 const EVERY = 100; // milliseconds
@@ -21,13 +21,25 @@ export class Replay {
     this.blocks = new BlockMap();
     this.history = new History();
     this.moved = () => {};
-    this.at = 0;
+    const { states, frames } = recording;
+    this.at = Math.max(states[0].t, frames[0]?.t ?? 0); // from then on there is something to see
     this.speed = 1;
     this.timer = null;
     this.places = { state: -1, frame: -1 };
   }
 
   get playing() { return this.timer !== null; }
+
+  get pressure() { return this.state && pressureOf(this.state); }
+
+  /** States are recorded less often than blocks. */
+  get lag() {
+    const { recording, places } = this;
+    const [state, frame] = [recording.states[places.state], recording.frames[places.frame]];
+    return state && frame ? Math.max(0, frame.t - state.t) : 0;
+  }
+
+  age() { return 0; }
 
   /** Show where it is; at first the beginning. */
   start() { this.seek(this.at); }

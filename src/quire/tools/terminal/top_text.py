@@ -208,7 +208,8 @@ def _cells(number: int, row: Row, width: int, *, several: bool) -> Iterator[Rend
 
 def _why(wait: Mapping[str, Any], width: int) -> str:
     if width >= _WIDEST or wait["needed"] is None:
-        return _clean(wait["text"])
+        remedy = wait.get("remedy")  # servers before this one say none, or less
+        return _clean(wait["text"] + (f"; to admit it now: {remedy}" if remedy else ""))
     if wait["ahead"]:
         return f"behind {wait['ahead']}, needs {wait['needed']}"
     if wait["unit"] == "sequences":

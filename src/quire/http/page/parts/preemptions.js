@@ -12,7 +12,7 @@ const columns = (page) => [
   { title: "Preempted by", of: (one) => one.what },
   { title: "Swap costs", of: (one) => duration(one.swap_seconds), kind: "number" },
   { title: "Recompute costs", of: (one) => duration(one.recompute_seconds), kind: "number" },
-  { title: "Why", of: (one) => one.why, kind: "brief" },
+  { title: "Why", of: (one) => one.why, kind: "wide" },
 ];
 
 export function preemptions(page) {

@@ -1,6 +1,6 @@
 // One request: its figures, its block tables, and what was decided about it.
 
-import { figures, h, setText } from "../dom.js";
+import { figures, h, setText, setWords } from "../dom.js";
 import { count, counted, duration, percent } from "../format.js";
 
 const MOST_CELLS = 400; // of a branch's table in one KV group
@@ -53,7 +53,7 @@ export function requestPanel({ close, button, clock }) {
   }
 
   function show(story, blockSize) {
-    setText(standing, standingOf(story.request));
+    setWords(standing, standingOf(story.request));
     told.put(Object.fromEntries(Object.entries(FIGURES).map(([name, of]) => [name, of(story.request)])));
     if (JSON.stringify(story.tables) !== drawn) {
       drawn = JSON.stringify(story.tables);
@@ -74,7 +74,7 @@ function standingOf(row) {
   if (row.wait === null) return `Came ${duration(row.seconds)} ago${ends}.`;
   const since = row.waiting_seconds === null ? "a long time" : duration(row.waiting_seconds);
   const begins = row.wait.predicted_seconds === null ? "" : `; likely to begin in ${duration(row.wait.predicted_seconds)}`;
-  const remedy = row.wait.remedy ? ` What would help: ${row.wait.remedy}.` : "";
+  const remedy = row.wait.remedy ? ` To admit it now: ${row.wait.remedy}.` : "";
   return `Has waited for ${since}: ${row.wait.text}${begins}${ends}.${remedy}`;
 }
 

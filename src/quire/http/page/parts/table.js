@@ -1,6 +1,6 @@
 // Tables whose rows stay the same elements while what is in them changes.
 
-import { h, setText } from "../dom.js";
+import { h, setText, setWords } from "../dom.js";
 import { count } from "../format.js";
 
 const NONE = "–", TAIL = 5; // of a name, which is where the prompts of one call differ
@@ -25,8 +25,10 @@ export class Table {
     this.more = h("p", { class: "quiet", hidden: true });
     const table = h("table", { class: "things", role: "table" },
       h("thead", {}, h("tr", { role: "row" }, this.heads)), this.body);
-    this.element = h("div", {},
-      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table), this.more);
+    this.scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
+    this.element = h("div", {}, this.scroll, this.more);
+    this.width = 0; // that it needs; 0: it has it
+    new ResizeObserver(() => this.#fit()).observe(this.scroll);
   }
 
   /** total: how many there are; of those that are not given only that is told. */
@@ -35,7 +37,9 @@ export class Table {
     for (const [key, { row }] of this.rows) {
       if (!present.has(key)) { row.remove(); this.rows.delete(key); }
     }
-    this.shown = this.columns.map((one) => !one.show || one.show(things));
+    const shown = this.columns.map((one) => !one.show || one.show(things));
+    if (shown.some((one, i) => one !== this.shown?.[i])) this.width = 0;
+    this.shown = shown;
     this.heads.forEach((head, i) => { head.hidden = !this.shown[i]; });
     let place = this.body.firstChild;
     for (const thing of things) {
@@ -44,6 +48,16 @@ export class Table {
     }
     this.more.hidden = total <= things.length;
     setText(this.more, `and ${count(total - things.length)} more`);
+    this.#fit();
+  }
+
+  /** Rows are cards where the table is too wide, so that no number is cut at its edge. */
+  #fit() {
+    const { scroll } = this, { clientWidth: room } = scroll;
+    if (room === 0 || room < this.width) return;
+    scroll.classList.remove("cards");
+    this.width = scroll.scrollWidth > room ? scroll.scrollWidth : 0;
+    scroll.classList.toggle("cards", this.width > 0);
   }
 
   /** Show which one is chosen; null: none of these. */
@@ -62,7 +76,7 @@ export class Table {
     cells.forEach((cell, i) => {
       if (cell.parentNode.hidden === this.shown[i]) cell.parentNode.hidden = !this.shown[i];
       const { kind, of } = this.columns[i];
-      if (this.shown[i] && kind !== "act") put(cell, of(thing), CUT.has(kind) && kind);
+      if (this.shown[i] && kind !== "act") put(cell, of(thing), kind);
     });
     return row;
   }
@@ -89,10 +103,11 @@ export class Table {
   }
 }
 
-/** What is cut short is told whole to whoever points at it. cut: which kind of text that is; or false. */
-function put(element, text, cut) {
+/** What is cut short is whole in its title. */
+function put(element, text, kind) {
   if (element.textContent === text) return;
-  element.replaceChildren(...(cut === "name" ? [h("span", {}, text.slice(0, -TAIL)), text.slice(-TAIL)] : [text]));
+  if (kind === "name") element.replaceChildren(h("span", {}, text.slice(0, -TAIL)), text.slice(-TAIL));
+  else setWords(element, text);
   element.parentNode.classList.toggle("none", text === NONE); // on a phone, it would only take place
-  if (cut && element.title !== text) element.title = text;
+  if (CUT.has(kind)) element.title = text;
 }

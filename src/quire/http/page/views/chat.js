@@ -1,4 +1,4 @@
-// The view "chat": a conversation with the model that is served, kept here and nowhere else.
+// The view "chat": a conversation with the model that is served, kept by this tab and nowhere else.
 
 import { NeedsLogin } from "../api.js";
 import { h, setChildren, setText } from "../dom.js";
@@ -11,7 +11,9 @@ export const chat = { id: "chat", title: "Try it", make: (page) => new Chat(page
 
 const WELCOME = "Ask the model something. Each answer tells what it took of memory and time.";
 const GOES_ON = "This model has no chat template: it goes on with your text.";
-const KEYS = " Enter sends, Shift+Enter is a new line. What is said stays in this page until it is closed.";
+const KEYS = " Enter sends, Shift+Enter is a new line. What is said outlives a reload; it is gone when this tab is "
+  + "closed. To keep chats, or to add files, connect a chat client to this server's /v1.";
+const TOO_LONG = "This conversation is too long to outlive a reload.";
 const NOBODY = "A recording has no model to talk with.";
 const NEAR = 80; // pixels from its end, from which the log follows what is written
 
@@ -20,6 +22,8 @@ class Chat {
   #views = new Map(); // turn → how it is shown
   #stopping = null; // while an answer comes
   #loaded = null; // the model that the settings are of
+  #tooLong = false; // to be kept
+  #kept = `quire chat at ${location.pathname}`; // where a proxy has several servers, each has its own
 
   constructor(page) {
     this.page = page;
@@ -44,6 +48,9 @@ class Chat {
       this.settings.element,
       h("div", { class: "panel talk" }, h("h2", { class: "unseen" }, "Try it"), this.log,
         h("div", { class: "standing" }, h("p", {}, this.standing, this.link), this.clear), composer, this.announced));
+    this.#recall();
+    addEventListener("beforeunload", () => this.#stopping?.abort()); // its connection is about to be lost
+    addEventListener("pagehide", () => this.#keep());
     this.#draw();
   }
 
@@ -103,6 +110,7 @@ class Chat {
     this.#turns = [...turns, answer];
     this.#stopping = new AbortController();
     setText(this.announced, "");
+    this.#keep();
     this.#draw(true);
     let drawing = 0;
     await answer.receive(this.settings.path, body, this.#stopping.signal, () => {
@@ -111,6 +119,7 @@ class Chat {
     cancelAnimationFrame(drawing);
     if (this.#turns.at(-1) !== answer) return; // it has been cleared
     this.#stopping = null;
+    this.#keep();
     this.#draw();
     if (answer.error instanceof NeedsLogin) this.page.lost(answer.error);
     else if (answer.error) this.settings.blame(answer.error);
@@ -129,8 +138,28 @@ class Chat {
     this.#stopping?.abort();
     this.#stopping = null;
     this.#turns = [];
+    this.#keep();
     this.#draw();
     this.input.focus();
+  }
+
+  /** For this tab, if it is loaded anew. */
+  #keep() {
+    const kept = { turns: this.#turns, fields: this.settings.values, draft: this.input.value };
+    this.#tooLong = false;
+    try {
+      sessionStorage.removeItem(this.#kept);
+      if (this.#turns.length) sessionStorage.setItem(this.#kept, JSON.stringify(kept));
+    } catch { this.#tooLong = true; }
+  }
+
+  #recall() {
+    try {
+      const { turns, fields, draft } = JSON.parse(sessionStorage.getItem(this.#kept));
+      this.#turns = turns.map((turn) => (turn.role === "assistant" ? Answer.recalled(turn) : turn));
+      this.settings.values = fields;
+      this.input.value = draft;
+    } catch { /* nothing is kept, or another version of this page has kept it */ }
   }
 
   #showBlocks() {
@@ -178,7 +207,7 @@ class Chat {
 
   #drawStanding() {
     const answer = this.#stopping && this.#turns.at(-1);
-    setText(this.standing, answer ? standing(answer) : "");
+    setText(this.standing, answer ? standing(answer) : this.#tooLong ? TOO_LONG : "");
     this.link.hidden = !answer?.row?.blocks;
   }
 }

@@ -1,7 +1,7 @@
 // Every block of the pool: what it does, whose it is, and what its slots have done of late.
 
-import { figures, h, setText } from "../dom.js";
-import { count, counted, percent } from "../format.js";
+import { figures, h, setText, setWords } from "../dom.js";
+import { count, counted, duration, percent } from "../format.js";
 import { Chart } from "../parts/chart.js";
 import { Comparison } from "./memory/comparison.js";
 import { Inspector, holderOf } from "./memory/inspector.js";
@@ -13,7 +13,8 @@ export const memory = { id: "memory", title: "Memory", make: (page) => new Memor
 
 const SLOTS = [["used", "--used"], ["reserved", "--reserved"], ["internal", "--internal"], ["external", "--external"],
   ["cached", "--cached"], ["free", "--free"]];
-const FIGURES = ["slots used", "blocks held", "cached, for prefix hits", "saved by sharing", "of held slots, used so far"];
+const LAG = 0.05; // seconds, from which it is shown
+const FIGURES = ["slots used", "blocks held", "cached, for prefix hits", "saved by sharing", "held slots in use, since the start"];
 
 class MemoryView {
   constructor(page) {
@@ -73,14 +74,11 @@ class MemoryView {
   }
 
   state() {
-    const { state, history } = this.page.source;
+    const { state } = this.page.source;
     if (this.maps.lay()) this.maps.draw(null); // the KV groups are known now
     this.maps.look();
     this.kinds.windowed = state.pool.kv_groups.some((group) => group.window !== null);
-    this.slots.draw(history.points);
-    this.comparison.put(state);
-    this.owners.put(state, this.maps.palette, this.page.selected);
-    this.#tell(state);
+    this.#tell();
     this.inspector.ask();
   }
 
@@ -95,28 +93,43 @@ class MemoryView {
       "blocks held": `${count(held)} of ${count(blocks.length)}`, "cached, for prefix hits": count(cached),
       "saved by sharing": counted(extra, "block"),
     });
+    this.#tell();
     this.inspector.draw();
     const { selected } = this.page;
     Object.assign(this.element.dataset, { step: blocks.step, frame: blocks.number ?? "", selected: selected ?? "" });
   }
 
-  #tell(state) {
-    const { pool, requests } = state;
+  /** What goes with the blocks, of their moment. */
+  #tell() {
+    const { state, pressure, lag, blocks, history } = this.page.source;
+    if (!pressure) return;
+    const { time, pool, first } = pressure;
+    const isNewer = time > (history.latest?.time ?? 0);
+    this.slots.draw(isNewer ? [...history.points, { time, slots: pool.slots }] : history.points);
     this.figures.put({
       "slots used": percent(pool.slots.used / sum(pool.slots)),
-      "of held slots, used so far": percent(state.kv_efficiency),
+      "held slots in use, since the start": percent(pressure.kv_efficiency),
     });
-    const next = [...requests.preempted, ...requests.waiting].find((one) => one.wait && one.wait.ahead === 0);
-    this.said.classList.toggle("pressed", next !== undefined);
-    setText(this.said, next ? `First in the queue: ${next.wait.text}.` : quiet(state));
+    this.said.classList.toggle("pressed", first !== null);
+    const before = lag > LAG ? ` That was ${duration(lag)} before this map.` : "";
+    setWords(this.said, (first ? why(first) : quiet(pressure)) + before);
+    this.comparison.put(pressure);
+    if (!this.owners.element.hidden) this.owners.put(state, blocks, this.maps.palette, this.page.selected);
     const { selected } = this.page, row = selected === null ? null : holderOf(state, selected);
     this.only.hidden = selected === null;
-    setText(this.only, row ? `only ${shortened(row.id)}: ${counted(row.blocks, "block")} ×` : "only one that has ended ×");
+    setText(this.only, row ? `only ${shortened(row.id)}: ${counted(this.maps.countSelected(), "block")} ×`
+      : "only one that has ended ×");
   }
 }
 
-function quiet({ pool, requests }) {
-  if (requests.num_running) return "All requests are running; none waits.";
+/** Why the first in the queue waits, and the settings with which it would not. */
+function why({ status, wait }) {
+  const remedy = wait.remedy ? ` To admit it now: ${wait.remedy}.` : "";
+  return `First in the queue${status === "preempted" ? ", preempted" : ""}: ${wait.text}.${remedy}`;
+}
+
+function quiet({ pool, num_running }) {
+  if (num_running) return "All requests are running; none waits.";
   if (pool.held_blocks) return "No request is running; held blocks belong to sessions between two turns.";
   const kept = pool.cached_blocks ? `; ${counted(pool.cached_blocks, "block")} keep text for prefix hits` : "";
   return `No request is running: all ${counted(pool.num_blocks, "block")} of ${pool.block_size} tokens are available${kept}.`;

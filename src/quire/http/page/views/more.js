@@ -13,7 +13,7 @@ const ENGINE = {
   "model": (state) => state.model, "Quire": (state) => state.version, "steps": (state) => count(state.step),
   "ranks": (state) => (state.ranks === null ? "1" : count(state.ranks)),
   "pool": (state) => `${counted(state.pool.num_blocks, "block")} of ${count(state.pool.block_size)}`,
-  "of taken slots used, since the start": (state) => percent(state.kv_efficiency),
+  "held slots in use, since the start": (state) => percent(state.kv_efficiency),
 };
 
 const SETTINGS = {

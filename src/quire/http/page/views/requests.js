@@ -25,14 +25,14 @@ const WHO = [
 const OUTPUT = number("Output", (row) => outputOf(row, "/"), { about: "tokens, of the most there may be" });
 const ENDS = number("Ends within", (row) => duration(row.ends_within_seconds),
   { about: "if its output becomes as long as allowed" });
-const REMEDY = { title: "What would help", of: (row) => row.wait.remedy ?? "–", kind: "brief",
-  show: any((row) => row.wait.remedy) };
-const WHY = { title: "Why", of: (row) => row.wait.text, kind: "wide" };
+const WHY = [{ title: "Why", of: (row) => row.wait.text, kind: "wide" },
+  { title: "Setting to change", of: (row) => row.wait.remedy ?? "–", kind: "wide",
+    show: any((row) => row.wait.remedy), about: "of quire serve, with the value with which it would run now" }];
 const SINCE = number("Queue time", (row) => duration(row.waiting_seconds),
   { about: "since arrival, or since preemption" });
 
 const COLUMNS = {
-  running: [NAME, ...WHO,
+  running: [...WHO,
     number("Prefix cache hit", (row) => orDash(row.cached_tokens,
       `${count(row.cached_tokens)} (${whole(row.cached_tokens / row.prompt_tokens)})`), { about: "prompt tokens" }),
     number("Fetched", (row) => count(row.fetched_tokens),
@@ -46,19 +46,19 @@ const COLUMNS = {
     number("Shared, copied", (row) => orDash(row.shared_blocks, `${count(row.shared_blocks)}, ${count(row.copied_blocks)}`),
       { show: any((row) => row.shared_blocks + row.copied_blocks), about: "blocks" }),
     number("Block-seconds", (row) => row.block_seconds.toFixed(1)),
-    number("Preempted", (row) => orDash(row.swaps + row.recomputes),
-      { show: any((row) => row.swaps + row.recomputes) }), ENDS],
-  preempted: [NAME, ...WHO, OUTPUT,
+    number("Preemptions", (row) => orDash(row.swaps + row.recomputes),
+      { show: any((row) => row.swaps + row.recomputes), about: "until it ran again" }), ENDS],
+  preempted: [...WHY, SINCE,
     { title: "By", of: (row) => (row.on_host ? "swap" : "recompute") },
-    number("Preempted", (row) => count(row.swaps + row.recomputes), { about: "times" }), SINCE, WHY, REMEDY],
-  waiting: [NAME, ...WHO, SINCE, WHY,
+    number("Preemptions", (row) => count(row.swaps + row.recomputes), { about: "times" }), ...WHO, OUTPUT],
+  waiting: [...WHY, SINCE,
     number("Begins in", (row) => duration(row.wait.predicted_seconds),
-      { about: "estimate, by how fast others were admitted" }), ENDS, REMEDY],
+      { about: "estimate, by how fast others were admitted" }), ENDS, ...WHO],
 };
 
 function make(page) {
   const dialog = aborting();
-  const act = { title: "", kind: "act", of: (row) => abortButton(page, dialog, row.id) };
+  const act = { title: "Action", kind: "act", of: (row) => abortButton(page, dialog, row.id) };
   const panel = requestPanel({ close: () => choose(null), button: (id) => abortButton(page, dialog, id),
     clock: (time) => page.source.clock(time) });
   const head = figures(["running", "preempted", "waiting", "all admitted within"]);
@@ -66,7 +66,7 @@ function make(page) {
     "aria-label": "only requests whose name or adapter has this" });
   const nobody = h("p", { class: "panel quiet", hidden: true }, "No request is running or waiting.");
   const lists = KINDS.map(([kind, title]) => {
-    const table = new Table({ label: `${title} requests`, columns: [...COLUMNS[kind], act],
+    const table = new Table({ label: `${title} requests`, columns: [NAME, act, ...COLUMNS[kind]],
       key: (row) => row.id, choose: (id) => choose(id) });
     return { kind, table, element: h("section", { class: "panel", hidden: true }, h("h2", {}, title), table.element) };
   });

@@ -24,6 +24,14 @@ export class Answer {
       ({ content: "", reasoning: "", calls: [], tokens: [], finish: null }));
   }
 
+  /** As it was kept: what had not come by then does not come any more. */
+  static recalled(kept) {
+    return Object.assign(new Answer(0), kept, { stopped: kept.stopped || !kept.done, done: true });
+  }
+
+  /** What is kept of it: of an error what it says. */
+  toJSON() { return { ...this, error: this.error && { message: this.error.message } }; }
+
   get choice() { return this.choices[this.chosen]; }
 
   /** What goes into the history. */

@@ -49,8 +49,22 @@ export class Fields {
     input.id = id;
     input.name = name;
     this.#fields.set(name, { input, told });
-    const kind = input.type === "checkbox" ? "field ticked" : "field";
+    const kind = isTick(input) ? "field ticked" : "field";
     return h("div", { class: kind }, h("label", { for: id }, label), input, told);
+  }
+
+  /** What is in all fields, by name. */
+  get values() {
+    return Object.fromEntries([...this.#fields].map(([name, { input }]) => [name, isTick(input) ? input.checked : input.value]));
+  }
+
+  set values(values) {
+    for (const [name, { input }] of this.#fields) {
+      if (!Object.hasOwn(values, name)) continue;
+      if (name === "model") input.replaceChildren(h("option", {}, values.model)); // until the server names all
+      if (isTick(input)) input.checked = values[name]; else input.value = values[name];
+    }
+    this.#suit();
   }
 
   has(name) { return this.#fields.has(name); }
@@ -93,5 +107,6 @@ export class Fields {
   #suit() { this.input("schema").parentElement.hidden = this.value("response_format") !== "json_schema"; }
 }
 
+const isTick = (input) => input.type === "checkbox";
 const select = (pairs) => h("select", {}, pairs.map(([value, text]) => h("option", { value }, text)));
 const codeInput = (placeholder) => h("textarea", { rows: 5, spellcheck: "false", class: "mono", placeholder });

@@ -22,6 +22,8 @@ export class Settings {
   #fields = new Fields();
 
   get element() { return this.#fields.element; }
+  get values() { return this.#fields.values; }
+  set values(values) { this.#fields.values = values; }
   get path() { return this.templated ? "v1/chat/completions" : "v1/completions"; }
   get form() { return this.#fields.value("response_format"); }
   get n() { return Math.max(1, Math.min(256, Number.parseInt(this.#fields.value("n"), 10) || 1)); }

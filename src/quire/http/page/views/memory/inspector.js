@@ -86,7 +86,8 @@ export class Inspector {
   }
 
   #standing(one) {
-    const what = one.kind === "session" ? "session between two turns" : one.running ? "running" : "waiting";
+    const waits = this.#rowOf(one.number)?.status === "preempted" ? "preempted" : "waiting";
+    const what = one.kind === "session" ? "session between two turns" : one.running ? "running" : waits;
     const branch = one.branches > 1 ? `, branch ${one.branch + 1} of ${one.branches}` : "";
     return `number ${one.number}, ${what}${branch}${one.adapter ? `, adapter ${one.adapter}` : ""}`;
   }

@@ -32,6 +32,13 @@ export function countKinds(blocks) {
   return { counts, held: blocks.length - counts[FREE] - cached, cached, extra };
 }
 
+/** Blocks by whose they are on the map: of several holders, the one that came first. */
+export function countOwners(blocks) {
+  const counts = new Map();
+  for (const owner of blocks.owners) if (owner) counts.set(owner, (counts.get(owner) ?? 0) + 1);
+  return counts;
+}
+
 // -- colours -------------------------------------------------------------------------------------
 
 const DEPTHS = [0.55, 0.75, 1]; // from "used" to "shared": by 2 sequences, by 3 or 4, by more

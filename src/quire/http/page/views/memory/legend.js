@@ -2,7 +2,8 @@
 
 import { h, setText } from "../../dom.js";
 import { count } from "../../format.js";
-import { KINDS, OF_WINDOWS } from "./kinds.js";
+import { holderOf } from "./inspector.js";
+import { KINDS, OF_WINDOWS, countOwners } from "./kinds.js";
 
 const MOST = 14; // requests
 
@@ -34,7 +35,7 @@ export class KindLegend {
   }
 }
 
-/** By request: those that hold most. chosen(number). */
+/** By request: those that most blocks on the map are of. chosen(number). */
 export class OwnerLegend {
   constructor(chosen) {
     this.chosen = chosen;
@@ -43,31 +44,31 @@ export class OwnerLegend {
     this.element = h("div", { class: "legend", role: "group", "aria-label": "Blocks by request" }, this.rest);
   }
 
-  put(state, palette, selected) {
-    const all = [...state.requests.running, ...state.sessions.filter((one) => !one.busy)].filter((one) => one.blocks > 0);
-    const shown = all.sort((a, b) => b.blocks - a.blocks || a.number - b.number).slice(0, MOST);
-    shown.sort((a, b) => a.number - b.number); // who is there stays where it is
-    const numbers = new Set(shown.map((one) => one.number));
+  put(state, blocks, palette, selected) {
+    const all = [...countOwners(blocks)].sort(([a, some], [b, others]) => others - some || a - b);
+    const shown = new Map(all.slice(0, MOST).sort(([a], [b]) => a - b)); // who is there stays where it is
     for (const [number, button] of this.buttons) {
-      if (!numbers.has(number)) { button.remove(); this.buttons.delete(number); }
+      if (!shown.has(number)) { button.remove(); this.buttons.delete(number); }
     }
-    for (const one of shown) {
-      const button = this.#button(one);
-      button.querySelector("i").style.background = palette.css(one.number);
-      button.setAttribute("aria-pressed", String(one.number === selected));
-      setText(button.querySelector("b"), count(one.blocks));
+    for (const [number, held] of shown) {
+      const button = this.#button(number), id = holderOf(state, number)?.id ?? `number ${number}`;
+      button.querySelector("i").style.background = palette.css(number);
+      button.setAttribute("aria-pressed", String(number === selected));
+      button.title = `${id}. A block that several share counts for the one that came first.`;
+      setText(button.querySelector("span"), shortened(id));
+      setText(button.querySelector("b"), count(held));
     }
-    const hidden = state.requests.num_running + state.num_sessions - shown.length;
-    setText(this.rest, all.length === 0 ? "no request holds any" : all.length > shown.length ? `and ${count(hidden)} more` : "");
+    const rest = all.length - shown.size;
+    setText(this.rest, all.length === 0 ? "no request holds any" : rest ? `and ${count(rest)} more` : "");
   }
 
-  #button(one) {
-    let button = this.buttons.get(one.number);
+  #button(number) {
+    let button = this.buttons.get(number);
     if (!button) {
-      button = h("button", { "aria-pressed": "false", title: one.id, onclick: () => this.chosen(one.number) },
-        h("i", { class: "block-key" }), h("span", { class: "mono" }, shortened(one.id)), h("b", {}));
-      this.buttons.set(one.number, button);
-      const after = [...this.buttons].filter(([number]) => number > one.number).sort(([a], [b]) => a - b)[0];
+      button = h("button", { "aria-pressed": "false", onclick: () => this.chosen(number) },
+        h("i", { class: "block-key" }), h("span", { class: "mono" }), h("b", {}));
+      this.buttons.set(number, button);
+      const after = [...this.buttons].filter(([other]) => other > number).sort(([a], [b]) => a - b)[0];
       this.element.insertBefore(button, after ? after[1] : this.rest);
     }
     return button;

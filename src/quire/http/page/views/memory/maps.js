@@ -80,11 +80,22 @@ export class Maps {
         : `Layers with a window of ${count(group.window)} tokens`) + ofDraft(group) }));
   }
 
+  /** Blocks that the selected request holds: those that are bright. */
+  countSelected() {
+    let number = 0;
+    for (let block = 0; block < this.page.source.blocks.length; block += 1) number += this.#isSelected(block);
+    return number;
+  }
+
+  #isSelected(block) {
+    const { blocks } = this.page.source, { selected } = this.page, owner = blocks.owners[block];
+    return selected !== null && owner > 0 // among several: if it was when its tables were asked for
+      && (owner === selected || (blocks.shared[block] > 1 && Boolean(this.held?.has(block))));
+  }
+
   #colourOf(block) {
     const { blocks } = this.page.source, { selected } = this.page;
-    const owner = blocks.owners[block], kind = kindOf(blocks, block);
-    const held = selected !== null && owner > 0 // among several: if it was when its tables were asked for
-      && (owner === selected || (blocks.shared[block] > 1 && Boolean(this.held?.has(block))));
+    const owner = blocks.owners[block], kind = kindOf(blocks, block), held = this.#isSelected(block);
     const pair = this.by === "request" && owner ? this.palette.owner(held ? selected : owner)
       : this.palette.kind(kind, blocks.shared[block]);
     const bright = this.by === "state" && this.kind !== null && this.kind !== kind ? false : selected === null || held;
