@@ -1,6 +1,6 @@
 """Quire serves large language models from paged memory.
 
-``LLM`` and ``SamplingParams`` are the way in; see the README.
+``LLM``, or ``AsyncLLM`` in an event loop, and ``SamplingParams`` are the way in; see the README.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from quire.core.version import __version__
 if TYPE_CHECKING:
     from quire.capabilities.adapters.named import LoRARequest
     from quire.core.protocol import PoolingParams, SamplingParams
+    from quire.engine.async_llm import AsyncLLM
     from quire.engine.beams import BeamSearchParams
     from quire.engine.llm import LLM
 
@@ -20,6 +21,7 @@ moved.install()
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "BeamSearchParams",
     "LoRARequest",
     "PoolingParams",
@@ -30,13 +32,13 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # On first use: importing quire.core.memory or `quire --help` must not load torch.
-    if name in ("LLM", "BeamSearchParams", "LoRARequest"):
+    if name in ("LLM", "AsyncLLM", "BeamSearchParams", "LoRARequest"):
         from quire.kernels.threads import wait_briefly
 
         wait_briefly()  # before torch is loaded
-        from quire.engine import llm
+        from quire.engine import async_llm, llm
 
-        return getattr(llm, name)
+        return getattr(async_llm if name == "AsyncLLM" else llm, name)
     if name in ("PoolingParams", "SamplingParams"):
         import quire.core.protocol
 

@@ -11,6 +11,28 @@ _TEMPLATES = "tests/torch/engine/test_templates.py"
 
 MUTANTS = (
     Mutant(
+        "a request whose iterator is left in another event loop runs on",
+        f"{_ENGINE}/engine_loop.py",
+        "            reading.cancel()\n",
+        "            pass\n",
+        f"{_OF_ENGINE}/test_engine_loop.py::test_whoever_leaves_frees_the_blocks",
+    ),
+    Mutant(
+        "a request of an event loop that is gone runs on",
+        f"{_ENGINE}/engine_loop.py",
+        "                        tell(deltas)\n",
+        "                        with contextlib.suppress(RuntimeError):\n"
+        "                            tell(deltas)\n",
+        f"{_OF_ENGINE}/test_engine_loop.py::test_a_loop_that_is_gone_ends_its_requests",
+    ),
+    Mutant(
+        "outputs that have been given grow on",
+        f"{_ENGINE}/outputs.py",
+        "                token_ids=[*output.token_ids],\n",
+        "                token_ids=output.token_ids,\n",
+        "tests/torch/engine/test_async_llm.py::test_outputs_grow_and_those_given_stay_as_they_were",
+    ),
+    Mutant(
         "chat templates are rendered in the server",
         f"{_ENGINE}/assembly/tokenizer.py",
         "tokenizer_directory(config), template, BoxedTemplates())",

@@ -7,6 +7,7 @@ from mutants.mutant import Mutant
 _HTTP, _GUARDS, _OF_HTTP = "src/quire/http", "src/quire/http/guards", "tests/server"
 _KEYS, _BODIES, _PARSING = (f"{_OF_HTTP}/test_{what}.py" for what in ("keys", "bodies", "parsing"))
 _ENVELOPE, _CONNECTIONS = f"{_OF_HTTP}/test_envelope.py", f"{_OF_HTTP}/test_connections.py"
+_OTLP = f"{_OF_HTTP}/test_otlp.py"
 _UNKNOWN = f"{_OF_HTTP}/doors/test_unknown_fields.py"
 _RESPONSES = f"{_OF_HTTP}/doors/test_responses.py"
 
@@ -33,6 +34,21 @@ MUTANTS = (
         "replace(word, cut(word))",
         "replace(word, word)",
         f"{_OF_HTTP}/doors/test_long_words.py::test_what_is_deep_in_a_body",
+    ),
+    # -- OpenTelemetry -------------------------------------------------------------------------
+    Mutant(
+        "by OTLP a bucket of a histogram counts those below it",
+        f"{_HTTP}/otlp_metrics.py",
+        "counts = [int(b - a) for a, b in",
+        "counts = [int(b) for a, b in",
+        f"{_OTLP}::test_metrics_are_those_of_prometheus_by_the_names_of_the_conventions",
+    ),
+    Mutant(
+        "the last metrics of a server are not sent",
+        f"{_HTTP}/otlp_metrics.py",
+        "            self._send()\n        self._send()\n",
+        "            self._send()\n",
+        f"{_OTLP}::test_metrics_are_those_of_prometheus_by_the_names_of_the_conventions",
     ),
     # -- keys ----------------------------------------------------------------------------------
     Mutant(

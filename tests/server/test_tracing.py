@@ -284,6 +284,6 @@ def test_the_packages_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ServerConfig(otlp_traces_endpoint="http://a").otlp_traces_endpoint == (
         "http://a/v1/traces"
     )
-    monkeypatch.setattr("quire.http.config.server._TRACES_PACKAGES", ("no_such_package.trace",))
+    monkeypatch.setattr("quire.http.config.otlp._SDK", "no_such_package.sdk")
     with pytest.raises(ConfigError, match=r"pip install 'quire\[otel\]'"):
         ServerConfig(otlp_traces_endpoint="http://a")

@@ -35,7 +35,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_each_model_is_told_with_who_serves_it_and_what_fits(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "_memory", lambda is_gpu: (64 << 20, 0.5))
+    monkeypatch.setattr(models, "free_for_models", lambda is_gpu: (64 << 20, 0.5))
     assert main(["models", "--tokens", "200", "--json"]) == 0
     demo, own, other, pickled, encoder, seeing = json.loads(capsys.readouterr().out)["models"]
     assert demo["name"] == "the demonstration model"
@@ -53,7 +53,7 @@ def test_each_model_is_told_with_who_serves_it_and_what_fits(
 def test_a_model_that_does_not_fit_is_told_what_would_help(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "_memory", lambda is_gpu: (7 << 20, 0.5))
+    monkeypatch.setattr(models, "free_for_models", lambda is_gpu: (7 << 20, 0.5))
     assert main(["models"]) == 0
     text = capsys.readouterr().out
     assert "the demonstration model: its weights take 7.54 MiB, and 7 MiB are free; with " in text

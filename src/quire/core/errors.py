@@ -44,6 +44,7 @@ __all__ = [
     "shown",
 ]
 
+DOCTOR = "quire doctor says what this machine has"  # where a start fails for the machine's sake
 _MOST_SHOWN = 200  # characters of a value in a message, or of what another library says
 _WIDEST_INTEGER = 600  # bits; digits of wider ones are too many to show, and slow to compute
 

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from quire.capabilities.adapters.named import LoRARequest, LoRARequests, NamedAdapters
 from quire.capabilities.pooling.scoring import Scoring, chances
-from quire.core.errors import ConfigError, QuireError, RequestError
+from quire.core.errors import ConfigError, QuireError
 from quire.core.protocol import PoolingParams, SamplingParams
 from quire.engine.assembly import build_engine, tokenizer_directory
 from quire.engine.beams import BeamSearchOutput, BeamSearchParams
@@ -31,7 +31,7 @@ from quire.engine.many import (
     with_options,
 )
 from quire.engine.outputs import Delta, RequestOutput
-from quire.engine.prompts import PreparedParams, Prompt
+from quire.engine.prompts import PreparedParams, Prompt, chat_variables
 from quire.engine.streaming_session import StreamingSession
 from quire.engine.vector_outputs import (
     ClassificationOutput,
@@ -149,19 +149,14 @@ class LLM:
         RequestError if the template refuses them, and otherwise as ``generate``.
         """
         refuse_all_but_none(neutral)
-        if continue_final_message and add_generation_prompt:
-            raise RequestError(
-                "continue_final_message needs add_generation_prompt=False", "continue_final_message"
-            )
-        if chat_template_content_format not in ("auto", "string"):
-            raise ConfigError("chat_template_content_format may only be auto or string")
-        variables = {
-            **(chat_template_kwargs or {}),
-            **({"tools": list(tools)} if tools else {}),
-            **({} if chat_template is None else {"chat_template": chat_template}),
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": continue_final_message,
-        }
+        variables = chat_variables(
+            chat_template,
+            chat_template_content_format,
+            add_generation_prompt,
+            continue_final_message,
+            tools,
+            chat_template_kwargs,
+        )
         one = not messages or isinstance(messages[0], Mapping)
         chats = cast("Sequence[Sequence[Message]]", [messages] if one else messages)
         prompts = []
@@ -249,13 +244,9 @@ class LLM:
         pooling_task: which of both; left out, what the model gives.
         """
         labels = self.engine.input_processor.num_labels
-        task = pooling_task or ("classify" if labels else "embed")
-        if task not in ("embed", "classify"):
-            raise ConfigError(f"pooling_task may be embed or classify, not {task}: of whole texts")
-        if task == "classify" and pooling_params is None:
-            pooling_params = PoolingParams(classify=True)
-        done = self._pooled(prompts, pooling_params, use_tqdm, None, lora_request, neutral)
-        make = (lambda logits: _tensor(chances(logits))) if task == "classify" else _tensor
+        default, make = pooling_of(pooling_task, labels)
+        params = default if pooling_params is None else pooling_params
+        done = self._pooled(prompts, params, use_tqdm, None, lora_request, neutral)
         return [PoolingRequestOutput.of(one, make) for one in done]
 
     def classify(
@@ -376,6 +367,21 @@ class LLM:
         if failures:
             logger.error("%d of %d requests failed: %s", len(failures), len(outputs), failures[0])
         return [outputs[str(number)] for number in range(len(prompts))]
+
+
+def pooling_of(
+    task: str | None, labels: int
+) -> tuple[PoolingParams, Callable[[Sequence[float]], PoolingOutput]]:
+    """The default params of ``LLM.encode``, and what it makes of a vector.
+
+    labels: that the model gives.
+    """
+    task = task or ("classify" if labels else "embed")
+    if task not in ("embed", "classify"):
+        raise ConfigError(f"pooling_task may be embed or classify, not {task}: of whole texts")
+    if task == "embed":
+        return PoolingParams(), _tensor
+    return PoolingParams(classify=True), lambda logits: _tensor(chances(logits))
 
 
 def _embedding(vector: Sequence[float]) -> EmbeddingOutput:

@@ -77,6 +77,7 @@ def refuse_all_but_none(given: Mapping[str, object]) -> None:
     known = {
         *("tokenization_kwargs", "mm_processor_kwargs", "prompt_adapter_request"),
         *("guided_options_request", "prompt_token_ids", "concurrency_limit"),
+        *("prompt_text", "trace_headers", "data_parallel_rank"),
     }
     for name, value in given.items():
         if name not in known:

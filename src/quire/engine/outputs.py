@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -110,6 +110,16 @@ class RequestOutput:
         return self.metrics.cached_tokens
 
 
+@dataclass
+class RunningOutput:
+    """A request that has not finished, by what its outputs hold until now."""
+
+    request_id: str
+    prompt: str | None
+    outputs: list[CompletionOutput]
+    finished: bool = False
+
+
 class Delta(NamedTuple):
     """What one step added to one of a request's outputs: several tokens, where some were drafted.
 
@@ -135,6 +145,34 @@ class Delta(NamedTuple):
         *before, last = self.parts or (self,)
         yield from before
         yield last._replace(final=self.final)
+
+
+class OutputsSoFar:
+    """The outputs of one request, as its deltas have come. ``count``: how many there are."""
+
+    def __init__(self, count: int) -> None:
+        self._outputs = [CompletionOutput(index) for index in range(count)]
+
+    def add(self, delta: Delta) -> None:
+        output = self._outputs[delta.index]
+        output.text += delta.text
+        output.token_ids += delta.token_ids
+        output.finish_reason, output.stop_reason = delta.finish_reason, delta.stop_reason
+        if delta.logprobs is not None:
+            output.logprobs = [*(output.logprobs or ()), *delta.logprobs]
+            gained = sum(table.chosen.logprob for table in delta.logprobs)
+            output.cumulative_logprob = (output.cumulative_logprob or 0.0) + gained
+
+    def copies(self) -> list[CompletionOutput]:
+        """That stay as they are when more comes."""
+        return [
+            replace(
+                output,
+                token_ids=[*output.token_ids],
+                logprobs=None if output.logprobs is None else [*output.logprobs],
+            )
+            for output in self._outputs
+        ]
 
 
 def together(deltas: Sequence[Delta]) -> list[Delta]:

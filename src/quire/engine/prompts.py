@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from quire.core.errors import RequestError, shown
+from quire.core.errors import ConfigError, RequestError, shown
 from quire.core.protocol import PoolingParams, Request, SamplingParams
 from quire.text.stop_strings import StopAutomaton
 
@@ -51,6 +51,30 @@ def given_of(prompt: Prompt) -> str | Sequence[int]:
             "prompt",
         )
     return cast("str | Sequence[int]", prompt[known[0]])
+
+
+def chat_variables(
+    chat_template: str | None = None,
+    chat_template_content_format: str = "auto",
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What a chat template gets beside the messages; see ``LLM.chat``."""
+    if continue_final_message and add_generation_prompt:
+        raise RequestError(
+            "continue_final_message needs add_generation_prompt=False", "continue_final_message"
+        )
+    if chat_template_content_format not in ("auto", "string"):
+        raise ConfigError("chat_template_content_format may only be auto or string")
+    return {
+        **(chat_template_kwargs or {}),
+        **({"tools": list(tools)} if tools else {}),
+        **({} if chat_template is None else {"chat_template": chat_template}),
+        "add_generation_prompt": add_generation_prompt,
+        "continue_final_message": continue_final_message,
+    }
 
 
 def check_client(client: object) -> None:

@@ -49,6 +49,10 @@ class WaitingRoom:
         self._estimate = WaitEstimate(queue)
         self.observe = self._estimate.observe  # to be called after every step has been planned
 
+    def lift_limits(self) -> None:
+        """Let any number wait, for callers that keep their prompts themselves."""
+        self.limit = self.max_tokens = None
+
     @contextmanager
     def reserve(self, count: int, prompts: Iterable[object] = ()) -> Iterator[Places]:
         """Keep room for requests until they are queued, or it is known that they will not be.

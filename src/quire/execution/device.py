@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import torch
 
-from quire.core.errors import ConfigError
+from quire.core.errors import DOCTOR, ConfigError
 from quire.kernels.gpu.support import check_device
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def _cuda_device() -> torch.device:
     except (RuntimeError, AssertionError) as error:  # no GPU, no driver, or one that is too old
         raise ConfigError(
             f"device cuda: {str(error).splitlines()[0]} (PyTorch was built for CUDA "
-            f"{torch.version.cuda}). --device cpu works"
+            f"{torch.version.cuda}). --device cpu works; {DOCTOR}"
         ) from error
     check_device(traits.name, (traits.major, traits.minor))
     if find_spec("triton") is None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from quire.core.errors import ModelError
+from quire.core.errors import DOCTOR, ModelError
 from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource
 from quire.core.protocol import Adapter, RecoveryCosts
@@ -148,7 +148,7 @@ class OnCPU:
                 raise ModelError(
                     f"loading the model takes {weight_bytes:,} bytes of memory, but only {free:,} "
                     "are free: choose a smaller model, --dtype bfloat16 if it is float32, or "
-                    "--quantization"
+                    f"--quantization; {DOCTOR}"
                 )
             self._claim.promise(weight_bytes)
 

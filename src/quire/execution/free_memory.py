@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from quire.core.errors import ConfigError
+from quire.core.errors import DOCTOR, ConfigError
 from quire.execution.memory_limits import MemoryLimit, memory_limits
 from quire.execution.promises import promises
 from quire.kernels.cgroups import PROCESS, SYSTEM
@@ -61,5 +61,5 @@ def memory_or_refusal() -> Iterator[None]:
             raise
         raise ConfigError(
             f"there is not enough memory for the model and its KV pool ({free_memory():,} bytes "
-            f"are free): choose a smaller model or a smaller kv_cache_memory_bytes"
+            f"are free): choose a smaller model or a smaller kv_cache_memory_bytes; {DOCTOR}"
         ) from error

@@ -14,8 +14,9 @@ from quire.core.version import __version__
 from quire.engine.async_engine import AsyncEngine, MakeThread
 from quire.engine.engine import Engine
 from quire.engine.thread import EngineThread
-from quire.engine.tracing import SpanSender
+from quire.engine.tracing import Collector, SpanSender
 from quire.http.chats.speech import Speech
+from quire.http.config.otlp import metrics_protocol, protocol_of, wants_metrics
 from quire.http.config.server import ServerConfig
 from quire.http.doors.anthropic import add_anthropic
 from quire.http.doors.llama_cpp import add_llama_cpp
@@ -44,6 +45,7 @@ from quire.http.openai.chat import add_chats
 from quire.http.openai.completions import add_completions
 from quire.http.openapi import describe
 from quire.http.operation import add_operation
+from quire.http.otlp_metrics import MetricsSender
 from quire.http.service import ModelFacts, Service
 from quire.http.sessions import add_sessions
 
@@ -82,6 +84,8 @@ def create_app(
     if config.otlp_traces_endpoint is not None:
         _send_spans(engine, model_names[0], config, config.otlp_traces_endpoint)
     metrics = ServerMetrics(engine, model_names[0], config.metrics_names)
+    if wants_metrics():
+        _send_metrics(engine, metrics)
     names, facts = tuple(model_names), facts or ModelFacts()
     past = History(EngineReader(engine, names[0], facts.kv_layers), engine.clock)
     engine.events.add(past)
@@ -137,7 +141,20 @@ def _guard(app: FastAPI, config: ServerConfig, drain: Drain) -> None:
 
 def _send_spans(engine: Engine, model_name: str, config: ServerConfig, endpoint: str) -> None:
     server: dict[str, str | int] = {"server.address": config.host, "server.port": config.port}
-    engine.events.add(SpanSender(endpoint, model_name, __version__, server, engine.clock))
+    collector = Collector("traces", protocol_of("traces"), endpoint)
+    engine.events.add(SpanSender(collector, model_name, __version__, server, engine.clock))
+
+
+def _send_metrics(engine: Engine, metrics: ServerMetrics) -> None:
+    protocol = metrics_protocol()
+    if protocol is None:
+        logger.warning(
+            "OTEL_METRICS_EXPORTER: metrics are not sent, since OpenTelemetry's packages are not "
+            "installed: pip install 'quire[otel]'"
+        )
+        return
+    collector = Collector("metrics", protocol, None)
+    engine.events.add(MetricsSender(collector, metrics.read, __version__))
 
 
 def _operation_id(route: APIRoute) -> str:

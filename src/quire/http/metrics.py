@@ -249,6 +249,10 @@ class ServerMetrics(Watcher):
         text = "Generated tokens of a request."
         self._request_generation = self._histogram("request_generation_tokens", text, _TOKENS)
 
+    def read(self) -> Iterator[Metric]:
+        """Everything, from any thread."""
+        return self._named.collect()
+
     def exposition(self) -> bytes:
         """Everything in Prometheus's text format."""
         return generate_latest(cast(CollectorRegistry, self._named))

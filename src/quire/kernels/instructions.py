@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from quire.core.errors import ConfigError
+from quire.core.errors import DOCTOR, ConfigError
 from quire.kernels.compiled import KERNELS, need, why_missing
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def choose(wanted: str, builds: Sequence[str], refusals: Mapping[str, str]) -> I
     if wanted in refusals:
         raise ConfigError(
             f"cpu_isa {wanted!r} cannot run here: {refusals[wanted]}; this machine can run "
-            f"{', '.join(usable)}"
+            f"{', '.join(usable)}; {DOCTOR}"
         )
     if wanted != "auto":
         return Instructions(wanted, asked_for=True)

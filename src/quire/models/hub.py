@@ -194,6 +194,13 @@ def cache_directory(download_dir: str | None = None) -> Path:
     return Path(download_dir or HF_HUB_CACHE).expanduser()
 
 
+def is_offline() -> bool:
+    """Whether nothing may be downloaded, since HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE says so."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
 def cached_models(download_dir: str | None = None) -> list[CachedModel]:
     """Every model in the cache, by name."""
     from huggingface_hub import scan_cache_dir
@@ -230,14 +237,19 @@ def _failures_of(name: str, revision: str | None) -> Iterator[None]:
         reason = "it is neither a directory nor a valid Hugging Face name"
     except GatedRepoError:
         reason = (
-            "its owner asks for access first; log in to Hugging Face with an account that has it"
+            "its owner asks for access first; log in to Hugging Face with an account that has it, "
+            "or set HF_TOKEN"
         )
     except RevisionNotFoundError:
         reason = f"it has no revision {revision}"
     except RepositoryNotFoundError:
-        reason = "there is no such directory, and no such repository on Hugging Face"
+        reason = (
+            "there is no such directory, and no such repository on Hugging Face, unless it is "
+            "private, and HF_TOKEN is not of somebody who may see it"
+        )
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
         reason = "it is not a directory, not in the cache, and Hugging Face cannot be reached"
+        reason += " (HF_HUB_OFFLINE)" if is_offline() else ""
     except (HfHubHTTPError, OSError) as error:
         reason = f"the download failed: {error}"
     raise ModelError(f"cannot load {name}: {reason}")

@@ -2,86 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-import quire
 from quire.core.errors import ModelError
 from quire.models.hub import cached_models, gguf_file
 from quire.tools.cli import main
+from support.hub import COMMIT, DEMO, WEIGHTS, hub, repository
 
 Pull = Callable[[str, str], tuple[int, str, str]]
-
-DEMO = Path(quire.__file__).parent / "models/demo"
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-WEIGHTS = "model.safetensors"
-
-
-def repository(**more: bytes) -> dict[str, bytes]:
-    files = {name: (DEMO / name).read_bytes() for name in ("config.json", WEIGHTS)}
-    return {**files, "README.md": b"# read", "original/w.safetensors": b"second copy", **more}
-
-
-@contextmanager
-def hub(**repositories: dict[str, bytes]) -> Iterator[tuple[str, list[str]]]:
-    """The part of the hub's API that downloads take; its address, and what was fetched."""
-    fetched: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *arguments: Any) -> None: ...
-
-        def do_HEAD(self) -> None:
-            self._send(self._file() or b"", self._file() is not None)
-
-        def do_GET(self) -> None:
-            if self.path.startswith("/api/models/"):
-                files = repositories.get(self.path.split("/")[4])
-                siblings = [
-                    {"type": "file", "rfilename": name, "path": name, "size": len(content),
-                     "oid": COMMIT}
-                    for name, content in (files or {}).items()
-                ]  # fmt: skip
-                card = {"id": "owner/x", "sha": COMMIT, "siblings": siblings}
-                tree = "/tree/" in self.path
-                self._send(json.dumps(siblings if tree else card).encode(), files is not None)
-            elif self.path.startswith("/api/"):  # what the library asks beside
-                self._send(b"", False)
-            else:
-                fetched.append(self.path.rpartition("/")[2])
-                self._send(self._file() or b"", self._file() is not None)
-
-        def _file(self) -> bytes | None:
-            _, _, name, *path = self.path.split("/")
-            return repositories.get(name, {}).get("/".join(path[2:]))
-
-        def _send(self, content: bytes, found: bool) -> None:
-            self.send_response(200 if found else 404)
-            if not found:
-                self.send_header("X-Error-Code", "RepoNotFound")
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("ETag", f'"{hash(content)}"')
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", fetched
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,21 @@ def test_chat_goes_through_the_template(llm: LLM) -> None:
     assert len({tuple(o.outputs[0].token_ids) for o in [one, *many]}) == 1
     ids = llm.engine.input_processor.chat_prompt([message])
     assert one.prompt_token_ids == ids
+
+
+def test_the_first_questions_of_the_readme_are_answered_well(llm: LLM) -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    question, prompt = (
+        re.search(pattern, readme) for pattern in (r'"content": "(.*?)"', r'prompt="(.*?)"')
+    )
+    assert question is not None and prompt is not None
+    params = SamplingParams(temperature=0.0, max_tokens=60)
+    message = {"role": "user", "content": question[1]}
+    (answer,) = llm.chat([message], params, use_tqdm=False)
+    (text,) = llm.generate(prompt[1], params, use_tqdm=False)
+    for output, said in ((answer, "Open file and return a stream."), (text, "are alphanumeric")):
+        assert said in output.outputs[0].text
+        assert output.outputs[0].finish_reason == "stop", "it ends by itself"
 
 
 def test_one_bad_prompt_refuses_all_and_leaves_nothing(llm: LLM) -> None:

@@ -36,7 +36,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else() -> None:
     assert "Traceback" not in server.log and "ignored" not in server.log
 
 
-def test_a_signal_loses_no_row(tmp_path: Path) -> None:
+def test_a_signal_loses_no_row(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trace"
     with serve("--record-trace", str(path), "--swap-space", "0.01") as server:
         assert server.complete().status_code == 200
@@ -52,6 +52,9 @@ def test_a_signal_loses_no_row(tmp_path: Path) -> None:
         assert server.ended() == 0
     assert [row.output_tokens for row in read_recording(path)] == [3, 300]
     assert "KV memory" in server.log
+    told = capfd.readouterr().out
+    assert "This is the demonstration model, which knows nothing." in told
+    assert "  quire serve HuggingFaceTB/SmolLM2-135M-Instruct " in told, "and what else could be"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -50,7 +50,7 @@ def test_one_that_is_asked_for_runs_or_is_refused_by_name() -> None:
         choose("avx512", BUILDS, OLD)
     assert str(refused.value) == (
         "cpu_isa 'avx512' cannot run here: the processor has no avx512f; "
-        "this machine can run avx2, portable"
+        "this machine can run avx2, portable; quire doctor says what this machine has"
     )
     with pytest.raises(ConfigError, match=r"^cpu_isa must be one of auto, amx, .*; got 'neon'$"):
         choose("neon", BUILDS, {})

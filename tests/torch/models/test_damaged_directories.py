@@ -232,6 +232,7 @@ def test_weights_beyond_the_free_memory_are_refused_before_they_are_read(
     for directory in (DEMO, model_dir("gpt2")):
         line = refusal(directory, capsys)
         assert "bytes of memory, but only 100,000 are free" in line
+        assert "quire doctor says what this machine has" in line
 
 
 def test_rounded_weights_need_less(monkeypatch: pytest.MonkeyPatch) -> None:

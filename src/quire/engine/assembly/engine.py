@@ -24,7 +24,7 @@ from quire.capabilities.pooling.files import bytes_of, read_pooler
 from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.capabilities.speculation import speculation_of
 from quire.capabilities.speculation.model import DraftModel
-from quire.core.errors import ConfigError, ModelError
+from quire.core.errors import DOCTOR, ConfigError, ModelError
 from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource
 from quire.core.protocol import Pooler, RecoveryCosts
@@ -328,12 +328,12 @@ def _load_draft(
 def _with_share(error: ConfigError, draft: Draft | None, cache: CacheShape) -> ConfigError:
     """No room for a pool: how much of it is the draft model's."""
     if draft is None:
-        return error
+        return ConfigError(f"{error}; {DOCTOR}")
     own = cache_shape(draft.model, draft.kv_dtype).bytes_per_token
     return ConfigError(
         f"{error}. The draft model takes {size_of(draft.model.weight_bytes)} for its weights, and "
         f"{size_of(own)} of the {size_of(cache.bytes_per_token)} of each token in the pool: "
-        "without speculative_config there is more room"
+        f"without speculative_config there is more room; {DOCTOR}"
     )
 
 

@@ -1,4 +1,4 @@
-"""A span for each request, sent to a collector by OpenTelemetry's protocol (OTLP over HTTP)."""
+"""A span for each request, sent to a collector by OpenTelemetry's protocol (OTLP)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from quire.core.protocol import Decision, Request, Step, Verdict
 from quire.engine.events import RequestState, Watcher
+from quire.engine.tracing.collector import Collector, resource
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +22,6 @@ _MOST_EVENTS = 100  # of a request; a pool that is far too small preempts for ev
 _MOST_WAITING = 4096  # requests that are to be told of
 _MOST_TOGETHER = 512  # in a message
 _GATHERING = 1.0  # seconds until a message is sent
-_PATIENCE = 5.0  # seconds that a collector may take
 _LINGER = 2.0  # seconds for what is left, at the end
 
 
@@ -150,15 +150,14 @@ class _Told(NamedTuple):
 class SpanSender(Watcher):
     """Notes requests in the engine's thread; makes spans of them, and sends these, in its own.
 
-    Nobody waits for a collector: of what it does not take in time, the newest is dropped. That it
-    cannot be reached is told once in the log, and once that it can again.
+    Nobody waits for a collector: of what it does not take in time, the newest is dropped.
 
     num_sent, num_dropped: spans.
     """
 
     def __init__(
         self,
-        endpoint: str,
+        collector: Collector,
         model: str,
         version: str,
         server: Mapping[str, Any],
@@ -169,12 +168,10 @@ class SpanSender(Watcher):
         server: attributes of all spans. clock: the engine's.
         """
         self._making = _Making(model, version, server)
-        self._exporter = _exporter(endpoint)
-        self._endpoint = endpoint
+        self._collector = collector
         self._clock = clock
         self._living: dict[str, _Story] = {}
         self._waiting: Queue[_Told | None] = Queue(_MOST_WAITING)
-        self._reached = True
         self.num_sent = self.num_dropped = 0
         self._thread = threading.Thread(target=self._run, name="quire-traces", daemon=True)
         self._thread.start()
@@ -215,7 +212,7 @@ class SpanSender(Watcher):
             told, going = self._gather()
             if told:
                 self._send(told)
-        self._exporter.shutdown()
+        self._collector.close()
 
     def _gather(self) -> tuple[list[_Told], bool]:
         """What comes in some time, and whether more may come."""
@@ -235,27 +232,21 @@ class SpanSender(Watcher):
     def _send(self, told: list[_Told]) -> None:
         try:
             spans = [span for one in told for span in self._making.spans(one)]
-            reached = not spans or self._exporter.export(spans).name == "SUCCESS"
         except Exception as error:
-            logger.debug("spans cannot be sent: %r", error)
-            spans, reached = told, False
-        if reached:
+            logger.debug("spans cannot be made: %r", error)
+            self._collector.tell(False)
+            self.num_dropped += len(told)
+            return
+        if not spans or self._collector.takes(spans):
             self.num_sent += len(spans)
         else:
             self.num_dropped += len(spans)
-        if reached is not self._reached:
-            self._reached = reached
-            text = "is reached again" if reached else "takes no traces: they are dropped until it"
-            text += "" if reached else " does; requests are served as ever"
-            logger.log(logging.INFO if reached else logging.WARNING,
-                       "the collector at %s %s", _place(self._endpoint), text)  # fmt: skip
 
 
 class _Making:
     """Spans by OpenTelemetry's SDK, whose sampler (OTEL_TRACES_SAMPLER) says which are wanted."""
 
     def __init__(self, model: str, version: str, server: Mapping[str, Any]) -> None:
-        from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
         from opentelemetry.trace import SpanKind, Status, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -267,9 +258,7 @@ class _Making:
                 made.append(span)
 
         self._model, self._server = model, server
-        # What the environment says (OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES) goes before.
-        resource = Resource({"service.name": "quire"}).merge(_said_outside(Resource.create()))
-        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        provider = TracerProvider(resource=resource(), shutdown_on_exit=False)
         provider.add_span_processor(Collected())
         self._tracer = provider.get_tracer("quire", version)
         self._context = TraceContextTextMapPropagator().extract
@@ -298,29 +287,6 @@ class _Making:
         made = [*self._made]
         self._made.clear()
         return made
-
-
-def _said_outside(resource: Any) -> Any:
-    """Without the name that OpenTelemetry gives a service that has none."""
-    attributes: Mapping[str, Any] = resource.attributes
-    if str(attributes.get("service.name", "")).startswith("unknown_service"):
-        kept = {name: value for name, value in attributes.items() if name != "service.name"}
-        return type(resource)(kept)
-    return resource
-
-
-def _exporter(endpoint: str) -> Any:
-    from opentelemetry.exporter.otlp.proto.http import trace_exporter
-
-    # It would tell of every message that fails.
-    logging.getLogger(trace_exporter.__name__).setLevel(logging.CRITICAL)
-    return trace_exporter.OTLPSpanExporter(endpoint=endpoint, timeout=_PATIENCE)
-
-
-def _place(endpoint: str) -> str:
-    """Without what may be a secret in it."""
-    scheme, _, rest = endpoint.partition("://")
-    return f"{scheme}://{rest.partition('/')[0].rpartition('@')[2]}"
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -9,15 +9,14 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from quire.core.errors import ConfigError
 from quire.core.settings import check_count, check_settings, parse_texts, setting
 from quire.engine.config import EngineConfig
 from quire.http.config.keys import check_guards, gather_keys
+from quire.http.config.otlp import checked_endpoint, protocol_of, wants_metrics
 from quire.text.dialect import DIALECTS, REASONING
 
 _OTHERS = 128  # files that are not connections: weights, logs, devices
@@ -43,8 +42,6 @@ HERE = "localhost"
 """Among allowed origins: every page of this machine, whatever its port."""
 _DEFAULT_CONNECTIONS = 4096
 _MOST_SECONDS = 86400
-_TRACES_PATH = "/v1/traces"
-_TRACES_PACKAGES = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
 
 _server = partial(setting, section="server")
 _api = partial(setting, section="API")
@@ -279,8 +276,8 @@ class ServerConfig:
     )
     otlp_traces_endpoint: str | None = _observing(
         None,
-        "OpenTelemetry collector (OTLP over HTTP, such as http://localhost:4318) to send a span "
-        "per request to, without its text; needs quire[otel]",
+        "OpenTelemetry collector (OTLP over HTTP, such as http://localhost:4318, or gRPC) to send "
+        "a span per request to, without its text; needs quire[otel]",
         value="URL",
     )
     uvicorn_log_level: str = _observing(
@@ -305,8 +302,10 @@ class ServerConfig:
         if self.root_path and (not self.root_path.startswith("/") or self.root_path[-1] == "/"):
             raise ConfigError(f"root_path must be a path such as /llm, got {self.root_path!r}")
         if self.otlp_traces_endpoint is not None:
-            endpoint = _checked_endpoint(self.otlp_traces_endpoint)
+            endpoint = checked_endpoint(self.otlp_traces_endpoint)
             object.__setattr__(self, "otlp_traces_endpoint", endpoint)
+        if wants_metrics():
+            protocol_of("metrics")
         check_guards(vars(self))
         self._check_ssl()
         self._check_origins()
@@ -393,34 +392,3 @@ def check_together(config: ServerConfig, engine: EngineConfig) -> None:
     for module in engine.adapters:
         if module.name in names:
             raise ConfigError(f"lora_modules: {module.name} is the name of the model itself")
-
-
-def _checked_endpoint(given: str) -> str:
-    """The URL of a collector, with the path that collectors listen on if it has none.
-
-    ConfigError: it is no URL, or OpenTelemetry is not installed.
-    """
-    try:
-        parts = urlsplit(given)
-        named = bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        named, parts = False, urlsplit("")
-    if not named or parts.scheme not in ("http", "https"):
-        # The URL may hold a password, and is not shown.
-        raise ConfigError(
-            "otlp_traces_endpoint must be a URL that begins with http:// or https://, such as "
-            "http://localhost:4318; gRPC, which collectors speak on port 4317, is not supported"
-        )
-    if not all(map(_is_installed, _TRACES_PACKAGES)):
-        raise ConfigError(
-            "otlp_traces_endpoint needs OpenTelemetry: pip install 'quire[otel]' (its packages "
-            "opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http)"
-        )
-    return parts._replace(path=_TRACES_PATH).geturl() if parts.path in ("", "/") else given
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ImportError:  # its parent package is missing
-        return False

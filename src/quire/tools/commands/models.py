@@ -9,15 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from quire.core.errors import ConfigError, ModelError
-from quire.core.limits import EngineLimits
 from quire.core.settings import check_count
-from quire.engine.capacity import fill, limits_of
-from quire.engine.config import EngineConfig
-from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
 from quire.models.gguf import is_gguf, parts_of
 from quire.models.hub import CachedModel, cache_directory, cached_models
 from quire.models.shape import read_shape
 from quire.tools.commands.command import Command
+from quire.tools.commands.fitting import free_for_models, room_for, suggest
 from quire.tools.commands.pull import add_download_dir
 from quire.tools.commands.text import size, table
 
@@ -55,7 +52,7 @@ def models(arguments: argparse.Namespace) -> int:
     from quire.execution.device import choose_device
 
     is_gpu = choose_device("auto").type == "cuda"
-    memory, share = _memory(is_gpu)
+    memory, share = free_for_models(is_gpu)
     reports = [
         _report(model, memory, share, arguments.tokens) for model in _found(arguments.download_dir)
     ]
@@ -68,7 +65,8 @@ def models(arguments: argparse.Namespace) -> int:
     print(f"\n{size(memory)} of {where} are free; users are counted for quire serve's defaults.")
     if len(reports) == 1:
         cache = cache_directory(arguments.download_dir)
-        print(f"There is no other model in {cache}: quire pull NAME downloads one.")
+        print(f"There is no other model in {cache}: quire pull NAME downloads one.\n")
+        print("\n".join(suggest(memory, share, rounded=not is_gpu)))
     return 0
 
 
@@ -82,18 +80,6 @@ def _found(download_dir: str | None) -> Iterator[CachedModel]:
             yield model
         for file in filter(parts_of, files):
             yield CachedModel(f"{model.name}:{file.name}", model.revision, file)
-
-
-def _memory(is_gpu: bool) -> tuple[int, float]:
-    """Bytes for weights and pool, and the share of the bytes left by weights for the pool."""
-    if not is_gpu:
-        from quire.execution.free_memory import free_memory
-
-        return free_memory(), FREE_MEMORY_SHARE
-    import torch
-
-    free, total = torch.cuda.mem_get_info()
-    return min(free, int(total * EngineConfig().gpu_memory_utilization)), 1.0
 
 
 def _report(model: CachedModel, memory: int, share: float, tokens: int) -> Report:
@@ -115,17 +101,11 @@ def _report(model: CachedModel, memory: int, share: float, tokens: int) -> Repor
         cache = shape.cache()
     except (ModelError, ConfigError) as error:
         return replace(found, note=f"what fits is unknown: {error}")
-    config = EngineConfig()
-    budget = MemoryBudget(max(0, memory - weight_bytes), share)
-    try:
-        limits = fill(limits_of(config, cache), cache, config, budget)
-    except ConfigError:
+    room = room_for(cache, weight_bytes, memory, share, tokens)
+    if room is None:
         return replace(found, note=_too_large(found, memory))
-    longest = limits.max_model_len
-    users = _users(limits, min(tokens, longest or tokens))
-    return replace(
-        found, max_model_len=longest, users=users, users_at_longest=_users(limits, longest)
-    )
+    longest, users, at_longest = room
+    return replace(found, max_model_len=longest, users=users, users_at_longest=at_longest)
 
 
 def _served_by(directory: Path) -> tuple[str, bool]:
@@ -134,13 +114,6 @@ def _served_by(directory: Path) -> tuple[str, bool]:
     from quire.models.loader import check_servable, is_encoder
 
     return check_servable(directory), is_encoder(read_config(directory))
-
-
-def _users(limits: EngineLimits, tokens: int | None) -> int:
-    """How many conversations of that length the pool holds and the engine runs at once."""
-    size = limits.block_size
-    fitting = min(kv_group.seqs_that_fit(tokens, size) for kv_group in limits.kv_groups)
-    return min(fitting, limits.max_num_seqs)
 
 
 def _too_large(model: Report, memory: int) -> str:

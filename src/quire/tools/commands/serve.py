@@ -74,8 +74,9 @@ def serve(arguments: argparse.Namespace) -> int:
         with bound(config.host, config.port) as sockets:
             from quire.http.application import build
 
+            others = [] if engine_config.model else _real_models(engine_config.device)
             app, engine, capacity = build(engine_config, config)
-            print(capacity.describe(), flush=True)
+            print("\n".join([capacity.describe(), *others]), flush=True)
             try:
                 status = run_server(app, config, sockets, last_resort)
             finally:
@@ -88,6 +89,17 @@ def serve(arguments: argparse.Namespace) -> int:
         last_words()
         os._exit(status)
     return status
+
+
+def _real_models(device: str) -> list[str]:
+    """What else could be served here, by the memory that is free before there is an engine."""
+    from quire.execution.device import choose_device
+    from quire.tools.commands.fitting import free_for_models, suggest
+
+    is_gpu = choose_device(device).type == "cuda"
+    memory, share = free_for_models(is_gpu)
+    first = "This is the demonstration model, which knows nothing."
+    return [first, *suggest(memory, share, rounded=not is_gpu)]
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
