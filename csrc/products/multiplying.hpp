@@ -52,13 +52,10 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
         F scale = grouped ? Group(w, panel + v / V, s, v % V * W).scale : F{};
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
-          F sum = __builtin_convertvector(acc[r][v], F);
+          F sum = __builtin_convertvector(acc[r][v], F) * rows.scales[(row + r) * sections + s];
           out[r][v] = grouped ? fma(sum, scale, out[r][v]) : sum;
         }
       }
-    }
-    for (int r = 0; r < R; r++) {
-      for (int v = 0; v < P; v++) out[r][v] *= rows.scales[row + r];
     }
   } else if constexpr (grouped) {
     int64_t groups = w.num_groups();

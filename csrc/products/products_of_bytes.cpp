@@ -7,6 +7,7 @@ void multiply_bytes(const Grouped& g, Team& team) {
   switch (g.product.weight.format) {
     case Format::int4: return run<Arithmetic::bytes, Format::int4>(g, team);
     case Format::int6: return run<Arithmetic::bytes, Format::int6>(g, team);
+    case Format::grouped_int8: return run<Arithmetic::bytes, Format::grouped_int8>(g, team);
     default: run<Arithmetic::bytes, Format::int8>(g, team);
   }
 }
