@@ -8,7 +8,7 @@ RUN apt-get update \
  && apt-get install --yes --no-install-recommends g++ \
  && rm -rf /var/lib/apt/lists/*
 COPY . /source
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /source /source/cluster /source/lab
+RUN QUIRE_ISAS=all pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /source /source/cluster /source/lab
 
 FROM python:${PYTHON}-slim
 ARG TORCH=cpu

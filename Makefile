@@ -12,9 +12,15 @@ BOUNDS ?= lowest-direct
 BOUNDED ?= tests/pure/core tests/pure/text tests/pure/capabilities tests/pure/engine tests/pure/http
 
 BIN := $(VENV)/bin
-# Beside the usual index, not in its place: where it cannot be reached there is still a PyTorch.
-TORCH_FLAGS_cpu := --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
+# Beside the usual index, and only where it answers: of one that does not pip makes a page of retries.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH_FLAGS_cpu = $$($(PYTHON) -c 'import urllib.request as r; r.urlopen("$(TORCH_INDEX)/torch/", timeout=5)' \
+	2>/dev/null && echo --extra-index-url $(TORCH_INDEX))
 BUILD_INPUTS := $(wildcard locks/*) pyproject.toml cluster/pyproject.toml lab/pyproject.toml CMakeLists.txt $(wildcard csrc/* csrc/*/*)
+
+# Modules are compiled when they are first imported, and most never are: for pip that is a minute.
+export PIP_COMPILE := 0
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve test suite check lint docs lock test-bounds sanitize attack fuzz fuzz-newest test-clients test-references world lives mutants bench-peers clean
 
@@ -105,6 +111,11 @@ $(VENV)/torch:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet $(TORCH_FLAGS_$(TORCH)) torch==2.13.0
 	touch $@
+
+# What is compiled is kept for the next time. Tests need the kernels for more than this processor.
+$(VENV)/installed $(VENV)/installed-dev $(VENV)/installed-docs: export SKBUILD_BUILD_DIR = build/cmake/{wheel_tag}
+$(VENV)/installed $(VENV)/installed-docs: export QUIRE_ISAS ?= $(if $(wildcard $(VENV)/installed-dev),tests,native)
+$(VENV)/installed-dev: export QUIRE_ISAS ?= tests
 
 # The server, its cluster and its laboratory. Compiles the kernels in csrc/ as well; without a C++
 # compiler it installs without them.

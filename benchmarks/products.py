@@ -28,7 +28,6 @@ from quire.models.linear.rounding import (
     GROUP,
     Quantization,
     round_groups,
-    round_outputs,
     round_weight,
 )
 
@@ -71,8 +70,8 @@ def library(path: str, weight: Tensor) -> Form:
         multiply = torch.ops.mkldnn._linear_pointwise.default
         return Form(lambda x: multiply(x, packed, None, "none", [], ""), half.nbytes, half.dtype)
     if path == "int8pack":
-        rounded = round_outputs(weight)
-        signed, scales = (rounded.codes.int() - 128).to(torch.int8), rounded.scales.bfloat16()
+        scales = weight.abs().amax(dim=1) / 127
+        signed, scales = (weight / scales[:, None]).round().to(torch.int8), scales.bfloat16()
         return Form(
             lambda x: torch._weight_int8pack_mm(x, signed, scales), signed.nbytes, half.dtype
         )

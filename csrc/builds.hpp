@@ -1,4 +1,4 @@
-// The instruction sets that this module was built for, best first.
+// The kernels that this module holds, one build for each instruction set that they were compiled for.
 #pragma once
 
 #include <string>
@@ -8,48 +8,16 @@
 
 namespace quire {
 
-#if defined(__aarch64__)
-namespace neon {
-extern const Build build;
-}
-namespace neon_dot {
-extern const Build build;
-}
-namespace neon_i8mm {
-extern const Build build;
-}
-#else
-namespace portable {
-extern const Build build;
-}
-#endif
-#if defined(__x86_64__)
-namespace avx2 {
-extern const Build build;
-}
-namespace avx512 {
-extern const Build build;
-}
-namespace avx512_bf16 {
-extern const Build build;
-}
-namespace amx {
-extern const Build build;
-}
-namespace amx_portable {  // for tests: what amx does, with tiles in plain C++
-extern const Build build;
-}
-#endif
-
 struct Candidate {
-  const Build* build;
-  std::string refusal;  // why this machine cannot run it; empty: it can
+  const char* name;
+  const Build* build;   // null: it was not compiled
+  std::string refusal;  // why it cannot run here; empty: it can
 };
 
-// All that can be chosen, best first. The first call asks the system for what they need.
+// All instruction sets that can be chosen on machines of this kind, best first.
 const std::vector<Candidate>& candidates();
 
-// The one called ``name``, or the best. Throws std::invalid_argument if the machine lacks it.
+// The build called ``name``, or the best. Throws std::invalid_argument if it cannot run here.
 const Build& usable_build(const std::string& name);
 
 }  // namespace quire

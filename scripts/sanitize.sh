@@ -12,6 +12,7 @@ environment=build/sanitize
 packages='import sysconfig; print(sysconfig.get_path("purelib"))'
 "$python" -c "$packages" > "$("$environment/bin/python" -c "$packages")/packages.pth"
 "$environment/bin/pip" install --quiet --no-deps --ignore-installed \
+    --config-settings cmake.define.QUIRE_ISAS=tests \
     --config-settings cmake.define.QUIRE_SANITIZE=address,undefined .
 # Python itself is not instrumented, so the runtimes must be loaded first; nor does it free all.
 LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)" \

@@ -3,11 +3,10 @@
 // PagedAttention (Kwon et al., 2023, section 4.3) fuses the write of new keys into blocks and the
 // reading of blocks through the table with attention itself. A long context is divided into parts
 // that are merged by their maxima and sums, as in Flash-Decoding (Dao et al., 2023).
-#include "attention/few_rows.hpp"
-#include "attention/many_rows.hpp"
-#include "builds.hpp"
+#include "attention/attending.hpp"
 
 namespace quire::QUIRE_WITHOUT_TILES {
+extern const Build build;
 void norm_rows(const NormRows&, Team&);
 void activate(const Activate&, Team&);
 void argmax(const Argmax&, Team&);
@@ -21,136 +20,25 @@ void adapt(const Adapt&, Team&);
 namespace quire::QUIRE_ISA {
 namespace {
 
-// Below so many rows of a KV head, transposing them into lanes would leave too many lanes empty.
-int tile_from(DType, DType) { return W == 16 ? 12 : 6; }
-
-// Of an item: a tile's, or at least one token's, and a few more that belong to the same sequence.
-int64_t most_rows(const Attend& a) {
-  int64_t group = a.num_heads / a.num_kv_heads;
-  return (group > lane_rows ? group : lane_rows) + tile_from(a.dtype, a.kv_dtype);
-}
-
-// Merge the parts of a group, segment after segment, as one that had them all would.
-void merge_group(const Attend& a, const Group& group, int h, float* values) {
-  int heads = a.num_heads / a.num_kv_heads;
-  for (int64_t row = 0; row < (group.last_token - group.first_token) * heads; row++) {
-    const int32_t* source = a.schedule.sources + group.first_source;
-    const float* part = part_row(a, h, *source + row);
-    float most = part[0], total = part[1];
-    for (int64_t i = 0; i < a.value_dim; i += W) store(values + i, load(part + 2 + i));
-    while (++source < a.schedule.sources + group.last_source) {
-      part = part_row(a, h, *source + row);
-      merge({most, total, values}, part[0], part[1], part + 2, a.value_dim);
-    }
-    finish_row(a, h, group.first_token, row, most, total, values);
-  }
-}
-
-// Some segments of each of an item's groups are done: merge those that were waiting for no others.
-void contribute(const Attend& a, const Item& item, float* values) {
-  for (int g = item.first_group; g < item.first_group + item.groups; g++) {
-    const Group& group = a.schedule.groups[g];
-    for (int h = item.first_head; h < item.first_head + item.heads; h++) {
-      int32_t* left = a.counters + int64_t(g) * a.num_kv_heads + h;
-      if (__atomic_sub_fetch(left, item.segments, __ATOMIC_ACQ_REL)) continue;
-      *left = group.last_source - group.first_source;
-      merge_group(a, group, h, values);
-    }
-  }
-}
-
-// A thread's tools, in its scratch memory.
-template <class KV, class Units>
-struct Tools {
-  int64_t few;  // rows
-  FewRows<KV, Units> few_rows;
-  ManyRows<KV, Units> many_rows;
-
-  Tools(const Attend& a, Dealer& dealer)
-      : few(tile_from(a.dtype, a.kv_dtype) - 1),
-        few_rows(a, few, on_tiles<KV, Units> ? most_rows(a) : 0, dealer),
-        many_rows(a, dealer) {}
-};
-
-template <class KV, class Units>
-void run(const Attend& a, Team& team) {
-  Dealer dealer{a.scratch + team.index * a.scratch_bytes};
-  Tools<KV, Units> tools(a, dealer);
-  if (a.schedule.store_first) {
-    team.take(a.num_tokens, [&](int64_t token) {
-      for (int h = 0; h < a.num_kv_heads; h++) tools.few_rows.context.store_token(token, h);
-    });
-  }
-  Run own(a.schedule.num_items, team.index, team.size);
-  team.take(a.schedule.num_items, [&](int64_t task) {
-    const Item& item = a.schedule.items[task];
-    Work work(a, item), next(a, own.has(task + 1) ? a.schedule.items[task + 1] : item);
-    if (!a.schedule.store_first && item.last_column == work.columns.count) {
-      for (int i = 0; i < item.heads; i++) {
-        tools.few_rows.context.store_token(work.token(0), item.first_head + i);
-      }
-    }
-    if (on_tiles<KV, Units> || work.tokens() * tools.few_rows.context.group <= tools.few) {
-      tools.few_rows.run(work, own.has(task + 1) ? &next : nullptr);
-    } else {
-      tools.many_rows.run(work);
-    }
-    contribute(a, item, tools.few_rows.context.head);
-  });
-}
-
-// body(types) with those in which a layer is computed: the pool's numbers, and their units.
-template <class KV, class Unit>
-struct Types {
-  typedef KV Number;
-  typedef Unit Units;
-};
-
-// What tile registers do not multiply.
-bool without_tiles(const Attend& a) {
-  return a.dtype != DType::bfloat16 || a.kv_dtype != DType::bfloat16;
-}
-
-#if QUIRE_HAS_TILES
-template <class Body>
-auto with_types(const Attend&, const Body& body) {
-  return body(Types<bf16, PairUnit>{});
-}
-#else
-template <class Body>
-auto with_types(const Attend& a, const Body& body) {
+Attention attention_of(const Attend& a) {
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
   if (a.dtype == DType::bfloat16 && a.kv_dtype == DType::bfloat16)
-    return body(Types<bf16, PairUnit>{});
+    return attention_with<bf16, PairUnit>;
 #endif
-#if defined(__AVX2__)
+#if defined(__AVX2__) && !QUIRE_HAS_TILES
   if (a.dtype != DType::float32 && a.kv_dtype == DType::int8 && a.key_dim <= 512)
-    return body(Types<int8_t, WholeUnit>{});
+    return attention_with<int8_t, WholeUnit>;
 #endif
-  switch (a.kv_dtype) {
-    case DType::float32: return body(Types<float, FloatUnit>{});
-    case DType::bfloat16: return body(Types<bf16, FloatUnit>{});
-    case DType::float16: return body(Types<f16, FloatUnit>{});
-    default: return body(Types<int8_t, FloatUnit>{});
-  }
-}
+#if QUIRE_HAS_TILES
+  return {QUIRE_WITHOUT_TILES::build.scratch_bytes, QUIRE_WITHOUT_TILES::build.attend};
+#else
+  return attention_of_floats(a.kv_dtype);
 #endif
-
-void attend(const Attend& a, Team& team) {
-  if (has_tiles && without_tiles(a)) return QUIRE_WITHOUT_TILES::build.attend(a, team);
-  with_types(a, [&](auto types) {
-    run<typename decltype(types)::Number, typename decltype(types)::Units>(a, team);
-  });
 }
 
-int64_t scratch_bytes(const Attend& a) {
-  if (has_tiles && without_tiles(a)) return QUIRE_WITHOUT_TILES::build.scratch_bytes(a);
-  return with_types(a, [&](auto types) {
-    Dealer dealer{nullptr};
-    Tools<typename decltype(types)::Number, typename decltype(types)::Units> tools(a, dealer);
-    return round_up(dealer.used, 4096);
-  });
-}
+int64_t scratch_bytes(const Attend& a) { return attention_of(a).scratch_bytes(a); }
+
+void attend(const Attend& a, Team& team) { attention_of(a).run(a, team); }
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 // Gimelshein, "Online normalizer calculation for softmax", 2018).
 #pragma once
 
+#include <initializer_list>
 #include <type_traits>
 
 #include "attention/attention_on_tiles.hpp"

@@ -31,7 +31,7 @@ QUIRE_INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to 
 struct Rows {
   char* data;
   int64_t row_bytes;
-  float* scales;      // [rows], of bytes
+  float* scales;      // [rows, sections], of bytes
   int32_t* starts;    // [rows, sections], of bytes: from where on their products are added
   float* group_sums;  // [rows, groups], where they are needed
   bool copied;        // otherwise ``data`` is x itself
@@ -73,7 +73,7 @@ Rows place_rows(const Product& p, Arithmetic how, bool copied) {
   }
   if (how == Arithmetic::bytes) {
     rows.scales = (float*)next;
-    next += p.rows * 4;
+    next += p.rows * num_sections(w) * 4;
     rows.starts = (int32_t*)next;
     next += p.rows * num_sections(w) * 4;
   }
@@ -92,7 +92,7 @@ Rows place_rows(const Product& p, Arithmetic how) {
 // The rows from ``first`` on.
 Rows rows_from(Rows rows, int64_t first, const Packed& w) {
   rows.data += first * rows.row_bytes;
-  if (rows.scales) rows.scales += first, rows.starts += first * num_sections(w);
+  if (rows.scales) rows.scales += first * num_sections(w), rows.starts += first * num_sections(w);
   if (rows.group_sums) rows.group_sums += first * w.num_groups();
   return rows;
 }
@@ -103,7 +103,7 @@ void copy_row(const Rows& from, int64_t source, const Rows& to, int64_t row, con
   __builtin_memcpy(to.data + row * to.row_bytes, from.data + source * from.row_bytes, bytes);
   if (to.scales) {
     int64_t n = num_sections(w);
-    to.scales[row] = from.scales[source];
+    __builtin_memcpy(to.scales + row * n, from.scales + source * n, n * 4);
     __builtin_memcpy(to.starts + row * n, from.starts + source * n, n * 4);
   }
   if (!to.group_sums) return;
@@ -145,9 +145,9 @@ QUIRE_INLINE int32_t sum_of_bytes(const char* bytes, int64_t n) {
   return sum;
 }
 
-// x = scale times whole numbers from -127 to 127.
+// x = scale times whole numbers from -127 to 127. ``padded``: how many are written, the rest zeros.
 template <class T>
-void round_row(const T* x, int64_t n, char* out, int64_t padded, float* scale) {
+QUIRE_INLINE void round_section(const T* x, int64_t n, char* out, int64_t padded, float* scale) {
   F most{}, nothing{};
   for (int64_t i = 0; i < n; i += W) {
     F v = load_up_to(x + i, n - i);
@@ -173,11 +173,14 @@ void prepare_row(const Product& p, Arithmetic how, const Rows& rows, int64_t row
   char* out = rows.data + row * rows.row_bytes;
   int64_t n = w.inputs;
   if (how == Arithmetic::bytes) {
-    round_row(x, n, out, rows.row_bytes, rows.scales + row);
     int64_t sections = num_sections(w), length = w.units * inputs_per_unit(w.format) / sections;
-    for (int64_t s = 0; s < sections; s++)
+    for (int64_t s = 0; s < sections; s++) {
+      bool last = s + 1 == sections;  // the end of memory for the row is its as well
+      round_section(x + s * length, last ? n - s * length : length, out + s * length,
+                    last ? rows.row_bytes - s * length : length, rows.scales + row * sections + s);
       rows.starts[row * sections + s] =
           -added_to_codes(w.format) * sum_of_bytes(out + s * length, length);
+    }
     order_bytes(w.format, out, rows.row_bytes);
   } else if (rows.copied) {
     int64_t padded = rows.row_bytes / (how == Arithmetic::pairs ? 2 : 4);

@@ -68,8 +68,8 @@ struct Groups {
 
 struct Packed {
   Format format;
-  // Multiplied by rows that are rounded to int8 as well: int8, int4 and int6 without zeros or
-  // offsets.
+  // Multiplied by rows that are rounded to int8 as well, a group's inputs of each to their own scale:
+  // int8, grouped_int8, int4 and int6 without zeros or offsets.
   bool rounds_rows;
   int64_t inputs, outputs, panels, units;
   const char* weights;  // [panels, lines, 64]

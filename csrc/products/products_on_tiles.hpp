@@ -17,7 +17,7 @@ constexpr int64_t pair_bytes = 2 * tile_bytes;
 constexpr int64_t blocks_at_once = 4;  // that are decoded, and then multiplied
 
 constexpr bool is_decoded(Arithmetic how, Format format) {
-  return format != (how == Arithmetic::pairs ? Format::bfloat16 : Format::int8);
+  return how == Arithmetic::pairs ? format != Format::bfloat16 : bits_of(format) != 8;
 }
 
 // The units of a panel that make a tile.
@@ -277,7 +277,6 @@ class PanelPair {
         F sum = load(results[r] + v * W);
         if constexpr (how == Arithmetic::bytes) {
           if (!in_groups(format)) sum = as_float((I)sum, row + r);
-          sum *= rows_.scales[row + r];
         }
         outputs.give(row + r, sum);
       }
@@ -286,7 +285,7 @@ class PanelPair {
 
   // A sum of bytes' products, of a row's section.
   __attribute__((always_inline)) F as_float(I sum, int64_t section) const {
-    return __builtin_convertvector(sum + rows_.starts[section], F);
+    return __builtin_convertvector(sum + rows_.starts[section], F) * rows_.scales[section];
   }
 
   const Product& p_;

@@ -72,21 +72,21 @@ void release_threads() {
 std::vector<std::string> usable() {
   std::vector<std::string> names;
   for (const Candidate& candidate : candidates()) {
-    if (candidate.refusal.empty()) names.push_back(candidate.build->name);
+    if (candidate.refusal.empty()) names.push_back(candidate.name);
   }
   return names;
 }
 
 std::vector<std::string> builds() {
   std::vector<std::string> names;
-  for (const Candidate& candidate : candidates()) names.push_back(candidate.build->name);
+  for (const Candidate& candidate : candidates()) names.push_back(candidate.name);
   return names;
 }
 
 std::map<std::string, std::string> refusals() {
   std::map<std::string, std::string> reasons;
   for (const Candidate& candidate : candidates()) {
-    if (!candidate.refusal.empty()) reasons[candidate.build->name] = candidate.refusal;
+    if (!candidate.refusal.empty()) reasons[candidate.name] = candidate.refusal;
   }
   return reasons;
 }

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
+import os
 import re
 import shutil
 import subprocess
+import sys
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,6 +58,64 @@ def test_make_knows_which_builds_are_wanted(
     assert done.returncode == status
     assert said in done.stdout + done.stderr
     assert ("/whl/cpu" in done.stdout) == (torch == "cpu")
+
+
+class _Index(http.server.BaseHTTPRequestHandler):
+    """A package index that has a page for PyTorch."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/whl/cpu/torch/" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+@pytest.mark.parametrize(("folder", "asked"), [("whl/cpu", True), ("elsewhere", False)])
+def test_an_index_of_pytorchs_is_asked_where_it_answers(
+    tmp_path: Path, folder: str, asked: bool
+) -> None:
+    said, python = tmp_path / "said", tmp_path / "python"
+    pip = f'#!/bin/sh\necho "$@" > {said}\n'
+    # Instead of an environment, a pip that tells what it was given.
+    python.write_text(
+        f'#!/bin/sh\n[ $1 != -m ] && exec {sys.executable} "$@"\n'
+        f"mkdir -p $3/bin && printf '%s' '{pip}' > $3/bin/pip && chmod +x $3/bin/pip\n"
+    )
+    python.chmod(0o755)
+    with http.server.HTTPServer(("127.0.0.1", 0), _Index) as server:
+        threading.Thread(target=server.handle_request).start()
+        index = f"http://127.0.0.1:{server.server_port}/{folder}"
+        venv = tmp_path / "venv"
+        flags = [f"VENV={venv}", f"PYTHON={python}", f"TORCH_INDEX={index}", "TORCH=cpu"]
+        surroundings = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("VENV", "MAKEFLAGS") and not name.lower().endswith("_proxy")
+        }
+        command = ["make", f"{venv}/torch", *flags]
+        subprocess.run(command, cwd=ROOT, env=surroundings, check=True)
+    assert (f"--extra-index-url {index}" in said.read_text()) == asked
+    assert said.read_text().endswith("torch==" + found(r"torch==([\d.]+)", "Makefile") + "\n")
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake")
+def test_without_a_compiler_it_is_installed_without_the_kernels(tmp_path: Path) -> None:
+    build, prefix = tmp_path / "build", tmp_path / "prefix"
+    surroundings = {**os.environ, "CXX": str(tmp_path / "none")}
+    run = partial(subprocess.run, env=surroundings, capture_output=True, text=True, check=True)
+    done = run(["cmake", "-S", ROOT, "-B", build])
+    assert "A C++ compiler was not found" in done.stderr
+    run(["cmake", "--install", build, "--prefix", prefix])
+    assert not prefix.exists()
+
+
+def test_what_is_carried_elsewhere_has_kernels_for_every_processor() -> None:
+    assert 'QUIRE_ISAS = "all"' in found(
+        r"(?s)\[tool.cibuildwheel.linux\](.*?)\n\n", "pyproject.toml"
+    )
+    assert "QUIRE_ISAS=all pip wheel" in found(r"(?m)^RUN (.*--wheel-dir.*)$", "Dockerfile")
 
 
 def test_an_image_is_built_of_files_that_there_are() -> None:

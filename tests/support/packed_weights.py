@@ -114,6 +114,7 @@ FORMS: dict[str, Make] = {
     "int6 by groups of 16, 16 to factors": grouped(Format.int6, 16, "factors"),
     "int4 by groups of 40, rows rounded": grouped(Format.int4, 40, rounds_rows=True),
     "int6 by groups of 32, rows rounded": grouped(Format.int6, 32, rounds_rows=True),
+    "int8 by groups of 32, rows rounded": grouped(Format.grouped_int8, 32, rounds_rows=True),
     "float4 by groups of 32": grouped(Format.float4, 32),
     "mixed by groups of 32": mixed,
 }

@@ -42,8 +42,8 @@ def text(**options):
         llm.close()
 
 
-def command(*arguments):
-    out = io.StringIO()
+def command(*arguments, typed=""):
+    out, sys.stdin = io.StringIO(), io.StringIO(typed)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
             status = main(list(arguments))
@@ -73,6 +73,8 @@ kept = json.loads(sys.argv[2])
 print(json.dumps({
     "commands": {
         "generate": command("generate", "--max-tokens", "4", "--temperature", "0", "A list is"),
+        "chat": command("chat", "--max-tokens", "4", "--temperature", "0", typed="A list is\\n"),
+        "bench": command("bench", "latency", *"--input-len 4 --output-len 2 --num-iters 1".split()),
         "models": command("models"),
         "doctor": command("doctor", "--json"),
         "plan": command("plan", "llama-3-8b", "--machine", "h100", *load.split()),
@@ -117,12 +119,15 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_commands_run(told: dict[str, Any]) -> None:
     assert {name: status for name, (status, _) in told["commands"].items()} == {
         "generate": 0,
+        "chat": 0,
+        "bench": 0,
         "models": 0,
         "doctor": 0,
         "plan": 0,
     }
     said = {name: text for name, (_, text) in told["commands"].items()}
     assert TEXT in said["generate"]
+    assert "tokens/s" in said["bench"]
     assert json.loads(said["doctor"])["kernels"] is None
 
 

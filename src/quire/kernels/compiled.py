@@ -8,6 +8,10 @@ from quire.core.errors import ConfigError
 
 KERNELS = "quire.kernels.cpu"  # which loads torch before its module, for torch's OpenMP
 DRAFTERS = "quire.capabilities.speculation._native"
+REMEDY = (
+    "install a C++ compiler and Python's headers (Debian: apt install g++ python3-dev) and then "
+    "Quire again (pip install --force-reinstall --no-deps --no-cache-dir)"
+)
 
 
 def why_missing(part: str) -> str | None:
@@ -28,5 +32,5 @@ def need(part: str, what: str, instead: str) -> None:
     if missing is not None:
         raise ConfigError(
             f"{what} in C++, and this installation has none (was there a compiler when it was "
-            f"installed?): {missing}. Install a compiler and then Quire again, or {instead}"
+            f"installed?): {missing}. To have it {REMEDY}, or {instead}"
         )

@@ -39,6 +39,10 @@ from quire.kernels.ops import (
 from quire.kernels.plain import mixed
 from quire.kernels.shared_ranks import SharedMemoryRanks
 
+if not _native.usable():  # so that there are no kernels here, for whoever asks
+    _reasons = "; ".join(f"{name}: {why}" for name, why in _native.refusals().items())
+    raise ImportError(f"they were compiled for another processor ({_reasons})")
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Of activations. The cache may be int8 as well."""
 

@@ -11,7 +11,8 @@ from quire.kernels.compiled import KERNELS, need, why_missing
 
 logger = logging.getLogger(__name__)
 
-_LACKS = "the processor has no"  # how refusals begin that no system could lift
+_LACKS = "the processor has no"  # so begin refusals that no system could lift
+NOT_COMPILED = "it was not compiled"  # for the machine on which the module was built
 
 
 class Instructions(NamedTuple):

@@ -107,7 +107,8 @@ class PackedWeight:
     ) -> PackedWeight:
         """(codes - 128) * scales: codes [out, in] uint8, scales [out].
 
-        ``rounds_rows``: x is rounded as well, each row to its own scale times -127 to 127.
+        ``rounds_rows``: x is rounded as well, each row to its own scale times -127 to 127, or
+        each group's inputs of a row where there are groups.
         """
         outputs, inputs = codes.shape
         return cls(
@@ -133,9 +134,10 @@ class PackedWeight:
         """codes [out, in] uint8 from 0 on, in any format of groups, and what they mean.
 
         Groups are runs of inputs, a multiple of ``form.inputs_per_unit`` and all of one length.
-        ``rounds_rows`` as for ``from_int8``: of int4 and int6 without zeros or offsets.
+        ``rounds_rows`` as for ``from_int8``: of integers without zeros or offsets.
         """
-        assert not rounds_rows or (form in (Format.int4, Format.int6) and groups.is_symmetric)
+        of_rows = (Format.int4, Format.int6, Format.grouped_int8)
+        assert not rounds_rows or (form in of_rows and groups.is_symmetric)
         outputs, inputs = codes.shape
         lines = pack_codes(codes, form, products.memory.zeros)
         return cls(

@@ -79,7 +79,8 @@ class WeightAdmission:
         size = self._weights.dtype.itemsize
         if quantization is None:
             return num_bytes
-        return int(num_bytes * (0.625 if Quantization(quantization).in_groups else 1) / size)
+        kept = 0.625 if Quantization(quantization).has_4_bits else 1 + 2 / 64
+        return int(num_bytes * kept / size)
 
     def _check_room(self, directory: Path, quantization: str | None) -> None:
         needed, free = self.of_experts(quantization), shutil.disk_usage(directory).free

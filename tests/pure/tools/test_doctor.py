@@ -40,6 +40,11 @@ def test_a_healthy_machine_needs_no_advice() -> None:
             "kernels for amx do not run: the system refused",
             "5.16",
         ),
+        (
+            {"refusals": {"amx": "it was not compiled (QUIRE_ISAS=all does)"}},
+            "kernels for amx do not run: it was not",
+            "install Quire again",
+        ),
         ({"gpus": ["L4, 24 GiB"]}, "a GPU (L4, 24 GiB)", "make serve TORCH=cuda"),
         ({"gpus": ["L4"], "torch_build": "12.8"}, "a GPU", "nvidia-smi"),
         ({"others_share": 0.4}, "40% of the processor's time", "taskset"),

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
 from quire.engine.config import EngineConfig
 from quire.kernels import _native, cpu
-from quire.kernels.instructions import Instructions, choose, choose_instructions
+from quire.kernels.compiled import KERNELS, why_missing
+from quire.kernels.dispatch import choose_kernels
+from quire.kernels.instructions import (
+    NOT_COMPILED,
+    Instructions,
+    choose,
+    choose_instructions,
+    lifted_by_nobody,
+)
+from quire.kernels.reference import ReferenceKernels
 
 BUILDS = ["amx", "avx512_bf16", "avx512", "avx2", "portable"]
 OLD = dict.fromkeys(BUILDS[:3], "the processor has no avx512f")
@@ -67,6 +79,40 @@ def test_without_the_module_only_auto_will_do(monkeypatch: pytest.MonkeyPatch) -
     assert choose_instructions() == Instructions("")
     with pytest.raises(ConfigError, match="cpu_isa 'avx2' needs the kernels in C"):
         choose_instructions("avx2")
+
+
+def test_kernels_for_another_processor_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "usable", list)
+    monkeypatch.setattr(_native, "refusals", lambda: OLD)
+    monkeypatch.delitem(sys.modules, "quire.kernels.cpu")
+    missing = why_missing(KERNELS)
+    assert missing is not None
+    assert missing.startswith("they were compiled for another processor (amx: the processor has no")
+    assert choose_instructions() == Instructions("")
+    assert isinstance(choose_kernels(torch.float32), ReferenceKernels)
+
+
+def test_what_was_not_compiled_is_refused_by_name_and_is_a_warning_if_better() -> None:
+    left_out = dict.fromkeys(["amx", "avx2"], f"{NOT_COMPILED} (QUIRE_ISAS=all does)")
+    assert choose("auto", BUILDS, left_out).describe() == (
+        "avx512_bf16 (amx: it was not compiled (QUIRE_ISAS=all does))"
+    )
+    assert not lifted_by_nobody(left_out["amx"])
+    with pytest.raises(ConfigError, match=r"'avx2' cannot run here: it was not compiled .*; this"):
+        choose("avx2", BUILDS, left_out)
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+def test_a_build_for_this_machine_is_of_what_is_best_here(tmp_path: Path) -> None:
+    program = tmp_path / "processor"
+    source = Path(__file__).parents[3] / "csrc" / "processor.cpp"
+    flags = ["-std=c++17", "-DQUIRE_SAYS_WHICH", "-o", str(program)]
+    subprocess.run(["c++", str(source), *flags], check=True)
+    said = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    *withheld, best = said.removesuffix(";").split(";")
+    assert best == cpu.instruction_sets()[0]
+    better = cpu.all_builds()[: cpu.all_builds().index(best)]
+    assert withheld == [name for name in better if not lifted_by_nobody(cpu.refusals()[name])]
 
 
 def test_every_build_runs_here_or_says_why_not() -> None:

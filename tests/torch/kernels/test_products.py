@@ -21,7 +21,8 @@ SHAPES = ((1, 8), (16, 64), (37, 96), (130, 72), (300, 136), (1000, 576))  # out
 # For all but int4, whose groups are multiples of 8.
 ODD_INPUTS = ((5, 1), (48, 7), (33, 10), (64, 77))
 LAW_SHAPES = ((37, 96), (130, 160), (330, 640), (40, 3200), (64, 77), (50, 768))
-ROUNDING_ROWS = (Format.int4, Format.int6)  # of groups, those that may multiply rounded rows
+# Of groups, those that may multiply rounded rows.
+ROUNDING_ROWS = (Format.int4, Format.int6, Format.grouped_int8)
 ROWS = (1, 2, 3, 4, 5, 7, 12, 13, 31, 200)
 
 # Relative to the sum of |x| |weight|, which is what rounding is relative to: of the result to its
@@ -188,7 +189,7 @@ def test_rows_are_rounded_for_groups_as_well(
             PackedWeight.from_groups(products, form, codes, meant, bias, rounds_rows=True)
         return
     packed = PackedWeight.from_groups(products, form, codes, meant, bias, rounds_rows=True)
-    check_rounding_rows(packed, weight, bias, dtype)
+    check_rounding_rows(packed, weight, bias, dtype, group)
 
 
 @pytest.mark.parametrize("form", ["w8a8", *(form.name for form in ROUNDING_ROWS)])
@@ -212,12 +213,20 @@ def test_the_largest_sums_of_bytes_fit(products: Products, form: str, extreme: i
 
 
 def check_rounding_rows(
-    packed: PackedWeight, weight: Tensor, bias: Tensor | None, dtype: torch.dtype
+    packed: PackedWeight,
+    weight: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    group: int | None = None,
 ) -> None:
-    """As ``check``, of x that is rounded to int8, each row to its own scale."""
+    """As ``check``, of x that is rounded to int8, a group's inputs of a row to their own scale."""
+    size = group or packed.inputs
+    spread = torch.logspace(-3, 0, packed.inputs // size).repeat_interleave(size)
     for rows in ROWS:
-        x = (torch.randn(rows, packed.inputs) * torch.logspace(-2, 0, rows)[:, None]).to(dtype)
-        step = x.double().abs().amax(dim=1, keepdim=True) / 127
+        x = torch.randn(rows, packed.inputs) * torch.logspace(-2, 0, rows)[:, None]
+        x = (x * spread if group else x).to(dtype)
+        largest = x.double().abs().view(rows, -1, size).amax(dim=2)
+        step = largest.repeat_interleave(size, dim=1) / 127
         rounded = (x.double() / step).round() * step
         added = 0 if bias is None else bias.double()
         expected = rounded @ weight.T + added
@@ -226,7 +235,8 @@ def check_rounding_rows(
         unsure = ((x.double() / step) % 1 - 0.5).abs() < 1e-3
         ties = (unsure * step) @ weight.abs().T
         error = (packed(x).double() - expected).abs()
-        assert bool((error <= BOUND[dtype] * (scale + step) + ties).all())
+        bound = BOUND[dtype] * (scale + step.amax(dim=1, keepdim=True)) + ties
+        assert bool((error <= bound).all())
 
 
 @with_types

@@ -57,7 +57,12 @@ def by_outputs(weight: Tensor) -> Tensor:
 
 def by_groups(weight: Tensor, bits: int) -> Tensor:
     """As we round it, which test_rounding.py is about."""
-    return round_groups(weight, Format.int6 if bits == 6 else Format.int4).floats(torch.float32)
+    form = {4: Format.int4, 6: Format.int6, 8: Format.grouped_int8}[bits]
+    return round_groups(weight, form).floats(torch.float32)
+
+
+def in_8_bits(weight: Tensor) -> Tensor:
+    return by_outputs(weight) if weight.shape[1] % 64 else by_groups(weight, 8)
 
 
 def is_table(name: str) -> bool:
@@ -71,7 +76,7 @@ def rounded_model(source: Path, target: Path, quantization: str) -> Path:
 
     def change(name: str, tensor: Tensor) -> Tensors:
         if name == "lm_head.weight" or (tied and name.endswith("embed_tokens.weight")):
-            return {name: by_outputs(tensor)}
+            return {name: in_8_bits(tensor)}
         if tensor.ndim == 3:  # experts
             return {name: torch.stack([change(name, part)[name] for part in tensor])}
         if "gate.weight" in name or "router" in name:
@@ -80,7 +85,9 @@ def rounded_model(source: Path, target: Path, quantization: str) -> Path:
             return {name: tensor}
         if quantization == "int4" and tensor.shape[1] % 32 == 0:
             return {name: by_groups(tensor, 6 if "attn" in name or "attention" in name else 4)}
-        return {name: by_outputs(tensor)}
+        if quantization == "int4":
+            return {name: by_outputs(tensor)}
+        return {name: in_8_bits(tensor)}
 
     return rewritten(source, target, change)
 

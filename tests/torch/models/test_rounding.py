@@ -1,4 +1,4 @@
-"""int4's scales lose less than the largest weights would have them lose, and fit every matrix."""
+"""Scales of groups: int4's lose less than the largest weights would have them lose; every matrix."""
 
 from __future__ import annotations
 
@@ -65,6 +65,19 @@ def test_attention_has_more_bits_and_odd_inputs_int8() -> None:
     losses = [loss(form.floats(torch.float32), weight) for form in forms]
     assert losses[1] < losses[0] / 10
     assert isinstance(round_weight(weight[:, :48], Quantization.int4), ByOutputs)
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_eight_bits_are_by_the_largest_of_64(name: str) -> None:
+    weight = MATRICES[name]
+    found = round_weight(weight, Quantization.w8a8)
+    assert isinstance(found, ByGroups) and (found.group, found.rounds_rows) == (64, True)
+    steps = (weight.view(64, -1, 64).abs().amax(dim=2) / 127).half().double()
+    steps = steps.repeat_interleave(64, dim=1)
+    expected = (weight.double() / steps).round() * steps
+    off = (found.floats(torch.float32).double() - expected).abs()
+    assert bool((off <= 1.001 * steps * (off > 1e-6)).all()) and (off > 1e-6).sum() < 9, "ties"
+    assert isinstance(round_weight(weight[:, :96], Quantization.int8), ByOutputs)
 
 
 @pytest.mark.parametrize("rows", [1, 3])

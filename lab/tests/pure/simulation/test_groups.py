@@ -86,16 +86,17 @@ _ATTENTION = 32 * 4096 * (4096 + 2 * 1024 + 4096)
 _MLP = 32 * 3 * 4096 * 14336
 _HEAD = 128256 * 4096
 _NORMS = 32 * 2 * 4096
+_BYTE = 1 + 2 / 64  # of 8 bits, with a scale of 2 bytes for 64 of them
 
 
 @pytest.mark.parametrize(
     ("name", "weight_bytes"),
     [
-        ("int8", _ATTENTION + _MLP + _HEAD + 2 * (_HEAD + _NORMS)),
-        ("w8a8", _ATTENTION + _MLP + _HEAD + 2 * (_HEAD + _NORMS)),
+        ("int8", (_ATTENTION + _MLP + _HEAD) * _BYTE + 2 * (_HEAD + _NORMS)),
+        ("w8a8", (_ATTENTION + _MLP + _HEAD) * _BYTE + 2 * (_HEAD + _NORMS)),
         # 6 bits in attention, 4 in MLPs, a scale of 2 bytes for 32 of them; 8 in the head.
-        ("int4", _ATTENTION * 26 / 32 + _MLP * 18 / 32 + _HEAD + 2 * (_HEAD + _NORMS)),
-        ("w4a8", _ATTENTION * 26 / 32 + _MLP * 18 / 32 + _HEAD + 2 * (_HEAD + _NORMS)),
+        ("int4", _ATTENTION * 26 / 32 + _MLP * 18 / 32 + _HEAD * _BYTE + 2 * (_HEAD + _NORMS)),
+        ("w4a8", _ATTENTION * 26 / 32 + _MLP * 18 / 32 + _HEAD * _BYTE + 2 * (_HEAD + _NORMS)),
         ("fp8", _ATTENTION + _MLP + 2 * (2 * _HEAD + _NORMS)),
     ],
 )
@@ -117,6 +118,6 @@ def test_no_fp8_units_no_gain_but_in_bytes() -> None:
 def test_simulate_is_told_how_weights_are_rounded(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--machine", "h100", "--dataset", "alpaca", "--requests", "20"]
     assert main(["simulate", "llama-3-8b", *flags, "--quantization", "int4"]) == 0
-    assert "5.437 GiB of weights in int4, " in capsys.readouterr().out
+    assert "5.452 GiB of weights in int4, " in capsys.readouterr().out
     assert main(["simulate", "llama-3-8b", *flags, "--dtype", "float32"]) == 0
     assert "29.92 GiB of weights in float32, 256 KiB of KV cache a token" in capsys.readouterr().out

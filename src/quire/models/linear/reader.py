@@ -12,7 +12,7 @@ from quire.kernels.products import Products
 from quire.models.linear.base import Joined, Linear, PlainLinear
 from quire.models.linear.checkpoints import RoundedProjections
 from quire.models.linear.packed import pack, pack_parts
-from quire.models.linear.rounding import Quantization, columns_to_round, round_outputs, round_weight
+from quire.models.linear.rounding import Quantization, columns_to_round, round_table, round_weight
 from quire.models.parts import ALL, Rows, TensorPart, as_rows, within
 from quire.models.shard import Shard
 from quire.models.stored import Stored, in_columns
@@ -240,10 +240,7 @@ class LinearReader:
         return embed, self._table(head, bias, *shape)
 
     def _table(self, name: str, bias: Tensor | None, outputs: int, inputs: int) -> Linear:
-        """The head, or an embedding that is one: the tensor called ``name`` itself.
-
-        Rounded to int8 at most: int4 costs an embedding more than it saves.
-        """
+        """The head, or an embedding that is one: the tensor called ``name`` itself."""
         rows = self._vocabulary(outputs)
         if self._products is None:
             weight = self._weights.read(name, outputs, inputs, part=TensorPart(rows))
@@ -255,7 +252,7 @@ class LinearReader:
         else:
             stored = weight = self._weights.read(name, outputs, inputs, part=TensorPart(rows))
             if self._quantization is not None:
-                stored = round_outputs(weight, self._quantization.rounds_rows)
+                stored = round_table(weight, self._quantization)
         return self._keep(pack(self._products, stored, bias))
 
     def _has_table(self, name: str) -> bool:

@@ -1,9 +1,12 @@
 """Weights rounded to few bits, so that they change least; nothing is known of what they multiply.
 
-int4 takes groups of inputs to a scale each, by which a group's largest weight becomes the lowest
-code. That is no bad choice, but few weights are as large: to cut them makes all steps smaller. So a
-narrower span is tried as well, both are fitted to the codes that they give, and what errs least is
-kept. Attention has 6 bits: its weights are the fewer, and what they lose shows most.
+Groups of inputs have a scale each, and so have the same groups of activations where those are
+rounded too: what a trained model's outliers make large is rounded coarsely beside them alone.
+
+By int4's scale a group's largest weight becomes the lowest code. That is no bad choice, but few
+weights are as large: to cut them makes all steps smaller. So a narrower span is tried as well, both
+are fitted to the codes that they give, and what errs least is kept. Attention has 6 bits: its
+weights are the fewer, and what they lose shows most.
 """
 
 from __future__ import annotations
@@ -21,8 +24,7 @@ from quire.models.stored import ByGroups, ByOutputs, Stored
 class Quantization(Enum):
     """How weights are rounded; the values are ``quantization`` in the engine's config.
 
-    int8: each output's weights to one scale. int4: groups of inputs to a scale each.
-    w8a8, w4a8: as int8 or int4, and each row of activations to int8 as well, as it is multiplied.
+    w8a8, w4a8: as int8 or int4, and activations to int8 as well, as they are multiplied.
     """
 
     int8 = "int8"
@@ -31,9 +33,14 @@ class Quantization(Enum):
     w4a8 = "w4a8"
 
     @property
-    def in_groups(self) -> bool:
-        """Whether weights have 4 bits, by groups of inputs."""
+    def has_4_bits(self) -> bool:
+        """Whether that is what most weights have."""
         return self in (Quantization.int4, Quantization.w4a8)
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale."""
+        return GROUP if self.has_4_bits else GROUP_OF_BYTES
 
     @property
     def rounds_rows(self) -> bool:
@@ -41,8 +48,9 @@ class Quantization(Enum):
         return self in (Quantization.w8a8, Quantization.w4a8)
 
 
-GROUP = 32  # inputs that share a scale in int4
-_SPANS = (1.0, 0.9)  # of a group's weights, those that are tried
+GROUP = 32  # inputs that share a scale
+GROUP_OF_BYTES = 64  # in 8 bits
+_SPANS = (1.0, 0.9)  # of a group's weights, those that are tried for 4 and 6 bits
 _FITS = 1  # times that a span is fitted to its codes
 _SMALLEST = 2.0**-24  # of float16
 _AT_ONCE = 1 << 12  # groups, which stay in a core's own cache
@@ -50,8 +58,8 @@ _AT_ONCE = 1 << 12  # groups, which stay in a core's own cache
 
 def columns_to_round(quantization: Quantization, columns: slice, inputs: int) -> slice:
     """The columns, of this many inputs, on which the scales of ``columns`` depend."""
-    in_groups = quantization.in_groups and inputs % GROUP == 0
-    return outward(columns, GROUP, inputs) if in_groups else ALL
+    group = quantization.group
+    return ALL if inputs % group else outward(columns, group, inputs)
 
 
 def round_weight(
@@ -60,17 +68,28 @@ def round_weight(
     attention: bool = False,
     inputs: int | None = None,
 ) -> Stored:
-    """weight [out, in] rounded; to int8 where int4's groups do not divide its inputs.
+    """weight [out, in] rounded; to int8 by outputs where groups do not divide its inputs.
 
     attention: it is one of attention's. inputs: of the weight that it is a part of.
     """
-    if quantization.in_groups and (inputs or weight.shape[1]) % GROUP == 0:
+    if (inputs or weight.shape[1]) % quantization.group:
+        return _round_outputs(weight, quantization.rounds_rows)
+    form = Format.grouped_int8
+    if quantization.has_4_bits:
         form = Format.int6 if attention else Format.int4
-        return round_groups(weight, form, quantization.rounds_rows)
-    return round_outputs(weight, quantization.rounds_rows)
+    return round_groups(weight, form, quantization.rounds_rows)
 
 
-def round_outputs(weight: Tensor, rounds_rows: bool = False) -> ByOutputs:
+def round_table(weight: Tensor, quantization: Quantization) -> Stored:
+    """weight [vocabulary, in] of the head or an embedding, in 8 bits whatever others have.
+
+    4 bits cost an embedding more than they save.
+    """
+    wide = Quantization.w8a8 if quantization.rounds_rows else Quantization.int8
+    return round_weight(weight, wide)
+
+
+def _round_outputs(weight: Tensor, rounds_rows: bool) -> ByOutputs:
     """weight [out, in] by outputs, whose largest weight becomes -127 or 127."""
     largest = torch.maximum(weight.amax(dim=1), -weight.amin(dim=1))
     scales = largest.float() / 127
@@ -80,28 +99,34 @@ def round_outputs(weight: Tensor, rounds_rows: bool = False) -> ByOutputs:
 
 def round_groups(weight: Tensor, form: Format, rounds_rows: bool = False) -> ByGroups:
     """weight [out, in] by groups of inputs."""
-    half = 1 << (form.bits - 1)
-    groups = weight.reshape(-1, GROUP)
+    half, group = 1 << (form.bits - 1), GROUP_OF_BYTES if form.bits == 8 else GROUP
+    groups = weight.reshape(-1, group)
     codes = torch.empty(groups.shape, dtype=torch.uint8)
     scales = torch.empty(len(groups), dtype=torch.float16)
     for first in range(0, len(groups), _AT_ONCE):
         some = slice(first, first + _AT_ONCE)
         columns = groups[some].T.float().contiguous()  # a step is over the same input of each
-        scale = _least_error(columns, half)
+        scale = _widest(columns) if form.bits == 8 else _least_error(columns, half)
         codes[some] = _codes(columns, scale, half).add_(half).to(torch.uint8).T
         scales[some] = scale
-    shape = (len(weight), weight.shape[1] // GROUP)
+    shape = (len(weight), weight.shape[1] // group)
     by_groups = Groups(scales.view(shape))
     return ByGroups(form, codes.view(weight.shape), by_groups, rounds_rows=rounds_rows)
 
 
 def _codes(groups: Tensor, scale: Tensor, half: int) -> Tensor:
-    """groups [GROUP, n] -> whole numbers from -half to half - 1, as floats."""
+    """groups [group, n] -> whole numbers from -half to half - 1, as floats."""
     return (groups * (1 / scale)).round_().clamp_(-half, half - 1)
 
 
+def _widest(groups: Tensor) -> Tensor:
+    """groups [group, n] -> scales [n] by which the largest becomes -127 or 127."""
+    low, high = torch.aminmax(groups, dim=0)
+    return _as_kept(torch.maximum(-low, high) / 127)
+
+
 def _least_error(groups: Tensor, half: int) -> Tensor:
-    """groups [GROUP, n] -> scales [n], which float16 holds."""
+    """groups [group, n] -> scales [n], which float16 holds."""
     low, high = torch.aminmax(groups, dim=0)
     lowest = torch.where(-low > high, low, high) / -half
     least, best = torch.full_like(lowest, torch.inf), _as_kept(lowest)
@@ -118,7 +143,7 @@ def _least_error(groups: Tensor, half: int) -> Tensor:
 
 
 def _sums(groups: Tensor) -> Tensor:
-    """groups [GROUP, n], which is overwritten -> sums [n], each by the same order of additions.
+    """groups [group, n], which is overwritten -> sums [n], each by the same order of additions.
 
     That of ``torch.sum`` hangs on n and on where a group stands, so a rank would now and then round
     its part in another way than the whole is rounded.

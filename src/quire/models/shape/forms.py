@@ -13,6 +13,7 @@ from quire.models.shape.fields import ConfigFields
 from quire.models.shape.stored import read_stored
 
 _GROUP_SCALE = 2 / 32  # bytes of a weight's share in a scale, where 32 inputs have one
+_BYTE = 1 + 2 / 64  # int8, where 64 have one
 _MXFP4 = 0.5 + 1 / 32  # OCP Microscaling formats 1.0: 4 bits, and 8 for 32 of them
 _NVFP4 = 0.5 + 1 / 16
 
@@ -48,9 +49,9 @@ def rounded_form(name: str, plain: WeightForm) -> WeightForm:
     products = "int8" if name in ("w8a8", "w4a8") else ""
     if name in ("int4", "w4a8"):  # attention has 6 bits, and the head 8
         small = 0.5 + _GROUP_SCALE
-        return WeightForm(name, 0.75 + _GROUP_SCALE, small, small, 1, products)
+        return WeightForm(name, 0.75 + _GROUP_SCALE, small, small, _BYTE, products)
     if name in ("int8", "w8a8"):
-        return WeightForm(name, 1, 1, 1, 1, products)
+        return WeightForm(name, _BYTE, _BYTE, _BYTE, _BYTE, products)
     if name == "fp8":  # vLLM leaves the head as it is
         return WeightForm(name, 1, 1, 1, plain.head, "fp8", as_stored=True)
     raise ConfigError(f"quantization must be one of {', '.join(ROUNDINGS)}; got {name!r}")

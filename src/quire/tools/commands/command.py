@@ -59,6 +59,7 @@ COMMANDS: Mapping[str, Listed] = {
     "calibrate": Listed(
         "measure how long steps take, here or on a server, for simulate and plan", "lab"
     ),
+    "evaluate": Listed("what each form of a model loses and gains, on real text", "lab"),
     "compare": Listed("compare a server's recording with its simulation: how far off, and why",
                       "lab"),
 }  # fmt: skip

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from quire.kernels.instructions import lifted_by_nobody
+from quire.kernels.compiled import REMEDY
+from quire.kernels.instructions import NOT_COMPILED, lifted_by_nobody
 from quire.tools.doctor.facts import Facts
 
 _BUSY = 0.1  # of the processor's time
@@ -31,16 +32,17 @@ def _kernels(facts: Facts) -> Iterator[Advice]:
         yield Advice(
             f"there are no C++ kernels ({facts.kernels_missing}), so plain PyTorch computes, many "
             "times slower",
-            "install a C++ compiler and Python's headers (Debian: apt install g++ python3-dev) and "
-            "then Quire again, or install a wheel of Quire, which carries them",
+            f"{REMEDY}, or install a wheel of Quire, which carries them",
         )
     for build, why in facts.refusals.items():
         if not lifted_by_nobody(why):
-            yield Advice(
-                f"the kernels for {build} do not run: {why}",
+            remedy = (
                 "use a newer kernel (for AMX Linux 5.16 or later), or a container or virtual "
-                "machine that passes it on",
+                "machine that passes it on"
             )
+            if why.startswith(NOT_COMPILED):
+                remedy = "install Quire again on this machine"
+            yield Advice(f"the kernels for {build} do not run: {why}", remedy)
 
 
 def _gpus(facts: Facts) -> Iterator[Advice]:

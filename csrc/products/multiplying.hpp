@@ -1,0 +1,193 @@
+// How a product is carried out: the rows are prepared, the panels divided, and tiles multiplied. Each
+// kind of arithmetic is compiled in a file of its own, side by side with the others.
+#pragma once
+
+#include "products/decoded.hpp"
+#include "products/neon_tiles.hpp"
+#include "products/pieces.hpp"
+#include "products/products_on_tiles.hpp"
+#include "products/tiles.hpp"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+template <int n>
+struct Constant {
+  static constexpr int value = n;
+};
+
+template <Arithmetic how, Format format, int R, int P>
+QUIRE_INLINE void sum(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  if constexpr (how == Arithmetic::pairs) return sum_pairs<format>(acc, t, first, last);
+#endif
+  sum_floats<format>(acc, t, first, last);
+}
+
+// The lines of panels side by side, as they are kept or decoded.
+struct Lines {
+  const char* first;
+  int64_t panel_bytes;
+};
+
+// R rows from ``row`` on, times P vectors' width of outputs from ``panel`` on. ``format``: of the
+// lines; ``grouped``: as the weight has scales.
+template <Arithmetic how, Format format, bool grouped, int R, int P>
+__attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t row, int64_t panel,
+                                    Lines lines, const char* ahead, int64_t ahead_bytes) {
+  const Packed& w = p.weight;
+  Tile t{lines.first, lines.panel_bytes, rows.data + row * rows.row_bytes, rows.row_bytes, ahead,
+         ahead_bytes};
+  F out[R][P] = {};
+  if constexpr (how == Arithmetic::bytes) {
+    const int64_t sections = num_sections(w), units = w.units / sections;
+    for (int64_t s = 0; s < sections; s++) {
+      I acc[R][P];
+      for (int r = 0; r < R; r++) {
+        for (int v = 0; v < P; v++) acc[r][v] = splat(rows.starts[(row + r) * sections + s]);
+      }
+      sum_bytes<format>(acc, t, s * units, (s + 1) * units);
+#pragma GCC unroll 16
+      for (int v = 0; v < P; v++) {
+        F scale = grouped ? Group(w, panel + v / V, s, v % V * W).scale : F{};
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) {
+          F sum = __builtin_convertvector(acc[r][v], F) * rows.scales[(row + r) * sections + s];
+          out[r][v] = grouped ? fma(sum, scale, out[r][v]) : sum;
+        }
+      }
+    }
+  } else if constexpr (grouped) {
+    int64_t groups = w.num_groups();
+    int64_t units = w.groups.units * inputs_per_unit(w.format) / inputs_per_unit(format);
+    for (int64_t g = 0; g < groups; g++) {
+      F acc[R][P] = {};
+      sum<how, format>(acc, t, g * units, (g + 1) * units);
+#pragma GCC unroll 16
+      for (int v = 0; v < P; v++) {
+        Group group(w, panel + v / V, g, v % V * W);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++)
+          out[r][v] = group.add(out[r][v], acc[r][v], rows.group_sums + (row + r) * groups + g);
+      }
+    }
+  } else {
+    int64_t units = w.units * inputs_per_unit(w.format) / inputs_per_unit(format);
+    sum<how, format>(out, t, 0, units);
+  }
+  for (int v = 0; v < P; v++) {
+    Outputs outputs(p, panel * panel_width + v * W);
+    for (int r = 0; r < R; r++) outputs.give(row + r, out[r][v]);
+  }
+}
+
+// Rows from ``first`` to ``last`` by tiles of nearly equal height, at most R. The first tiles would
+// wait for weights, unless those before them have fetched them, from ``next`` on: a single tile all
+// of the next panels, several a panel each.
+template <Arithmetic how, Format format, bool grouped, int R, int P>
+void tiles(const Product& p, const Rows& rows, int64_t first, int64_t last, int64_t panel,
+           Lines lines, const char* next) {
+  int64_t n = last - first, count = (n + R - 1) / R;
+  for (int64_t i = 0; i < count; i++) {
+    int64_t row = first + n * i / count, height = first + n * (i + 1) / count - row;
+    bool fetch = i < P / V && next;
+    const char* ahead = fetch ? next + i * lines.panel_bytes : lines.first;
+    int64_t ahead_bytes = fetch && count == 1 ? lines.panel_bytes : 0;
+    auto of_height = [&](auto constant) {
+      constexpr int height = decltype(constant)::value;
+      if constexpr (height <= R)
+        tile<how, format, grouped, height, P>(p, rows, row, panel, lines, ahead, ahead_bytes);
+    };
+    switch (height) {
+      case 1: of_height(Constant<1>{}); break;
+      case 2: of_height(Constant<2>{}); break;
+      case 3: of_height(Constant<3>{}); break;
+      case 4: of_height(Constant<4>{}); break;
+      case 5: of_height(Constant<5>{}); break;
+      case 6: of_height(Constant<6>{}); break;
+      case 7: of_height(Constant<7>{}); break;
+      case 8: of_height(Constant<8>{}); break;
+      case 9: of_height(Constant<9>{}); break;
+      case 10: of_height(Constant<10>{}); break;
+      case 11: of_height(Constant<11>{}); break;
+      case 12: of_height(Constant<12>{}); break;
+    }
+  }
+}
+
+// ``after``: weights that are multiplied after those of the piece, to be fetched; null: unknown.
+// ``decoded``: memory of decoded_bytes().
+template <Arithmetic how, Format format>
+void run_piece(const Product& p, const Rows& rows, Piece piece, const char* after, char* decoded) {
+  constexpr bool grouped = in_groups(format);
+  const int64_t panel_bytes = p.weight.panel_bytes();
+  auto lines = [&](int64_t panel) { return p.weight.weights + panel * panel_bytes; };
+  auto next = [&](int panels) {
+    return piece.panel + panels < piece.end ? lines(piece.panel + panels) : after;
+  };
+  if (p.rows <= of_few.rows) {
+    for (; piece.panel + of_few.panels <= piece.end; piece.panel += of_few.panels)
+      tiles<how, format, grouped, of_few.rows, of_few.panels * V>(
+          p, rows, piece.first, piece.last, piece.panel, {lines(piece.panel), panel_bytes},
+          next(of_few.panels));
+  }
+  for (; piece.panel < piece.end; piece.panel += of_many.panels) {
+    const char* ahead = next(of_many.panels);
+    if constexpr (is_decoded_before(how, format)) {
+      if (is_decoded_before(p, how)) {
+        const char* packed = lines(piece.panel);
+        decode_panels<how, format>(p.weight, packed, ahead ? ahead : packed, decoded);
+        tiles<how, decoded_format(how), grouped, tile_height(grouped), of_many.panels * V>(
+            p, rows, piece.first, piece.last, piece.panel,
+            {decoded, decoded_panel_bytes(p.weight, how)}, nullptr);
+        continue;
+      }
+    }
+    tiles<how, format, grouped, tile_height(grouped), of_many.panels * V>(
+        p, rows, piece.first, piece.last, piece.panel, {lines(piece.panel), panel_bytes}, ahead);
+  }
+}
+
+template <Arithmetic how, Format format>
+void run(const Grouped& g, Team& team) {
+  Placed placed(g, how);
+  placed.fill(g, how, team);
+  Way way(g, placed, team);
+  char* decoded = g.product.scratch + placed.scratch_bytes +
+                  team.index * decoded_bytes(g.product, how);
+  team.take(way.count(), [&](int64_t i) {
+    Piece piece = way.go_to(i);
+#if QUIRE_HAS_TILES
+    PanelPair<how, format> pair(way.product(), way.rows(), decoded);
+    pair.multiply(piece.first, piece.last, piece.panel, piece.end, way.after(i));
+#else
+    run_piece<how, format>(way.product(), way.rows(), piece, way.after(i), decoded);
+#endif
+  });
+}
+
+template <Arithmetic how>
+void run(const Grouped& g, Team& team) {
+  Format format = g.product.weight.format;
+  switch (format) {
+    case Format::bfloat16: return run<how, Format::bfloat16>(g, team);
+    case Format::int8: return run<how, Format::int8>(g, team);
+    case Format::int4: return run<how, Format::int4>(g, team);
+    case Format::grouped_int8: return run<how, Format::grouped_int8>(g, team);
+    default: break;
+  }
+  if constexpr (how == Arithmetic::floats || has_pairs(Format::int5)) {
+    if (format == Format::int5) return run<how, Format::int5>(g, team);
+    if (format == Format::int6) return run<how, Format::int6>(g, team);
+  }
+  if constexpr (how == Arithmetic::floats || has_pairs(Format::float4)) {
+    if (format == Format::float4) return run<how, Format::float4>(g, team);
+  }
+  if constexpr (how == Arithmetic::floats) {
+    if (format == Format::float32) return run<how, Format::float32>(g, team);
+    run<how, Format::float16>(g, team);
+  }
+}
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA

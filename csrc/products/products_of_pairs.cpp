@@ -1,0 +1,10 @@
+// Rows of bf16 times weights as bf16, two inputs at a time, where the processor can.
+#include "products/multiplying.hpp"
+
+namespace quire::QUIRE_ISA {
+
+void multiply_pairs(const Grouped& g, Team& team) {
+  if constexpr (has_bf16_products) run<Arithmetic::pairs>(g, team);
+}
+
+}  // namespace quire::QUIRE_ISA
