@@ -121,6 +121,8 @@ class Listener:
                         + shown(event.text)
                     )
                 self._cut = True
+        if self._only_calls:  # what was written of a call would be a mark in a text
+            heard = [one._replace(text="") if isinstance(one, CallCut) else one for one in heard]
         return heard
 
     def finish_reason(self, reason: str | None) -> str | None:

@@ -433,7 +433,7 @@ class MessageWriter:
 
     async def whole(self) -> MessageAnswer:
         await self._turn.all()
-        content = [_content(block) for block in self._turn.blocks]
+        content = [_content(block) for block in self._turn.blocks if block.cut != ""]
         return self._message(content, self._usage(), **self._stop())
 
     def events(self) -> Events:

@@ -22,7 +22,7 @@ from quire.http.chats.speech import Speech, Tool, ToolChoice, can_be_called, gui
 from quire.http.config.server import ServerConfig
 from quire.text.begun import Begun
 from quire.text.chat_template import ChatTemplate
-from quire.text.dialect import DIALECTS, CallBegun, ContentPiece, ParserState
+from quire.text.dialect import DIALECTS, CallBegun, CallCut, ContentPiece, ParserState
 from quire.text.tokenizer import JsonTokenizer
 from support.hostile_schemas import HOSTILE
 
@@ -125,6 +125,7 @@ def test_a_call_that_is_cut_leaks_no_mark(name: str) -> None:
         cut = CompletionOutput(0, text[:length], [], finish_reason="length")
         heard = listener.hear(cut)
         assert not [event for event in heard if isinstance(event, ContentPiece)], text[:length]
+        assert not any(event.text for event in heard if isinstance(event, CallCut)), text[:length]
     assert any(isinstance(event, CallBegun) for event in heard)
 
 
