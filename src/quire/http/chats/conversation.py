@@ -251,9 +251,9 @@ async def begin(service: Service, turn: ConversationTurn) -> PreparedChat:
         origin = turn.options.get("origin", Origin())._replace(operation="chat")
         prompt = {"prompt_token_ids": token_ids, **turn.options, "origin": origin}
         prepare = partial(PreparedChat, service, prompt=prompt, begun=begun)
-        chat = await _prepared(service, turn, prepare)
-    turn.warnings.extend(one.warning for one in chat.widened)
-    return chat
+        prepared = await _prepared(service, turn, prepare)
+    turn.warnings.extend(one.warning for one in prepared.widened)
+    return prepared
 
 
 async def _prepared(
