@@ -208,8 +208,8 @@ MUTANTS = (
     Mutant(
         "what was widened is not checked in the end",
         "src/quire/http/widened.py",
-        "            for said in map(reply, whole):\n",
-        "            for said in ():\n",
+        "            for one, what, text in found:\n",
+        "            for one, what, text in ():\n",
         "tests/torch/engine/test_called_tools.py"
         "::test_a_schema_that_is_not_strict_is_widened_and_the_answer_says_so",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
@@ -13,6 +14,9 @@ from quire.core.protocol import StructuredOutputs
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.outputs import CompletionOutput, Delta
 from quire.text.dialect import Reply
+
+_LONGEST = 4.0  # seconds of one request, beside the text that is looked at when they are over
+_TOO_LONG = "what else was written has not been checked: it takes too long"
 
 Progress = AsyncGenerator[list[tuple[int, Delta]], None]
 
@@ -65,20 +69,18 @@ async def checked(
 
     reply: what an output says.
     """
+    seconds = 0.0
     async with aclosing(progress):
         async for deltas in progress:
             finals = [delta.final for _, delta in deltas if delta.final is not None]
-            whole = [
-                output
-                for final in finals
-                for output in final.outputs
-                if output.finish_reason == "stop"
-            ]
-            for said in map(reply, whole):
-                for one in schemas:
-                    for what, text in one.texts(said):
-                        warning = await _fit(engine, one, what, text)
-                        warnings += [warning] if warning not in warnings else []
+            outputs = [output for final in finals for output in final.outputs]
+            whole = [reply(output) for output in outputs if output.finish_reason == "stop"]
+            found = [(one, *each) for said in whole for one in schemas for each in one.texts(said)]
+            for one, what, text in found:
+                begun = time.monotonic()
+                told = _TOO_LONG if seconds > _LONGEST else await _fit(engine, one, what, text)
+                seconds += time.monotonic() - begun
+                warnings += [told] if told not in warnings else []
             yield deltas
 
 

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 import tokenizers
 from llguidance import LLMatcher, LLTokenizer
 
 import quire
+from quire.capabilities.box import BoxBroken
 from quire.capabilities.grammar import GrammarCompiler
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
-from quire.engine.outputs import CompletionOutput
+from quire.engine.outputs import CompletionOutput, Delta
 from quire.http.chats.conversation import ConversationTurn, Listener
 from quire.http.chats.speech import Speech, Tool, ToolChoice, can_be_called, guided
 from quire.http.config.server import ServerConfig
+from quire.http.widened import Widened, checked
 from quire.text.begun import Begun
 from quire.text.chat_template import ChatTemplate
-from quire.text.dialect import DIALECTS, CallBegun, CallCut, ContentPiece, ParserState
+from quire.text.dialect import DIALECTS, CallBegun, CallCut, ContentPiece, ParserState, Reply
 from quire.text.tokenizer import JsonTokenizer
 from support.hostile_schemas import HOSTILE
 
@@ -144,3 +147,56 @@ def forced(grammar: str) -> str:
 def first(matcher: LLMatcher) -> int:
     allowed = int.from_bytes(matcher.compute_bitmask(), "little") & ~1  # 0 ends the text
     return (allowed & -allowed).bit_length() - 1
+
+
+class Judge:
+    """An engine that knows no more than whether a text is "good"."""
+
+    async def misfit(self, schema: object, text: str) -> str:
+        if text == "endless":
+            raise BoxBroken("it takes more than 5 s")
+        return "" if text == "good" else f"{text} is not good"
+
+
+def told_of(*texts: str, cut: str = "") -> list[str]:
+    """The warnings of a request with these outputs, which come one after the other."""
+
+    async def progress() -> AsyncIterator[Any]:
+        for number, text in enumerate([*texts, cut]):
+            output = CompletionOutput(
+                0, text, [], finish_reason="stop" if text != cut else "length"
+            )
+            final = cast(Any, Outputs([output]))
+            yield [(number, Delta("r", 0, text, (), None, 0.0, False, final=final))]
+
+    async def all_of() -> list[str]:
+        warnings = ["before"]
+        schemas, engine = [Widened({}, ["not"])], cast(Any, Judge())
+        given = checked(engine, cast(Any, progress()), schemas, said, warnings)
+        assert len([deltas async for deltas in given]) == len(texts) + 1
+        return warnings[1:]
+
+    return asyncio.run(all_of())
+
+
+class Outputs(NamedTuple):
+    outputs: list[CompletionOutput]
+
+
+def said(output: CompletionOutput) -> Reply:
+    return Reply(content=output.text)
+
+
+def test_what_was_widened_is_judged_once_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told_of("good", "bad", "good", cut="cut") == [
+        "the answer fits its whole schema",
+        "the answer does not fit its schema: bad is not good",
+    ]
+    assert told_of("endless") == [
+        "whether the answer fits its schema is not known: it takes more than 5 s"
+    ]
+    monkeypatch.setattr("quire.http.widened._LONGEST", 0.0)
+    assert told_of("good", "bad") == [
+        "the answer fits its whole schema",
+        "what else was written has not been checked: it takes too long",
+    ]
