@@ -30,8 +30,7 @@ class StructuredOutputs:
     grammar: in llguidance's dialect of Lark, or in the GBNF that llama.cpp and xgrammar read.
     structural_tag: marks in free text after which a schema holds, or xgrammar's tree of formats,
         as an object or its text.
-    disable_additional_properties: whether objects that list their properties have no others where
-        a schema does not say; None: as the engine's settings are.
+    disable_additional_properties: of objects that list some; None: as the engine is set.
     """
 
     json: str | Mapping[str, Any] | bool | None = None
