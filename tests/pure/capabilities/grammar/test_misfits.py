@@ -46,9 +46,19 @@ def test_why_a_text_does_not_fit(schema: Any, text: str, why: str) -> None:
         {"$schema": 5},
     ],
 )
-def test_nothing_is_fetched_and_what_is_no_schema_is_told(schema: Any) -> None:
+def test_nothing_is_fetched_and_what_is_no_schema_is_told(
+    schema: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = list[object]()
+
+    def fetch(what: object) -> None:
+        fetched.append(what)
+        raise OSError("nowhere")
+
+    monkeypatch.setattr("urllib.request.urlopen", fetch)
     with pytest.raises(RequestError, match="not valid by itself"):
         misfit(json.dumps(schema), "5")
+    assert not fetched
 
 
 def test_who_looks_for_ever_ends_in_its_box(monkeypatch: pytest.MonkeyPatch) -> None:
