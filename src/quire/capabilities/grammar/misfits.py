@@ -23,9 +23,10 @@ _LONGEST_REASON = 300  # characters
 
 
 def misfit(schema_text: str, text: str) -> str:
-    """Why a text does not fit a schema; "" if it does. Numbers are compared as they are written.
+    """Why a text does not fit a schema; "" if it does.
 
-    RequestError where that is not known.
+    Numbers are compared as they are written, with no float between. RequestError where it is not
+    known whether it fits: the schema is none, or refers to what is not in it.
     """
     schema = exact_json.read(schema_text)
     try:
