@@ -191,6 +191,29 @@ MUTANTS = (
         "::test_what_is_kept_to_exactly_is_not_widened",
     ),
     Mutant(
+        "a part of several schemas is closed by itself",
+        f"{_GRAMMAR}/closing.py",
+        "id(schema) in self._alone and id(schema) not in self._together",
+        "id(schema) in self._alone",
+        "tests/pure/capabilities/grammar/test_closing.py::test_models_cannot_invent_properties",
+    ),
+    Mutant(
+        "what a schema refers to is fetched",
+        f"{_GRAMMAR}/misfits.py",
+        "(schema, registry=nowhere)",
+        "(schema)",
+        "tests/pure/capabilities/grammar/test_misfits.py"
+        "::test_nothing_is_fetched_and_what_is_no_schema_is_told",
+    ),
+    Mutant(
+        "what was widened is not checked in the end",
+        "src/quire/http/widened.py",
+        "            for one, what, text in found:\n",
+        "            for one, what, text in ():\n",
+        "tests/torch/engine/test_called_tools.py"
+        "::test_a_schema_that_is_not_strict_is_widened_and_the_answer_says_so",
+    ),
+    Mutant(
         "what a forced call has of a mark when it is cut is content",
         "src/quire/http/chats/conversation.py",
         "return not self._only_calls",

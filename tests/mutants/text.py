@@ -182,6 +182,20 @@ MUTANTS = (
         f"{_OF_DIALECT}/test_grammar.py::test_a_bound_of_numbers_holds_beside_texts",
     ),
     Mutant(
+        "classes of an expression hold control characters, and so quotes",
+        f"{_DIALECT}/expressions.py",
+        'return f"[{inner}&&[^{_ranges(_UNWRITTEN)}]]"',
+        "return inner",
+        "tests/pure/capabilities/grammar/test_expressions.py::test_what_is_written_is_json_and_fits",
+    ),
+    Mutant(
+        "an expression of a model's files is looked for without an end",
+        f"{_DIALECT}/declared.py",
+        "return look(*given, **how, timeout=_LONGEST_LOOK)",
+        "return look(*given, **{**how, 'timeout': 3 * _LONGEST_LOOK + 60})",
+        "tests/torch/engine/test_declared.py::test_an_expression_of_the_files_has_an_end",
+    ),
+    Mutant(
         "a mark that comes in two pieces is passed over",
         f"{_DIALECT}/reader.py",
         "seen = max(start, len(self.text) - len(mark) + 1)",

@@ -47,7 +47,8 @@ def backend() -> tokenizers.Tokenizer:
 
 @cache
 def compiler() -> GrammarCompiler:
-    return GrammarCompiler(Words(backend()), backend().get_vocab_size(), frozenset({END}))
+    size = backend().get_vocab_size()
+    return GrammarCompiler(Words(backend()), size, frozenset({END}), additional_properties=True)
 
 
 def compiled(made: GrammarCompiler | None = None, **asked: object) -> Rules:

@@ -213,6 +213,16 @@ class AsyncEngine:
         decode = partial(self.engine.input_processor.detokenize, token_ids)
         return await self._preparation.run(len(token_ids), decode)
 
+    async def check(self, params: SamplingParams) -> None:
+        """RequestError where no text can be held to what ``params`` ask for."""
+        await self._preparation.compile(partial(self.engine.input_processor.grammars.rules, params))
+
+    async def misfit(self, schema: Mapping[str, Any], text: str) -> str:
+        """See ``Grammars.misfit``."""
+        return await self._preparation.compile(
+            partial(self.engine.input_processor.grammars.misfit, schema, text)
+        )
+
     async def end(self, request_id: str, error: QuireError, may_end: Callable[[str], bool]) -> bool:
         """End a request whose caller waits for it, and have it told why.
 

@@ -57,6 +57,7 @@ class InputProcessor:
         seed: int,
         sampling_defaults: Mapping[str, Any] | None = None,
         adapters: Adapters | None = None,
+        additional_properties: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self._encoder = Encoder(tokenizer, max_model_len)
@@ -71,7 +72,12 @@ class InputProcessor:
         self.generates = outputs.generates
         self._random = random.Random(seed)
         self._adapters = adapters
-        self.grammars = Grammars(tokenizer, vocab_size, self._eos_token_ids)
+        self.grammars = Grammars(
+            tokenizer,
+            vocab_size,
+            self._eos_token_ids,
+            additional_properties=additional_properties,
+        )
 
     @property
     def _judges(self) -> bool:

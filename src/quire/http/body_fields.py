@@ -27,11 +27,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from quire.capabilities.grammar.plain_words import widened
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.core.protocol.parameters import description
 from quire.http.unknown_fields import Passed, as_patterns, asks_for_nothing, unknown
+from quire.http.widened import Widened, kept_to
 
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
@@ -271,20 +271,9 @@ class JsonSchema(Strict):
     json_schema: dict[str, Any] = Field(default={}, alias="schema")
     strict: bool | None = None
 
-    def asked(self) -> tuple[StructuredOutputs, list[str]]:
-        """What the text must be like, and, for the caller, what the schema says beside it."""
+    def asked(self) -> tuple[StructuredOutputs, list[Widened]]:
+        """What the text must be like, and the schema, if that is wider."""
         return kept_to(self.json_schema, strict=self.strict)
-
-
-def kept_to(
-    schema: Mapping[str, Any], *, strict: bool | None
-) -> tuple[StructuredOutputs, list[str]]:
-    """A schema, or, where ``strict`` is false, a wider one that can be kept to."""
-    if strict is not False:
-        return StructuredOutputs(json=schema), []
-    wider, left_out = widened(schema)
-    why = "the schema is not strict, and is not kept to in this: "
-    return StructuredOutputs(json=wider), [why + ", ".join(left_out)] if left_out else []
 
 
 class ResponseFormat(Strict):
@@ -347,8 +336,8 @@ class StructuredFields(SamplingFields):
         return given[0] if given else "structured_outputs"
 
     @property
-    def structure_warnings(self) -> list[str]:
-        """For the caller: what a schema says that the text need not keep to."""
+    def widened(self) -> list[Widened]:
+        """The schema, if the text is held to a wider one."""
         form = self.response_format
         schema = form.json_schema if form is not None and form.type == "json_schema" else None
         return schema.asked()[1] if schema is not None else []

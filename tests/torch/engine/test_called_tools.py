@@ -9,8 +9,10 @@ from typing import Any
 
 import jsonschema
 import pytest
+from jsonschema.exceptions import best_match
 from openai import BadRequestError, OpenAI
 
+from support.hostile_schemas import HOSTILE
 from support.served_model import served_model
 
 TEMPLATE = (
@@ -96,6 +98,42 @@ def test_the_stream_comes_to_the_same(client: OpenAI) -> None:
     assert (called.name, called.arguments) == (whole.name, whole.arguments)
 
 
+def calls_of(answer: Any) -> dict[str, str]:
+    calls = answer.choices[0].message.tool_calls
+    return {call.function.name: call.function.arguments for call in calls}
+
+
+def judged(what: str, schema: Any, text: str) -> str:
+    """What a caller is to be told of a text that was not kept to a schema in all that it says."""
+    error = best_match(jsonschema.Draft202012Validator(schema).iter_errors(json.loads(text)))
+    if error is None:
+        return f"{what} fits its whole schema"
+    value = json.dumps(error.instance)
+    return f"{what} does not fit its schema: {value} at {error.json_path} is not as " + (
+        f"{error.validator} says"
+    )
+
+
+def test_every_tool_can_be_called_whatever_its_schema_says(client: OpenAI) -> None:
+    schemas = [schema for what, schema in HOSTILE.items() if what != "deep"]  # as no body may be
+    hostile = {f"t{number}": schema for number, schema in enumerate(schemas)}
+    functions: Any = [{"name": name, "parameters": schema} for name, schema in hostile.items()]
+    tools: Any = [{"type": "function", "function": one} for one in functions]
+    answer = client.chat.completions.create(
+        **{**ASK, "tools": [*TOOLS, *tools], "tool_choice": "required", "max_tokens": 60}
+    )
+    told = [warning for warning in answer.warnings if "all but properties" in warning]
+    assert len(told) > 10 and "the tool t0 is not strict" in told[0]
+    for name, schema in [*hostile.items()][:6]:
+        named: Any = {"type": "function", "function": {"name": name}}
+        ask: Any = {**ASK, "tools": tools, "tool_choice": named, "parallel_tool_calls": False}
+        answer = client.chat.completions.create(**ask)
+        (choice,) = answer.choices
+        assert choice.finish_reason in ("tool_calls", "length"), schema
+        last = answer.warnings[-1] if choice.finish_reason == "tool_calls" else ""
+        assert not last or f"the call of {name}" in last
+
+
 def test_a_schema_that_cannot_be_kept_to_is_refused_as_the_tool_s(client: OpenAI) -> None:
     form = {"not": {"pattern": "a"}, "uniqueItems": True}
     tool: Any = {"name": "f", "parameters": {"properties": {"a": form}, "required": ["a"]}}
@@ -104,7 +142,8 @@ def test_a_schema_that_cannot_be_kept_to_is_refused_as_the_tool_s(client: OpenAI
     answer = client.chat.completions.create(**ask)
     assert "a" in json.loads(answer.choices[0].message.tool_calls[0].function.arguments)
     assert answer.warnings == [
-        "the tool f is not strict, and its schema is not kept to in this: not, uniqueItems"
+        "the tool f is not strict, and its schema is not kept to in this: not, uniqueItems",
+        judged("the call of f", tool["parameters"], calls_of(answer)["f"]),
     ]
     tool["strict"] = True
     with pytest.raises(BadRequestError) as refused:
@@ -130,16 +169,21 @@ def test_a_schema_that_is_not_strict_is_widened_and_the_answer_says_so(client: O
     asked: Any = {"type": "json_schema", "json_schema": form}
     answer = client.chat.completions.create(**ask, response_format=asked)
     warning = "the schema is not strict, and is not kept to in this: uniqueItems"
-    assert answer.warnings == [warning]
-    jsonschema.validate(
-        json.loads(answer.choices[0].message.content), {**schema, "uniqueItems": False}
-    )
+    text = answer.choices[0].message.content
+    assert answer.warnings == [warning, judged("the answer", schema, text)]
+    jsonschema.validate(json.loads(text), {**schema, "uniqueItems": False})
     chunks = list(client.chat.completions.create(**ask, response_format=asked, stream=True))
-    assert [found for chunk in chunks if (found := getattr(chunk, "warnings", None))] == [[warning]]
-    answer = client.responses.create(
-        model="quire-demo", input="A set?", text={"format": {"type": "json_schema", **form}}
+    told = [found for chunk in chunks if (found := getattr(chunk, "warnings", None))]
+    assert told == [answer.warnings]
+    whole = client.completions.create(
+        model="quire-demo", prompt="A set?", seed=5, extra_body={"response_format": asked}
     )
-    assert answer.warnings == [warning]
+    assert whole.warnings == [warning, judged("the answer", schema, whole.choices[0].text)]
+    response: Any = {"input": "A set?", "text": {"format": {"type": "json_schema", **form}}}
+    answer = client.responses.create(model="quire-demo", **response)
+    assert answer.warnings == [warning, judged("the answer", schema, answer.output_text)]
+    *_, last = client.responses.create(model="quire-demo", **response, stream=True)
+    assert last.response.warnings[0] == warning and len(last.response.warnings) == 2
     for strict in (True, None):
         form["strict"] = strict
         with pytest.raises(BadRequestError) as refused:

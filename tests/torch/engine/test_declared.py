@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformers.cli.serving import utils as serving
 
 import quire
-from quire.core.errors import RequestError
+from quire.core.errors import EngineError, RequestError
 from quire.core.protocol import SamplingParams
 from quire.http.chats.speech import AUTO, Speech, Tool, ToolChoice
 from quire.http.config.server import ServerConfig
@@ -75,6 +75,20 @@ def test_what_is_declared_is_read() -> None:
     broken = read("<|tool_call>call:f{oops<tool_call|> Hi.")
     assert not broken.calls and broken.content == "{oops Hi."
     assert read("<|tool_call>call:f{n:") == Reply(content="{n:"), "one that is cut"
+
+
+@pytest.mark.parametrize("place", ["close_pattern", "tag_pattern"])
+def test_an_expression_of_the_files_has_an_end(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.text.dialect.declared._LONGEST_LOOK", 0.01)
+    endless, calls = "(?:(?:x{1,1000}){1,1000})+[yz]", SPEC["fields"]["tool_calls"]
+    fields = {**SPEC["fields"], "content": {"close_pattern": endless}}
+    text = "x" * 4_000
+    if place == "tag_pattern":
+        tags = {"content": "xml-inline", "content_args": {place: f"(?P<key>{endless})"}}
+        fields, text = {"tool_calls": {**calls, **tags}}, f"<|tool_call>call:f {text}<tool_call|>"
+    parser = Declared({**SPEC, "fields": fields}).parser(TOOLS, "<|turn>model\n")
+    with pytest.raises(EngineError, match="expression of the model's response_template"):
+        parser.push(text)
 
 
 MARKS = ["<|channel>thought\n", "<channel|>", "<tool_call|>"]

@@ -81,11 +81,20 @@ class GrammarCompiler:
     tokenizer: its words are read when the first grammar is compiled, which takes a while where they
         are many.
     ends: tokens that end a text.
+    additional_properties: objects have others than their schema names, where that leaves it open.
     """
 
-    def __init__(self, tokenizer: GrammarTokenizer, vocab_size: int, ends: frozenset[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: GrammarTokenizer,
+        vocab_size: int,
+        ends: frozenset[int],
+        *,
+        additional_properties: bool = False,
+    ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size, self._ends = vocab_size, ends
+        self._additional_properties = additional_properties
         self._lock = threading.Lock()  # of the vocabulary
         self._vocabulary: GrammarVocabulary | None = None
         self._kept_lock = threading.Lock()
@@ -136,7 +145,13 @@ class GrammarCompiler:
 
     def _compile(self, asked: Asked) -> _Kept:
         vocabulary, limits = self._words(), _limits(_FUELS[-1])
-        source = grammar_source(asked.text, vocabulary.token_id, limits, asked.order)
+        source = grammar_source(
+            asked.text,
+            vocabulary.token_id,
+            limits,
+            asked.order,
+            additional_properties=self._additional_properties,
+        )
         for fuel in _FUELS:
             matcher = LLMatcher(vocabulary.words, source, log_level=0, limits=_limits(fuel))
             if not matcher.is_error():

@@ -30,6 +30,11 @@ _LAYOUT = "x-guidance"  # llguidance's word for how JSON is laid out
 _QUOTED = re.compile(r"\n *(?:while processing|\d+ \|)")  # what follows is the grammar, or where
 _PLACE = re.compile(r"\n *while processing [^\n]*?(#/[^\n]*)")
 _UNKNOWN = re.compile(r"Unimplemented keys: \[(.*?)\]")
+_ELSEWHERE = re.compile(r"Resource ('.*?') is not present.*", re.DOTALL)
+_KINDS = {"f64": "a number", "u64": "a count", "usize": "a count", "string": "a text"}
+_EXPECTED = re.compile(rf"Expected ({'|'.join(_KINDS)}) for '(\w+)'", re.IGNORECASE)
+_ANCHORED = re.compile(r"lookarounds not supported.*", re.DOTALL)
+_TOO_LARGE = re.compile(r"Unable to determine if regex is empty.*", re.DOTALL)
 _EMPTY = re.compile(r"Regex is empty:.*", re.DOTALL)
 _UNSATISFIABLE = "Unsatisfiable schema"
 _FIELD = "structured_outputs"
@@ -140,9 +145,10 @@ class Foreign:
         if isinstance(schema, bool):
             schema = {"anyOf": [schema]}  # it takes nothing but objects
         bare = edited(schema, [_without_words])
-        return (
-            f"%json {write({**bare, _LAYOUT: {'json_allowed_escapes': _ESCAPES, **self._layout}})}"
-        )
+        wanted = self._layout.get("json_allowed_escapes", _ESCAPES)
+        escapes = "".join(one for one in str(wanted) if one in _ESCAPES)
+        layout = {**self._layout, "json_allowed_escapes": escapes}
+        return f"%json {write({**bare, _LAYOUT: layout})}"
 
 
 def in_own_words(why: str) -> str:
@@ -156,6 +162,10 @@ def in_own_words(why: str) -> str:
         found = "oneOf cannot be kept to where a value might fit two of its schemas: anyOf can"
     elif keys := _UNKNOWN.match(found):
         found = f"{keys[1].replace(chr(34), '')} cannot be kept to"
+    found = _ELSEWHERE.sub(r"\1 is not present in the schema, and nothing is fetched", found)
+    found = _EXPECTED.sub(lambda kind: f"{kind[2]} must be {_KINDS[kind[1].lower()]}", found)
+    found = _ANCHORED.sub("an expression may have ^ and $ at its ends only", found)
+    found = _TOO_LARGE.sub("what is said of a text is too complex", found)
     found = _EMPTY.sub("what is said of a text contradicts itself", found)
     return found[:_LONGEST_REASON] + (f" (in {shown(at[1])})" if at else "")
 

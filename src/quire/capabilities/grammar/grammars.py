@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
+from typing import Any
 
 from quire.capabilities.box import Box, BoxBroken, BoxWorker
 from quire.capabilities.grammar.boxed import ROWS, BoxedRules, Follower, Mask
@@ -14,12 +15,14 @@ from quire.capabilities.grammar.compiler import Asked, form_of
 from quire.capabilities.grammar.guide import Guide, Rules
 from quire.capabilities.grammar.service import HEADER, VocabularyFacts
 from quire.capabilities.grammar.vocabulary import GrammarTokenizer
+from quire.core import exact_json
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
 from quire.core.scheduling import Capability, Scheduler
 
 _FIELD = "structured_outputs"
 _LONGEST_COMPILING = 10.0  # seconds
+_LONGEST_CHECKING = 5.0
 _MEMORY = 2 << 30  # bytes that a worker may take
 _MOST_CHECKED = 16 << 20  # characters of what has been compiled before
 _REST = 0.002  # seconds
@@ -85,9 +88,16 @@ class Grammars(Capability):
     Any thread may call ``rules``; an engine calls the rest, as one of its capabilities.
     """
 
-    def __init__(self, tokenizer: GrammarTokenizer, vocab_size: int, ends: frozenset[int]) -> None:
-        """ends: tokens that end a text."""
-        self._tokenizer = tokenizer
+    def __init__(
+        self,
+        tokenizer: GrammarTokenizer,
+        vocab_size: int,
+        ends: frozenset[int],
+        *,
+        additional_properties: bool = False,
+    ) -> None:
+        """See ``GrammarCompiler``."""
+        self._tokenizer, self._additional_properties = tokenizer, additional_properties
         self._vocab_size, self._ends = vocab_size, ends
         self._lock = threading.Lock()
         self._box: Box | None = None
@@ -128,6 +138,16 @@ class Grammars(Capability):
             while sum(one.text.size for one in self._compiled) > _MOST_CHECKED:
                 self._compiled.popitem(last=False)
 
+    def misfit(self, schema: Mapping[str, Any], text: str) -> str:
+        """Why JSON does not fit a schema; "" if it does. Any thread may call it.
+
+        RequestError or BoxBroken, where that is not known.
+        """
+        with self._lock:
+            self._box = box = self._box or self._new_box()
+        written = exact_json.write(exact_json.exact(schema))
+        return box.call("misfit", written, text, seconds=_LONGEST_CHECKING, gives=str)
+
     def _new_box(self) -> Box:
         text = self._tokenizer.to_json()
         if text is None or not self._ends:
@@ -138,6 +158,7 @@ class Grammars(Capability):
             VocabularyFacts(text, frozenset(self._tokenizer.special_ids)),
             self._vocab_size,
             self._ends,
+            self._additional_properties,
             memory=_MEMORY,
             shared=HEADER + ROWS * 4 * -(-self._vocab_size // 32),
         )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from quire.capabilities.grammar.chains import longest_chain
+from quire.capabilities.grammar.subschemas import longest_chain
 from quire.core.errors import RequestError, reason
 from quire.core.exact_json import read_at
 

@@ -161,11 +161,8 @@ def _other_values(values: Sequence[Any]) -> list[Any]:
     truths = {one for one in values if isinstance(one, bool)}
     numbers = {_exact(one) for one in values if _kind(one) == "number"}
     kinds = {_kind(one) for one in values}
-    joined = "".join(texts)
-    if kinds & {"array", "object"} or len(joined) > _LONGEST:
+    if kinds & {"array", "object"} or sum(map(len, texts)) > _LONGEST:
         raise Unsayable
-    if {*'"\\'} & {*joined} or not joined.isprintable():
-        raise Unsayable  # llguidance takes [^"] for what can be a quote too
     others = _other_types([*kinds])
     if len(truths) == 1:
         others.append({"const": not truths.pop()})

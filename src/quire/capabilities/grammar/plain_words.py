@@ -1,7 +1,8 @@
 """What schemas say with words that llguidance does not have, in words that it has.
 
 ``oneOf``, ``not``, ``if`` and dependencies become ``anyOf`` and ``allOf`` where these say exactly
-the same. Where they do not, the words stay, or are left out if a wider schema will do.
+the same. Where they do not, the words stay, or are left out if a wider schema will do. Expressions
+are read as JavaScript's.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ from typing import Any
 
 from quire.capabilities.grammar.opposites import Opposites, Unsayable, listed
 from quire.capabilities.grammar.subschemas import Json, check_depth, edited, subschemas
+from quire.core.errors import RequestError, shown
+from quire.text.dialect.expressions import pieces_of
 
 _MOST_CHOICES = 32  # of a oneOf: each is compared with each
+_TYPES = {"null", "boolean", "number", "integer", "string", "array", "object"}
+_FIELD = "structured_outputs"
+_ODD = re.compile("[\0-\x07\x0b\r\x0e-\x1f\x7f\x85\u2028\u2029\ufeff]")
 _DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
 _GROUPS = (("oneOf",), ("not",), ("if", "then", "else"), *((word,) for word in _DEPENDENCIES))
 _LEFT_OUT = {
@@ -23,7 +29,6 @@ _LEFT_OUT = {
 }
 _WITHIN = re.compile(r"/(oneOf|not|if|then|else|dependencies|dependentSchemas)(/|$)")
 _COUNTS = ("minProperties", "maxProperties")  # which llguidance knows where all are required
-_LOOKS_AROUND = re.compile(r"\(\?<?[=!]")
 _BESIDE = {"title", "description", "$comment", "default", "examples", "$schema", "x-guidance"}
 
 
@@ -53,14 +58,22 @@ def outlined(schema: Mapping[str, Any]) -> Json:
         said = one.get("properties") if isinstance(one, Mapping) else None
         for name, value in said.items() if isinstance(said, dict) else ():
             type_ = value.get("type") if isinstance(value, dict) else None
-            properties.setdefault(name, {} if type_ is None else {"type": type_})
-    return {"type": "object", "properties": properties, "required": schema.get("required", [])}
+            known = isinstance(type_, str) and type_ in _TYPES
+            properties.setdefault(name, {"type": type_} if known else {})
+    required = schema.get("required", [])
+    properties.update({name: {} for name in required if name not in properties})
+    return {"type": "object", "properties": properties, "required": required}
 
 
 def _without(left_out: set[str], schema: Json) -> Json:
     wide = {key: one for key, one in schema.items() if key not in _LEFT_OUT}
-    if _LOOKS_AROUND.search(str(wide.get("pattern"))):
-        del wide["pattern"]
+    for word, other in (("pattern", "patternProperties"), ("patternProperties", "pattern")):
+        try:
+            with_read_patterns({key: one for key, one in wide.items() if key != other})
+        except RequestError:
+            del wide[word]
+            if word == "patternProperties":  # else it would forbid what that allowed
+                wide["additionalProperties"] = True
     properties = schema.get("properties")
     if isinstance(properties, dict) and properties.keys() - {*map(str, listed(schema, "required"))}:
         wide = {key: one for key, one in wide.items() if key not in _COUNTS}
@@ -146,3 +159,43 @@ def _nodes(value: Any) -> Iterator[Any]:
         yield (one := todo.pop())
         if isinstance(one, (list, dict)):
             todo += one.values() if isinstance(one, dict) else one
+
+
+def read_pattern(pattern: str, *, wide: bool = False) -> str:
+    """An expression in llguidance's words; RequestError where there are none. See ``pieces_of``."""
+    try:
+        return "".join(pieces_of(pattern, wide=wide))
+    except ValueError as error:
+        text = f"{_FIELD}: the expression {shown(pattern)} {error}"
+        raise RequestError(text, _FIELD) from None
+
+
+def with_read_patterns(schema: Json) -> Json:
+    """A schema, without those in it, whose expressions llguidance reads as they are meant.
+
+    An expression for keys must not be narrower than it is meant where other keys are free.
+    """
+    found = {**schema}
+    if isinstance(pattern := schema.get("pattern"), str):
+        found["pattern"] = read_pattern(pattern)
+    by_key = schema.get("patternProperties")
+    if not isinstance(by_key, dict):
+        return found
+    others, names = schema.get("additionalProperties", True), schema.get("properties")
+    narrow, wide = ({read_pattern(key, wide=one): key for key in by_key} for one in (False, True))
+    # Some readers find an expression in such a name, and others do not.
+    odd = next((name for name in names or () if _ODD.search(name)), None)
+    if odd is not None:
+        text = f"{_FIELD}: patternProperties cannot be kept to beside the name {shown(odd)}"
+        raise RequestError(text, _FIELD)
+    if narrow.keys() != wide.keys() and not isinstance(others, bool) and others != {}:
+        raise RequestError(
+            f"{_FIELD}: patternProperties cannot be kept to beside a schema of other properties, "
+            "where readers of expressions differ in which these are",
+            _FIELD,
+        )
+    chosen = narrow if others is False else wide
+    if len(chosen) < len(by_key):
+        raise RequestError(f"{_FIELD}: patternProperties holds one expression twice", _FIELD)
+    found["patternProperties"] = {read: by_key[key] for read, key in chosen.items()}
+    return found

@@ -113,10 +113,23 @@ class _Writer:
     def _reference(self, reference: str) -> str:
         key = f"$ref {reference}"
         if key not in self._shared:
-            self._foreign.resolve(reference)
+            self._check_end(reference)
             self._shared[key] = f"d{len(self._shared)}"
             self._referred.append((reference, self._shared[key]))
         return self._shared[key]
+
+    def _check_end(self, reference: str) -> None:
+        """RequestError where a reference leads to itself and nothing else."""
+        passed = list[Any]()
+        found = {"$ref": reference}
+        while isinstance(found, dict) and "$ref" in found and found["$ref"] not in passed:
+            passed.append(found["$ref"])
+            found = self._foreign.resolve(passed[-1])
+        if isinstance(found, dict) and found.get("$ref") in passed:
+            raise RequestError(
+                f"structured_outputs: {shown(reference)} leads to itself, so there is no text",
+                "structured_outputs",
+            )
 
     def _one_of(self, choices: Sequence[Any], value: Callable[[Any], str]) -> str:
         possible = []

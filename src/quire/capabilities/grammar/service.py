@@ -132,14 +132,28 @@ class _Tokenizer:
 class GrammarService:
     """See ``Box``. It is made where no client's grammar has been."""
 
-    def __init__(self, facts: VocabularyFacts, vocab_size: int, ends: frozenset[int]) -> None:
-        self._compiler = GrammarCompiler(_Tokenizer(facts), vocab_size, ends)
+    def __init__(
+        self,
+        facts: VocabularyFacts,
+        vocab_size: int,
+        ends: frozenset[int],
+        additional_properties: bool,
+    ) -> None:
+        self._compiler = GrammarCompiler(
+            _Tokenizer(facts), vocab_size, ends, additional_properties=additional_properties
+        )
         self._compiler.warm_up()
         self._vocab_size = vocab_size
 
     def check(self, asked: Asked) -> None:
         """RequestError if it cannot be compiled."""
         self._compiler.matcher(asked)
+
+    def misfit(self, schema: str, text: str) -> str:
+        """Why JSON does not fit a schema; "" if it does."""
+        from quire.capabilities.grammar.misfits import misfit  # few need what it loads
+
+        return misfit(schema, text)
 
     def share(self, memory: mmap) -> None:
         """Masks are to be written there."""

@@ -9,9 +9,10 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
+from quire.capabilities.grammar.closing import closed
 from quire.capabilities.grammar.foreign import Foreign
 from quire.capabilities.grammar.lark import either, literal, prepared
-from quire.capabilities.grammar.plain_words import in_plain_words
+from quire.capabilities.grammar.plain_words import in_plain_words, with_read_patterns
 from quire.capabilities.grammar.schema import schema_grammar
 from quire.capabilities.grammar.subschemas import check_depth, edited
 from quire.capabilities.grammar.tags import TagGrammar
@@ -41,16 +42,24 @@ def grammar_source(
     token_id: Callable[[str], int | None],
     limits: LLParserLimits,
     order: str = "",
+    *,
+    additional_properties: bool = False,
 ) -> str:
     """llguidance's own text of it; RequestError where there cannot be one.
 
     token_id: of a token by its name. limits: within which schemas are to be understood.
     order: of what the text stands in, see ``Reasoning``.
+    additional_properties: objects have others than they name, unless something else is said.
     """
+    if asked.disable_additional_properties is not None:
+        additional_properties = not asked.disable_additional_properties
 
     def of_schema(schema: Any) -> str:
         check_depth(schema)
         schema = in_plain_words(edited(schema, [_without_idle_words]))
+        if not additional_properties:
+            schema = closed(schema)
+        schema = edited(schema, [with_read_patterns])
         foreign = Foreign(schema, limits)
         foreign.check()
         return schema_grammar(schema, foreign)
@@ -82,11 +91,10 @@ def _source(asked: StructuredOutputs) -> str:
 
 def _laid_out(schema: Any, asked: StructuredOutputs) -> Json:
     """A schema that says where white space may be."""
-    edits = [_closed] if asked.disable_additional_properties else []
     layout: Json = {"whitespace_pattern": asked.whitespace_pattern or _WHITESPACE}
     if asked.disable_any_whitespace:
         layout = {"whitespace_flexible": False}
-    schema = edited(schema, edits) if isinstance(schema, dict) else {"anyOf": [schema]}
+    schema = schema if isinstance(schema, dict) else {"anyOf": [schema]}
     own = schema.get("x-guidance")
     return {**schema, "x-guidance": {**(own if isinstance(own, dict) else {}), **layout}}
 
@@ -100,13 +108,6 @@ def _without_idle_words(schema: Json) -> Json:
     if isinstance(schema.get("format"), str) and schema["format"] not in _FORMATS:
         idle.add("format")
     return {key: value for key, value in schema.items() if key not in idle} if idle else schema
-
-
-def _closed(schema: Json) -> Json:
-    """Objects that list their properties have no others, unless they say so."""
-    if "properties" in schema and "additionalProperties" not in schema:
-        return {**schema, "additionalProperties": False}
-    return schema
 
 
 def _of_grammar(text: str) -> str:

@@ -30,6 +30,7 @@ class StructuredOutputs:
     grammar: in llguidance's dialect of Lark, or in the GBNF that llama.cpp and xgrammar read.
     structural_tag: marks in free text after which a schema holds, or xgrammar's tree of formats,
         as an object or its text.
+    disable_additional_properties: of objects that list some; None: as the engine is set.
     """
 
     json: str | Mapping[str, Any] | bool | None = None
@@ -40,7 +41,7 @@ class StructuredOutputs:
     structural_tag: str | Mapping[str, Any] | None = None
     whitespace_pattern: str | None = None  # an expression for whitespace in JSON
     disable_any_whitespace: bool = False
-    disable_additional_properties: bool = False
+    disable_additional_properties: bool | None = None
 
     def __post_init__(self) -> None:
         if self.json_object is False:

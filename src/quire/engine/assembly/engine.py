@@ -354,6 +354,7 @@ def _input_processor(
         seed=config.seed,
         sampling_defaults=defaults,
         adapters=adapters,
+        additional_properties=config.additional_properties,
     )
 
 

@@ -134,6 +134,11 @@ class EngineConfig:
     override_generation_config: Mapping[str, Any] | None = _model(
         None, 'sampling parameters that replace those: {"temperature": 0.5}'
     )
+    additional_properties: bool = _model(
+        False,
+        "let objects of JSON have properties that their schema does not name, where it leaves "
+        "additionalProperties out, as JSON Schema has it; models invent them",
+    )
     pooler_config: Mapping[str, Any] | None = _model(
         None,
         f"how prompts become embeddings: pooling_type ({', '.join(_POOLING)}), normalize (true or "

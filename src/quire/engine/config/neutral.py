@@ -228,7 +228,7 @@ _RARE: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "guided_decoding_backend": ("auto", "guidance", "llguidance"),
         "guided_decoding_disable_fallback": _SWITCH,
         "guided_decoding_disable_any_whitespace": _OFF,
-        "guided_decoding_disable_additional_properties": _OFF,
+        "guided_decoding_disable_additional_properties": (True,),
         "reasoning_parser_plugin": _NOTHING, "reasoning_config": _NOTHING,
         "logits_processor_pattern": _NOTHING, "logits_processors": _NOTHING,
     },

@@ -11,8 +11,10 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from quire.core.errors import RequestError, shown
@@ -21,6 +23,7 @@ from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
 from quire.http.chats.speech import AUTO, Tool, ToolChoice, can_be_called, check_tools, guided
 from quire.http.errors import BrokenCallError, in_callers_words
 from quire.http.service import Progress, Service
+from quire.http.widened import Widened, checked
 from quire.text.begun import Begun
 from quire.text.chat_template import Message
 from quire.text.dialect import (
@@ -42,6 +45,7 @@ _TEMPLATE_OWN = {
 }
 _ALPHANUMERIC = string.ascii_letters + string.digits
 _ID_LENGTH = 24
+_LONGEST_SEARCH = 5.0  # seconds, for the tools of which no grammar can be made
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class ConversationTurn:
     form: how its text becomes a prompt.
     options: the prompt's priority, client, cache salt and adapter (see ``Prompt``).
     field_names: how the door calls what is refused under another name.
+    widened: the schema of the answer, if that is held to a wider one.
+    warnings: for the caller; more is added to them, until the turn has ended.
     """
 
     messages: Sequence[Message]
@@ -71,6 +77,8 @@ class ConversationTurn:
     form: PromptForm = field(default_factory=PromptForm)
     options: Mapping[str, Any] = field(default_factory=dict)
     field_names: Mapping[str, str] = field(default_factory=dict)
+    widened: Sequence[Widened] = ()
+    warnings: list[str] = field(default_factory=list)
 
 
 class TurnUsage(NamedTuple):
@@ -113,6 +121,8 @@ class Listener:
                         + shown(event.text)
                     )
                 self._cut = True
+        if self._only_calls:  # what was written of a call would be a mark in a text
+            heard = [one._replace(text="") if isinstance(one, CallCut) else one for one in heard]
         return heard
 
     def finish_reason(self, reason: str | None) -> str | None:
@@ -132,13 +142,18 @@ class PreparedChat:
     """A turn that is ready to run, and what comes of it.
 
     params: the turn's, with what calls and reasoning need.
-    warnings: for the caller: what calls need not keep to.
+    widened: schemas of the answer and of calls that are not kept to in all that they say.
     """
 
     def __init__(
-        self, service: Service, turn: ConversationTurn, prompt: Mapping[str, Any], begun: Begun
+        self,
+        service: Service,
+        turn: ConversationTurn,
+        prompt: Mapping[str, Any],
+        begun: Begun,
+        unkept: Collection[str] = (),
     ) -> None:
-        """begun: what the prompt holds of the answer."""
+        """begun: what the prompt holds of the answer. unkept: see ``can_be_called``."""
         self._service = service
         self._turn = turn
         self._prompt = prompt
@@ -146,11 +161,12 @@ class PreparedChat:
         self._state = service.speech.state_after(begun)
         self._tools = None
         tools: Sequence[Tool] = ()
-        self.warnings: list[str] = []
+        self.widened = [*turn.widened]
         if turn.tools and _listens(service, turn):
             self._tools = {tool.name: tool.parameters or {} for tool in turn.tools}
             with in_callers_words({"structured_outputs": "tools"}):
-                tools, self.warnings = can_be_called(service.speech, turn.tools, turn.choice)
+                tools, wider = can_be_called(service.speech, turn.tools, turn.choice, unkept)
+            self.widened += wider
         self._listeners: dict[int, Listener] = {}
         self.params = guided(
             service.speech,
@@ -174,8 +190,11 @@ class PreparedChat:
         return len(self.prompt_token_ids)
 
     def run(self, request_id: str, *, whole: bool) -> Progress:
-        names = self._field_names
-        return self._service.run(request_id, [self._prompt], self.params, names, whole=whole)
+        service, names = self._service, self._field_names
+        progress = service.run(request_id, [self._prompt], self.params, names, whole=whole)
+        if not self.widened:
+            return progress
+        return checked(service.engine, progress, self.widened, self._said, self._turn.warnings)
 
     def listener(self, index: int) -> Listener:
         """Of one choice: the one for all its deltas."""
@@ -188,6 +207,13 @@ class PreparedChat:
         listener = self._listen()
         reply = Reply.of(listener.hear(output))
         return reply, listener.finish_reason(output.finish_reason)
+
+    def _said(self, output: CompletionOutput) -> Reply:
+        """The same, as far as it can be read."""
+        try:
+            return self.reply(output)[0]
+        except BrokenCallError:
+            return Reply()
 
     def usage(self, request: RequestOutput) -> TurnUsage:
         service, metrics = self._service, request.metrics
@@ -224,7 +250,44 @@ async def begin(service: Service, turn: ConversationTurn) -> PreparedChat:
             token_ids, begun = await chat
         origin = turn.options.get("origin", Origin())._replace(operation="chat")
         prompt = {"prompt_token_ids": token_ids, **turn.options, "origin": origin}
-        return PreparedChat(service, turn, prompt, begun)
+        prepare = partial(PreparedChat, service, prompt=prompt, begun=begun)
+        prepared = await _prepared(service, turn, prepare)
+    turn.warnings.extend(one.warning for one in prepared.widened)
+    return prepared
+
+
+async def _prepared(
+    service: Service, turn: ConversationTurn, prepare: Callable[..., PreparedChat]
+) -> PreparedChat:
+    """A chat in which tools can be called that must be, whatever their schemas say.
+
+    What no grammar can be made of is found out tool by tool, for a while.
+    """
+    must = turn.choice.mode == "required"
+    loose = [tool for tool in turn.tools if must and tool.parameters and not tool.strict]
+
+    async def compiled(some: ConversationTurn, unkept: Collection[str] = ()) -> PreparedChat:
+        chat = prepare(turn=some, unkept=unkept)
+        if loose:
+            with service.reserve():
+                await service.engine.check(chat.params)
+        return chat
+
+    try:
+        return await compiled(turn)
+    except RequestError:
+        if not loose or service.speech.writing is None:
+            raise
+    unkept, deadline = set[str](), time.monotonic() + _LONGEST_SEARCH
+    for tool in loose:
+        try:
+            if time.monotonic() < deadline:
+                await compiled(replace(turn, tools=[tool], choice=ToolChoice.named(tool.name)))
+                continue
+        except RequestError:
+            pass
+        unkept.add(tool.name)
+    return prepare(turn=turn, unkept=unkept or {tool.name for tool in loose})
 
 
 def _listens(service: Service, turn: ConversationTurn) -> bool:

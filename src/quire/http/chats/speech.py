@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from quire.core.errors import RequestError, shown
 from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
 from quire.core.protocol.structured_outputs import LONGEST_GRAMMAR
 from quire.http.config.server import ServerConfig
+from quire.http.widened import Widened
 from quire.text.begun import Begun
 from quire.text.dialect import (
     DIALECTS,
@@ -287,29 +289,55 @@ _ANYTHING: Mapping[str, Any] = {"type": "object"}
 
 
 def can_be_called(
-    speech: Speech, tools: Sequence[Tool], choice: ToolChoice
-) -> tuple[Sequence[Tool], list[str]]:
-    """Tools with schemas that a call can keep to, and, for the caller, what they leave out.
+    speech: Speech, tools: Sequence[Tool], choice: ToolChoice, unkept: Collection[str] = ()
+) -> tuple[Sequence[Tool], list[Widened]]:
+    """Tools with schemas that a call can keep to, and those that leave something out.
 
-    Only of those that must be called, and are not strict.
+    Only of those that must be called, and are not strict. unkept: tools of which no more is kept to
+    than an outline.
     """
     if choice.mode != "required" or speech.writing is None:
         return tools, []
-    found, warnings = [], []
+    found, wider = [], []
     for tool in tools:
         if tool.parameters and not tool.strict:
-            schema, left_out = widened(tool.parameters)
-            try:
-                alone = {tool.name: {**_ANYTHING, **schema}}
-                speech.writing.grammar(Wanted(alone, speech.spelled, several=False))
-            except RequestError:
-                schema, left_out = outlined(tool.parameters), ["all but properties and their types"]
+            schema, left_out = _widened(speech.writing, speech, tool, outline=tool.name in unkept)
             if left_out:
-                why = f"the tool {tool.name} is not strict, and its schema is not kept to in this: "
-                warnings.append(why + ", ".join(left_out))
+                wider.append(Widened(tool.parameters, left_out, tool.name))
             tool = replace(tool, parameters=schema)
         found.append(tool)
-    return found, warnings
+    return found, wider
+
+
+def _widened(
+    writing: Writing, speech: Speech, tool: Tool, *, outline: bool
+) -> tuple[Mapping[str, Any], Sequence[str]]:
+    """A wider schema of a tool's, and what that does not keep to."""
+
+    def can_be_written(schema: Mapping[str, Any]) -> bool:
+        try:
+            alone = {tool.name: {**_ANYTHING, **schema}}
+            writing.grammar(Wanted(alone, speech.spelled, several=False))
+        except RequestError:
+            return False
+        return True
+
+    if not outline:
+        with suppress(RequestError):
+            schema, left_out = widened(tool.parameters)
+            if can_be_written(schema):
+                return schema, left_out
+    schema = outlined(tool.parameters or {})
+    properties: Mapping[str, Any] = schema["properties"]
+    if not can_be_written(schema):  # some forms have no words for some names
+        properties = {
+            name: one
+            for name, one in properties.items()
+            if can_be_written({"properties": {name: one}})
+        }
+    required = [name for name in schema["required"] if name in properties]
+    schema = {**schema, "properties": properties, "required": required}
+    return schema, ["all but properties and their types"]
 
 
 def guided(

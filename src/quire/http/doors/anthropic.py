@@ -280,6 +280,7 @@ def turn(
         variables=_variables(request),
         rendering=going_on(messages),
         options=options,
+        warnings=request.warnings,
     )
 
 
@@ -382,6 +383,7 @@ class MessageEvent(Answer):
     content_block: dict[str, Any] | UnsetType = UNSET
     delta: dict[str, Any] | UnsetType = UNSET
     usage: MessageUsage | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class CountedTokens(Answer):
@@ -404,7 +406,6 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
             params = sampling_params(request, service.input_processor.sampling_defaults)
             options = service.caller(http).options(model)
             conversation = await begin(service, turn(request, params, options))
-        request.warnings.extend(conversation.warnings)
         writer = MessageWriter(conversation, model.name, request.warnings)
         if request.stream:
             return EventStream(writer.events(), PINGED_EVENTS, service.silence)
@@ -425,14 +426,14 @@ class MessageWriter:
 
     def __init__(self, conversation: PreparedChat, model: str, warnings: list[str]) -> None:
         self._conversation = conversation
-        self._warnings: list[str] | UnsetType = warnings or UNSET
+        self._warnings, self._told = warnings, len(warnings)
         self._turn = TurnStream(conversation, "msg-", _new_call_id, FIELD_NAMES)
         self._id = f"msg_{uuid.uuid4().hex}"
         self._model = model
 
     async def whole(self) -> MessageAnswer:
         await self._turn.all()
-        content = [_content(block) for block in self._turn.blocks]
+        content = [_content(block) for block in self._turn.blocks if block.cut != ""]
         return self._message(content, self._usage(), **self._stop())
 
     def events(self) -> Events:
@@ -446,6 +447,7 @@ class MessageWriter:
 
     def _ending(self) -> list[MessageEvent]:
         delta = MessageEvent("message_delta", delta=self._stop(), usage=self._usage())
+        delta.warnings = self._warnings[self._told :] or UNSET
         return [delta, MessageEvent("message_stop")]
 
     def _message(self, content: list[Json], usage: MessageUsage, **stop: Any) -> MessageAnswer:
@@ -454,7 +456,7 @@ class MessageWriter:
             model=self._model,
             content=content,
             usage=usage,
-            warnings=self._warnings,
+            warnings=[*self._warnings] or UNSET,
             **stop,
         )
 

@@ -184,7 +184,6 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
         model, caller = service.model_of(request.model, request.warnings), service.caller(http)
         owner, items = caller.key, _items(service, store, caller.key, request)
         conversation = await _begin(service, store, caller, request, items, model)
-        request.warnings.extend(conversation.warnings)
 
         def keep(response: ResponseAnswer) -> None:
             if request.store:

@@ -13,19 +13,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Json
-from quire.http.body_fields import Name, Strict, at_most, check_depth, expecting, given_of, kept_to
+from quire.http.body_fields import (
+    JsonSchema,
+    Name,
+    Strict,
+    at_most,
+    check_depth,
+    expecting,
+    given_of,
+)
 from quire.http.chats.conversation import ConversationTurn, called
 from quire.http.chats.speech import LONGEST_NAME, MOST_TOOLS, Tool, ToolChoice
 from quire.http.openai.requests import JsonObject
@@ -410,12 +411,9 @@ class PlainFormat(Strict):
     type: Literal["text", "json_object"]
 
 
-class SchemaFormat(Strict):
+class SchemaFormat(JsonSchema):
     type: Literal["json_schema"]
-    name: Name
-    schema_: JsonObject = Field(alias="schema")
-    description: str | None = None
-    strict: bool | None = None
+    json_schema: JsonObject = Field(alias="schema")
 
 
 class TextConfig(Strict):
@@ -509,7 +507,7 @@ def turn(
     options: Mapping[str, Any],
 ) -> ConversationTurn:
     """items: all of the conversation's, those of earlier responses first."""
-    offered = request.offered
+    offered, form = request.offered, request.text.format
     return ConversationTurn(
         messages=list(messages(request.instructions, items)),
         params=_sampling_params(request, defaults),
@@ -519,6 +517,8 @@ def turn(
         reasoning_effort=request.reasoning.effort,
         rendering={"verbosity": request.text.verbosity} if request.text.verbosity else {},
         options=options,
+        widened=form.asked()[1] if isinstance(form, SchemaFormat) else (),
+        warnings=request.warnings,
     )
 
 
@@ -526,8 +526,7 @@ def _sampling_params(request: ResponsesRequest, defaults: Mapping[str, Any]) -> 
     given = given_of(request, "temperature", "top_p")
     form = request.text.format
     if isinstance(form, SchemaFormat):
-        given["structured_outputs"], warnings = kept_to(form.schema_, strict=form.strict)
-        request.warnings.extend(warnings)
+        given["structured_outputs"], _ = form.asked()
     elif form.type == "json_object":
         given["structured_outputs"] = StructuredOutputs(json_object=True)
     if request.wants_logprobs:

@@ -63,7 +63,6 @@ def add_chats(app: FastAPI, service: Service) -> None:
         if request.kv_transfer_params:
             options |= remote_prefill(service, request.kv_transfer_params)
         conversation = await begin(service, _turn(service, request, options))
-        request.warnings.extend([*request.structure_warnings, *conversation.warnings])
         return await answer(
             service,
             caller,
@@ -100,6 +99,8 @@ def _turn(service: Service, request: ChatRequest, options: Mapping[str, Any]) ->
         form=request.prompt_form(service.input_processor.max_model_len),
         options=options,
         field_names=request.field_names,
+        widened=request.widened,
+        warnings=request.warnings,
     )
 
 

@@ -29,6 +29,8 @@ from quire.http.openai.answers import (
 from quire.http.openai.requests import CompletionRequest, TurnRequest
 from quire.http.openapi import body_route, gives
 from quire.http.service import Progress, Service
+from quire.http.widened import checked
+from quire.text.dialect import Reply
 from quire.text.encoder import PromptForm
 from quire.text.text_tokens import Echo, echo_of, text_left
 from quire.text.tokenizer import Tokenizer
@@ -64,12 +66,20 @@ def add_completions(app: FastAPI, service: Service) -> None:
             progress = service.run(
                 request_id, whole_prompts, params, request.field_names, whole=whole
             )
-            return _without_outputs(progress) if request.only_prompts else progress
+            if request.only_prompts:
+                return _without_outputs(progress)
+            if not (schemas := request.widened):
+                return progress
+            return checked(service.engine, progress, schemas, _said, request.warnings)
 
         cut = ids if form.most is not None else None
         wording = CompletionWording(request, prompts, inputs.tokenizer, cut)
-        request.warnings.extend(request.structure_warnings)
+        request.warnings.extend(one.warning for one in request.widened)
         return await answer(service, caller, request, model.name, params, wording, run, ids)
+
+
+def _said(output: CompletionOutput) -> Reply:
+    return Reply(content=output.text)
 
 
 async def _without_outputs(progress: Progress) -> Progress:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from quire.core.errors import EngineError
 from quire.text.dialect.grammar import NUMBER, SPACES, Frame, GrammarRules, Schema
 from quire.text.dialect.mending import mended
 from quire.text.dialect.notation import Notation
@@ -34,6 +35,7 @@ Field = Mapping[str, Any]
 _PIECE = re.compile(
     r"(\\s[*+?]\??)|(\\d\+)|(\(\?P<(\w+)>([^()]+)\))|\\([^\w\s]|n)|([^\\()\[\]{}.*+?|^$])"
 )
+_LONGEST_LOOK = 0.25  # seconds
 _PLACE = re.compile(r"\{(?:content\.)?(\w+)\}")
 
 
@@ -170,6 +172,36 @@ _REASONING = ("reasoning_content", "reasoning", "thinking")
 _CALLS = "tool_calls"
 
 
+class _Bounded:
+    """An expression of the model's files, which may take for ever. EngineError where it takes long.
+
+    It has what transformers' parser calls.
+    """
+
+    def __init__(self, expression: Any) -> None:
+        self._expression = expression
+
+    def search(self, text: str, *place: int, partial: bool = False) -> Any:
+        return self._within(self._expression.search, text, *place, partial=partial)
+
+    def match(self, text: str, *place: int) -> Any:
+        return self._within(self._expression.match, text, *place)
+
+    def finditer(self, text: str) -> Iterator[Any]:
+        return iter(self._within(self._all, text))
+
+    def _all(self, text: str, timeout: float) -> list[Any]:
+        return list(self._expression.finditer(text, timeout=timeout))
+
+    def _within(self, look: Callable[..., Any], *given: Any, **how: Any) -> Any:
+        try:
+            return look(*given, **how, timeout=_LONGEST_LOOK)
+        except TimeoutError:
+            raise EngineError(
+                f"an expression of the model's response_template takes more than {_LONGEST_LOOK} s"
+            ) from None
+
+
 class Declared:
     """A response template that can be used.
 
@@ -191,9 +223,12 @@ class Declared:
             """Mends a broken region, or reports it, instead of ending there."""
 
             _body: str
+            _current: str | None
 
             def _close_current(self, events: list[dict[str, Any]]) -> None:
                 written = self._body
+                if (tags := within.get(self._current)) is not None:
+                    tags.finditer(written)  # as will be done without an end to it
                 for body in (written, mended(written.strip())):
                     if body is not None:
                         self._body = body
@@ -206,6 +241,7 @@ class Declared:
         # Nothing is missed in what a model writes: it may be cut.
         fields = {name: {**field, "optional": True} for name, field in spec["fields"].items()}
         self._spec = load_response_template({**spec, "fields": fields})
+        within = _bounded(self._spec, load_response_template)
         self._make = Lenient
         self.marks = _marks(spec["fields"])
         self.writing, self.why_not = _writing(spec["fields"])
@@ -224,6 +260,22 @@ class Declared:
             for name, schema in (tools or {}).items()
         ]
         return DeclaredParser(self._make(self._spec, begun, tools=listed), calls=tools is not None)
+
+
+def _bounded(spec: Any, load: Callable[[Any], Any]) -> Mapping[str | None, _Bounded]:
+    """Bound the expressions of a template; those of what stands in regions, by field."""
+    spec.start_anchor_re = _Bounded(spec.start_anchor_re)
+    within: dict[str | None, _Bounded] = {}
+    for name, field in spec.fields.items():
+        for place in ("open_re", "close_re"):
+            if (expression := getattr(field, place)) is not None:
+                setattr(field, place, _Bounded(expression))
+        if "tag_pattern" in json.dumps(field.content_args.get("value_parser")):
+            raise ValueError("its expressions stand in each other")
+        if (tags := field.content_args.get("tag_pattern")) is not None:
+            alone = {"start_anchor_pattern": tags, "fields": {name: {}}}
+            within[name] = _Bounded(load(alone).start_anchor_re)
+    return within
 
 
 def _marks(fields: Mapping[str, Any]) -> Marks | None:

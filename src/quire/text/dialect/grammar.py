@@ -33,6 +33,14 @@ _PARTS = {
 _LAYOUT = {"whitespace_pattern": r"[ \t\n\r]{1,16}"}  # models have been seen to write nothing else
 TEXT = "/(?s:.*)/"
 _NO_CALL = r"/[^\[{<](?s:.*)/"
+_TYPES = {"null", "boolean", "number", "integer", "string", "array", "object"}
+_KINDS: Mapping[str, Any] = {
+    "type": (str, list),
+    "properties": Mapping,
+    "required": list,
+    "enum": list,
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), int),
+}
 _DEFINITIONS = ("$defs", "definitions")
 _BY_NAME = {"properties", "patternProperties", "dependentSchemas", *_DEFINITIONS}
 _PLAIN = {"type", "properties", "required", "additionalProperties", *_DEFINITIONS}
@@ -240,12 +248,30 @@ def members(schema: Schema) -> list[tuple[str, Schema, bool]]:
     required = schema.get("required", [])
     properties = {**schema.get("properties", {})}
     for key in required:
-        properties.setdefault(key, {})
+        properties.setdefault(key, schema.get("additionalProperties", {}))
+        if properties[key] is False:
+            raise RequestError(f"no call can have the argument {shown(key)}, and must", "tools")
     return [
-        (key, {**definitions(schema), **(one if isinstance(one, Mapping) else {})}, key in required)
+        (key, {**definitions(schema), **as_schema(one)}, key in required)
         for key, one in properties.items()
         if one is not False
     ]
+
+
+def as_schema(given: object) -> Schema:
+    """What it says; RequestError where that is no schema, as far as forms of calls rely on it."""
+    said = {} if given is True else given
+    if not isinstance(said, Mapping) or not all(
+        isinstance(said[key], kind) and not isinstance(said[key], bool)
+        for key, kind in _KINDS.items()
+        if key in said
+    ):
+        raise RequestError(f"where this model must call, {shown(given)} is no schema", "tools")
+    types, required = said.get("type", []), said.get("required", [])
+    for one in [*([types] if isinstance(types, str) else types), *required]:
+        if not isinstance(one, str) or (one not in _TYPES and one not in required):
+            raise RequestError(f"where this model must call, {shown(one)} is no type", "tools")
+    return said
 
 
 def definitions(schema: Schema) -> Schema:

@@ -18,6 +18,7 @@ from quire.text.dialect.grammar import (
     GrammarRules,
     Schema,
     Spell,
+    as_schema,
     definitions,
     literal,
     members,
@@ -143,12 +144,13 @@ class _SchemaRules:
             raise _refusal(f"levels beyond {_MOST_LEVELS}")
         if schema is True or (isinstance(schema, Mapping) and unknown_keyword(schema, ()) is None):
             return self.anything()
-        if not isinstance(schema, Mapping):
-            raise _refusal(shown(schema))
+        schema = as_schema(schema)
         if "$ref" in schema:
             return self._referred(schema, level)
         named = values(schema)
         if named is not None:
+            if not named:
+                raise _refusal("a choice of no value")
             return self._rules.rule(" | ".join(map(self._literal, named)))
         if "anyOf" in schema:
             _check(schema, _OF_UNIONS)

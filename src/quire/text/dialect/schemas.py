@@ -8,22 +8,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire.core.errors import RequestError, shown
-from quire.text.dialect.grammar import GrammarRules, Schema, definitions, literal, unknown_keyword
+from quire.text.dialect.expressions import pieces_of
+from quire.text.dialect.grammar import (
+    GrammarRules,
+    Schema,
+    as_schema,
+    definitions,
+    literal,
+    unknown_keyword,
+)
 
-_PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|\(\?[a-zA-Z<:=!P-]*|[\s\S]", re.DOTALL)
-_ASCII = {r"\d": "0-9", r"\w": "a-zA-Z0-9_"}  # as in JavaScript, whose expressions these are
 _ANYTHING = "(?s:.*)"
 
 
-def whole(pattern: str) -> str:
+def whole(pattern: object) -> str:
     """An expression for texts in which ``pattern`` is found, without slashes around it.
 
-    RequestError for an anchor in the middle.
+    RequestError for an anchor in the middle, and for what is not understood.
     """
-    return "|".join(_anchored(one, pattern) for one in _alternatives(pattern))
+    try:
+        pieces = pieces_of(pattern)
+    except ValueError as error:
+        raise RequestError(f"the expression {shown(pattern)} of a tool {error}", "tools") from None
+    return "|".join(_anchored(one, pattern) for one in _alternatives(pieces))
 
 
-def _anchored(pieces: list[str], pattern: str) -> str:
+def _anchored(pieces: list[str], pattern: object) -> str:
     head, tail = _ANYTHING, _ANYTHING
     if pieces[:1] == ["^"]:
         head, pieces = "", pieces[1:]
@@ -35,14 +45,14 @@ def _anchored(pieces: list[str], pattern: str) -> str:
             f"{shown(pattern)}",
             "tools",
         )
-    return f"{head}({''.join(map(_spelled, pieces))}){tail}"
+    return f"{head}({''.join(pieces)}){tail}"
 
 
-def _alternatives(pattern: str) -> Iterator[list[str]]:
-    """The texts between the bars that are in no group, in pieces."""
+def _alternatives(all_pieces: Sequence[str]) -> Iterator[list[str]]:
+    """The pieces between the bars that are in no group."""
     pieces: list[str] = []
     depth = 0
-    for piece in _PIECES.findall(pattern):
+    for piece in all_pieces:
         depth += piece.startswith("(") - (piece == ")")
         if piece == "|" and not depth:
             yield pieces
@@ -50,20 +60,6 @@ def _alternatives(pattern: str) -> Iterator[list[str]]:
         else:
             pieces.append(piece)
     yield pieces
-
-
-def _spelled(piece: str) -> str:
-    """The pattern as it can be written between slashes, on one line."""
-    if piece in _ASCII:
-        return f"[{_ASCII[piece]}]"
-    if piece[0] == "[":
-        piece = re.sub(r"\\.", lambda found: _ASCII.get(found[0], found[0]), piece)
-        return re.sub(r"\\.|/", _escaped, piece, flags=re.DOTALL).replace("\n", r"\n")
-    return r"\/" if piece == "/" else piece.replace("\n", r"\n")
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return r"\/" if found[0] == "/" else found[0]
 
 
 _TEXTS = {"type", "enum", "const", "pattern", "minLength", "maxLength"}  # what is said of texts
@@ -81,13 +77,16 @@ def text_terminal(
             f"where this model must call, the schema of a text may not hold {other}", "tools"
         )
     named = values(schema)
-    if named:
-        return f"({' | '.join(literal(one) for one in named if isinstance(one, str))})"
+    if named is not None:
+        texts = [literal(one) for one in named if isinstance(one, str)]
+        if not texts:
+            raise RequestError("where this model must call, there is no text that fits", "tools")
+        return f"({' | '.join(texts)})"
     least, most = schema.get("minLength", 0), schema.get("maxLength", "")
     marks = "|".join(re.sub(r"([^\w\s<>'\"=\x80-\U0010ffff-])", r"\\\1", mark) for mark in stops)
     parts = [f"/(?s:{chars}{{{least},{most}}})/", f"~/(?s:.*)({marks})(?s:.*)/"]
     if "pattern" in schema:
-        parts.append(f"/{whole(str(schema['pattern']))}/")
+        parts.append(f"/{whole(schema['pattern'])}/")
     return rules.terminal(" & ".join(parts))
 
 
@@ -151,13 +150,17 @@ def parted(schema: Mapping[str, Any]) -> tuple[list[Schema], list[Schema]]:
     texts: list[Schema] = []
     others: list[Schema] = []
     _part(schema, definitions(schema), texts, others, 0)
+    if not texts and not others:
+        raise RequestError(f"where this model must call, nothing fits {shown(schema)}", "tools")
     return texts, others
 
 
 def _part(
     schema: object, root: Schema, texts: list[Schema], others: list[Schema], level: int
 ) -> None:
-    said = schema if isinstance(schema, Mapping) else {}
+    if schema is False:
+        return
+    said = as_schema(schema)
     types = types_of(said, root)
     choices = next((said[key] for key in (*_UNIONS, "allOf") if key in said), None)
     if "string" not in types and types:

@@ -31,7 +31,7 @@ def test_native_code_that_recurses_too_deep_ends_one_call() -> None:
 
 @pytest.fixture(scope="module")
 def grammars() -> Iterator[Grammars]:
-    made = Grammars(Words(backend()), SIZE, frozenset({END}))
+    made = Grammars(Words(backend()), SIZE, frozenset({END}), additional_properties=True)
     yield made
     made.close()
 
