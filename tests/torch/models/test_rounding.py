@@ -1,4 +1,4 @@
-"""Scales of groups: int4's lose less than the largest weights would have them lose; every matrix."""
+"""Scales of groups lose less than the largest weights would have them lose, on every matrix."""
 
 from __future__ import annotations
 

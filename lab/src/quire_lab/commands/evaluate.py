@@ -65,7 +65,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from quire_lab.commands.evaluation_report import as_json, lines, picture
-    from quire_lab.evaluation import Evaluator, Plan
+    from quire_lab.evaluation import Evaluator, Judging
 
     with tqdm(
         total=_STEPS * (len(forms) + 1), bar_format="{desc} {bar} {elapsed}",
@@ -76,7 +76,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
             bar.set_description_str(f"{what:<32}")
             bar.update()
 
-        plan = Plan(text, arguments.context, arguments.predictions, arguments.questions)
+        plan = Judging(text, arguments.context, arguments.predictions, arguments.questions)
         found = Evaluator(chosen, plan, progress).run(forms)
     print(json.dumps(as_json(found), indent=1) if arguments.json else "\n".join(lines(found)))
     if drawn is not None:

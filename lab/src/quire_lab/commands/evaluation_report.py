@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quire.tools.commands.text import number, percent, size, table
-from quire_lab.evaluation import Evaluation, Row
+from quire_lab.evaluation import Evaluation, FormResult
 from quire_lab.reports.style import BLUE, GREY, VERMILLION, Picture, draw
 
 if TYPE_CHECKING:
@@ -113,18 +113,18 @@ def _predictions(found: Evaluation) -> int:
     return 0 if loss is None else loss.predictions
 
 
-def _is_good(row: Row) -> bool:
+def _is_good(row: FormResult) -> bool:
     most, least = GOOD
     loss = row.loss
     return loss is not None and loss.more_perplexity <= most and loss.same_token >= least
 
 
-def _divergence(row: Row) -> float:
+def _divergence(row: FormResult) -> float:
     assert row.loss is not None
     return row.loss.divergence
 
 
-def _described(row: Row) -> str:
+def _described(row: FormResult) -> str:
     assert row.loss is not None
     return (
         f"{size(row.weight_bytes)} of weights, {number(row.tokens_per_second)} tokens/s, "
@@ -133,7 +133,7 @@ def _described(row: Row) -> str:
     )
 
 
-def _row_as_json(row: Row) -> dict[str, Any]:
+def _row_as_json(row: FormResult) -> dict[str, Any]:
     if row.loss is None:
         return {"form": row.form.name, "flags": row.form.flags, "refusal": row.refusal}
     return {

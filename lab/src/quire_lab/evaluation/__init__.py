@@ -1,17 +1,17 @@
 """What rounding costs a model, measured: its own distributions against those of each form."""
 
 from quire_lab.evaluation.divergence import Loss, Reference
-from quire_lab.evaluation.evaluate import Evaluation, Evaluator, Plan, Row
-from quire_lab.evaluation.forms import USUAL, Form, parse_forms
+from quire_lab.evaluation.evaluate import Evaluation, Evaluator, FormResult, Judging
+from quire_lab.evaluation.forms import USUAL, ModelForm, parse_forms
 
 __all__ = [
     "USUAL",
     "Evaluation",
     "Evaluator",
-    "Form",
+    "FormResult",
+    "Judging",
     "Loss",
-    "Plan",
+    "ModelForm",
     "Reference",
-    "Row",
     "parse_forms",
 ]

@@ -16,8 +16,8 @@ from quire.core.protocol import SamplingParams
 from quire.engine.llm import LLM
 from quire_lab.evaluation.distributions import next_token_logits
 from quire_lab.evaluation.divergence import Loss, Reference
-from quire_lab.evaluation.forms import REFERENCE, Form
-from quire_lab.evaluation.tasks import NEEDLES, Question, needle, questions
+from quire_lab.evaluation.forms import REFERENCE, ModelForm
+from quire_lab.evaluation.tasks import NEEDLES, Task, needle, questions
 
 _TIMED = 8, 32, 64  # texts at a time, tokens in and out of each
 _REPEATS = 2
@@ -26,7 +26,7 @@ _ROOM = 96  # tokens for a needle's question and answer
 _NEEDLES = 4  # of each length
 
 
-class Plan(NamedTuple):
+class Judging(NamedTuple):
     """What is measured. context: most tokens before a token; predictions: most of the text."""
 
     text: str
@@ -35,10 +35,10 @@ class Plan(NamedTuple):
     questions: int = 20  # of each task
 
 
-class Row(NamedTuple):
+class FormResult(NamedTuple):
     """One form. refusal: why it cannot be had; there is nothing else then."""
 
-    form: Form
+    form: ModelForm
     refusal: str = ""
     loss: Loss | None = None
     tasks: Mapping[str, float | None] = {}  # by name, the share that was right; None: too long
@@ -51,14 +51,14 @@ class Evaluation(NamedTuple):
     """Of one model. The first row is of the form that all are compared with."""
 
     model: str
-    rows: Sequence[Row]
+    rows: Sequence[FormResult]
 
 
 class Evaluator:
     """Loads forms one after the other, and keeps what the first said to compare the others with."""
 
     def __init__(
-        self, options: Mapping[str, Any], plan: Plan, progress: Callable[[str], None]
+        self, options: Mapping[str, Any], plan: Judging, progress: Callable[[str], None]
     ) -> None:
         """options: fields of EngineConfig, three of which forms replace.
 
@@ -66,9 +66,9 @@ class Evaluator:
         """
         self._options, self._plan, self._progress = options, plan, progress
         self._reference: Reference | None = None
-        self._questions: Mapping[str, Sequence[Question]] = {}
+        self._questions: Mapping[str, Sequence[Task]] = {}
 
-    def run(self, forms: Sequence[Form]) -> Evaluation:
+    def run(self, forms: Sequence[ModelForm]) -> Evaluation:
         """Measure ``forms`` against the model's own weights in float32.
 
         Where those do not fit, the model's own type is what forms are compared with.
@@ -80,7 +80,7 @@ class Evaluator:
             try:
                 first, name = self._begin(REFERENCE)
             except (ConfigError, ModelError):
-                first, name = self._begin(Form())
+                first, name = self._begin(ModelForm())
             rows = [first, *(self._of(form) for form in forms if form != first.form)]
             return Evaluation(name, rows)
         finally:
@@ -91,7 +91,7 @@ class Evaluator:
             self._reference.close()
             self._reference = None
 
-    def _begin(self, form: Form) -> tuple[Row, str]:
+    def _begin(self, form: ModelForm) -> tuple[FormResult, str]:
         self._forget()
         with self._loaded(form) as llm:
             self._reference = Reference(_rows(llm, self._plan))
@@ -100,15 +100,15 @@ class Evaluator:
             self._questions = _questions(llm, self._plan)
             return self._measured(llm, form), llm.capacity.model_name
 
-    def _of(self, form: Form) -> Row:
+    def _of(self, form: ModelForm) -> FormResult:
         try:
             with self._loaded(form) as llm:
                 return self._measured(llm, form)
         except (ConfigError, ModelError) as error:
-            return Row(form, str(error))
+            return FormResult(form, str(error))
 
     @contextmanager
-    def _loaded(self, form: Form) -> Iterator[LLM]:
+    def _loaded(self, form: ModelForm) -> Iterator[LLM]:
         self._progress(f"{form.name}: load")
         options = {**self._options, **form._asdict()}
         llm = LLM(options.pop("model"), **options)
@@ -119,7 +119,7 @@ class Evaluator:
             del llm
             gc.collect()  # a pool, before the next is measured
 
-    def _measured(self, llm: LLM, form: Form) -> Row:
+    def _measured(self, llm: LLM, form: ModelForm) -> FormResult:
         assert self._reference is not None
         self._progress(f"{form.name}: distributions")
         loss = self._reference.compare(_logits(llm, self._reference.rows))
@@ -129,10 +129,12 @@ class Evaluator:
             tasks[task] = _share_right(llm, asked)
         self._progress(f"{form.name}: tokens per second")
         held = llm.capacity
-        return Row(form, "", loss, tasks, held.weight_bytes, held.kv_bytes_per_token, _rate(llm))
+        return FormResult(
+            form, "", loss, tasks, held.weight_bytes, held.kv_bytes_per_token, _rate(llm)
+        )
 
 
-def _rows(llm: LLM, plan: Plan) -> list[list[int]]:
+def _rows(llm: LLM, plan: Judging) -> list[list[int]]:
     """The text's tokens, in rows of which each overlaps the one before by its first token."""
     ids = llm.engine.input_processor.tokenizer.encode(plan.text)[: plan.predictions + 1]
     longest = llm.capacity.max_model_len
@@ -148,10 +150,10 @@ def _logits(llm: LLM, rows: Sequence[Sequence[int]]) -> Iterator[Tensor]:
         yield from next_token_logits(llm, row[:-1])
 
 
-def _questions(llm: LLM, plan: Plan) -> dict[str, Sequence[Question]]:
+def _questions(llm: LLM, plan: Judging) -> dict[str, Sequence[Task]]:
     if not plan.questions:
         return {}
-    asked: dict[str, Sequence[Question]] = dict(questions(plan.questions))
+    asked: dict[str, Sequence[Task]] = dict(questions(plan.questions))
     sentences = [one.strip() + "." for one in plan.text.replace("\n", " ").split(". ") if one]
     count = llm.engine.input_processor.tokenizer.count
     for length in NEEDLES:
@@ -166,7 +168,7 @@ def _questions(llm: LLM, plan: Plan) -> dict[str, Sequence[Question]]:
     return asked
 
 
-def _share_right(llm: LLM, asked: Sequence[Question]) -> float | None:
+def _share_right(llm: LLM, asked: Sequence[Task]) -> float | None:
     """None: the texts are longer than the model's."""
     longest, count = llm.capacity.max_model_len, llm.engine.input_processor.tokenizer.count
     if longest is not None and max(count(one.prompt) for one in asked) + _ROOM > longest:

@@ -13,7 +13,7 @@ _KV_TYPES = ("float32", "bfloat16", "float16", "int8", "fp8")
 _OWN = "own"
 
 
-class Form(NamedTuple):
+class ModelForm(NamedTuple):
     """Of weights, activations and the KV cache. dtype auto, no quantization: as the files say."""
 
     dtype: str = "auto"
@@ -37,27 +37,27 @@ class Form(NamedTuple):
         return " ".join(flags) or "no flag"
 
 
-REFERENCE = Form("float32", None, "float32")
+REFERENCE = ModelForm("float32", None, "float32")
 """What all others are compared with: the files' weights, and nothing rounded on the way."""
 
 USUAL = (
-    Form(),
-    Form(kv_cache_dtype="int8"),
-    *(Form(quantization=rounding) for rounding in QUANTIZATIONS),
+    ModelForm(),
+    ModelForm(kv_cache_dtype="int8"),
+    *(ModelForm(quantization=rounding) for rounding in QUANTIZATIONS),
 )
 
 
-def parse_forms(names: Sequence[str]) -> list[Form]:
+def parse_forms(names: Sequence[str]) -> list[ModelForm]:
     """``WEIGHTS`` or ``WEIGHTS/KV`` each, such as ``own``, ``w8a8`` and ``bfloat16/int8``."""
     forms = []
     for name in names:
         weights, slash, kv = name.partition("/")
         if weights in QUANTIZATIONS:
-            form = Form(quantization=weights)
+            form = ModelForm(quantization=weights)
         elif weights in _DTYPES:
-            form = Form(weights)
+            form = ModelForm(weights)
         elif weights == _OWN:
-            form = Form()
+            form = ModelForm()
         else:
             raise ConfigError(
                 f"forms: {name!r} is none: its weights must be one of "

@@ -33,7 +33,7 @@ _SHOTS = 4
 NEEDLES = (2048, 8192)  # tokens of the text around one
 
 
-class Question(NamedTuple):
+class Task(NamedTuple):
     """A text to be continued. schema: the answer is JSON that follows it."""
 
     prompt: str
@@ -56,14 +56,14 @@ class Question(NamedTuple):
             return False
 
 
-def questions(count: int, seed: int = 0) -> dict[str, list[Question]]:
+def questions(count: int, seed: int = 0) -> dict[str, list[Task]]:
     """By task, ``count`` of each; the same for every model."""
     random = Random(seed)
     makers = {"copy": _copy, "sort": _sort, "arithmetic": _sum, "JSON": _person}
     return {task: [make(random) for _ in range(count)] for task, make in makers.items()}
 
 
-def needle(filler: Sequence[str], seed: int) -> Question:
+def needle(filler: Sequence[str], seed: int) -> Task:
     """One sentence to be found again among those of ``filler``."""
     random = Random(seed)
     number, city = str(random.randrange(10_000, 99_999)), random.choice(_CITIES)
@@ -71,21 +71,21 @@ def needle(filler: Sequence[str], seed: int) -> Question:
     fact = f"The secret number of {city} is {number}."
     text = " ".join([*filler[:place], fact, *filler[place:]])
     question = f"Question: What is the secret number of {city}?"
-    return Question(f"{text}\n\n{question}\nAnswer: The secret number of {city} is", f"{number}.")
+    return Task(f"{text}\n\n{question}\nAnswer: The secret number of {city} is", f"{number}.")
 
 
-def _lines(pairs: Sequence[tuple[str, str]]) -> Question:
+def _lines(pairs: Sequence[tuple[str, str]]) -> Task:
     *shots, (question, answer) = pairs
     text = "".join(f"{asked} {answered}\n" for asked, answered in shots)
-    return Question(text + question, answer)
+    return Task(text + question, answer)
 
 
-def _copy(random: Random) -> Question:
+def _copy(random: Random) -> Task:
     samples = [" ".join(random.sample(_WORDS, 6)) for _ in range(_SHOTS)]
     return _lines([(f"Text: {words}\nCopy:", words) for words in samples])
 
 
-def _sort(random: Random) -> Question:
+def _sort(random: Random) -> Task:
     pairs = []
     for _ in range(_SHOTS):
         numbers = random.sample(range(10, 100), 5)
@@ -94,7 +94,7 @@ def _sort(random: Random) -> Question:
     return _lines(pairs)
 
 
-def _sum(random: Random) -> Question:
+def _sum(random: Random) -> Task:
     pairs = []
     for _ in range(_SHOTS):
         first, second = random.randrange(10, 60), random.randrange(10, 40)
@@ -102,7 +102,7 @@ def _sum(random: Random) -> Question:
     return _lines(pairs)
 
 
-def _person(random: Random) -> Question:
+def _person(random: Random) -> Task:
     shots = []
     for _ in range(_SHOTS):
         who = {"name": random.choice(_NAMES), "age": random.randrange(18, 80),
@@ -110,4 +110,4 @@ def _person(random: Random) -> Question:
         shots.append((f"{who['name']} is {who['age']} years old and lives in {who['city']}.", who))
     *before, (sentence, answer) = shots
     text = "".join(f"Text: {said}\nJSON: {json.dumps(facts)}\n" for said, facts in before)
-    return Question(f"{text}Text: {sentence}\nJSON:", answer, _PERSON)
+    return Task(f"{text}Text: {sentence}\nJSON:", answer, _PERSON)

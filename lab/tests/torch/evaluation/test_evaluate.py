@@ -14,7 +14,7 @@ from quire.core.errors import ConfigError
 from quire.core.protocol import SamplingParams
 from quire.engine.llm import LLM
 from quire.tools.cli import main
-from quire_lab.evaluation import Evaluator, Form, Plan, Reference
+from quire_lab.evaluation import Evaluator, Judging, ModelForm, Reference
 from quire_lab.evaluation.distributions import next_token_logits
 from support.small_encoders import make_encoder
 
@@ -22,8 +22,8 @@ TEXT = "The list is sorted in place, and the method returns None. " * 12
 OPTIONS = {"model": None, "max_num_seqs": 8, "kv_cache_memory_bytes": "16MiB", "threads": 1}
 
 
-def evaluated(*forms: Form, questions: int = 0) -> list[tuple[Form, str]]:
-    found = Evaluator(OPTIONS, Plan(TEXT, 64, 120, questions), lambda _: None).run(forms)
+def evaluated(*forms: ModelForm, questions: int = 0) -> list[tuple[ModelForm, str]]:
+    found = Evaluator(OPTIONS, Judging(TEXT, 64, 120, questions), lambda _: None).run(forms)
     return [(row.form, row.refusal) for row in found.rows]
 
 
@@ -85,8 +85,8 @@ def test_what_keeps_no_keys_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_own_form_loses_least_and_four_bits_most() -> None:
-    forms = (Form(), Form(quantization="int8"), Form(quantization="int4"))
-    found = Evaluator(OPTIONS, Plan(TEXT, 64, 120, 0), lambda _: None).run(forms)
+    forms = (ModelForm(), ModelForm(quantization="int8"), ModelForm(quantization="int4"))
+    found = Evaluator(OPTIONS, Judging(TEXT, 64, 120, 0), lambda _: None).run(forms)
     losses = [row.loss for row in found.rows]
     assert None not in losses
     divergences = [loss.divergence for loss in losses if loss]
@@ -97,7 +97,7 @@ def test_the_own_form_loses_least_and_four_bits_most() -> None:
 
 
 def test_a_form_that_cannot_be_had_is_a_row_that_says_why() -> None:
-    (_, first), (form, refusal) = evaluated(Form(kv_cache_dtype="fp8"))
+    (_, first), (form, refusal) = evaluated(ModelForm(kv_cache_dtype="fp8"))
     assert not first and form.name == "own/fp8" and "needs a GPU" in refusal
 
 
