@@ -139,7 +139,7 @@ class BesideShare:
             return self._sitting
         costly = [one for one in running if _name(one) in self._each]
         last, left, turns = self._last, self._budget, 0
-        if last is not None:  # after him comes the next one
+        if last is not None:
             costly.sort(key=lambda one: (by_rank(one) <= last, by_rank(one)))
         for group in costly:
             cost = min(self._cost(group), self._budget)
