@@ -26,7 +26,7 @@ from quire.core.errors import EngineError, QuireError, RequestError
 _LONGEST_START = 120.0  # seconds, in which a service reads what it needs
 _LARGEST = 256 << 20  # bytes of an answer
 _LONG = 0.1  # seconds of a call, after which it leaves the cores to others
-_NICE = 19
+_NICE = 10
 _T = TypeVar("_T")
 # Before anything is imported: Ctrl-C is the server's. In a session of its own, which Linux may give
 # as much of the cores as the server's, no process would leave them to others. Then the server's own

@@ -35,7 +35,7 @@ MOST_LANES = HEADER // 8
 SLOW = 0.005  # seconds at one guide
 MUCH = 0.25  # seconds of a request, after which it leaves the cores to others
 _PATIENCE = 0.010  # seconds until an answer, whatever is left to do
-_NICE = 19
+_NICE = 10
 _CORES_A_LANE = 4
 _LONGEST_REASON = 200  # characters
 
