@@ -70,6 +70,15 @@ def most_outputs(target: Target, **fields: object) -> bytes:
     return body(count, length, **fields)
 
 
+def most_beside(target: Target) -> bytes:
+    """All that takes time beside the model, of 64 outputs, from nearly all tokens."""
+    return completion(
+        target, n=64, max_tokens=_LONG, ignore_eos=True, temperature=2.0, top_p=0.999, logprobs=40,
+        logit_bias={str(token): -1.0 for token in range(1_000)}, repetition_penalty=1.1,
+        bad_words=distinct(100), stop=distinct(60, 200), min_tokens=_LONG,
+    )  # fmt: skip
+
+
 def prompt_logprobs(target: Target) -> bytes:
     length = target.limits.max_model_len - 1
     return completion(target, prompt=[7] * length, prompt_logprobs=100)
@@ -114,6 +123,7 @@ FIELDS = (
     Attack("most bad words, n=50", posting(most_bad_words), SERVED | REFUSED),
     Attack("most logit biases, n=50", posting(most_biases), SERVED | REFUSED),
     Attack("most outputs, 100 logprobs", posting(most_outputs), SERVED | REFUSED),
+    Attack("most beside the model, n=64", posting(most_beside), SERVED | REFUSED),
     Attack("logprobs of a longest prompt", posting(prompt_logprobs), SERVED | REFUSED),
     Attack("widest beam search", posting(widest_beams), SERVED | REFUSED),
     Attack("100,000 template variables", posting_chats(template_variables), SERVED | TOO_LARGE),

@@ -337,7 +337,10 @@ def _exposition(transfer: type) -> str:
     metrics = ServerMetrics(engine, "demo", "both")
     metrics.observe_aborted(0)
     state.operation, state.served_by.return_value, state.error = "chat", "demo", None
-    for name in ("num_prompt_tokens", "num_output_tokens", "e2e_latency", "ttft", "tpot"):
+    for name in (
+        *("num_prompt_tokens", "num_output_tokens", "e2e_latency", "ttft", "tpot"),
+        *("grammar_seconds", "beside_seconds"),
+    ):
         setattr(state.metrics, name, 0.0)
     for (watcher,), _ in engine.events.add.call_args_list:
         watcher.ended(state)

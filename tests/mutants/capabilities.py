@@ -235,6 +235,13 @@ MUTANTS = (
         f"{_OF_BOX}::test_what_goes_wrong_is_named_and_the_next_call_has_a_new_worker",
     ),
     Mutant(
+        "a long call keeps the cores",
+        f"{_BOX}/box.py",
+        "            self._leave_the_cores()\n",
+        "",
+        f"{_OF_BOX}::test_a_long_call_leaves_the_cores_to_others_and_no_further_one_does",
+    ),
+    Mutant(
         "another worker is not given whole outputs",
         f"{_GRAMMAR}/boxed.py",
         "self._number, 0, guide.rules.form",

@@ -15,6 +15,7 @@ _LIVES = f"{_OF_LIVES}::test_every_life_is_well"
 _WERE_NOT_WELL = f"{_OF_LIVES}::test_lives_that_were_not_well_are"
 _SESSIONS, _SCHEDULER = f"{_OF_SCHEDULING}/test_sessions.py", f"{_OF_SCHEDULING}/test_scheduler.py"
 _SITTING = f"{_OF_SCHEDULING}/test_sitting_out.py"
+_BESIDE = f"{_OF_SCHEDULING}/test_beside_share.py"
 _FAIR, _DRAFTS = f"{_OF_SCHEDULING}/test_fair.py", f"{_OF_SCHEDULING}/test_drafts.py"
 _SCORES, _BEYOND = (
     f"{_OF_SCHEDULING}/test_scores.py",
@@ -932,6 +933,34 @@ MUTANTS = (
         "            if chunk.start != branch.num_computed:",
         "            if False:",
         f"{_SITTING}::test_what_was_planned_ahead_of_it_counts_for_nothing",
+    ),
+    Mutant(
+        "who would take too long beside the model takes no turns",
+        f"{_SCHEDULING}/sharing.py",
+        "        return self._left >= 0.0 or len(self._each) < 2",
+        "        return True",
+        f"{_BESIDE}::test_those_who_cost_time_take_turns_and_others_go_on",
+    ),
+    Mutant(
+        "turns always begin with the first",
+        f"{_SCHEDULING}/sharing.py",
+        "left, turns, self._last = left - cost, turns + 1, by_rank(group)",
+        "left, turns = left - cost, turns + 1",
+        f"{_BESIDE}::test_those_who_cost_time_take_turns_and_others_go_on",
+    ),
+    Mutant(
+        "all newcomers come in at once, whatever they ask for beside the model",
+        f"{_SCHEDULING}/scheduler.py",
+        "group.request.params.asks_beside and not self._beside.invites(group)",
+        "False",
+        f"{_BESIDE}::test_newcomers_come_in_as_there_is_time_for_them",
+    ),
+    Mutant(
+        "time in steps is not charged",
+        f"{_SCHEDULING}/decoding.py",
+        "yield known[0].request, delay * pace",
+        "yield known[0].request, 0.0",
+        f"{_BESIDE}::test_time_in_steps_is_charged_as_tokens_of_that_time",
     ),
     Mutant(
         "time beside the model costs nothing",

@@ -7,7 +7,14 @@ import ast
 import re
 from pathlib import Path
 
-from quire.tools.commands.others import LLAMA_SERVER, NEUTRAL, VLLM, Program, flag_of
+from quire.tools.commands.others import (
+    LLAMA_SERVER,
+    NEUTRAL,
+    VLLM,
+    Program,
+    answers_to,
+    flag_of,
+)
 from quire.tools.commands.parser import Parser
 from quire.tools.commands.serve import add_serve
 from references.packages import llama_cpp, package
@@ -49,6 +56,14 @@ def test_every_flag_of_vllm_has_an_answer() -> None:
     works = {name for name in VLLM.works.split() if name.startswith("-")}
     assert sorted(works - theirs - {"--swap-space", "--async-scheduling", "--device"}) == []
     assert works <= served()
+
+
+def test_every_variable_of_vllm_has_an_answer() -> None:
+    source = (package(VLLM_PACKAGE) / "vllm/envs.py").read_text("utf-8")
+    theirs = set(re.findall(r"""["'](VLLM_\w+)["']\s*:""", source))
+    assert len(theirs) > 250
+    works = VLLM.works.split()
+    assert sorted(name for name in theirs if name not in works and not answers_to(name)) == []
 
 
 def test_every_flag_and_variable_of_llama_server_has_an_answer() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from types import SimpleNamespace
 
@@ -211,6 +213,25 @@ def test_preemptions_are_counted_and_change_no_text() -> None:
         assert preemptions > 0
         assert sum(story["num_preemptions"] for story in answer["metrics"]) == preemptions
         eventually(tight.is_idle)
+
+
+def test_time_beside_the_model_is_told(server: LiveServer) -> None:
+    ask = {"prompt": [5] * 9, "max_tokens": 60, "ignore_eos": True, "include_metrics": True}
+    plain = server.complete(**ask).json()["metrics"][0]
+    assert plain["beside_seconds"] == plain["grammar_seconds"] == 0
+    assert server.metric("quire:beside_seconds_total") == 0
+    server.executor.fail = lambda step: time.sleep(0.02)  # so that somebody can look
+    with ThreadPoolExecutor(1) as threads:
+        searching = threads.submit(server.complete, **ask, stop=["§"])
+        eventually(lambda: told(server) > 0)
+        story = searching.result().json()["metrics"][0]
+    assert server.metric("quire:beside_seconds_total") == story["beside_seconds"] > 0
+
+
+def told(server: LiveServer) -> float:
+    """Of those that run, as the page has it."""
+    running = server.http.get("/v1/quire/state").json()["requests"]["running"]
+    return sum(row["beside_seconds"] for row in running)
 
 
 @pytest.fixture

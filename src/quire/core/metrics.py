@@ -29,6 +29,7 @@ class RequestMetrics:
     num_accepted_tokens: int = 0  # of its output, that had been guessed
     fetched_tokens: int = 0  # of the cached ones, that were fetched from the block store
     grammar_seconds: float = 0.0  # of a processor, to find out what its text may go on with
+    beside_seconds: float = 0.0  # of steps: log-probabilities, edits of logits, stop strings
 
     @property
     def num_preemptions(self) -> int:

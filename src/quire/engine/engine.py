@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from quire.capabilities.sessions import SessionManager
@@ -90,6 +90,7 @@ class Engine:
         self._last_end = 0.0  # of a step
         self._requests: dict[str, RequestProgress] = {}
         self._early: list[Delta] = []  # of requests that have ended since the last step
+        self._stops: dict[int, float] = {}  # seconds for stop strings in this step, by sequence
 
     def use(self, capabilities: Capabilities) -> None:
         """Have these from now on: those there are, and others that know of no request."""
@@ -217,7 +218,7 @@ class Engine:
         if self._pending is not None:
             self._pending.wait()
         self._tell_all_end(EngineError(_TORN))
-        self._pending, self._requests, self._early = None, {}, []
+        self._pending, self._requests, self._early, self._stops = None, {}, [], {}
         self.scheduler, capabilities = self._traits.afresh(self.capabilities)
         self._begin_with(capabilities)
         self.waiting_room = WaitingRoom(self.scheduler.queue, self.waiting_room.limits)
@@ -330,6 +331,8 @@ class Engine:
         if result.failed_moves:
             swaps = [move for move in result.failed_moves if move.content is None]
             self.stats.num_failed_swaps += len(swaps)
+        if result.delays or self._stops:
+            result = self._delayed(result)
         failures, right, drafts = take_outcomes(step, result.outcomes, self._request_of)
         failed = self._fail(failures) if failures else []
         news: list[Delta] = []
@@ -341,8 +344,12 @@ class Engine:
             if right and right.get(seq_id, 0):
                 right[seq_id] -= 1
                 request.num_accepted_tokens += 1
+            began = self.clock() if request.looks_for_stops else 0.0
             delta = request.advance(progress, now)
             news.append(delta)
+            if began and (spent := self.clock() - began):
+                self._stops[seq_id] = self._stops.get(seq_id, 0.0) + spent
+                request.beside_seconds += spent
             if delta.finish_reason is None:
                 return False
             ended[request_id] = None
@@ -353,6 +360,16 @@ class Engine:
         if ended:
             self._tell_ends(deltas, ended, now)
         return deltas, taken(step, seconds, deltas, drafts)
+
+    def _delayed(self, result: StepResult) -> StepResult:
+        """With what stop strings took in the step before, which counts as of this one."""
+        delays, self._stops = self._stops, {}
+        for seq_id, seconds in result.delays.items():
+            delays[seq_id] = delays.get(seq_id, 0.0) + seconds
+            request = self._request_of(seq_id)
+            if request is not None:
+                request.beside_seconds += seconds
+        return replace(result, delays=delays)
 
     def _tell_ends(self, deltas: list[Delta], ended: Iterable[str], now: float) -> None:
         """A request's end is told with its last delta, once its blocks are free, and charged."""

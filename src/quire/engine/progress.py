@@ -100,6 +100,8 @@ class RequestProgress:
         self.branches = [BranchProgress(i, prepared, tokenizer) for i in range(count)]
         # See RequestMetrics.
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
+        self.looks_for_stops = prepared.stops is not None
+        self.beside_seconds = 0.0  # see RequestMetrics
         self._first_token_time: float | None = None
         self.vector: Sequence[float] | None = None  # of the prompt, where that is asked for
 
@@ -199,7 +201,7 @@ class RequestProgress:
         return self._best(outputs)
 
     def _metrics(self, outputs: Sequence[CompletionOutput], now: float) -> RequestMetrics:
-        memory, rules = self._memory, self.request.rules
+        memory = self._memory
         return RequestMetrics(
             arrival_time=self.request.arrival,
             first_token_time=self._first_token_time,
@@ -218,8 +220,15 @@ class RequestProgress:
             num_draft_tokens=self.num_draft_tokens,
             num_accepted_tokens=self.num_accepted_tokens,
             fetched_tokens=memory.fetched_tokens,
-            grammar_seconds=rules.seconds if isinstance(rules, BoxedRules) else 0.0,
+            grammar_seconds=self.grammar_seconds,
+            beside_seconds=self.beside_seconds,
         )
+
+    @property
+    def grammar_seconds(self) -> float:
+        """See ``RequestMetrics``."""
+        rules = self.request.rules
+        return rules.seconds if isinstance(rules, BoxedRules) else 0.0
 
     def _prompt_logprobs(self) -> list[TokenLogprobTable | None] | None:
         if self._scores is None:

@@ -132,7 +132,7 @@ class ModelExecutor:
                 outcomes = choosing.outcomes()
             if draft_model is not None:
                 draft_model.observe(chunks, outcomes)
-            return StepResult(outcomes, failed_moves)
+            return StepResult(outcomes, failed_moves, choosing.delays)
 
         return PendingStep(step, result)
 

@@ -235,6 +235,10 @@ class ServerMetrics(Watcher):
         text = "Prompt tokens of ended requests that had been admitted."
         self._prompt_tokens = self._counter("prompt_tokens", text)
         self._generation_tokens = self._counter("generation_tokens", "Generated tokens.")
+        text = "Processor time to follow grammars, of ended requests."
+        self._grammars = self._counter("grammar_seconds", text)
+        text = "Time of steps for log-probabilities, edits of logits and stop strings, likewise."
+        self._beside = self._counter("beside_seconds", text)
         text = "Time from a request's arrival to its first token."
         self._ttft = self._histogram("time_to_first_token_seconds", text, _SECONDS)
         text = "Time between two tokens of an output; tokens of one step count once."
@@ -277,6 +281,8 @@ class ServerMetrics(Watcher):
         metrics = state.metrics
         if metrics.peak_blocks or None not in state.finish_reasons:
             self._prompt_tokens.inc(metrics.num_prompt_tokens)
+        self._grammars.inc(metrics.grammar_seconds)
+        self._beside.inc(metrics.beside_seconds)
         if state.error is None and state.reason == FinishReason.ABORT.value:
             return  # its caller has left, and is counted by who has heard of that first
         self._success.labels(self._model_name, state.reason).inc()

@@ -80,7 +80,6 @@ _REASONS: Mapping[str, str] = {
     "media_io_kwargs": _TEXT_ONLY,
     "mm_processor_kwargs": _TEXT_ONLY,
     "modalities": _TEXT_ONLY,
-    "post_sampling_probs": "log-probabilities are those before sampling",
     "spaces_between_special_tokens": "the tokenizer decides",
     "vllm_xargs": _OTHERS_CODE,
     "web_search_options": "a model here reaches no network",

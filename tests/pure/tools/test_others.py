@@ -82,7 +82,7 @@ def test_options_of_vllm_pass_with_what_is_so_anyway_and_say_why_they_do_not(
     serves = parser()
     for one in NEUTRAL:
         flag = flag_of(one)
-        if any(answers_to(flag)):
+        if answers_to(flag):
             continue
         value = "5" if one.values in ((), (ANY,)) else str(one.values[0])
         spelled = [flag, value]
@@ -132,6 +132,16 @@ def test_variables_that_mean_something_have_a_line() -> None:
         "the variable OLLAMA_CONTEXT_LENGTH is not read here: write --max-model-len N",
         "the variable VLLM_SOMETHING_NEW is not read here",
         "the variable VLLM_USE_MODELSCOPE is not read here: models are Hugging Face's",
+    ]
+
+
+def test_of_variables_that_begin_alike_a_name_itself_counts_before() -> None:
+    lines = list(lost({
+        "VLLM_ROCM_USE_AITER": "1", "VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_SGL_KERNEL": "1",
+    }))  # fmt: skip
+    assert lines == [
+        "the variable VLLM_CPU_KVCACHE_SPACE is not read here: write --kv-cache-memory-bytes SIZE",
+        "the variable VLLM_ROCM_USE_AITER is not read here: graphics processors are NVIDIA's",
     ]
 
 

@@ -143,6 +143,41 @@ def test_ollama_leaves_out_the_oldest_messages(speaking: LiveServer, prompts: li
     assert prompts[1].count("question") < prompts[0].count("question"), "half is for the answer"
 
 
+@pytest.mark.parametrize("raw", [False, True])
+def test_ollama_s_num_ctx_is_a_shorter_context(
+    speaking: LiveServer, prompts: list[str], raw: bool
+) -> None:
+    few: Any = {"options": {"num_ctx": 64, "num_predict": 8, "stop": []}}
+    line = told(speaking, "/api/generate", prompt=WORDS + "the end", raw=raw, **few)
+    assert line["warnings"] == ["the prompt's beginning was cut off: num_ctx is 64"]
+    assert 40 < line["prompt_eval_count"] <= 56 and "the end" in prompts[0]
+    talk = [{"role": "user", "content": "one two three " * 3} for _ in range(20)]
+    line = told(speaking, "/api/chat", messages=talk, **few)
+    (warning,) = line["warnings"]
+    assert warning.endswith(" messages were left out: num_ctx is 64")
+    assert line["prompt_eval_count"] <= 56
+    for asked in ({"num_ctx": 32}, {"num_ctx": 32, "num_predict": 1000}):
+        line = told(speaking, "/api/generate", prompt="hello", raw=raw, options=asked)
+        assert (line["prompt_eval_count"] + line["eval_count"], line["done_reason"]) == (
+            32,
+            "length",
+        )
+    if raw:  # four tokens, as Ollama has them
+        few = {"options": {"num_ctx": 1}}
+        assert told(speaking, "/api/generate", prompt="hello", raw=raw, **few)["eval_count"] < 4
+    whole = {"prompt": WORDS[:200], "raw": raw, "truncate": False, "options": {"num_ctx": 20}}
+    refused = speaking.http.post("/api/generate", json={"model": MODEL, **whole})
+    assert refused.status_code == 400 and "num_ctx is 20" in refused.json()["error"]
+
+
+def test_ollama_s_num_ctx_of_a_vector(speaking: LiveServer) -> None:
+    body = {"model": MODEL, "input": WORDS[:200], "options": {"num_ctx": 20}}
+    cut = speaking.http.post("/api/embed", json=body)
+    assert cut.json()["prompt_eval_count"] == 20
+    refused = speaking.http.post("/api/embed", json={**body, "truncate": False})
+    assert refused.status_code == 400 and "num_ctx is 20" in refused.json()["error"]
+
+
 def test_ollama_begins_no_conversation_with_a_tool_s_answer(
     speaking: LiveServer, prompts: list[str]
 ) -> None:

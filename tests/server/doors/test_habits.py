@@ -77,8 +77,16 @@ def test_timings(speaking: LiveServer, stream: bool) -> None:
     for answer in (speaking.chat(**ask), speaking.complete(prompt="x", **ask)):
         told = [one["timings"] for one in (events(answer) if stream else [answer.json()])
                 if "timings" in one]  # fmt: skip
-        assert [one["predicted_n"] for one in told] == [3] and told[0]["predicted_ms"] > 0
+        assert [one["predicted_n"] for one in told] == ([1, 2, 3] if stream else [3])
+        assert told[-1]["predicted_ms"] > 0
+        assert {one["prompt_n"] for one in told} == {told[-1]["prompt_n"]}
     assert "timings" not in speaking.chat(max_tokens=3).json()
+
+
+def test_timings_beside_the_usage(speaking: LiveServer) -> None:
+    ask: dict[str, Any] = {"max_tokens": 3, "timings_per_token": True, "stream": True}
+    *_, last = events(speaking.chat(**ask, stream_options={"include_usage": True}))
+    assert last["choices"] == [] and last["timings"]["predicted_n"] == 3
 
 
 def test_a_conversation_begun_at_openai_goes_on(speaking: LiveServer, prompts: list[str]) -> None:
@@ -181,13 +189,6 @@ def test_a_prompt_of_texts_and_tokens(speaking: LiveServer) -> None:
     for prompt in ([5, ["x"]], [5, True], ["x", {}], [[[5]]]):
         refused = speaking.http.post("/completion", json={"prompt": prompt})
         assert refused.status_code == 400 and "prompt" in refused.text
-
-
-def test_probabilities_after_sampling_are_not_told(speaking: LiveServer) -> None:
-    body = {"prompt": "x", "n_probs": 1, "n_predict": 1}
-    assert speaking.http.post("/completion", json=body).status_code == 200
-    refused = speaking.http.post("/completion", json={**body, "post_sampling_probs": True})
-    assert "are those before sampling" in refused.json()["error"]["message"]
 
 
 def test_infilling_needs_a_model_for_it(speaking: LiveServer) -> None:

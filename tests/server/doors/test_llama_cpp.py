@@ -82,6 +82,36 @@ def test_probabilities(server: LiveServer) -> None:
     assert streamed == told
 
 
+def test_probabilities_of_what_is_drawn_from(server: LiveServer) -> None:
+    tokens = server.script("A tale.")
+    ask = {"n_predict": len(tokens), "n_probs": 2, "post_sampling_probs": True}
+    seen = []
+    server.executor.fail = lambda step: seen.extend(one.request.params for one in step.opened)
+    told = complete(server, **ask)["completion_probabilities"]
+    assert [entry["id"] for entry in told] == tokens and seen[0].logprobs_of_draw
+    for entry in told:
+        assert entry.keys() == {"id", "token", "prob", "bytes", "top_probs"}
+        assert 0 < entry["prob"] <= 1 and all(0 < one["prob"] <= 1 for one in entry["top_probs"])
+        assert all(one.keys() == {"id", "token", "prob", "bytes"} for one in entry["top_probs"])
+    streamed = [
+        entry for event in stream(server, **ask)
+        for entry in event.get("completion_probabilities", [])
+    ]  # fmt: skip
+    assert streamed == told
+
+
+@pytest.mark.parametrize("prompt", ["hello", [5, "hello", 6]])
+def test_timings_of_each_event(server: LiveServer, prompt: Any) -> None:
+    events = stream(server, prompt=prompt, n_predict=3, timings_per_token=True)
+    told = [event["timings"] for event in events]
+    assert [one["predicted_n"] for one in told] == [1, 2, 3, 3]
+    assert {one["prompt_n"] for one in told} == {events[-1]["tokens_evaluated"]}
+    for name in ("prompt_ms", "predicted_ms"):
+        times = [one[name] for one in told]
+        assert times == sorted(times) and times[-1] > 0
+    assert not any("timings" in event for event in stream(server, n_predict=3)[:-1])
+
+
 def test_props_and_slots(server: LiveServer) -> None:
     props = server.http.get("/props").json()
     slots = server.http.get("/slots").json()

@@ -248,6 +248,35 @@ def test_logprobs_are_the_models_own() -> None:
     assert any(got and got.logprobs and got.logprobs.rank > 1 for got in samples)
 
 
+@given(st.lists(st.tuples(asked_filters, logits_rows), min_size=1))
+@settings(max_examples=200, deadline=None)
+def test_logprobs_of_the_draw_are_those_of_the_definitions(cases: list[Any]) -> None:
+    told: dict[str, Any] = {"logprobs": VOCAB, "logprobs_of_draw": True}
+    rows = [make_row(**asked, **told) for asked, _ in cases]
+    got = sample(torch.tensor([values for _, values in cases]), [*rows])
+    for row, (_, values), choice in zip(rows, cases, got, strict=True):
+        assert choice is not None and choice.logprobs is not None
+        found = {token: math.exp(logprob) for token, logprob in choice.logprobs.top}
+        assert found[choice.token_id] == math.exp(choice.logprobs.logprob) > 0
+        want, margin = {values.index(max(values)): 1.0}, 1.0
+        if not row.request.params.greedy:
+            distribution, margin = expected_distribution(values, row.request.params)
+            want = dict(distribution)
+        kept = {token: found[token] for token in found if found[token]}
+        assert kept == pytest.approx(want, abs=1e-5) or margin < 1e-5
+
+
+def test_a_request_with_logprobs_of_the_draw_leaves_others_their_own() -> None:
+    logits, asked = torch.randn(3, 300) * 3, {"temperature": 0.5, "logprobs": 5}
+    edited: dict[str, Any] = {"logit_bias": {7: 50.0}, "logprobs_of_draw": True}
+    rows = [make_row(**asked), make_row(**asked, **edited), make_row(**asked)]
+    alone = [sample(logits[[i]], [row])[0] for i, row in enumerate(rows)]
+    assert sample(logits, rows) == alone
+    biased = alone[1]
+    assert biased is not None and biased.logprobs is not None
+    assert biased.token_id == 7 and biased.logprobs.logprob == pytest.approx(0.0, abs=1e-6)
+
+
 @pytest.mark.parametrize("equals", [3, 9, 40, 300])
 def test_what_others_ask_for_does_not_choose_among_equals(equals: int) -> None:
     logits = torch.randn(1, 400)
@@ -368,6 +397,7 @@ ANSWERED_WITHOUT_WAITING: list[dict[str, Any]] = [
     {"temperature": 0.7, "min_p": 0.1},
     {"temperature": 0.0, "logprobs": 3},
     {"logprobs": 0},
+    {"logprobs": 2, "logprobs_of_draw": True},
 ]
 
 

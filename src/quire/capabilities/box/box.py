@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,11 +25,17 @@ from quire.core.errors import EngineError, QuireError, RequestError
 
 _LONGEST_START = 120.0  # seconds, in which a service reads what it needs
 _LARGEST = 256 << 20  # bytes of an answer
+_LONG = 0.1  # seconds of a call, after which it leaves the cores to others
+_NICE = 10
 _T = TypeVar("_T")
-# Before anything is imported: one thread in a zygote, and the server's own modules.
+# Before anything is imported: Ctrl-C is the server's. In a session of its own, which Linux may give
+# as much of the cores as the server's, no process would leave them to others. Then the server's own
+# modules.
 _START = (
-    "import sys; sys.path[:] = {path!r}\nfrom quire.capabilities.box.inside import main\nmain({fd})"
+    "import os, sys; os.setpgid(0, 0); sys.path[:] = {path!r}\n"
+    "from quire.capabilities.box.inside import main\nmain({fd})"
 )
+# One thread in a zygote.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -76,6 +83,8 @@ class Box:
             try:
                 return worker.call(method, *arguments, seconds=seconds, gives=gives)
             finally:
+                if worker.yields:
+                    worker.end()
                 if not worker.ended:
                     self._idle.append(worker)
 
@@ -138,7 +147,6 @@ class _Zygote:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[fd],
-                start_new_session=True,  # Ctrl-C is the server's
                 env={**os.environ, **_ONE_THREAD},
             )
         self.end = weakref.finalize(self, _end, self._control, self._process, self._workers)
@@ -201,14 +209,14 @@ class _Zygote:
 class BoxWorker:
     """A worker process. One thread at a time uses it.
 
-    shared: the memory that it shares with its service.
+    shared: the memory that it shares with its service. yields: it leaves the cores to others.
     """
 
     def __init__(
         self, zygote: _Zygote, process: int, calls: socket.socket, shared: mmap.mmap | None
     ) -> None:
         self.process = process
-        self.ended = False
+        self.ended = self.yields = False
         self._shared = shared
         self._zygote, self._calls, self._connection = zygote, calls, _Connection(calls)
         self._close = weakref.finalize(self, calls.close)
@@ -222,7 +230,10 @@ class BoxWorker:
         """See ``Box.call``."""
         self.send(method, *arguments)
         try:
-            return self.receive(seconds, gives)
+            with suppress(TimeoutError):
+                return self.receive(min(seconds, _LONG), gives)
+            self._leave_the_cores()
+            return self.receive(seconds - _LONG, gives)
         except TimeoutError:
             self.end()
             raise BoxBroken(f"it takes more than {seconds:g} s") from None
@@ -257,6 +268,14 @@ class BoxWorker:
         with suppress(OSError, EOFError):
             return self._zygote.kill(self.process)
         return None
+
+    def _leave_the_cores(self) -> None:
+        """To all who want them. That cannot be undone."""
+        self.yields = True
+        if sys.platform == "linux":
+            with suppress(OSError):
+                for thread in Path(f"/proc/{self.process}/task").iterdir():
+                    os.setpriority(os.PRIO_PROCESS, int(thread.name), _NICE)
 
     def fileno(self) -> int:
         """Of the socket in which answers come."""

@@ -40,7 +40,7 @@ class Verdict(Enum):
     RESUME = "resume"  # back from the host
     REFUSE = "refuse"  # it could never run to its end
     EXPIRE = "expire"  # it waited too long to be let in
-    SIT_OUT = "sit_out"  # what may come next is not known in time: it sits steps out
+    SIT_OUT = "sit_out"  # there is no time for it: it sits steps out
     DRAFT = "draft"  # how many tokens are guessed for it in each step from now on
 
     @property

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 from quire.core.memory import BlockHash, root_hash
@@ -62,6 +63,15 @@ class Request:
     def min_tokens(self) -> int:
         """No end counts before: 0 for structured texts, which end sooner only where they must."""
         return 0 if self.params.structured_outputs is not None else self.params.min_tokens
+
+    @cached_property
+    def bad_words_after(self) -> Mapping[int | None, list[tuple[int, ...]]]:
+        """``bad_word_ids`` by the token before their last; None: those of one token."""
+        words: dict[int | None, list[tuple[int, ...]]] = {}
+        for word in self.bad_word_ids:
+            if word:
+                words.setdefault(word[-2] if len(word) > 1 else None, []).append(word)
+        return words
 
     @property
     def root_hash(self) -> BlockHash:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, fields, replace
 from functools import cached_property
@@ -114,6 +115,13 @@ class SamplingParams:
         "tell each token's log-probability, and of this many likeliest",
         _LOGPROBS,
         flag=False,
+    )
+    logprobs_of_draw: bool = parameter(
+        False,
+        "these are of what is drawn from, after all edits and filters, not of the model's logits",
+        boolean(),
+        flag=False,
+        http=False,
     )
     prompt_logprobs: int | None = parameter(
         None, "the same of the prompt's tokens", _LOGPROBS, flag=False
@@ -237,6 +245,25 @@ class SamplingParams:
             or self.logit_bias
             or self.allowed_token_ids is not None
         )
+
+    @cached_property
+    def biased_logits(self) -> tuple[array[int], array[float]]:
+        """``logit_bias``, as each step takes it."""
+        biases = self.logit_bias or {}
+        return array("q", biases), array("f", biases.values())
+
+    @cached_property
+    def allowed_logits(self) -> tuple[array[int], array[float]]:
+        """``allowed_token_ids``, with a number for each, as each step takes them."""
+        allowed = array("q", self.allowed_token_ids or ())
+        return allowed, array("f", bytes(4 * len(allowed)))
+
+    @cached_property
+    def asks_beside(self) -> bool:
+        """Whether it asks for what takes a step time beside the model."""
+        scored = self.sample_logprobs is not None or self.prompt_logprobs is not None
+        filtered = self.temperature > 0 and self.top_p < 1  # which may keep nearly all there is
+        return scored or filtered or self.edits_logits or bool(self.stop) or self.use_beam_search
 
 
 # -- what several fields must be together -------------------------------------------------------

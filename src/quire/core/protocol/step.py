@@ -139,10 +139,13 @@ class StepResult:
 
     outcomes: by seq_id, of the chunks that were to be read out, or whose prompt is scored.
     failed_moves: block moves to or from the host that did not take place.
+    delays: by seq_id, the seconds by which what its request asks for beside tokens has made the
+        step longer: log-probabilities, edits of logits, stop strings.
     """
 
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     failed_moves: list[BlockMove] = field(default_factory=list)
+    delays: dict[int, float] = field(default_factory=dict)
 
 
 def confirmed(samples: Sequence[Sample | None], drafts: Sequence[int]) -> Sequence[Sample]:

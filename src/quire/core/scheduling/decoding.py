@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from itertools import count
 
 from quire.core.memory import BlockMove, KVAllocator
 from quire.core.protocol.request import Adapter, FinishReason, Request
 from quire.core.protocol.sampling_params import SamplingParams
-from quire.core.protocol.step import Forked, Opened, Outcome, Progress, Sample, Step
+from quire.core.protocol.step import Forked, Opened, Progress, Sample, Step, StepResult
 from quire.core.scheduling.adapters import AdapterSlots
 from quire.core.scheduling.beam_search import BeamSearch, Extension
 from quire.core.scheduling.scores import PromptScores
@@ -115,13 +115,17 @@ class LiveGroups:
         return moves
 
     def served(
-        self, step: Step, outcomes: Mapping[int, Outcome], seconds: float
+        self, step: Step, result: StepResult, seconds: float
     ) -> Iterator[tuple[Request, float]]:
         """Tokens that a step has computed beside prompts: confirmed ones, and one for a beam.
 
         What took time beside the model counts as what the step computes in that time.
         """
-        pace = step.num_tokens / max(seconds, 1e-3)
+        pace, outcomes = step.num_tokens / max(seconds, 1e-3), result.outcomes
+        for seq_id, delay in result.delays.items():
+            known = self.branch(seq_id)
+            if known is not None:
+                yield known[0].request, delay * pace
         for chunk in step.chunks:
             if chunk.readout is not None and chunk.readout.rows:
                 known = self.branch(chunk.seq_id)

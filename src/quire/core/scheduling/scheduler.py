@@ -26,7 +26,7 @@ from quire.core.scheduling.request_queue import Queueing, RequestQueue
 from quire.core.scheduling.scores import ScoredBlocks
 from quire.core.scheduling.sequence import SequenceGroup, Status
 from quire.core.scheduling.sessions.sessions import SessionLimits, Sessions
-from quire.core.scheduling.sharing import DecodeShare
+from quire.core.scheduling.sharing import BesideShare, DecodeShare
 
 
 class Scheduler:
@@ -66,7 +66,8 @@ class Scheduler:
         preemption = self._preemption = Preemption(allocator, queue, self.sessions, recovery)
         self._admission = Admission(allocator, live, preemption, scored, self.prefix_cache)
         self._chunker = Chunker(allocator, live, scored, self.prefix_cache)
-        self._lookahead, self._share = Lookahead(allocator, self._chunker), DecodeShare()
+        self._lookahead = Lookahead(allocator, self._chunker)
+        self._share, self._beside = DecodeShare(), BesideShare()
         self._drafts: dict[int, Seq[int]] = {}  # by sequence, for the next step
         self._news: list[Decision] = []  # for the next step to tell
 
@@ -206,6 +207,8 @@ class Scheduler:
         self.allocator.advance(now)
         if self.prefix_cache is not None and not self.prefix_cache.settled:
             self.prefix_cache.settle()
+        if self._beside.in_use and not self._beside.has_room(self.running):
+            return None
         tokens = self.batch.max_num_batched_tokens
         grown = self._lookahead.grow(self.running, under_way, tokens)
         if grown is None:
@@ -235,8 +238,10 @@ class Scheduler:
         if result.failed_moves:
             self._invalidate(lost_blocks(step, result.failed_moves, self.allocator.block_size))
         outcomes, live, running = result.outcomes, self._live, Status.RUNNING
+        if result.delays or self._beside.in_use:
+            self._beside.observe(step, result.delays, now - step.now, live.branch)
         if self.queue.accounts is not None:
-            self.queue.accounts.serve(live.served(step, outcomes, now - step.now))
+            self.queue.accounts.serve(live.served(step, result, now - step.now))
         searching: dict[str, Candidates] = {}
         late: dict[SequenceGroup, None] = {}
         find, extend, ended = live.branch, live.extend, live.num_ended
@@ -330,13 +335,18 @@ class Scheduler:
         """Chunks for the running groups, preempting from the back; the budget left over."""
         position, grown = (0, 0) if lead is None else lead()
         running, budget = self.queue.running, self.batch.max_num_batched_tokens - grown
-        share = self._share
+        share, beside = self._share, self._beside
+        sitting = beside.begin(running, step) if beside.in_use else ()
         shares = len(running) > 1  # else there is nobody to share a step with
         if shares:
             share.begin()
         while position < len(running) and budget:
             group = running[position]
             own = share.budget(running, position, budget) if shares else budget
+            if sitting and group.request.request_id in sitting:
+                own = 0
+            elif beside.in_use:
+                own = beside.tokens(group, own)
             if not own:
                 position += 1
                 continue
@@ -376,6 +386,8 @@ class Scheduler:
                 step.decisions.append(too_many(group.width, spare).decision(group))
                 break
             if self.batch.whole_prompts and len(group.request.prompt_token_ids) > budget:
+                break
+            if group.request.params.asks_beside and not self._beside.invites(group):
                 break
             had_blocks = group.status is not Status.WAITING
             if not self._let_in(group, running, step):

@@ -80,7 +80,7 @@ class Row:
     longest branch. blocks: held now on the device. swaps, recomputes: times that it was preempted.
     waiting_seconds: since it came, or was preempted; null for one that runs, or has waited for so
     long that nobody knows. ends_within_seconds: if it becomes as long as it may, by the steps of
-    late.
+    late. grammar_seconds, beside_seconds: see ``RequestMetrics``.
     """
 
     id: str
@@ -110,6 +110,8 @@ class Row:
     ends_within_seconds: float | None
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    grammar_seconds: float = 0.0
+    beside_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

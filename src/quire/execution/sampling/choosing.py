@@ -85,6 +85,7 @@ class Choosing:
         self._draws: Draws | None = None
         self._told = False  # whether what was drawn is among the outcomes
         self._outcomes: dict[int, Outcome] = {}
+        self.delays: dict[int, float] = {}  # see ``StepResult``, as far as is known
         self._late = set[int]()  # sequences that are given no token
         self._sure: dict[int, int] = {}  # rows of others for which it is known what may come next
         # Only until tokens have been chosen:
@@ -124,7 +125,11 @@ class Choosing:
     def _read_prompts(self, states: Tensor) -> None:
         """What is made of the states [T, d] of prompts: log-probabilities, vectors."""
         step = self._chunks, self._known, states, self._worker
-        for seq_id, logprobs in prompt_logprobs(*step):
+        began = time.perf_counter()
+        scored = [*prompt_logprobs(*step)]
+        each = (time.perf_counter() - began) / max(1, sum(len(entries) for _, entries in scored))
+        for seq_id, logprobs in scored:
+            self._delay(seq_id, each * len(logprobs))
             outcome = self._outcomes.get(seq_id, _NOTHING)._replace(prompt_logprobs=logprobs)
             if any(math.isnan(one.logprob) for one in logprobs):
                 outcome = Outcome(failure=_NOT_NUMBERS)
@@ -166,12 +171,18 @@ class Choosing:
                     else:
                         outcome = self._outcome(asking, drawn[first:last])
                     self._outcomes[seq_id] = outcome
+                for row in range(first, last) if self._draws.seconds else ():
+                    self._delay(asking.chunk.seq_id, self._draws.seconds.get(row, 0.0))
                 first = last
             self._told = True
             if self._has_pasts:
                 self._note_costs()
                 self._look_ahead()
         return self._outcomes
+
+    def _delay(self, seq_id: int, seconds: float) -> None:
+        if seconds:
+            self.delays[seq_id] = self.delays.get(seq_id, 0.0) + seconds
 
     def _note_costs(self) -> None:
         for asking in self._asking:
@@ -295,8 +306,11 @@ class Choosing:
             return
         rows = [row for _, asking in beams for row in _sample_rows(asking)]
         counts = [asking.readout.candidates for _, asking in beams]
+        began = time.perf_counter()
         found = beam_candidates(logits[[row for row, _ in beams]], rows, counts)
+        each = (time.perf_counter() - began) / sum(counts)
         for (_, asking), candidates in zip(beams, found, strict=True):
+            self._delay(asking.chunk.seq_id, each * asking.readout.candidates)
             outcome = Outcome(failure=_why_nothing(asking))
             if asking.chunk.seq_id in self._late:
                 outcome = Outcome(late=True)

@@ -29,6 +29,7 @@ _MOST = torch.from_numpy(np.where(_OCTETS > 0, np.inf, -np.inf).astype(np.float3
 
 
 _IN_ORDER = torch.contiguous_format
+_LOOKS_A_WORD = 10  # a bad word that is looked for takes as long as so many edits
 
 
 Mask = NDArray[np.uint32]
@@ -124,6 +125,15 @@ def process_logits(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     return edited
 
 
+def num_edits(row: SampleRow) -> int:
+    """What a row has of all that is edited, about."""
+    params, past = row.request.params, row.past
+    edits = 1 + len(params.logit_bias or ()) + len(params.allowed_token_ids or ())
+    if past is not None and params.repetition_penalty != 1.0:
+        edits += len(past.prompt)
+    return edits + _LOOKS_A_WORD * len(row.request.bad_word_ids)
+
+
 def _guided(rows: Sequence[SampleRow]) -> dict[int, Mask]:
     """The masks of the rows' guides, for those that have one that is known."""
     masks = {}
@@ -164,11 +174,11 @@ def _gather(rows: Sequence[SampleRow]) -> _BatchEdits:
     for i, row in enumerate(rows):
         params = row.request.params
         if params.allowed_token_ids is not None:
-            edits.allowed.add_same(i, params.allowed_token_ids, 0.0)
+            edits.allowed.add(i, *params.allowed_logits)
         if forbidden := _forbidden(row):
             edits.banned.add_same(i, forbidden, -math.inf)
         if params.logit_bias:
-            edits.biases.add(i, params.logit_bias, params.logit_bias.values())
+            edits.biases.add(i, *params.biased_logits)
         if row.past is None:
             continue
         repetition = params.repetition_penalty
@@ -190,9 +200,12 @@ def _forbidden(row: SampleRow) -> set[int]:
     forbidden: set[int] = set()
     if row.num_output_tokens < request.params.min_tokens:
         forbidden.update(request.eos_token_ids, request.params.stop_token_ids)
-    for word in request.bad_word_ids:
-        if word and row.past is not None and row.past.ends_with(word[:-1], row.num_output_tokens):
-            forbidden.add(word[-1])
+    if request.bad_word_ids and row.past is not None:
+        words, length = request.bad_words_after, row.num_output_tokens
+        forbidden.update(word[-1] for word in words.get(None, ()))
+        for word in words.get(row.past.last(length), ()) if length else ():
+            if row.past.ends_with(word[:-1], length):
+                forbidden.add(word[-1])
     return forbidden
 
 

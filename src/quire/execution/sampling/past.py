@@ -108,6 +108,10 @@ class Past:
     def __len__(self) -> int:
         return len(self._output)
 
+    def last(self, length: int) -> int:
+        """Of the first ``length`` tokens of the output, which has one."""
+        return self._output[length - 1]
+
     def ends_with(self, words: Sequence[int], length: int) -> bool:
         """Whether these are the last of the first ``length`` tokens of the output."""
         start = length - len(words)

@@ -1,9 +1,10 @@
 """From logits to tokens: one for each row, each row by its own request's parameters.
 
-The order is vLLM's: log-probabilities are reported from the model's logits as they are; then the
-requests' ``logits_processors`` edit them; greedy rows take the likeliest token, of equals the one
-with the lowest id; other rows apply temperature, min_p, top_k, top_p and draw. Each filter sees
-the distribution that the ones before it left, renormalised, and leaves at least one token.
+The order is vLLM's: log-probabilities are reported from the model's logits as they are, unless a
+request asks for those of what is drawn from; then the requests' ``logits_processors`` edit them;
+greedy rows take the likeliest token, of equals the one with the lowest id; other rows apply
+temperature, min_p, top_k, top_p and draw. Each filter sees the distribution that the ones before it
+left, renormalised, and leaves at least one token.
 
 Logits are handled as gaps: how far, in nats at the row's temperature, a token lies below the
 row's likeliest; a token's unnormalised probability is exp(-gap), at most 1, so nothing overflows.
@@ -16,8 +17,9 @@ seed, the branch and the position, so a request gives the same tokens in any bat
 from __future__ import annotations
 
 import math
+import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +27,7 @@ from torch import Tensor
 
 from quire.core.protocol.step import Sample, TokenLogprobs
 from quire.execution.sampling.likeliest import Likeliest
-from quire.execution.sampling.logits_processors import process_logits
+from quire.execution.sampling.logits_processors import num_edits, process_logits
 from quire.execution.sampling.rows import Filters, Readback, SampleRow, to_device
 
 __all__ = ["Draws", "SampleRow", "beam_candidates", "draw", "sample", "token_logprobs"]
@@ -52,6 +54,7 @@ class Draws:
     """Tokens that have been chosen on their device, one for each row.
 
     tokens: int64 [R], each in the vocabulary, even where the row has no distribution.
+    seconds: by row, what it has taken here beside that: edits of its logits, log-probabilities.
     """
 
     def __init__(
@@ -61,10 +64,12 @@ class Draws:
         peaks: Tensor,
         rows: Sequence[SampleRow],
         logits: Tensor,
+        seconds: dict[int, float],
+        *,
         with_logprobs: bool,
     ) -> None:
         """Peaks [R, 1]: the largest of a row's logits, as the model gave and as edited."""
-        self.tokens = tokens
+        self.tokens, self.seconds = tokens, seconds
         # Whether rows are sound comes with them.
         self._drawn = Readback(tokens, raw_peaks, peaks)
         self._wanted, counts = list[int](), list[int]()
@@ -75,8 +80,18 @@ class Draws:
                 counts.append(num_top)
         self._logprobs = None
         if counts:
-            chosen = _take(tokens, self._wanted)
-            self._logprobs = _Logprobs(_take(logits, self._wanted), chosen, counts)
+            began = time.perf_counter()
+            chosen, reported = _take(tokens, self._wanted), _take(logits, self._wanted)
+            asking = [rows[i] for i in self._wanted]
+            if late := [i for i, row in enumerate(asking) if row.request.params.logprobs_of_draw]:
+                reported = reported.clone()
+                for start in range(0, len(late), _LOGPROB_ROWS):
+                    part = late[start : start + _LOGPROB_ROWS]
+                    places = _indices(part, reported)
+                    left = _left(reported[places], [asking[i] for i in part])
+                    reported.index_copy_(0, places, left)
+            self._logprobs = _Logprobs(reported, chosen, counts)
+            _divide(time.perf_counter() - began, dict.fromkeys(self._wanted, 1), seconds)
 
     def read(self) -> list[Sample | None]:
         """Wait for the device. None: the row has no distribution to sample."""
@@ -87,10 +102,19 @@ class Draws:
             is_sound = math.isfinite(raw_peak) and math.isfinite(peak)
             samples.append(Sample(token) if is_sound else None)
         if self._logprobs is not None:
+            began = time.perf_counter()
             for i, logprobs in zip(self._wanted, self._logprobs.read(), strict=True):
                 sample = samples[i]
                 samples[i] = None if sample is None else sample._replace(logprobs=logprobs)
+            _divide(time.perf_counter() - began, dict.fromkeys(self._wanted, 1), self.seconds)
         return samples
+
+
+def _divide(taken: float, shares: Mapping[int, int], seconds: dict[int, float]) -> None:
+    """Add to the seconds of each row its share of those that all of these have taken."""
+    each = taken / sum(shares.values())
+    for row, share in shares.items():
+        seconds[row] = seconds.get(row, 0.0) + each * share
 
 
 @torch.no_grad()
@@ -109,36 +133,53 @@ def draw(
     allowed token is in the vocabulary with a finite logit. The other rows are unaffected.
     """
     most = len(rows) if logits.device.type != "cpu" else max(1, _AT_ONCE // logits.shape[1])
+    seconds: dict[int, float] = {}
     if len(rows) <= most:
-        tokens, raw_peaks, peaks = _choose(logits, rows, argmax)
+        tokens, raw_peaks, peaks = _choose(logits, rows, argmax, seconds)
     else:
         parts = [
-            _choose(logits[start : start + most], rows[start : start + most], argmax)
+            _choose(
+                logits[start : start + most], rows[start : start + most], argmax, seconds, start
+            )
             for start in range(0, len(rows), most)
         ]
         tokens, raw_peaks, peaks = map(torch.cat, zip(*parts, strict=True))
-    return Draws(tokens, raw_peaks, peaks, rows, logits, with_logprobs)
+    return Draws(tokens, raw_peaks, peaks, rows, logits, seconds, with_logprobs=with_logprobs)
 
 
 def _choose(
-    logits: Tensor, rows: Sequence[SampleRow], argmax: Callable[[Tensor], Tensor]
+    logits: Tensor,
+    rows: Sequence[SampleRow],
+    argmax: Callable[[Tensor], Tensor],
+    seconds: dict[int, float],
+    first: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A token for each row [R], and the largest of its logits, as given and as edited [R, 1]."""
-    drawn, edits = list[int](), False
+    """A token for each row [R], and the largest of its logits, as given and as edited [R, 1].
+
+    seconds: what edits have taken is added here, by row; ``first`` is the number of the first.
+    """
+    drawn, edits = list[int](), dict[int, int]()
     for i, row in enumerate(rows):
         params = row.request.params
-        edits = edits or params.edits_logits
+        if params.edits_logits:
+            edits[first + i] = num_edits(row)
         if params.temperature:
             drawn.append(i)
-    edited = process_logits(logits, rows) if edits else logits
+    edited = logits
+    if edits:
+        began = time.perf_counter()
+        edited = process_logits(logits, rows)
+        _divide(time.perf_counter() - began, edits, seconds)
     tokens = argmax(edited)
     peaks = edited.gather(1, tokens[:, None])  # [R, 1]; argmax takes NaN for the largest
     if len(drawn) == len(rows):
-        tokens = _draw(edited, peaks, rows)
+        tokens, slow, taken = _draw(edited, peaks, rows)
     elif drawn:
         indices = _indices(drawn, edited)
-        found = _draw(edited[indices], peaks[indices], [rows[i] for i in drawn])
+        found, slow, taken = _draw(edited[indices], peaks[indices], [rows[i] for i in drawn])
         tokens.index_copy_(0, indices, found)
+    if drawn and slow:
+        _divide(taken, {first + drawn[i]: 1 for i in slow}, seconds)
     raw_peaks = peaks if edited is logits else logits.amax(-1, keepdim=True)
     return tokens, raw_peaks, peaks
 
@@ -200,8 +241,11 @@ class _Logprobs:
         self._num_top = num_top
         self._logits, self._token_ids = logits if logits.device.type == "cpu" else None, token_ids
         self._parts = []
-        for start in range(0, len(token_ids), _LOGPROB_ROWS):
-            part = slice(start, start + _LOGPROB_ROWS)
+        most = _LOGPROB_ROWS
+        if logits.device.type == "cpu":
+            most = max(1, min(most, _AT_ONCE // logits.shape[1]))
+        for start in range(0, len(token_ids), most):
+            part = slice(start, start + most)
             width = min(max(num_top[part]) + _TIES, logits.shape[1])
             table = _logprob_table(logits[part], token_ids[part, None], width)
             self._parts.append((part, Readback(table)))
@@ -245,10 +289,13 @@ def _logprob_table(logits: Tensor, chosen_ids: Tensor, width: int) -> Tensor:
     return torch.cat([-chosen - log_mass, ranks, top_ids, -top_gaps - log_mass], dim=1)
 
 
-def _draw(logits: Tensor, peaks: Tensor, rows: Sequence[SampleRow]) -> Tensor:
+def _draw(
+    logits: Tensor, peaks: Tensor, rows: Sequence[SampleRow]
+) -> tuple[Tensor, Sequence[int], float]:
     """Draw from each row of ``logits`` [N, V] whose largest are ``peaks`` [N, 1]: ids [N].
 
-    What comes out for a row whose peak is not finite is in the vocabulary, and means nothing.
+    What comes out for a row whose peak is not finite is in the vocabulary, and means nothing. Last,
+    the rows whose filters keep much, and the seconds that this has taken.
     """
     vocab_size = logits.shape[1]
     filters = Filters.of(rows, vocab_size, logits.device)
@@ -265,18 +312,19 @@ def _draw(logits: Tensor, peaks: Tensor, rows: Sequence[SampleRow]) -> Tensor:
             whole.append(i)
     if has_min_p:
         gaps.masked_fill_(gaps > filters.max_gap.float(), torch.inf)
+    slow, taken = list[int](), 0.0
     if not truncated:
         tokens = _draw_whole(gaps, filters.uniform)
     elif not whole:
-        tokens = _draw_truncated(gaps, filters, all_top_k)
+        tokens, slow, taken = _draw_truncated(gaps, filters, all_top_k)
     else:
         tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
         indices = _indices(whole, gaps)
         tokens.index_copy_(0, indices, _draw_whole(gaps[indices], filters.uniform[indices]))
         indices = _indices(truncated, gaps)
-        found = _draw_truncated(gaps[indices], filters.take(indices), all_top_k)
+        found, slow, taken = _draw_truncated(gaps[indices], filters.take(indices), all_top_k)
         tokens.index_copy_(0, indices, found)
-    return tokens.clamp_(max=vocab_size - 1)
+    return tokens.clamp_(max=vocab_size - 1), [truncated[i] for i in slow], taken
 
 
 def _draw_whole(gaps: Tensor, uniform: Tensor) -> Tensor:
@@ -323,10 +371,34 @@ def _block_weights(gaps: Tensor) -> tuple[Tensor, Tensor]:
     return weights, weights.sum(-1).double()
 
 
-def _draw_truncated(gaps: Tensor, filters: Filters, all_top_k: bool) -> Tensor:
+def _left(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
+    """The logits [N, V] of what rows are drawn from: -inf where a token cannot be.
+
+    Of a greedy row that is one token.
+    """
+    vocab_size, device = logits.shape[1], logits.device
+    edited, filters = process_logits(logits, rows), Filters.of(rows, vocab_size, device)
+    greedy = torch.tensor([[row.request.params.temperature == 0] for row in rows])
+    top_k = filters.top_k.masked_fill(to_device(greedy, device), 1)
+    gaps = (edited.amax(-1, keepdim=True) - edited).div_(filters.temperature.float())
+    gaps.masked_fill_(gaps > filters.max_gap.float(), torch.inf)
+    mass = _block_weights(gaps.clone())[1].sum(-1, keepdim=True)
+    ids, gaps = _likeliest(gaps, vocab_size)
+    places = torch.arange(vocab_size, device=device)
+    cdf = _weights(gaps.clone()).double().masked_fill_(places >= top_k, 0.0).cumsum(-1)
+    target = filters.top_p * torch.where(top_k < vocab_size, cdf[:, -1:], mass)
+    last = torch.searchsorted(cdf, target).masked_fill_(filters.top_p >= 1, vocab_size)
+    gaps.masked_fill_((places >= top_k) | (places > last), torch.inf)
+    return torch.empty_like(gaps).scatter_(1, ids, -gaps)
+
+
+def _draw_truncated(
+    gaps: Tensor, filters: Filters, all_top_k: bool
+) -> tuple[Tensor, list[int], float]:
     """Draw from the tokens that top_k and then top_p keep: gaps [N, V] -> ids [N].
 
-    all_top_k: each row has one.
+    all_top_k: each row has one. Last, the rows of which the shortlist did not do, and the seconds
+    that those have taken.
     """
     if all_top_k:
         mass = filters.top_p.new_zeros(len(gaps), 1)  # nobody asks
@@ -336,14 +408,18 @@ def _draw_truncated(gaps: Tensor, filters: Filters, all_top_k: bool) -> Tensor:
     width = min(_SHORTLIST, vocab_size)
     tokens, settled = _draw_shortlist(gaps, mass, filters, width)
     pending: Tensor | None = None  # rows of those that the shortlist holds, of all
+    slow, began = list[int](), time.perf_counter()
     while width < vocab_size and not settled.all():
         left = (~settled).nonzero()[:, 0]
         gaps, mass, filters = gaps[left], mass[left], filters.take(left)
         pending = left if pending is None else pending[left]
-        width = min(width * _SHORTLIST_GROWTH, vocab_size)
+        slow = slow or pending.tolist()
+        # In main memory to sort all takes no longer than to find some thousands.
+        growth = vocab_size if gaps.device.type == "cpu" else _SHORTLIST_GROWTH
+        width = min(width * growth, vocab_size)
         drawn, settled = _draw_shortlist(gaps, mass, filters, width)
         tokens[pending] = drawn
-    return tokens
+    return tokens, slow, time.perf_counter() - began
 
 
 def _draw_shortlist(
@@ -383,12 +459,20 @@ def _likeliest(gaps: Tensor, width: int) -> tuple[Tensor, Tensor]:
     last one made the list. Equals are common: logits come from bfloat16.
     """
     if width == gaps.shape[1]:
-        sorted_gaps, ids = gaps.sort(dim=-1, stable=True)
-        return ids, sorted_gaps
-    short_gaps, ids = gaps.topk(width, largest=False, sorted=False)
+        short_gaps, ids = gaps, torch.arange(width, device=gaps.device)
+    else:
+        short_gaps, ids = gaps.topk(width, largest=False, sorted=False)
     # Gap and id in one integer: a float32 that is not negative orders as its bits do.
-    keys = ((short_gaps.view(torch.int32).long() << 32) | ids).sort(dim=-1).values
+    keys = _sorted((short_gaps.view(torch.int32).long() << 32) | ids)
     return keys & 0xFFFFFFFF, (keys >> 32).int().view(torch.float32)
+
+
+def _sorted(keys: Tensor) -> Tensor:
+    """Each row of integers in order; in main memory in their place, in a tenth of torch's time."""
+    if keys.device.type != "cpu":
+        return keys.sort(dim=-1).values
+    keys.numpy().sort(axis=-1)
+    return keys
 
 
 def _tied_at_the_end(short: Tensor, counts: Sequence[int], vocab_size: int) -> bool:

@@ -5,6 +5,7 @@ Its sampling options are Ollama's too (``LlamaOptions``).
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -17,8 +18,8 @@ from pydantic import Field, ValidationInfo, model_validator
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
-from quire.engine.prompts import Prompt, as_dict
-from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
+from quire.engine.prompts import as_dict
+from quire.http.answers.logprobs import TokenLogprob, TopLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import DATA, EventStream
 from quire.http.body_fields import (
@@ -32,7 +33,7 @@ from quire.http.body_fields import (
     texts_of,
 )
 from quire.http.doors.turn_stream import in_their_words, outputs, pieces
-from quire.http.openai.answers import timings_of
+from quire.http.openai.answers import Timings, timings_of
 from quire.http.openai.requests import JsonObject
 from quire.http.openapi import body_route, gives
 from quire.http.service import Service
@@ -115,10 +116,8 @@ class LlamaCppRequest(LlamaOptions):
         "min_keep": (0,),
         "n_cmpl": (1,),
         "n_indent": (0,),
-        "post_sampling_probs": (False,),
         "return_progress": (False,),
         "t_max_predict_ms": (0,),
-        "timings_per_token": (False,),
         "top_n_sigma": (-1,),
         "xtc_probability": (0,),
     }
@@ -142,7 +141,9 @@ class LlamaCppRequest(LlamaOptions):
     json_schema: JsonObject | None = None
     grammar: str | None = None
     n_probs: int = 0
+    post_sampling_probs: bool = False
     return_tokens: bool = False
+    timings_per_token: bool = False
     sse_ping_interval: Annotated[int, between(-1, 86_400)] | None = None
 
     @model_validator(mode="after")
@@ -246,6 +247,33 @@ _SETTINGS = {  # of the parameters, as their clients know them
 }  # fmt: skip
 
 
+class TopScore(Answer, kw_only=True):
+    """prob: in place of a log-probability, where a request asks for what was drawn from."""
+
+    id: int | UnsetType
+    token: str
+    logprob: float | UnsetType = UNSET
+    prob: float | UnsetType = UNSET
+    bytes: list[int]
+
+
+class TokenScore(TopScore, kw_only=True):
+    top_logprobs: list[TopScore] | UnsetType = UNSET
+    top_probs: list[TopScore] | UnsetType = UNSET
+
+
+def _token_score(told: TokenLogprob, *, drawn: bool) -> TokenScore:
+    top = [TopScore(**_score(one, drawn=drawn)) for one in told.top_logprobs]
+    if drawn:
+        return TokenScore(**_score(told, drawn=True), top_probs=[one for one in top if one.prob])
+    return TokenScore(**_score(told, drawn=False), top_logprobs=top)
+
+
+def _score(told: TopLogprob, *, drawn: bool) -> Json:
+    score = {"prob": math.exp(told.logprob)} if drawn else {"logprob": told.logprob}
+    return {"id": told.id, "token": told.token, "bytes": told.bytes, **score}
+
+
 class LlamaCppPiece(Answer):
     """An event of a stream, but for the last one."""
 
@@ -254,7 +282,8 @@ class LlamaCppPiece(Answer):
     tokens: list[int]
     stop: Literal[False] = False
     id_slot: int = -1
-    completion_probabilities: list[TokenLogprob] | UnsetType = UNSET
+    completion_probabilities: list[TokenScore] | UnsetType = UNSET
+    timings: dict[str, float | None] | UnsetType = UNSET
 
 
 class LlamaCppAnswer(Answer, kw_only=True):
@@ -276,7 +305,7 @@ class LlamaCppAnswer(Answer, kw_only=True):
     warnings: list[str] | UnsetType = UNSET
     content: str = ""
     tokens: list[int] = field(default_factory=list)
-    completion_probabilities: list[TokenLogprob] | UnsetType = UNSET
+    completion_probabilities: list[TokenScore] | UnsetType = UNSET
 
 
 class Props(Answer):
@@ -326,15 +355,21 @@ async def _answer(
     service: Service,
     http: Request,
     request: LlamaCppRequest,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[str | Sequence[int]],
     names: Mapping[str, str],
 ) -> Response:
     model = service.model_of(request.model, request.warnings)
     params, own = _params(service, request), service.caller(http).options(model)
+    timings: list[Timings] = []
+    if request.stream and request.timings_per_token:
+        with service.reserve(len(prompts), prompts):
+            for prompt in prompts:
+                token_ids = await service.engine.text_prompt(prompt, PromptForm())
+                timings.append(Timings(len(token_ids)))
     given = [{**as_dict(prompt), **own} for prompt in prompts]
     name, whole = f"completion-{uuid.uuid4().hex}", not request.stream
     run = service.run(name, given, params, {}, whole=whole)
-    wording = LlamaCppWording(service, request, params, model.name)
+    wording = LlamaCppWording(service, request, params, model.name, timings)
     if request.stream:
         events = pieces(run, wording.events, names)
         return EventStream(events, DATA, request.silence(service.silence))
@@ -344,7 +379,7 @@ async def _answer(
     )
 
 
-async def _prompt(service: Service, given: str | Sequence[int | str]) -> Prompt:
+async def _prompt(service: Service, given: str | Sequence[int | str]) -> str | Sequence[int]:
     """A text, or token ids: those of texts among them are put where the texts are."""
     if isinstance(given, str):
         return given
@@ -405,6 +440,7 @@ def _params(service: Service, request: LlamaCppRequest) -> SamplingParams:
         ignore_eos=request.ignore_eos,
         logit_bias=request.biases,
         logprobs=request.n_probs or None,
+        logprobs_of_draw=request.post_sampling_probs,
         structured_outputs=request.structure,
     )
     service.check_answer(params, len(request.prompts))
@@ -421,16 +457,25 @@ class LlamaCppWording:
     """A piece of text in each event, and what it all took in the last; or all of it at once."""
 
     def __init__(
-        self, service: Service, request: LlamaCppRequest, params: SamplingParams, model: str
+        self,
+        service: Service,
+        request: LlamaCppRequest,
+        params: SamplingParams,
+        model: str,
+        timings: Sequence[Timings] = (),
     ) -> None:
+        """timings: of each prompt, where each event tells them."""
         self._model = model
         self._tells_cached = service.config.enable_prompt_tokens_details
         self._request = request
         self._params = params
+        self._timings = timings
 
     def events(self, number: int, delta: Delta) -> list[Answer]:
         tokens, scores = list(delta.token_ids), self._probabilities(delta)
         piece = LlamaCppPiece(number, delta.text, tokens, completion_probabilities=scores)
+        if self._timings:
+            piece.timings = self._timings[number].after(delta)
         return [piece] if delta.final is None else [piece, self._ending(number, delta.final)]
 
     def whole(self, finished: list[RequestOutput]) -> LlamaCppAnswer | list[LlamaCppAnswer]:
@@ -462,8 +507,10 @@ class LlamaCppWording:
             warnings=self._request.warnings or UNSET,
         )
 
-    def _probabilities(self, source: CompletionOutput | Delta) -> list[TokenLogprob] | UnsetType:
+    def _probabilities(self, source: CompletionOutput | Delta) -> list[TokenScore] | UnsetType:
         if source.logprobs is None:
             return UNSET
         count = self._request.n_probs
-        return [*chat_logprobs(source.logprobs, count, with_ids=True, with_marks=False).content]
+        told = chat_logprobs(source.logprobs, count, with_ids=True, with_marks=False).content
+        drawn = self._request.post_sampling_probs
+        return [_token_score(one, drawn=drawn) for one in told]

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.engine.outputs import CompletionOutput, Delta
-from quire.engine.prompts import Prompt, as_dict
+from quire.engine.prompts import as_dict
 from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import LINES, Events, EventStream
@@ -26,7 +26,7 @@ from quire.http.body_fields import Ids, Name, Strict, Texts, at_most, between, e
 from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin, said
 from quire.http.chats.speech import MOST_TOOLS, Tool
 from quire.http.doors.llama_cpp import LlamaOptions
-from quire.http.doors.ollama_context import fitting, fitting_text
+from quire.http.doors.ollama_context import Context, fitting, fitting_text
 from quire.http.doors.ollama_models import add_models, called_here
 from quire.http.doors.turn_stream import (
     Block,
@@ -45,8 +45,10 @@ from quire.http.openai.requests import Function, JsonObject
 from quire.http.openapi import body_route, gives
 from quire.http.service import Caller, ModelChoice, Service
 from quire.text.chat_template import Message
+from quire.text.encoder import PromptForm
 
 _MOST_MESSAGES, _MOST_CALLS = 4096, 256
+_LEAST_CONTEXT = 4  # tokens, as Ollama has it
 
 Format = Annotated[Literal["", "json"] | JsonObject, expecting('"json" or a JSON schema')]
 KeepAlive = Annotated[int | float | str, expecting("a duration")]
@@ -72,11 +74,14 @@ class OllamaBody(Strict):
     options: OllamaOptions = OllamaOptions()
     keep_alive: KeepAlive | None = None
 
-    def check_context(self, max_model_len: int | None) -> None:
+    def context_of(self, max_model_len: int | None) -> Context:
         """A warning where num_ctx is more than there is, as Ollama logs it."""
         wanted, there_is = self.options.num_ctx, max_model_len
+        if wanted is not None and (there_is is None or wanted < there_is):
+            return Context(max(wanted, _LEAST_CONTEXT), "num_ctx")
         if wanted is not None and there_is is not None and wanted > there_is:
             self.warnings.append(f"num_ctx is {there_is} (--max-model-len), not {wanted}")
+        return Context(there_is)
 
 
 class OllamaRequest(OllamaBody):
@@ -431,11 +436,15 @@ async def _speaker(
     own = caller.options(model)
     templated = service.input_processor.tokenizer.chat_template or request.system
     if request.raw or not templated:
-        prompt: Prompt = request.prompt
+        context, text = request.context_of(service.input_processor.max_model_len), request.prompt
         if request.truncate:
             most = params.max_tokens
-            prompt = await fitting_text(service, request.prompt, most, request.warnings)
-        return RawText(service, {**as_dict(prompt), **own}, params)
+            token_ids = await fitting_text(service, text, most, context, request.warnings)
+        else:
+            with service.reserve(1, [text]):
+                token_ids = await service.engine.text_prompt(text, PromptForm())
+        params = context.ended_by(params, len(token_ids), "prompt")
+        return RawText(service, {**as_dict(token_ids), **own}, params)
     turn = ConversationTurn(
         messages=request.messages,
         params=params,
@@ -446,9 +455,13 @@ async def _speaker(
 
 
 async def _begun(service: Service, request: OllamaRequest, turn: ConversationTurn) -> PreparedChat:
+    context = request.context_of(service.input_processor.max_model_len)
     if request.truncate:
-        return await fitting(service, turn, request.warnings)
-    return await begin(service, turn)
+        chat = await fitting(service, turn, context, request.warnings)
+    else:
+        chat = await begin(service, turn)
+    chat.params = context.ended_by(chat.params, chat.num_prompt_tokens, "messages")
+    return chat
 
 
 async def _answer(
@@ -464,7 +477,6 @@ async def _answer(
 
 def _params(service: Service, request: OllamaRequest) -> SamplingParams:
     given, input_processor = request.options, service.input_processor
-    request.check_context(input_processor.max_model_len)
     structure = None
     if request.format == "json":
         structure = StructuredOutputs(json_object=True)

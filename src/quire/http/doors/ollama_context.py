@@ -1,12 +1,17 @@
-"""What Ollama does with a text that its context cannot hold: the oldest of it is left out."""
+"""What Ollama does with a text that its context cannot hold: the oldest of it is left out.
+
+An answer ends where the context is full. What a context holds is the server's, or less by a
+request's ``num_ctx``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from quire.core.errors import ContextLengthError
-from quire.engine.prompts import Prompt
+from quire.core.protocol import SamplingParams
 from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin
 from quire.http.service import Service
 from quire.text.chat_template import Message
@@ -15,12 +20,39 @@ from quire.text.encoder import PromptForm
 _SEAM = 8  # tokens more that a text may have in another than by itself
 
 
-async def fitting(service: Service, turn: ConversationTurn, warnings: list[str]) -> PreparedChat:
+class Context(NamedTuple):
+    """How many tokens prompt and answer may have together, if that is bounded, and by what."""
+
+    length: int | None
+    name: str = "max_model_len"
+
+    def __str__(self) -> str:
+        return f"{self.name} is {self.length}"
+
+    def check(self, known: int, field: str, least: int = 0) -> None:
+        """ContextLengthError if after so many tokens there is no room for ``least`` more."""
+        if self.length is not None and known + least > self.length:
+            most = self.length - least
+            why = f"the prompt has {known} tokens; as {self}, it may have at most {most}"
+            raise ContextLengthError(why, field, known, most, self.length)
+
+    def ended_by(self, params: SamplingParams, known: int, field: str) -> SamplingParams:
+        """Params of an answer that ends where the context is full, after a prompt of that many."""
+        if self.length is None or (params.max_tokens is None and self.name == "max_model_len"):
+            return params
+        self.check(known, field, least=1)
+        room = self.length - known
+        return replace(params, max_tokens=min(params.max_tokens or room, room))
+
+
+async def fitting(
+    service: Service, turn: ConversationTurn, context: Context, warnings: list[str]
+) -> PreparedChat:
     """A turn that is ready, without as many of its oldest messages as do not fit.
 
     System messages stay, and the last message does, which is cut at its beginning if it must be.
     """
-    longest = service.input_processor.max_model_len
+    longest = context.length
     chat = await _within(service, turn, None if longest is None else longest - 1)
     if chat is not None or longest is None:
         return chat or await begin(service, turn)  # which says what is wrong
@@ -37,9 +69,9 @@ async def fitting(service: Service, turn: ConversationTurn, warnings: list[str])
             best, high = found, middle
     if best is not None:
         left_out = len(turn.messages) - len(_from(turn.messages, starts[low]))
-        warnings.append(f"the oldest {left_out} messages were left out: max_model_len is {longest}")
+        warnings.append(f"the oldest {left_out} messages were left out: {context}")
         return best
-    warnings.append(f"the prompt's beginning was cut off: max_model_len is {longest}")
+    warnings.append(f"the prompt's beginning was cut off: {context}")
     return await _last_cut(service, replace(turn, messages=_from(turn.messages, starts[-1])), most)
 
 
@@ -60,23 +92,21 @@ async def _last_cut(service: Service, turn: ConversationTurn, most: int) -> Prep
 
 
 async def fitting_text(
-    service: Service, text: str, max_tokens: int | None, warnings: list[str]
-) -> Prompt:
+    service: Service, text: str, max_tokens: int | None, context: Context, warnings: list[str]
+) -> list[int]:
     """A prompt without as much of its beginning as does not fit."""
-    inputs = service.input_processor
-    longest = inputs.max_model_len
-    if longest is None:
-        return text
+    longest = context.length
     try:
         with service.reserve(1, [text]):
             whole = await service.engine.text_prompt(text, PromptForm())
-        if len(whole) < longest:
-            return text
+        if longest is None or len(whole) < longest:
+            return whole
     except ContextLengthError:
-        pass
-    warnings.append(f"the prompt's beginning was cut off: max_model_len is {longest}")
+        if longest is None:
+            raise
+    warnings.append(f"the prompt's beginning was cut off: {context}")
     form = PromptForm(most=longest - _output(max_tokens, longest), keep_begin=True)
-    end = text[-inputs.max_characters :]
+    end = text[-service.input_processor.max_characters :]
     with service.reserve(1, [end]):
         return await service.engine.text_prompt(end, form)
 

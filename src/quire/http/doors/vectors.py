@@ -498,15 +498,16 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
         """Ollama's: the vectors of one or several texts, of length 1."""
         begun = time.perf_counter_ns()
         model = called_here(service, request)
-        request.check_context(service.input_processor.max_model_len)
-        longest = service.input_processor.max_model_len if request.truncate else None
+        context = request.context_of(service.input_processor.max_model_len)
+        longest = context.length if request.truncate else None
         form = PromptForm() if longest is None else cut_to(longest)
         params = PoolingParams(normalize=True, dimensions=request.dimensions)
         own = service.caller(http).options(model)
         texts = texts_of("input", request.input) if request.input else []  # none: it is to load
         with in_their_words({"prompt": "input"}):
             finished = await vectors(service, texts, params, own, {}, form) if texts else []
-
+            for one in finished:
+                context.check(len(one.prompt_token_ids), "prompt")
         took, count = time.perf_counter_ns() - begun, usage(finished).prompt_tokens
         embeddings = map(numbers, finished)
         warnings = request.warnings or UNSET
@@ -524,9 +525,10 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
     async def embeddings(http: Request, request: OllamaEmbeddingsRequest) -> Response:
         """Ollama's older one: the vector of a text, as the model's files say."""
         model = called_here(service, request)
-        request.check_context(service.input_processor.max_model_len)
+        context = request.context_of(service.input_processor.max_model_len)
         if not request.prompt:
             return respond(OllamaEmbedding([], request.warnings or UNSET))
         own = service.caller(http).options(model)
         (done,) = await vectors(service, [request.prompt], PoolingParams(), own, {})
+        context.check(len(done.prompt_token_ids), "prompt")
         return respond(OllamaEmbedding(numbers(done), request.warnings or UNSET))

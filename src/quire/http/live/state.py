@@ -409,6 +409,8 @@ class StateReader:
             output_tokens=sum(len(branch.output.token_ids) for branch in progress.branches),
             draft_tokens=progress.num_draft_tokens,
             accepted_tokens=progress.num_accepted_tokens,
+            grammar_seconds=progress.grammar_seconds,
+            beside_seconds=progress.beside_seconds,
         )
 
     def _decision(self, noted: Noted) -> DecisionRow:

@@ -346,7 +346,8 @@ class Chunks:
         empty = event(encode(wording.chunk(**head, choices=[], usage=self._usage)))
         before, _, after = empty.rpartition(b"[]")
         self._before, self._after = before + b"[", b"]" + after
-        self._plain = not (request.continuous_usage or request.return_token_ids)
+        self._plain = not request.counts_tokens
+        self._timings: dict[int, Timings] = {}  # of each choice that has begun
 
     async def of(self, progress: Progress) -> Events:
         outputs = {}
@@ -367,7 +368,8 @@ class Chunks:
                 if chunks:
                     yield chunks
         if self._request.include_usage:
-            yield [self._wording.chunk(**self._head, choices=[], **self._account.of(outputs))]
+            told = {**self._account.of(outputs), **_timings(self._request, outputs[0])}
+            yield [self._wording.chunk(**self._head, choices=[], **told)]
 
     def _chunks(self, number: int, delta: Delta) -> list[bytes | Answer]:
         index = number * self._n + delta.index
@@ -400,8 +402,8 @@ class Chunks:
                 beside |= _prompt_tokens(request, wording, self._prompts[number])
                 if isinstance(choice, CompletionChunkChoice):
                     choice.prompt_token_ids = self._prompts[number]
-        if last and delta.final:
-            beside |= _timings(request, delta.final)
+        if last and request.timings_per_token:
+            beside["timings"] = self._timings_after(number, choice.index, delta)
         usage: CompletionUsage | UnsetType | None = self._usage
         if request.continuous_usage:
             prompt_tokens = len(self._prompts[number]) if self._prompts else 0
@@ -411,6 +413,11 @@ class Chunks:
         return wording.chunk(
             **self._head, choices=[choice], usage=usage, warnings=warnings, **beside
         )
+
+    def _timings_after(self, number: int, index: int, delta: Delta) -> Json:
+        if index not in self._timings:
+            self._timings[index] = Timings(len(self._prompts[number]) if self._prompts else 0)
+        return self._timings[index].after(delta)
 
 
 class Account:
@@ -467,6 +474,28 @@ class Account:
 
 def _usage(prompt: int, completion: int) -> CompletionUsage:
     return CompletionUsage(prompt, completion, prompt + completion)
+
+
+class Timings:
+    """How long an output has taken so far, in llama.cpp's words."""
+
+    def __init__(self, prompt_tokens: int) -> None:
+        self._prompt_tokens = prompt_tokens
+        self._first = self._since = 0.0
+        self._tokens = 0
+
+    def after(self, delta: Delta) -> Json:
+        """Of all of the request, once that has ended."""
+        if delta.final is not None:
+            return timings_of(delta.final)
+        for one in delta.singly():
+            self._tokens += len(one.token_ids)
+            if one.first:
+                self._first = one.seconds
+            else:
+                self._since += one.seconds
+        prompt = _rates("prompt", self._prompt_tokens, self._first)
+        return prompt | _rates("predicted", self._tokens, self._since)
 
 
 def timings_of(request: RequestOutput) -> Json:

@@ -49,7 +49,7 @@ def add_completions(app: FastAPI, service: Service) -> None:
         service.check_answer(params, len(prompts), prompts)
         form = request.prompt_form(inputs.max_model_len, request.suffix or None)
         # Else the engine's threads encode them, as one prepared request each.
-        if form != PromptForm() or request.return_token_ids or request.continuous_usage:
+        if form != PromptForm() or request.counts_tokens:
             with service.reserve(len(prompts), prompts), in_callers_words(request.field_names):
                 ids = [await service.engine.text_prompt(prompt, form) for prompt in prompts]
         else:

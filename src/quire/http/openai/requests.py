@@ -244,7 +244,9 @@ class GenerationRequest(StructuredFields, CommonFields):
     )
 
     max_new_tokens: int | None = doc(None, "another name of max_tokens")
-    timings_per_token: bool = doc(False, "add how long it took, as llama.cpp tells it")
+    timings_per_token: bool = doc(
+        False, "add how long it took, as llama.cpp tells it; to each chunk, how long until then"
+    )
     prediction: Prediction | None = doc(None, _HELP["prediction"])
     kv_transfer_params: Annotated[dict[str, Any], no_deeper(levels=4, most_values=65536)] | None = (
         doc(None, "of a proxy between servers that prefill and that decode, as vLLM has them")
@@ -268,6 +270,12 @@ class GenerationRequest(StructuredFields, CommonFields):
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether a stream's chunks tell more of their tokens than the text."""
+        timed = self.stream and self.timings_per_token
+        return self.return_token_ids or self.continuous_usage or timed
 
     @property
     def continuous_usage(self) -> bool:

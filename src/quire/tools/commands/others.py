@@ -8,6 +8,7 @@ cannot be, for a reason. ``tests/references`` compares the lists with the progra
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from quire.engine.config.neutral import ANY, COMMON, RARE, Neutral
@@ -15,6 +16,8 @@ from quire.engine.config.neutral import ANY, COMMON, RARE, Neutral
 
 class Program(NamedTuple):
     """Another server's flags and variables, by their names, separated by spaces.
+
+    Of variables that are many, the beginning of their names and a *; a name itself counts before.
 
     works: they are the same here.
     same: by the reason why they change nothing; after = is the value that one takes, which may be
@@ -107,10 +110,31 @@ VLLM = Program(
         --uvicorn-log-level --disable-uvicorn-access-log --disable-access-log-for-endpoints
         --disable-fastapi-docs --shutdown-timeout --device VLLM_API_KEY""",
     same={
-        "statistics are sent to nobody": "VLLM_NO_USAGE_STATS VLLM_DO_NOT_TRACK",
+        "statistics are sent to nobody": "VLLM_NO_USAGE_STATS VLLM_DO_NOT_TRACK VLLM_USAGE_*",
         "there is one engine": "VLLM_USE_V1 VLLM_ENABLE_V1_MULTIPROCESSING",
         "one process serves": "VLLM_WORKER_MULTIPROC_METHOD",
         "the same request always gets the same bits": "VLLM_BATCH_INVARIANT",
+        "responses are kept unless a request says otherwise": "VLLM_ENABLE_RESPONSES_API_STORE",
+        "unknown names pass where one model is served": "VLLM_SKIP_MODEL_NAME_VALIDATION",
+        "logits that are no numbers end their request": """VLLM_RAISE_ON_LOGIT_NANS
+            VLLM_COMPUTE_NANS_IN_LOGITS""",
+        "kernels, and when they are compiled, are Quire's own": """VLLM_USE_* VLLM_CPU_*
+            VLLM_CUDA* VLLM_GPU_* VLLM_FLASH* VLLM_ATTENTION_BACKEND VLLM_TRITON_* VLLM_DEEP*
+            VLLM_MARLIN_* VLLM_HUMMING_* VLLM_MLA_* VLLM_MOE_* VLLM_B12X_* VLLM_BLOCKSCALE_*
+            VLLM_MX* VLLM_GDN_* VLLM_SSM_* VLLM_SPARSE_* VLLM_KIMI_* VLLM_ENABLE_* VLLM_DISABLE*
+            VLLM_COMPILE_* VLLM_FORCE_* VLLM_PATTERN_* VLLM_TUNED_* VLLM_SHARED_* VLLM_MULTI_*
+            VLLM_FLOAT32_* VLLM_HAS_* VLLM_DBO_* VLLM_DCP_* VLLM_LORA_DISABLE_PDL
+            VLLM_LORA_ENABLE_DUAL_STREAM VLLM_MAX_TOKENS_PER_EXPERT_* VLLM_ADAPTIVE_*
+            VLLM_ALLOW_CHUNKED_* VLLM_MEMORY_* VLLM_KV_CACHE_LAYOUT VLLM_ZENTORCH_* VLLM_WSL2_*
+            VLLM_FASTSAFETENSORS_* VLLM_XGRAMMAR_* VLLM_V1_*""",
+        "ranks meet by sockets and shared memory": """VLLM_NCCL_* VLLM_ALLREDUCE_* VLLM_RPC_*
+            VLLM_MQ_* VLLM_RINGBUFFER_* VLLM_MSGPACK_* VLLM_DISTRIBUTED_* VLLM_SKIP_P2P_CHECK
+            VLLM_OBJECT_* VLLM_P2P_* VLLM_NIC_* VLLM_REPLICATE_EMBED VLLM_WEIGHT_OFFLOADING_*
+            VLLM_KV_OFFLOAD_*""",
+        "they are of its builds and tests": """VLLM_BUILD_* VLLM_DOCKER_* VLLM_IMAGE_TAG
+            VLLM_MAIN_CUDA_VERSION VLLM_TARGET_DEVICE VLLM_TEST_* VLLM_SKIP_* VLLM_RANDOMIZE_*
+            VLLM_DEBUG_* VLLM_GC_DEBUG VLLM_TRACE_FUNCTION VLLM_RUST_* VLLM_CUSTOM_* VLLM_NVTX_*
+            VLLM_LOG_BATCHSIZE_INTERVAL VLLM_LOG_MODEL_INSPECTION VLLM_PROCESS_NAME_PREFIX""",
     },
     instead={
         "--gpu-memory-utilization X": "--device-memory-utilization",
@@ -128,19 +152,40 @@ VLLM = Program(
         "--speculative-config.prompt_lookup_min N": "--ngram-prompt-lookup-min",
         "--speculative-config": "-sc",
         _REPLICAS: """-dp -dpn -dpr -dpl -dpa -dpp -dpb -dph -dpe -dpm -asc
-            --data-parallel-size-local""",
+            --data-parallel-size-local VLLM_DP_*""",
         "--tensor-parallel-size alone: ranks divide each expert": "--enable-expert-parallel -ep",
         "--kv-cache-memory-bytes SIZE": "VLLM_CPU_KVCACHE_SPACE",
         "--threads N, under taskset": "VLLM_CPU_OMP_THREADS_BIND VLLM_CPU_NUM_OF_RESERVED_CPU",
         "--allow-runtime-lora-updating --lora-directory DIR": "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
         "--host ADDRESS and --port N": "VLLM_HOST_IP VLLM_PORT",
         "--sse-keep-alive-interval SECONDS": "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
+        "--uvicorn-log-level LEVEL, or --log-format json": """VLLM_LOGGING_* VLLM_CONFIGURE_LOGGING
+            VLLM_LOG_STATS_INTERVAL""",
+        "--kv-transfer-config": "VLLM_NIXL_* VLLM_MOONCAKE_* VLLM_EC_*",
+        "--download-dir DIR": "VLLM_CACHE_ROOT VLLM_MODEL_REDIRECT_PATH",
+        "--lora-directory DIR": "VLLM_LORA_RESOLVER_*",
+        "--kv-offloading-size SIZE": "VLLM_USE_SIMPLE_KV_OFFLOAD",
+        "--shutdown-timeout SECONDS": "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS",
+        "--distributed-timeout-seconds SECONDS": """VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS
+            VLLM_ENGINE_READY_TIMEOUT_S""",
     },
     cannot={
-        "ranks divide every layer": "-dcp -pcp",
         "text is generated token by token": "-dc",
         "models are Hugging Face's": "VLLM_USE_MODELSCOPE",
         "no position lies beyond what a model was made for": "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+        "graphics processors are NVIDIA's": "VLLM_ROCM_* VLLM_XPU_* VLLM_TPU_* VLLM_XLA_*",
+        _TEXT_ONLY: """VLLM_IMAGE_FETCH_TIMEOUT VLLM_VIDEO_* VLLM_AUDIO_* VLLM_MEDIA_* VLLM_ASSETS_*
+            VLLM_MAX_AUDIO_* VLLM_MAX_IMAGE_* VLLM_MAX_MEDIA_* VLLM_MAX_EMBED_*""",
+        "limits of fields are fixed": """VLLM_MAX_STOP_STRINGS VLLM_MAX_NUM_BAD_WORDS
+            VLLM_MAX_BAD_WORDS_* VLLM_MAX_COMPLETION_PROMPTS VLLM_MAX_N_SEQUENCES
+            VLLM_CHAT_TEMPLATE_RENDER_TIMEOUT VLLM_REGEX_* VLLM_TOOL_*""",
+        "code of others does not run in the server": "VLLM_PLUGINS VLLM_ALLOW_INSECURE_*",
+        "ranks divide every layer": "-dcp -pcp VLLM_PP_*",
+        "ranks of several machines are started one by one, or by Ray": """VLLM_RAY_*
+            VLLM_LOOPBACK_IP""",
+        "there is nothing like it": """VLLM_CONFIG_ROOT VLLM_SERVER_DEV_MODE VLLM_GPT_OSS_*
+            VLLM_SYSTEM_START_DATE VLLM_ENFORCE_STRICT_* VLLM_ELASTIC_* VLLM_KV_EVENTS_*
+            VLLM_KEEP_ALIVE_ON_ENGINE_DEATH VLLM_ENABLE_COHERE_API""",
     },
 )
 
@@ -411,18 +456,28 @@ def explained(name: str) -> str:
     return "; ".join(f"for {one.program}'s, {one.what}" for one in found)
 
 
-def answers_to(name: str) -> Iterator[FlagAnswer]:
-    """What becomes of a flag or a variable, of each program that has it and not as here."""
+@cache
+def _answers() -> Mapping[str, list[FlagAnswer]]:
+    """By the names that the tables have."""
+    found: dict[str, list[FlagAnswer]] = {}
     for program in PROGRAMS:
-        for text, names in program.instead.items():
-            if name in names.split():
-                yield FlagAnswer(program.name, f"write {text}")
-        for text, names in program.cannot.items():
-            if name in names.split():
-                yield FlagAnswer(program.name, text)
-        for text, names in program.same.items():
-            if name in (one.partition("=")[0] for one in names.split()):
-                yield FlagAnswer(program.name, text, same=True)
+        for table in (program.instead, program.cannot, program.same):
+            same = table is program.same
+            for text, names in table.items():
+                what = f"write {text}" if table is program.instead else text
+                for name in names.split():
+                    answer = FlagAnswer(program.name, what, same)
+                    found.setdefault(name.partition("=")[0], []).append(answer)
+    return found
+
+
+def answers_to(name: str) -> list[FlagAnswer]:
+    """What becomes of a flag or a variable, of each program that has it and not as here."""
+    answers = _answers()
+    if name in answers or name.startswith("-"):
+        return answers.get(name, [])
+    begun = (one for one in answers if one[-1] == "*" and name.startswith(one[:-1]))
+    return answers.get(next(begun, ""), [])
 
 
 def lost(environment: Mapping[str, str]) -> Iterator[str]:
@@ -431,8 +486,8 @@ def lost(environment: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(environment):
         if name in ours or not name.startswith(("VLLM_", "LLAMA_ARG_", "OLLAMA_")):
             continue
-        found = next(answers_to(name), None)
-        if found is None:
+        found = answers_to(name)
+        if not found:
             yield f"the variable {name} is not read here"
-        elif not found.same:
-            yield f"the variable {name} is not read here: {found.what}"
+        elif not found[0].same:
+            yield f"the variable {name} is not read here: {found[0].what}"

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 def add_others_flags(parser: argparse.ArgumentParser) -> None:
     """Flags that the parser lacks, and that have a value which changes nothing here."""
-    refused = {flag_of(one) for one in NEUTRAL if any(answers_to(flag_of(one)))}
+    refused = {flag_of(one) for one in NEUTRAL if answers_to(flag_of(one))}
     usable = [one for one in NEUTRAL if one.values and flag_of(one) not in refused]
     common = ", ".join(flag_of(one) for one in usable if one in COMMON)
     group = parser.add_argument_group(

@@ -102,6 +102,29 @@ def test_a_call_does_not_wait_for_a_long_one(box: Box) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_long_call_leaves_the_cores_to_others_and_no_further_one_does(box: Box) -> None:
+    worker = box.worker()
+    assert os.getsid(worker.process) == os.getsid(0), "nice counts among those of a session alone"
+    assert os.getpgid(worker.process) != os.getpgid(0), "Ctrl-C is the server's"
+    worker.send("sleep", 0.2)
+    assert worker.receive(30, int) and not nice_of(worker.process)
+    assert worker.call("process", seconds=30, gives=int) == worker.process
+    assert not nice_of(worker.process)
+    worker.call("sleep", 0.3, seconds=30, gives=int)
+    assert nice_of(worker.process) == {10} and worker.yields
+    worker.end()
+    slow = box.call("sleep", 0.3, seconds=30, gives=int)
+    quick = box.call("process", seconds=30, gives=int)
+    assert quick != slow and not psutil.pid_exists(slow) and not nice_of(quick)
+
+
+def nice_of(process: int) -> set[int]:
+    """Other than 0, of its threads."""
+    threads = [int(one.name) for one in Path(f"/proc/{process}/task").iterdir()]
+    return {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} - {0}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_worker_has_no_file_of_the_server_and_leaves_no_core(box: Box, tmp_path: Path) -> None:
     with (tmp_path / "secret").open("w"):
         worker = box.worker()

@@ -14,6 +14,7 @@ const FIGURES = {
   "blocks now": (row) => count(row.blocks), "at most": (row) => count(row.peak_blocks),
   "shared": (row) => count(row.shared_blocks), "copied": (row) => count(row.copied_blocks),
   "block-seconds": (row) => row.block_seconds.toFixed(1), "branches": (row) => count(row.branches),
+  "beside the model": besideOf,
   "preempted": (row) => `${counted(row.swaps, "swap")}, ${counted(row.recomputes, "recompute")}`,
 };
 
@@ -21,6 +22,13 @@ const FIGURES = {
 export function outputOf(row, of) {
   const several = row.branches > 1 || row.output_tokens > row.max_tokens;
   return `${count(row.output_tokens)} ${of} ${count(row.max_tokens)}${several ? " each" : ""}`;
+}
+
+/** Time for what a request asks for beside tokens; older recordings know none. */
+function besideOf(row) {
+  const steps = row.beside_seconds ? duration(row.beside_seconds) : "";
+  const grammar = row.grammar_seconds ? `grammar ${duration(row.grammar_seconds)}` : "";
+  return [steps, grammar].filter(Boolean).join(", ") || "–";
 }
 
 /** clock(time): as it is written. `open(id)`, then `show(story)` each time that there is one, or `ended()`. */

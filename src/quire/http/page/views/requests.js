@@ -13,6 +13,7 @@ const any = (of) => (rows) => rows.some(of);
 const number = (title, of, more) => ({ title, of, kind: "number", ...more });
 
 const whole = (share) => `${Math.round(100 * share)} %`;
+const besideOf = (row) => row.beside_seconds + row.grammar_seconds; // not a number in older recordings
 const orDash = (value, text = String(value)) => (value ? text : "–");
 
 const NAME = { title: "Request", of: (row) => row.id, kind: "name" };
@@ -46,6 +47,8 @@ const COLUMNS = {
     number("Shared, copied", (row) => orDash(row.shared_blocks, `${count(row.shared_blocks)}, ${count(row.copied_blocks)}`),
       { show: any((row) => row.shared_blocks + row.copied_blocks), about: "blocks" }),
     number("Block-seconds", (row) => row.block_seconds.toFixed(1)),
+    number("Beside the model", (row) => orDash(besideOf(row), duration(besideOf(row))), { show: any(besideOf),
+      about: "log-probabilities, edits of logits, stop strings, grammar" }),
     number("Preemptions", (row) => orDash(row.swaps + row.recomputes),
       { show: any((row) => row.swaps + row.recomputes), about: "until it ran again" }), ENDS],
   preempted: [...WHY, SINCE,
