@@ -27,8 +27,8 @@ import pytest
 _FOLDER = os.environ.get("QUIRE_WHEELS", "")
 _PYTHONS = os.environ.get("QUIRE_PYTHONS", sys.executable).split()
 _WITH = os.environ.get("QUIRE_WITH", "torch==2.13.0").split()
-_ANSWER = " a tuple of fields"  # after "A list is", as the demonstration model goes on
-_LIMIT = 600.0  # seconds
+_ANSWER = " a tuple of fields"  # after "A list is", in float32 on all processors
+_LIMIT = 1500.0  # seconds, of a machine that is busy
 
 pytestmark = [
     pytest.mark.skipif(not _FOLDER, reason="QUIRE_WHEELS is not set: make test-wheel"),
@@ -62,7 +62,8 @@ def test_a_wheel_holds_the_package_and_the_kernels() -> None:
         metadata = archive.read(next(name for name in names if name.endswith("/METADATA")))
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"quire"}
     for room in ("kernels", "capabilities/speculation"):
-        (module,) = [name for name in names if name.startswith(f"quire/{room}/_native.")]
+        modules = [name for name in names if name.startswith(f"quire/{room}/_native.")]
+        (module,) = [name for name in modules if name.endswith(".so")]
         assert (".abi3." in module) == stable
     fields = message_from_string(metadata.decode())
     assert fields["Name"] == "quire-llm" and "# Quire" in str(fields.get_payload())
@@ -130,8 +131,8 @@ def test_every_build_of_the_kernels_that_runs_here_answers(installed: Installati
     facts = json.loads(installed.run("quire", "doctor", "--json"))
     better = [] if facts["kernels"] == "portable" else ["avx2"]
     for build in dict.fromkeys(("portable", *better, facts["kernels"])):
-        greedy = ("--max-tokens", "4", "--temperature", "0", "--cpu-isa", build)
-        assert _ANSWER in installed.run("quire", "generate", *greedy, "A list is"), build
+        flags = f"--cpu-isa {build} --dtype float32 --max-tokens 4 --temperature 0".split()
+        assert _ANSWER in installed.run("quire", "generate", *flags, "A list is"), build
 
 
 def test_a_server_serves_the_page_and_a_chat(installed: Installation) -> None:
@@ -142,7 +143,7 @@ def test_a_server_serves_the_page_and_a_chat(installed: Installation) -> None:
     server = installed.serve("--port", str(port))
     try:
         _wait_for(f"{address}/health", server)
-        with urlopen(address) as page:
+        with urlopen(Request(address, headers={"accept": "text/html"})) as page:
             assert b"<title>" in page.read()
         body = {"model": "quire-demo", "messages": [{"role": "user", "content": "What is a list?"}]}
         question = Request(
