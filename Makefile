@@ -9,7 +9,8 @@ TORCH ?= $(if $(shell command -v nvidia-smi),cuda,cpu)
 
 # The lowest or the newest versions, for make test-bounds.
 BOUNDS ?= lowest-direct
-BOUNDED ?= tests/pure/core tests/pure/text tests/pure/capabilities tests/pure/engine tests/pure/http
+BOUNDED ?= tests/pure tests/server $(addprefix tests/torch/,models/test_fallback.py models/test_families.py \
+	engine/test_encoders.py engine/test_tokenizers.py)
 
 BIN := $(VENV)/bin
 # Beside the usual index, and only where it answers: of one that does not pip makes a page of retries.
