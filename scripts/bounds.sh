@@ -3,7 +3,7 @@
 #   scripts/bounds.sh UV PYTHON lowest-direct|highest TESTS...
 # They are in an environment of their own; behind it lies PYTHON's, which has PyTorch, whose builds
 # are gigabytes, the kernels in C++ and what tests need. The lowest PyTorch is tried with a wheel:
-#   make test-wheel QUIRE_WITH="torch==2.7.0 transformers==5.0.0"
+#   make test-wheel QUIRE_WITH="torch==2.10.0 transformers==5.20.0"
 set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=$1 python=$2 which=$3
