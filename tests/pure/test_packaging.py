@@ -115,10 +115,11 @@ def test_without_a_compiler_it_is_installed_without_the_kernels(tmp_path: Path) 
 
 
 def test_what_is_carried_elsewhere_has_kernels_for_every_processor() -> None:
-    assert 'QUIRE_ISAS = "all"' in found(
-        r"(?s)\[tool.cibuildwheel.linux\](.*?)\n\n", "pyproject.toml"
-    )
-    assert "QUIRE_ISAS=all pip wheel" in found(r"(?m)^RUN (.*--wheel-dir.*)$", "Dockerfile")
+    for system in ("linux", "macos"):
+        settings = found(rf"(?s)\[tool.cibuildwheel.{system}\](.*?)\n\n", "pyproject.toml")
+        assert 'QUIRE_ISAS = "all"' in settings
+    assert found(r"(?m)^export QUIRE_ISAS=(\w+)$", "scripts/wheels.sh") == "all"
+    assert found(r"/source/(scripts/wheels.sh) python /wheels", "Dockerfile")
 
 
 def test_an_image_is_built_of_files_that_there_are() -> None:
