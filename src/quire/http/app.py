@@ -150,7 +150,7 @@ def _send_metrics(engine: Engine, metrics: ServerMetrics) -> None:
     if protocol is None:
         logger.warning(
             "OTEL_METRICS_EXPORTER: metrics are not sent, since OpenTelemetry's packages are not "
-            "installed: pip install 'quire[otel]'"
+            "installed: pip install 'quire-llm[otel]'"
         )
         return
     collector = Collector("metrics", protocol, None)

@@ -56,6 +56,7 @@ def test_a_healthy_machine_needs_no_advice() -> None:
         ({"huge_pages": "never"}, "no huge pages", "echo madvise"),
         ({"free": GIB}, "only 1.0 GiB", "quire models"),
         ({"most_connections": 128}, "128 connections", "ulimit -n"),
+        ({"namesakes": ("quire-x",)}, "quire-x has a module", "uninstall quire-x quire-llm"),
     ],
 )
 def test_what_costs_speed_is_named_with_a_remedy(
@@ -94,3 +95,15 @@ def test_a_system_that_tells_nothing_is_no_error(tmp_path: Path) -> None:
 def test_the_limit_that_governs_is_told() -> None:
     facts = replace(HEALTHY, memory_limit=4 * GIB, limited_by="memory.high of /pod")
     assert "4 GiB of memory (memory.high of /pod)" in "\n".join(describe(facts))
+
+
+def test_another_distribution_with_a_module_of_our_name_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, module in (("quire-llm", "quire"), ("quire-client", "quire"), ("other", "other")):
+        folder = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"
+        folder.mkdir()
+        folder.joinpath("METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
+        folder.joinpath("RECORD").write_text(f"{module}/__init__.py,,\n")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert system.namesakes() == ("quire-client",)

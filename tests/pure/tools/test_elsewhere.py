@@ -32,7 +32,7 @@ def test_one_that_is_not_here_says_what_to_install(
             continue
         assert main([name, "llama-3-8b", "--machine", "h100"]) == 1
         error = capsys.readouterr().err
-        assert f"pip install 'quire[{listed.package}]'" in error
+        assert f"pip install 'quire-llm[{listed.package}]'" in error
     with pytest.raises(SystemExit) as end:
         main(["--help"])  # they are listed all the same
     assert end.value.code == 0

@@ -204,5 +204,5 @@ def test_without_ray_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(importlib, "import_module", missing)
     config = EngineConfig.create({**SEVERAL, "distributed_executor_backend": "ray"})
-    with pytest.raises(ConfigError, match=r"needs Ray: pip install \"quire\[ray\]\""):
+    with pytest.raises(ConfigError, match=r"needs Ray: pip install \"quire-llm\[ray\]\""):
         gather(config)

@@ -71,7 +71,7 @@ def require_matplotlib() -> None:
     """ConfigError if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
-            'reports are drawn by matplotlib, which is missing: pip install "quire[reports]"'
+            'reports are drawn by matplotlib, which is missing: pip install "quire-llm[reports]"'
         )
 
 

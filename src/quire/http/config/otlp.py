@@ -69,7 +69,7 @@ def checked_endpoint(given: str) -> str:
     if not _can_send(protocol):
         package = EXPORTERS[protocol].partition("exporter.")[2].replace(".", "-")
         raise ConfigError(
-            "otlp_traces_endpoint needs OpenTelemetry: pip install 'quire[otel]' (its packages "
+            "otlp_traces_endpoint needs OpenTelemetry: pip install 'quire-llm[otel]' (its packages "
             f"opentelemetry-sdk and opentelemetry-exporter-{package})"
         )
     bare = protocol == HTTP and parts.path in ("", "/")

@@ -277,7 +277,7 @@ class ServerConfig:
     otlp_traces_endpoint: str | None = _observing(
         None,
         "OpenTelemetry collector (OTLP over HTTP, such as http://localhost:4318, or gRPC) to send "
-        "a span per request to, without its text; needs quire[otel]",
+        "a span per request to, without its text; needs quire-llm[otel]",
         value="URL",
     )
     uvicorn_log_level: str = _observing(

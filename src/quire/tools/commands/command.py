@@ -94,8 +94,8 @@ def load(name: str) -> Command:
         command = entry.load()
         return command
     raise ConfigError(
-        f"quire {name} comes with quire-{package}, which is not installed: "
-        f"pip install 'quire[{package}]'"
+        f"quire {name} comes with quire-llm-{package}, which is not installed: "
+        f"pip install 'quire-llm[{package}]'"
     )
 
 

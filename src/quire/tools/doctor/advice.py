@@ -24,7 +24,24 @@ class Advice(NamedTuple):
 
 def advise(facts: Facts) -> list[Advice]:
     """Advice, the most important first."""
-    return [*_kernels(facts), *_gpus(facts), *_cores(facts), *_memory(facts), *_limits(facts)]
+    return [
+        *_namesakes(facts),
+        *_kernels(facts),
+        *_gpus(facts),
+        *_cores(facts),
+        *_memory(facts),
+        *_limits(facts),
+    ]
+
+
+def _namesakes(facts: Facts) -> Iterator[Advice]:
+    if facts.namesakes:
+        others = " ".join(facts.namesakes)
+        yield Advice(
+            f"{others} has a module quire as well, and of two files with one name there is the one "
+            "that was installed last",
+            f"pip uninstall {others} quire-llm, and then install quire-llm again",
+        )
 
 
 def _kernels(facts: Facts) -> Iterator[Advice]:

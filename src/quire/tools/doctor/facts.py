@@ -54,6 +54,7 @@ class Facts:
     models: str
     models_free: int
     limited_by: str = ""  # what sets ``memory_limit``
+    namesakes: tuple[str, ...] = ()  # other distributions that install a module ``quire``
 
 
 def gather() -> Facts:
@@ -95,6 +96,7 @@ def gather() -> Facts:
         models=str(models),
         models_free=shutil.disk_usage(existing).free,
         limited_by="" if limit is None else limit.name,
+        namesakes=system.namesakes(),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from quire.execution.memory_limits import tightest
@@ -43,6 +44,11 @@ def gpus() -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def namesakes() -> tuple[str, ...]:
+    """Other distributions that install a module ``quire``: there are such on the index."""
+    return tuple(sorted({*packages_distributions().get("quire", ())} - {"quire-llm"}))
 
 
 def _text(path: Path) -> str | None:

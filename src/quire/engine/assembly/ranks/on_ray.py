@@ -97,5 +97,5 @@ def _ray() -> Any:
         return importlib.import_module("ray")
     except ImportError as error:
         raise ConfigError(
-            'distributed_executor_backend "ray" needs Ray: pip install "quire[ray]"'
+            'distributed_executor_backend "ray" needs Ray: pip install "quire-llm[ray]"'
         ) from error
