@@ -132,7 +132,7 @@ $(VENV)/torch:
 	$(BIN)/pip install --quiet $(TORCH_FLAGS_$(TORCH)) torch==2.13.0
 	touch $@
 
-# What is compiled is kept for the next time. Tests need the kernels for more than this processor.
+# Built in the tree for ccache, see CMakeLists.txt. Tests need kernels for more than this processor.
 $(VENV)/installed $(VENV)/installed-dev $(VENV)/installed-docs: export SKBUILD_BUILD_DIR = build/cmake/{wheel_tag}
 $(VENV)/installed $(VENV)/installed-docs: export QUIRE_ISAS ?= $(if $(wildcard $(VENV)/installed-dev),tests,native)
 $(VENV)/installed-dev: export QUIRE_ISAS ?= tests

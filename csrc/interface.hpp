@@ -16,6 +16,9 @@ struct f16 {
 
 enum class DType : int { float32 = 0, bfloat16 = 1, float16 = 2, int8 = 3 };
 
+// Bytes of a number that is computed with.
+QUIRE_INLINE int64_t size_of(DType dtype) { return dtype == DType::float32 ? 4 : 2; }
+
 // Rows of heads in a tensor [T, heads, D] whose last two dimensions are contiguous.
 struct Rows {
   const void* data;

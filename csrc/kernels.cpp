@@ -11,8 +11,6 @@ namespace {
 constexpr int64_t attention_from = 1 << 18;    // products
 constexpr int64_t elementwise_from = 1 << 17;  // elements
 
-int64_t size_of(DType dtype) { return dtype == DType::float32 ? 4 : 2; }
-
 }  // namespace
 
 void multiply(const Build& build, Workspace<char>& scratch, Product p, int threads) {

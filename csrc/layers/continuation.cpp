@@ -9,8 +9,6 @@
 namespace quire {
 namespace {
 
-int64_t size_of(DType dtype) { return dtype == DType::float32 ? 4 : 2; }
-
 const float* rows_from(const float* table, int64_t row, int half) {
   return table ? table + row * half : nullptr;
 }

@@ -12,8 +12,6 @@ namespace {
 constexpr int64_t rows_at_once = 512;
 constexpr int64_t route_from = 64;  // rows, by all threads
 
-int64_t size_of(DType dtype) { return dtype == DType::float32 ? 4 : 2; }
-
 // That which needs most when rows are prepared: zeros of groups are summed over.
 const Packed& standing_for(const std::vector<Packed>& weights) {
   for (const Packed& weight : weights) {

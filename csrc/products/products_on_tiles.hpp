@@ -197,7 +197,7 @@ class PanelPair {
       int64_t whole = sections_.units / in_tile;
       add<two>(upper, lower, lines, lines + panel_bytes, tile_bytes, whole, ahead);
       if (whole == blocks) return;
-      if (first) make_pair(lines, whole * in_tile, decoded_);
+      if (first || sections_.count > 1) make_pair(lines, whole * in_tile, decoded_);
       add<two>(upper + whole * 64, lower + whole * 64, decoded_, decoded_ + tile_bytes, 0, 1,
                ahead);
     }

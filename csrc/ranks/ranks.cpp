@@ -28,8 +28,6 @@ constexpr double look_every = 0.1;        // seconds, for ranks that are gone
 constexpr int64_t elements_dealt = 64;    // whole cache lines
 constexpr int64_t add_up_from = 1 << 15;  // elements, by all threads
 
-int64_t size_of(DType dtype) { return dtype == DType::float32 ? 4 : 2; }
-
 struct Slot {
   uint64_t total;  // bytes of the message of which this is a piece
   char data[slot_bytes - sizeof(uint64_t)];
