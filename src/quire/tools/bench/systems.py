@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
+import torch
+
 from quire.core.errors import ConfigError, EngineError
 from quire.core.metrics import RequestMetrics
 from quire.engine.llm import LLM
-from quire.execution.device import choose_device
 from quire.tools.bench.http_client import HttpClient, HttpReply
 from quire.tools.bench.machine import peak_rss, read_bandwidth
 from quire.tools.bench.workloads import BenchRequest
@@ -93,7 +94,6 @@ class Offline:
         self.model = self._llm.capacity.model_name
         self.max_model_len: int | None = self._llm.capacity.max_model_len
         self.engine = self._llm.engine
-        self._on_cpu = choose_device(options.get("device", "auto")).type == "cpu"
 
     def run(self, requests: Sequence[BenchRequest]) -> BenchRun:
         params = [
@@ -123,11 +123,11 @@ class Offline:
 
     def facts(self) -> dict[str, Any]:
         capacity, peak = self._llm.capacity, peak_rss()
-        alone = self._on_cpu and capacity.ranks == 1
+        known = capacity.ranks == 1 and not torch.cuda.is_initialized()
         return {
             "load_seconds": self._load_seconds,
             "peak_rss_bytes": peak,
-            "read_bandwidth": read_bandwidth() if alone else None,
+            "read_bandwidth": read_bandwidth() if known else None,
             "pool_bytes": capacity.pool_bytes,
             "weight_bytes": capacity.weight_bytes,
             "token_bytes": capacity.token_bytes,
