@@ -123,7 +123,7 @@ class Offline:
 
     def facts(self) -> dict[str, Any]:
         capacity, peak = self._llm.capacity, peak_rss()
-        known = capacity.ranks == 1 and not torch.cuda.is_initialized()
+        known = capacity.ranks == 1 and not torch.cuda.memory_allocated()  # nor is it a GPU
         return {
             "load_seconds": self._load_seconds,
             "peak_rss_bytes": peak,
