@@ -67,6 +67,11 @@ def test_all_pictures_and_links_lead_somewhere_and_no_page_is_endless(
         found[url + name] = page.evaluate(_LOOK)
     assert {name: one["missing"] for name, one in found.items() if one["missing"]} == {}
     assert {name: one["height"] for name, one in found.items() if one["height"] > TALLEST} == {}
+    linked = {
+        name: {link.partition("#")[0] for link in one["links"]} - {name}
+        for name, one in found.items()
+    }
+    assert found.keys() - set().union(*linked.values()) == {f"{url}404.html"}
     for name, one in found.items():
         for link in {link for link in one["links"] if link.startswith(url)}:
             target, _, anchor = link.partition("#")
