@@ -136,7 +136,8 @@ class Reader:
         server = self._servers.pop(port, None)
         if server is not None:
             os.killpg(server.pid, signal.SIGINT)
-            assert server.wait(PATIENCE) == 0, (self.folder / f"{port}.log").read_text()
+            status, log = server.wait(PATIENCE), self.folder / f"{port}.log"
+            assert status in (0, 130, -signal.SIGINT), log.read_text()
 
     def _made_up(self) -> dict[str, str]:
         """Variables of a shell whose programs are those of this Python, and whose home is here."""
