@@ -23,6 +23,7 @@ from support.pages import Block
 _PORTS = ("8000", "8010", "8100", "8200", "11434", "14579", "5557")
 _SERVER = re.compile(r"^(?:\w+=\S+ +)*quire (?:serve|replay|deploy)\b")
 _MADE = re.compile(r'^make serve(?: ARGS="([^"]*)")?')  # what make does is the tutorial's test
+_POOL = re.compile("--kv-cache-memory-bytes|sentence-transformers/")  # encoders have none
 _PROGRAM = "from quire.tools.cli import main; raise SystemExit(main())"
 _PROGRAMS = {
     "quire": f"exec {sys.executable} -c '{_PROGRAM}' \"$@\"",
@@ -110,7 +111,7 @@ class Reader:
         told = re.search(r"--port (\d+)", command)
         port = told[1] if told else self._usual[kind]
         more = "" if told else f" --port {port}"
-        if kind == "serve" and "--kv-cache-memory-bytes" not in command:
+        if kind == "serve" and not _POOL.search(command):
             more += " --kv-cache-memory-bytes 16MiB"
         self._end(port)
         log = self.folder / f"{port}.log"
@@ -135,7 +136,8 @@ class Reader:
     def _end(self, port: str) -> None:
         server = self._servers.pop(port, None)
         if server is not None:
-            os.killpg(server.pid, signal.SIGINT)
+            if server.poll() is None:
+                os.killpg(server.pid, signal.SIGINT)
             status, log = server.wait(PATIENCE), self.folder / f"{port}.log"
             assert status in (0, 130, -signal.SIGINT), log.read_text()
 
