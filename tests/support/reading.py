@@ -90,7 +90,8 @@ class Reader:
 
     def _run(self, script: str, *shell: str) -> str:
         """What it prints; a server that it asks is there."""
-        if not self._servers and re.search(rf":{self._usual['serve']}\b", script):
+        port = self._usual["serve"]
+        if port not in self._servers and f":{port}" in script:
             self._serve("quire serve")
         done = subprocess.run(
             [*(shell or ("bash", "-euo", "pipefail", "-c")), script],
