@@ -86,7 +86,9 @@ def test_a_block_that_nobody_runs_says_why(page: Path) -> None:
             assert not _COMMAND.match(block.text)
         assert block.kind in ("", "text", "bash", "python", "yaml", "json", "diff")
         if block.why is not None:
-            assert re.match("installs|needs|takes|starts|downloads|the first two", block.why)
+            assert re.match(
+                "installs|needs|takes|starts|downloads|compiles|the first two", block.why
+            )
         for target in _TARGET.findall(block.text) if block.kind == "bash" else ():
             assert f"\n{target}:" in makes or target.startswith(".")
 
