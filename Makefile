@@ -23,7 +23,7 @@ BUILD_INPUTS := $(wildcard locks/*) pyproject.toml cluster/pyproject.toml lab/py
 export PIP_COMPILE := 0
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test suite check lint docs lock test-bounds wheel test-wheel sanitize attack fuzz fuzz-newest test-clients test-references world lives mutants bench-peers clean
+.PHONY: serve test suite check lint docs lock test-bounds wheel test-wheel sanitize attack fuzz fuzz-newest test-docs test-clients test-references world lives mutants bench-peers clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
@@ -44,10 +44,11 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The documentation as a site, in build/site; a link that leads nowhere is an error.
-docs: $(VENV)/installed-docs
+# The documentation as a site, in build/site; a link or a picture that is not there is an error.
+docs: $(VENV)/installed-dev
 	$(BIN)/python scripts/site_pages.py
 	$(BIN)/zensical build --strict --clean
+	$(BIN)/python -m pytest --quiet tests/browser/test_site.py
 
 # Renews locks/, which say what is installed here, in the image and by who tests, to the last byte.
 lock: build/uv
@@ -96,6 +97,10 @@ fuzz: $(VENV)/installed-dev
 # The same with the newest releases of what runs there, whatever the others allow.
 fuzz-newest: build/newest/installed
 	cd tests && PYTHONPATH=$(CURDIR) $(abspath build/newest/bin)/python -m fuzz $(ARGS)
+
+# Every block of every page, but for those that say why not; make test runs some pages.
+test-docs: $(VENV)/installed-dev
+	QUIRE_DOCS=1 $(BIN)/python -m pytest --numprocesses auto tests/torch/test_pages.py $(ARGS)
 
 # Other people's clients, installed below build/clients on first use; ARGS=PART chooses some.
 test-clients: $(VENV)/installed
@@ -150,10 +155,6 @@ build/newest/installed: $(VENV)/installed-dev
 	build/newest/bin/pip install --quiet --upgrade llguidance jinja2 tokenizers
 	$(BIN)/python -c 'import sysconfig as s; print("import site; site.addsitedir(%r)" % s.get_path("purelib"))' \
 		> "$$(echo build/newest/lib/python*/site-packages)/others.pth"
-	touch $@
-
-$(VENV)/installed-docs: $(VENV)/torch $(BUILD_INPUTS)
-	$(BIN)/pip install --quiet --editable ".[docs]"
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/torch $(BUILD_INPUTS)

@@ -14,7 +14,7 @@ import argparse
 import statistics
 from typing import Any
 
-from common import add_common_flags, read_bandwidth, show
+from common import add_common_flags, show
 
 from quire.tools.bench.processes import run_bench
 
@@ -32,19 +32,11 @@ def main() -> None:
     arguments, engine = parser.parse_known_args()
 
     model = [] if arguments.model is None else [arguments.model]
-    decodes, prompts, bandwidths = [], [], []
+    decodes, prompts = [], []
     for _ in range(arguments.rounds):
-        bandwidths.append(read_bandwidth())
         decodes.append(run_bench(["latency", *model, *DECODE, *engine]))
         prompts.append(run_bench(["latency", *model, *LONG, *engine]))
-    middle_decode = _middle(decodes, "tpot")
-    bandwidth = statistics.median(bandwidths)
-    results: dict[str, Any] = {
-        "alone": middle_decode,
-        "long prompt": _middle(prompts, "ttft"),
-        "read bandwidth in GB/s": bandwidth / 1e9,
-        "share of it that decoding takes": middle_decode["bytes_read_per_second"] / bandwidth,
-    }
+    results = {"alone": _middle(decodes, "tpot"), "long prompt": _middle(prompts, "ttft")}
     show(results, arguments.json)
 
 

@@ -187,8 +187,8 @@ def _sampling() -> Iterator[str]:
     )
 
 
-def _doors() -> Iterator[str]:
-    """What each body may hold, by the app's own description."""
+def _doors(kind: str) -> Iterator[str]:
+    """What each body of a kind may hold, by the app's own description."""
     document = _app().openapi()
     schemas = document["components"]["schemas"]
     paths: dict[str, list[str]] = {}
@@ -201,18 +201,29 @@ def _doors() -> Iterator[str]:
     of_all = _common(schemas[name]["properties"] for name in sampled)
     described = _Described(schemas)
     common = {"properties": {name: one for name, one in of_all.items() if name not in _OURS}}
-    yield from ("### What generates", "", ", ".join(f"`{paths[name][0]}`" for name in sampled))
-    yield from ("take the [sampling parameters](#sampling-parameters), and:", "")
-    yield from described.table(common)
+    if kind == "openai":
+        yield from ("### What generates", "", ", ".join(f"`{paths[name][0]}`" for name in sampled))
+        yield from ("take the [sampling parameters](fields.md#sampling-parameters), and:", "")
+        yield from described.table(common)
     for name, some in paths.items():
+        if kind != _kind_of(some):
+            continue
         own = dict(schemas[name]["properties"])
         if name in sampled:
             own = {field: one for field, one in own.items() if field not in of_all}
         if own:
             yield from ("", f"### {', '.join(map(_code, some))}", "")
             if name in sampled:
-                yield from ("The [fields of all that generate](#what-generates), and:", "")
+                yield from ("The [fields of all that generate](bodies.md#what-generates), and:", "")
             yield from described.table({**schemas[name], "properties": own})
+
+
+def _kind_of(paths: Sequence[str]) -> str:
+    """Whose API they are of, or what they make."""
+    if any(word in path for path in paths for word in ("embed", "score", "rerank")):
+        return "vectors"
+    known = (path.startswith("/v1/") and "messages" not in path for path in paths)
+    return "openai" if any(known) or "tokenize" in paths[0] else "others"
 
 
 _OURS = {one.name for one in fields(SamplingParams)}
@@ -416,7 +427,9 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "of_llama_server": _others(LLAMA_SERVER),
     "of_ollama": _others(OLLAMA),
     "sampling": _sampling,
-    "doors": _doors,
+    "doors": lambda: _doors("openai"),
+    "vector_doors": lambda: _doors("vectors"),
+    "other_doors": lambda: _doors("others"),
     "metrics": _metrics,
     "exceptions": _exceptions,
     "shapes": _shapes,

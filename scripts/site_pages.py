@@ -1,6 +1,7 @@
 """Pages for the documentation's site: docs/ and files at the root, copied to build/pages.
 
 Links are written for readers of the repository; those that lead out of the site become plain text.
+The changes are one file there, and pages of a bearable length here.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCS, PAGES = ROOT / "docs", ROOT / "build/pages"
 AT_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md",
            "CHANGELOG.md": "changelog.md"}  # fmt: skip
+_LONGEST = 22_000  # characters of a page of changes
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#:]+)(#[^)]*)?\)")
 
 
@@ -34,15 +37,31 @@ def in_site(markdown: str, base: Path, page: Path) -> str:
     return _LINK.sub(link, markdown)
 
 
-def main() -> None:
-    shutil.rmtree(PAGES, ignore_errors=True)
-    shutil.copytree(DOCS, PAGES)
+def changes(markdown: str) -> Iterator[str]:
+    """Pages of them, the newest first, each under the heading of the last release before it."""
+    title, release, page = markdown.splitlines()[0], "", ""
+    for line in markdown.splitlines(keepends=True):
+        release = line if line.startswith("## ") else release
+        if line.startswith(("- ", "## ")) and len(page) > _LONGEST:
+            yield page
+            page = f"{title}\n\n{release}\n" * (line != release) or f"{title}\n\n"
+        page += line
+    yield page
+
+
+def write(pages: Path = PAGES) -> None:
+    shutil.rmtree(pages, ignore_errors=True)
+    shutil.copytree(DOCS, pages)
     sources = {ROOT / name: Path(page) for name, page in AT_ROOT.items()}
     sources |= {file: file.relative_to(DOCS) for file in DOCS.rglob("*.md")}
     for source, page in sources.items():
         markdown = source.read_text(encoding="utf-8")
-        (PAGES / page).write_text(in_site(markdown, source.parent, page), encoding="utf-8")
+        text = in_site(markdown, source.parent, page)
+        parts = list(changes(text)) if page.stem == "changelog" else [text]
+        for number, part in enumerate(parts):
+            name = f"{page.stem}{f'-{number + 1}' * (number > 0)}.md"
+            (pages / page).with_name(name).write_text(part, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    write()

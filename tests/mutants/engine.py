@@ -158,4 +158,11 @@ MUTANTS = (
         "        blocks = scheduler.num_running_seqs + blocks_of(group, size)\n",
         f"{_OF_ENGINE}/dashboard/test_remedies.py::test_with_the_value_that_is_named_it_would_run",
     ),
+    Mutant(
+        "a window's layers read all of a text",
+        "src/quire/engine/capacity/description.py",
+        "min(context, w.tokens + w.sinks)",
+        "context",
+        "tests/pure/engine/capacity/test_reading.py::test_layers_with_a_window_read_no_more_than_it",
+    ),
 )

@@ -143,4 +143,18 @@ MUTANTS = (
         "return slice(0, columns.stop - columns.start)",
         f"{_OF_MODELS}/test_shards_of_rounded_weights.py::test_parts_of_a_checkpoints_weight",
     ),
+    Mutant(
+        "attention of its own is found out after weights are read",
+        f"{_MODELS}/transformers_loading.py",
+        ' or not hasattr(code, "ALL_ATTENTION_FUNCTIONS")',
+        "",
+        f"{_OF_MODELS}/test_family_records.py::test_what_nobody_computes_is_refused_before_weights_are_read",
+    ),
+    Mutant(
+        "a table of embeddings counts among what a token reads",
+        f"{_MODELS}/decoder.py",
+        "table = 0 if decoder.embed is decoder.head else decoder.embed.nbytes",
+        "table = 0",
+        f"{_OF_MODELS}/test_experts.py::test_what_a_token_reads",
+    ),
 )

@@ -1,30 +1,28 @@
-"""What pages refer to is there: links, commands and their flags; and all are in the site."""
+"""What pages refer to is there: links, commands, their flags; no block of code is one that nobody
+runs without a word; and all pages are in the site."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import quire
 from support.commands import flags_of_commands
+from support.pages import DOCS, PAGES, ROOT, blocks
 
-ROOT = Path(quire.__file__).parents[2]
-PAGES = [
-    *ROOT.glob("*.md"),
-    *(ROOT / "docs").rglob("*.md"),
-    ROOT / "src/quire/models/demo/README.md",
-]
+RECORDS = sorted((ROOT / "benchmarks/peers/records").glob("*.json"))
 
 _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
-_SHELL = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"(?:quire|curl|make|pip|python|docker) ")
+_TARGET = re.compile(r"^make ([\w-]+)", re.MULTILINE)
 _FLAG = re.compile(r"--?[a-z]")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
-pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="Quire runs without sources")
+pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="Quire runs without sources")
 
 
 def anchors(page: Path) -> set[str]:
@@ -52,15 +50,15 @@ def test_no_link_is_broken(page: Path) -> None:
 
 def test_every_page_is_in_the_site() -> None:
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    for page in (ROOT / "docs").rglob("*.md"):
-        name = page.relative_to(ROOT / "docs").as_posix()
+    for page in DOCS.rglob("*.md"):
+        name = page.relative_to(DOCS).as_posix()
         assert f": {name}\n" in settings, f"{name} is missing from mkdocs.yml"
 
 
 def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
     """Those of ``quire`` that blocks for a shell begin lines with, and the flags after them."""
-    for block in _SHELL.findall(page.read_text(encoding="utf-8")):
-        for line in block.replace("\\\n", " ").splitlines():
+    for block in blocks(page):
+        for line in block.text.replace("\\\n", " ").splitlines() if block.kind == "bash" else ():
             for command in re.split(r"[;|&]", line.partition(" #")[0]):
                 words = re.sub(r"'[^']*'|\"[^\"]*\"", "TEXT", command).split()
                 if words[:1] == ["quire"] and len(words) > 1:
@@ -77,6 +75,34 @@ def test_commands_have_the_flags_that_are_shown() -> None:
     for page, name, flags in shown:
         unknown = {one.split("=")[0].split(".")[0] for one in flags} - known[name]
         assert not unknown, f"{page.name}: quire {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_block_that_nobody_runs_says_why(page: Path) -> None:
+    """Others are run by tests/torch/test_pages.py and test_tutorial.py."""
+    makes = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for block in blocks(page):
+        if block.kind in ("", "text"):  # a figure, or what something prints
+            assert not _COMMAND.match(block.text)
+        assert block.kind in ("", "text", "bash", "python", "yaml", "json", "diff")
+        if block.why is not None:
+            assert re.match(
+                "installs|needs|takes|starts|downloads|compiles|the first two", block.why
+            )
+        for target in _TARGET.findall(block.text) if block.kind == "bash" else ():
+            assert f"\n{target}:" in makes or target.startswith(".")
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.stem)
+def test_a_chart_shows_its_record_which_is_told_with_its_machine(record: Path) -> None:
+    told = (DOCS / "performance-servers.md").read_text(encoding="utf-8")
+    chart = (DOCS / f"images/peers-{record.stem}.svg").read_text(encoding="utf-8")
+    for rows in json.loads(record.read_text(encoding="utf-8"))["shapes"].values():
+        for row in rows:
+            for workload in row["workloads"].values():
+                rate = workload["tokens_per_second"]
+                assert f">{rate:,.0f}<" in chart, "run python scripts/peer_charts.py"
+                assert f"{rate}" in told
 
 
 def test_core_is_as_long_as_the_readme_says() -> None:

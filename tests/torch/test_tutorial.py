@@ -17,16 +17,11 @@ import pytest
 
 from support.copied_tree import ROOT, CopiedTree
 from support.live_server import PATIENCE
+from support.pages import Block, blocks
 
 PAGE = ROOT / "docs/tutorial.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="Quire runs without its docs")
 
-# A block, the paragraph above it, and what it prints, where that is told.
-_BLOCK = re.compile(
-    r"(?P<before>[^\n]*)\n\n```(?P<kind>\w+)\n(?P<text>.*?)```(?:\n\n```text\n(?P<prints>.*?)```)?",
-    re.DOTALL,
-)
-_FILE = re.compile(r"Save this as `([\w./]+)`")
 _PATH = re.compile(r"^\| `([\w./]+)` \|", re.MULTILINE)
 
 
@@ -45,17 +40,17 @@ class Newcomer:
             file.touch()
             os.utime(file, (time.time() + 1e6,) * 2)
 
-    def follow(self, kind: str, before: str, text: str) -> str:
+    def follow(self, block: Block) -> str:
         """Do what a block says; what it prints."""
-        if kind == "python":
-            self.tree.write(_FILE.findall(before)[-1], text)
-        elif kind == "diff":
-            self._change(text)
-        elif text == "make serve\n":
+        if block.file is not None:
+            self.tree.write(block.file, block.text)
+        elif block.kind == "diff":
+            self._change(block.text)
+        elif block.text == "make serve\n":
             self._serve()
         else:
-            assert kind == "bash"
-            return self._shell(text.replace("8000", self._port))
+            assert block.kind == "bash"
+            return self._shell(block.text.replace("8000", self._port))
         return ""
 
     def leave(self) -> None:
@@ -131,17 +126,13 @@ def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
 
 @pytest.mark.slow
 def test_every_block_does_what_the_page_says(newcomer: Newcomer) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    blocks = list(_BLOCK.finditer(page))
-    fences = sum(2 if block["prints"] is None else 4 for block in blocks)
-    assert fences == page.count("```"), "a block that is not run"
-    for block in blocks:
-        printed = newcomer.follow(block["kind"], block["before"], block["text"])
-        if block["prints"] is not None:
-            assert printed == block["prints"]
-        if "/v1/completions" in block["text"]:
+    for block in blocks(PAGE):
+        printed = newcomer.follow(block)
+        if block.prints is not None:
+            assert printed == block.prints
+        if "/v1/completions" in block.text:
             assert '"text":"' in printed.replace('": "', '":"')
-        if "/v1/quire/decisions" in block["text"]:
+        if "/v1/quire/decisions" in block.text:
             assert '"admit"' in printed
             newcomer.leave()
 

@@ -34,6 +34,7 @@ class Model(Protocol):
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype  # of the hidden states, keys and values
     weight_bytes: int
+    token_bytes: int  # of them, those that a step of one token reads
     experts: ExpertFacts | None  # None: every token reads all weights, as far as is known
     # True where a key depends on more than the tokens before it, so that blocks of one prompt must
     # not be reused for another: rotations that stretch with the length of the sequence.

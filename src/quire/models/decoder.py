@@ -126,6 +126,7 @@ class DecoderModel:
         self.eos_token_ids = eos_token_ids
         self.weight_bytes = weight_bytes
         self.experts = _expert_facts(decoder.layers)
+        self.token_bytes = weight_bytes - _unread_bytes(decoder, self.experts)
         # Which experts rows go to is asked of the device, by kernels without a grouped product.
         self.replayable = self.experts is None
         stable = [rope.stable_length for rope in decoder.ropes if rope.stable_length is not None]
@@ -197,6 +198,14 @@ class DecoderModel:
             logits.mul_(scale)
         cap = self.decoder.logits_softcap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+
+def _unread_bytes(decoder: Decoder, experts: ExpertFacts | None) -> int:
+    """Bytes of a table of embeddings that is no head, and of experts that a token has not."""
+    table = 0 if decoder.embed is decoder.head else decoder.embed.nbytes
+    if experts is None:
+        return table
+    return table + experts.weight_bytes - experts.weight_bytes * experts.chosen // experts.num
 
 
 def _expert_facts(layers: Sequence[Layer]) -> ExpertFacts | None:

@@ -6,6 +6,7 @@ while its model is served would end the process, or change the model in silence.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from quire.models.weights import Weights, adds_nothing
 # Fields that say what vectors a model gives, of which transformers knows nothing.
 _OF_VECTORS = ("is_matryoshka", "matryoshka_dimensions", "classifier_from_token")
 _HEADS = ("ForSequenceClassification", "ForMaskedLM", "Model")
+_DROPPING = ("StableLmForCausalLM",)  # what is passed to attention does not arrive there
 # Of encoders: a state made of the first token's, and what says words.
 _ASIDE = (
     "pooler.",
@@ -34,13 +36,20 @@ _ASIDE = (
 
 
 def check_decoder(architecture: str) -> None:
-    """ModelError unless ``transformers`` has such a decoder."""
+    """ModelError unless ``transformers`` has such a decoder, and lets its attention be replaced."""
+    import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     if architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         raise ModelError(
             f"{architecture} is not a decoder that transformers has for language modelling"
             + _instead(architecture)
+        )
+    code = sys.modules[getattr(transformers, architecture).__module__]
+    if architecture in _DROPPING or not hasattr(code, "ALL_ATTENTION_FUNCTIONS"):
+        raise ModelError(
+            f"{architecture} is not supported: in transformers, its attention does not go through "
+            "the attention interface, or keyword arguments do not reach it"
         )
 
 

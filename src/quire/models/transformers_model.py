@@ -59,6 +59,7 @@ class TransformersModel:
         self.eos_token_ids = config.eos_token_ids
         self.dtype: torch.dtype = causal_lm.dtype
         self.weight_bytes = sum(t.nbytes for t in (*causal_lm.parameters(), *causal_lm.buffers()))
+        self.token_bytes = self.weight_bytes  # as far as is known
         probe = Probe(config.architecture, self.max_positions)
         texts = sample_texts(causal_lm.get_input_embeddings().num_embeddings)
         with torch.inference_mode():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ def test_throughput_offline(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert text.startswith("throughput of quire-demo: 3 requests, ")
     assert "output tokens/s" in text and "peak resident memory" in text
+    share = re.search(r"read at [\d.]+ GB/s, (\d+)% of the [\d.]+ that a plain sum reads", text)
+    assert share is not None and int(share[1]) > 0
 
 
 def test_latency_offline(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,8 +36,10 @@ def test_latency_offline(capsys: pytest.CaptureFixture[str]) -> None:
     assert (report["input_len"], report["output_len"], report["num_iters"]) == (9, 4, 2)
     assert report["pool_bytes"] == 16 << 20
     # All weights, and the keys and values of the 9 + 4 / 2 tokens there are half way.
-    read = report["weight_bytes"] + 11 * report["kv_bytes_per_token"]
-    assert report["bytes_read_per_second"] == pytest.approx(read / report["tpot"]["p50"])
+    read = report["token_bytes"] + 11 * report["kv_bytes_per_token"]
+    rate = report["bytes_read_per_second"]
+    assert rate == pytest.approx(read / report["tpot"]["p50"])
+    assert report["share_of_read_bandwidth"] == pytest.approx(rate / report["read_bandwidth"])
 
 
 def test_a_server_in_a_process_of_its_own() -> None:

@@ -41,6 +41,7 @@ LATENT = {
 RIGHT: dict[str, dict[str, Any]] = {
     "Cohere2": {"sliding_window": 12, "logit_scale": 0.3},
     "DeepseekV3": {**EXPERTS, **LATENT},  # values narrower than keys
+    "GPT2": {"n_inner": 96},
     "GPTBigCode": {"multi_query": True, "n_inner": 96},
     "Gemma3Text": {"head_dim": 24, "sliding_window": 12, "num_hidden_layers": 7},
     "Granite": {"logits_scaling": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.5},

@@ -16,6 +16,7 @@ from quire.models.decoder import DecoderModel
 from quire.models.loader import check_servable, load_model
 from quire.models.shape import read_shape
 from quire.models.streaming import Streaming
+from quire.models.transformers_model import TransformersModel
 from support.hf_reference import hf_logits, random_prompts
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import Tensors, rewritten
@@ -130,8 +131,6 @@ def test_what_a_config_may_say(
     [
         ("olmo", "clip_qkv", 0.5),
         ("cohere", "use_qk_norm", True),
-        ("stablelm", "qk_layernorm", True),
-        ("falcon", "alibi", True),
         ("gemma", "use_bidirectional_attention", True),
         ("gemma3", "attn_logit_softcapping", 5.0),
     ],
@@ -143,8 +142,25 @@ def test_what_transformers_alone_computes(
     assert check_servable(neutral) == "Quire"
     directory = changed(model_dir(family), tmp_path / "changed", **{field: value})
     assert check_servable(directory) == "transformers"
+    if field != "use_qk_norm":  # whose tensors are not there
+        assert isinstance(load_model(directory), TransformersModel)
     with pytest.raises(ModelError, match=f"this is .* with {field}$"):
         load_model(directory, quantization="int8")
+
+
+@pytest.mark.parametrize(("family", "field"), [("stablelm", "qk_layernorm"), ("falcon", "alibi")])
+def test_what_nobody_computes_is_refused_before_weights_are_read(
+    family: str,
+    field: str,
+    model_dir: ModelDir,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory = changed(model_dir(family), tmp_path / "changed", **{field: True})
+    monkeypatch.setattr("quire.models.weights.Weights.read", None)
+    for refuse in (check_servable, load_model):
+        with pytest.raises(ModelError, match="its attention does not go through"):
+            refuse(directory)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def add_calibrate(parser: Parser) -> None:
     add_flag(group, "served_model_name", "str", None, text, value="NAME")
     text = "longest time to measure a server (default: 300)"
     add_flag(group, "time_limit", "float", None, text, value="SECONDS")
-    text = "CSV of step times, as --record-steps writes it (docs/simulation.md)"
+    text = "CSV of step times, as --record-steps writes it (docs/simulation-costs.md)"
     group.add_argument("--steps", metavar="FILE", help=text)
     text = "blocks in its KV pool (default: by kv_cache_memory_bytes, or its /metrics)"
     group.add_argument("--num-blocks", type=int, metavar="N", help=text)

@@ -68,7 +68,7 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
 def _add_machine(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--machine", default="a100-80", metavar="NAME", help="name in the catalogue, or a JSON "
-        "file as described in docs/simulation.md (default: %(default)s)",
+        "file as described in docs/simulation-costs.md (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
         "--tensor-parallel-size", type=int, default=1, metavar="N", help="machines among which the "

@@ -132,10 +132,9 @@ def describe_experts(model: Model, config: EngineConfig) -> str:
         return ""
     num, chosen, weight_bytes = model.experts
     of_token = weight_bytes * chosen // num
-    read = model.weight_bytes - weight_bytes + of_token
     text = (
         f" Experts: {num}, {chosen} a token; {size_of(weight_bytes)} of the weights are theirs, "
-        f"and {size_of(read)} of all are read a token."
+        f"and {size_of(model.token_bytes)} of all are read a token."
     )
     if config.experts_path is None:
         return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from quire.capabilities.adapters.config import AdapterShare
 from quire.capabilities.speculation.config import SpeculativeConfig
 from quire.core.kv_groups import KVGroup
 from quire.core.limits import EngineLimits
+from quire.core.memory import Window
 from quire.engine.capacity.pool import size_of
 
 _TYPICAL_TOKENS = (161, 338)  # mean prompt and output of ShareGPT chats (PagedAttention, fig. 11)
@@ -48,6 +50,7 @@ class Capacity:
     ranks: int = 1  # each of which has so much
     family: str = ""  # its ``model_type``
     num_parameters: int = 0
+    token_bytes: int = 0  # of the weights, those that a step of one token reads
 
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:
@@ -67,6 +70,13 @@ class Capacity:
     def mean_block_bytes(self) -> int:
         """Bytes of a block, whose layers are those of its KV group."""
         return self.kv_bytes_per_token * self.limits.block_size // max(1, len(self.kv_groups))
+
+    def kv_bytes_read(self, context: float) -> float:
+        """Bytes of keys and values that a token reads, of ``context`` before it."""
+        layers = sum(len(one.layers) for one in self.kv_groups)
+        windows = [(one, one.window or Window(sys.maxsize, 0)) for one in self.kv_groups]
+        seen = sum(len(one.layers) * min(context, w.tokens + w.sinks) for one, w in windows)
+        return self.kv_bytes_per_token * seen / layers
 
     def describe(self) -> str:
         """One paragraph for the person who starts the engine."""

@@ -27,7 +27,9 @@ def throughput(system: ServingSystem, requests: Sequence[BenchRequest]) -> dict[
     """Serve requests, cut to the model's length; tokens per second and latencies."""
     _warm_up(system)
     run = system.run([request.cut(system.max_model_len) for request in requests])
-    return {**_heading("throughput", system), **summary(run), **system.facts()}
+    facts, read = system.facts(), system.bytes_read(run.steps, run.all_metrics())
+    reading = {} if read is None else _reading(read / run.seconds, facts)
+    return {**_heading("throughput", system), **summary(run), **facts, **reading}
 
 
 def latency(system: ServingSystem, requests: Sequence[BenchRequest]) -> dict[str, Any]:
@@ -35,24 +37,31 @@ def latency(system: ServingSystem, requests: Sequence[BenchRequest]) -> dict[str
     _warm_up(system)
     runs = [system.run([request.cut(system.max_model_len)]) for request in requests]
     metrics = [one for run in runs for one in run.all_metrics()]
-    facts = system.facts()
+    facts, drafts = system.facts(), drafting(runs)
     result = {
         **_heading("latency", system),
         "input_len": metrics[0].num_prompt_tokens,
         "output_len": metrics[0].num_output_tokens,
         "num_iters": len(metrics),
         **percentiles(metrics),
-        **drafting(runs),
+        **drafts,
         **facts,
     }
     tpot = result["tpot"]["p50"] if result["tpot"] else None
     result["output_tokens_per_second"] = None if tpot is None else 1 / tpot
-    if tpot is not None and "weight_bytes" in facts:
-        # Each token reads all weights, and the keys and values of the tokens before it.
-        context = result["input_len"] + result["output_len"] / 2
-        read = facts["weight_bytes"] + facts["kv_bytes_per_token"] * context
-        result["bytes_read_per_second"] = read / tpot
+    steps = result["output_len"] - 1  # after the prompt's
+    read = system.bytes_read(steps, metrics[:1])
+    if tpot is not None and read is not None and not drafts:
+        result |= _reading(read / (steps * tpot), facts)
     return result
+
+
+def _reading(rate: float, facts: dict[str, Any]) -> dict[str, float]:
+    """Bytes read a second, and as a share of what the machine reads, where that is known."""
+    figures = {"bytes_read_per_second": rate}
+    if facts["read_bandwidth"]:
+        figures["share_of_read_bandwidth"] = rate / facts["read_bandwidth"]
+    return figures
 
 
 def summary(run: BenchRun) -> dict[str, Any]:
@@ -132,6 +141,11 @@ def describe(result: dict[str, Any]) -> str:
         )
     if result.get("bytes_read_per_second"):
         lines.append(f"weights and KV read at {result['bytes_read_per_second'] / 1e9:.1f} GB/s")
+    if result.get("share_of_read_bandwidth"):
+        lines[-1] += (
+            f", {result['share_of_read_bandwidth']:.0%} of the "
+            f"{result['read_bandwidth'] / 1e9:.1f} that a plain sum reads here"
+        )
     if result.get("peak_rss_bytes"):
         lines.append(f"peak resident memory {result['peak_rss_bytes'] / 2**20:,.0f} MiB")
     return "\n".join(lines)

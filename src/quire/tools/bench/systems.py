@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
+import torch
+
 from quire.core.errors import ConfigError, EngineError
 from quire.core.metrics import RequestMetrics
 from quire.engine.llm import LLM
 from quire.tools.bench.http_client import HttpClient, HttpReply
-from quire.tools.bench.machine import peak_rss
+from quire.tools.bench.machine import peak_rss, read_bandwidth
 from quire.tools.bench.workloads import BenchRequest
 
 _COUNTER = r"^\w+:spec_decode_%s_total(?:\{.*\})? (\S+)$"
@@ -48,6 +50,7 @@ class BenchRun(NamedTuple):
     outcomes: list[BenchOutcome]
     seconds: float  # from the first request to the last token
     drafts: Drafts | None = None  # None: nothing is told of any
+    steps: int = 0  # of an engine in this process
 
     def all_metrics(self) -> list[RequestMetrics]:
         """Metrics of every request; EngineError if one failed or ended early."""
@@ -68,6 +71,12 @@ class ServingSystem(Protocol):
 
     def run(self, requests: Sequence[BenchRequest]) -> BenchRun:
         """Serve the requests, greedily and to their full lengths."""
+        ...
+
+    def bytes_read(self, steps: int, metrics: Sequence[RequestMetrics]) -> float | None:
+        """The least that ``steps`` read to decode these requests: the weights of one token, and
+        the keys and values before each. None: nobody knows.
+        """
         ...
 
     def facts(self) -> dict[str, Any]:
@@ -91,24 +100,37 @@ class Offline:
             self._llm.default_sampling_params(temperature=0, max_tokens=n, ignore_eos=True)
             for n in (request.max_tokens for request in requests)
         ]
-        before, started = self._drafts(), time.perf_counter()
+        before, steps, started = self._drafts(), self.engine.stats.num_steps, time.perf_counter()
         outputs = self._llm.generate([r.prompt for r in requests], params, use_tqdm=False)
         seconds = time.perf_counter() - started
         pairs = zip(requests, (output.metrics for output in outputs), strict=True)
         outcomes = [_checked(request, metrics) for request, metrics in pairs]
-        return BenchRun(outcomes, seconds, self._drafts().since(before))
+        steps = self.engine.stats.num_steps - steps
+        return BenchRun(outcomes, seconds, self._drafts().since(before), steps)
+
+    def bytes_read(self, steps: int, metrics: Sequence[RequestMetrics]) -> float | None:
+        capacity = self._llm.capacity
+        keys_and_values = sum(
+            (one.num_output_tokens - 1)
+            * capacity.kv_bytes_read(one.num_prompt_tokens + one.num_output_tokens / 2)
+            for one in metrics
+        )
+        return steps * capacity.token_bytes + keys_and_values
 
     def _drafts(self) -> Drafts:
         stats = self._llm.engine.stats
         return Drafts(stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens)
 
     def facts(self) -> dict[str, Any]:
-        capacity = self._llm.capacity
+        capacity, peak = self._llm.capacity, peak_rss()
+        known = capacity.ranks == 1 and not torch.cuda.memory_allocated()  # nor is it a GPU
         return {
             "load_seconds": self._load_seconds,
-            "peak_rss_bytes": peak_rss(),
+            "peak_rss_bytes": peak,
+            "read_bandwidth": read_bandwidth() if known else None,
             "pool_bytes": capacity.pool_bytes,
             "weight_bytes": capacity.weight_bytes,
+            "token_bytes": capacity.token_bytes,
             "kv_bytes_per_token": capacity.kv_bytes_per_token,
             "dtype": capacity.dtype,
         }
@@ -178,6 +200,9 @@ class Online:
                     return await _read(reply, request, sent)
             except (OSError, EOFError, ValueError) as error:
                 return BenchOutcome(None, repr(error))
+
+    def bytes_read(self, steps: int, metrics: Sequence[RequestMetrics]) -> float | None:
+        return None
 
     def facts(self) -> dict[str, Any]:
         return {"max_concurrency": self._max_concurrency}
