@@ -25,6 +25,7 @@ from quire.http.doors.responses_requests import (
 from quire.http.doors.responses_writer import ResponseAnswer, ResponseEvent, ResponseWriter
 from quire.http.doors.turn_stream import in_their_words
 from quire.http.errors import UnknownResponseError
+from quire.http.openai.chat import CountedInput
 from quire.http.openapi import body_route, gives
 from quire.http.service import Caller, ModelChoice, Service
 
@@ -150,11 +151,6 @@ class InputItems(Answer, kw_only=True):
     first_id: str | None
     last_id: str | None
     has_more: bool
-
-
-class CountedInput(Answer, kw_only=True):
-    object: Literal["response.input_tokens"] = "response.input_tokens"
-    input_tokens: int
 
 
 class DeletedResponse(Answer):
