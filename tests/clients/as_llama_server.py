@@ -58,7 +58,7 @@ def _flags(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
     yield "--shutdown-timeout", "0"
     defaults: dict[str, float] = {"temperature": float(given.temp)}
     if given.n_predict > 0:
-        defaults["max_tokens"] = given.n_predict
+        defaults["max_new_tokens"] = given.n_predict
     yield "--override-generation-config", json.dumps(defaults)
     if given.ctx_size is not None:
         slots = 1 if given.kv_unified else int(given.parallel)

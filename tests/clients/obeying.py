@@ -25,6 +25,7 @@ _BLOCK_SIZE, _CONTEXTS = 64, 4  # as many whole contexts are kept at once
 _TURN = re.compile(r"<\|(system|user|assistant)\|>")
 _CALL = re.compile("<tool_call>|Calling tools:")  # smolagents tells its calls in a text
 _SUMMARY = re.compile("(?i)(create|write|provide)[^.]{0,60} summary|handoff|checkpoint compaction")
+_PLAN = "DO ["
 _RESULT = "RESULT "  # so the template marks what a tool has given
 
 
@@ -42,9 +43,9 @@ def answer(prompt: str) -> str:
     for turn in turns:
         if turn.role == "assistant":
             plan = plan[len(_CALL.findall(turn.text)) :]
-        elif turn.role == "user" and not turn.text.startswith(_RESULT):
-            plan = _plan(turn.text) or plan
-    if _SUMMARY.search(turns[-1].text) and not _plan(turns[-1].text):
+        elif turn.role == "user" and _PLAN in turn.text and not turn.text.startswith(_RESULT):
+            plan = _plan(turn.text)
+    if _SUMMARY.search(turns[-1].text) and _PLAN not in turns[-1].text:
         return f"<summary>What is left: DO {json.dumps(plan)}</summary>"
     if not plan or f'"name": {json.dumps(plan[0][0])}' not in tools:
         return "Done."
@@ -53,9 +54,10 @@ def answer(prompt: str) -> str:
 
 
 def _plan(text: str) -> Sequence[Any]:
-    """The last plan of a text; (): there is none."""
-    _, found, rest = text.rpartition("DO [")
-    return json.JSONDecoder().raw_decode("[" + rest)[0] if found else ()
+    """The last plan of a text."""
+    calls: list[Any]
+    calls, _ = json.JSONDecoder().raw_decode("[" + text.rpartition(_PLAN)[2])
+    return calls
 
 
 class _Unread(FakeExecutor):

@@ -141,7 +141,7 @@ def _unknown(what: str, name: str, field: str) -> UnknownResponseError:
 _MOST_LISTED = 100  # items at a time
 _PREFIXES = {
     "message": "msg_", "reasoning": "rs_", "function_call": "fc_", "function_call_output": "fco_",
-    "custom_tool_call": "ctc_", "custom_tool_call_output": "ctco_",
+    "custom_tool_call": "ctc_", "custom_tool_call_output": "ctco_", "additional_tools": "at_",
 }  # fmt: skip
 
 
@@ -237,6 +237,7 @@ async def _begin(
     model: ModelChoice,
 ) -> PreparedChat:
     history = await _history(service, store, caller.key, request.previous_response_id)
+    request.goes_on_from(history)
     with in_their_words(FIELD_NAMES):
         options = caller.options(model, request.user)
         defaults = service.input_processor.sampling_defaults
