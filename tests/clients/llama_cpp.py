@@ -4,8 +4,8 @@
 
 FOLDER is a checkout of llama.cpp; left out, its sources are fetched into build/references. The
 tests start a server for each of them with the flags of ``llama-server``, so they are given a
-program that starts ``quire serve`` in its place (``as_llama_server``). Of what fails the reasons
-are known (``llama_cpp_reasons``). Ends with status 1 if anything else fails.
+program that has ``quire serve`` started in its place (``nursery``). Of what fails the reasons are
+known (``llama_cpp_reasons``). Ends with status 1 if anything else fails.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,8 @@ from pathlib import Path
 
 from references.packages import Unreachable, environment, llama_cpp
 from tests.clients.llama_cpp_reasons import NOT_RUN, reason_of
+from tests.clients.nursery import PROGRAM
 
-_ROOT = Path(__file__).resolve().parents[2]
 _NEEDED = (
     "pytest", "requests", "openai", "aiohttp", "filelock", "numpy", "prometheus-client", "wget",
 )  # fmt: skip
@@ -54,8 +55,8 @@ def _run(
     python: Path, tests: Path, folder: Path, flags: Sequence[str]
 ) -> Mapping[str, tuple[str, str]]:
     """What became of each test: passed, failed or skipped, and a word about it."""
-    program, report = folder / "llama-server", folder / "report.xml"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.clients.as_llama_server "$@"\n')
+    program, report, path = (folder / name for name in ("llama-server", "report.xml", "socket"))
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -I {PROGRAM} {path} "$@"\n')
     program.chmod(0o755)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -64,12 +65,18 @@ def _run(
         "LLAMA_SERVER_BIN_PATH": str(program),
         "PORT": str(port),
         "PYTHONDONTWRITEBYTECODE": "1",  # the sources stay as they are
-        "PYTHONPATH": f"{_ROOT}:{_ROOT / 'tests'}",
     }
     command = [python, "-m", "pytest", "unit", "-m", "not slow", "-p", "no:cacheprovider"]
     words = [*command, "--quiet", "--no-header", "--tb=short", f"--junitxml={report}", *flags]
     words += [f"--ignore=unit/{name}.py" for name in NOT_RUN]
-    subprocess.run([str(word) for word in words], cwd=tests, env={**os.environ, **given})
+    nursery = subprocess.Popen([sys.executable, "-m", "tests.clients.nursery", str(path)])
+    try:
+        while not path.exists() and nursery.poll() is None:
+            time.sleep(0.1)
+        subprocess.run([str(word) for word in words], cwd=tests, env={**os.environ, **given})
+    finally:
+        nursery.kill()
+        nursery.wait()
     return dict(map(_outcome, ElementTree.parse(report).getroot().iter("testcase")))
 
 
