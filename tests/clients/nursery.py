@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -31,6 +32,7 @@ PROGRAM = Path(__file__).with_name("as_llama_server.py")
 """What is started in place of ``llama-server``."""
 _LONGEST = 2048  # tokens of the demonstration model
 _MOST_BYTES = 2**16  # of flags
+_NAME = re.compile(r"[\w.-]+")  # of a template that llama.cpp brings
 _OURS = {
     "port": "--port",
     "host": "--host",
@@ -90,6 +92,8 @@ def _command(words: Sequence[str]) -> list[str]:
     given, _ = parser.parse_known_args(words)
     if given.chat_template_file is not None:
         given.chat_template_file = str(Path(given.chat_template_file).resolve())
+    if _NAME.fullmatch(given.chat_template or ""):
+        given.chat_template = None
     # Served by a path, a model has that name, and another that a client gives is no error.
     os.chdir(tempfile.mkdtemp())
     model = Path((given.alias or "model").partition(",")[0])

@@ -47,6 +47,8 @@ def params(speaking: LiveServer) -> list[Any]:
           "max_tokens": 2}, "structured_outputs", "json"),
         ({"response_format": {"type": "json_schema", "schema": {"type": "object"}},
           "max_tokens": 2}, "structured_outputs", "json"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"const": "foo"}}},
+          "max_tokens": 2}, "structured_outputs", "json"),
     ],
 )  # fmt: skip
 def test_fields(
