@@ -34,12 +34,12 @@ from quire.http.body_fields import (
 )
 from quire.http.doors.turn_stream import in_their_words, outputs, pieces
 from quire.http.openai.answers import Timings, timings_of
-from quire.http.openai.requests import JsonObject
+from quire.http.openai.requests import JsonObject, TextPart
 from quire.http.openapi import body_route, gives
 from quire.http.service import Service
 from quire.text.encoder import PromptForm
 
-_MOST_FILES = 1024
+_MOST_FILES, _MOST_PARTS = 1024, 1024
 _MOST_BIASED_TEXTS = 256  # of one request
 _ANY_SEED = (-1, 2**32 - 1)
 _AS_OURS = (
@@ -110,10 +110,42 @@ class TextObject(Strict):
 
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {"multimodal_data": ([],)}
 
-    prompt_string: str
+    prompt_string: str | None = None
+    content: (
+        Annotated[list[TextPart], Field(fail_fast=True), at_most(_MOST_PARTS, "parts")] | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _check(self) -> TextObject:
+        if (self.prompt_string is None) == (self.content is None):
+            raise RequestError("one of prompt_string and content must be given", "prompt_string")
+        return self
+
+    @property
+    def text(self) -> str:
+        return self.prompt_string or "".join(part.text for part in self.content or ())
 
 
 _Mixed = Annotated[list[int | str], Field(fail_fast=True)]  # one prompt of texts and tokens
+AnyPrompts = Annotated[
+    str | TextObject | Annotated[list[int | str | TextObject | _Mixed], Field(fail_fast=True)],
+    expecting("a string, a list of token ids and strings, or a list of such prompts"),
+]
+
+
+def are_several(given: Any) -> bool:
+    """Whether they are a list of prompts, and not one that is itself a list."""
+    return isinstance(given, list) and not any(isinstance(one, int) for one in given)
+
+
+def prompts_of(field: str, given: Any) -> list[Any]:
+    """Each is a text, or a list of tokens and texts that are one."""
+    if are_several(given):
+        return texts_of(field, [one.text if isinstance(one, TextObject) else one for one in given])
+    one = given.text if isinstance(given, TextObject) else given
+    if isinstance(one, list) and not all(isinstance(part, (int, str)) for part in one):
+        raise RequestError(f"{field} must be one prompt, or a list of prompts", field)
+    return [one] if one else texts_of(field, [])
 
 
 class LlamaCppRequest(LlamaOptions):
@@ -138,10 +170,7 @@ class LlamaCppRequest(LlamaOptions):
     }  # fmt: skip
 
     model: str | None = None
-    prompt: Annotated[
-        str | TextObject | Annotated[list[int | str | TextObject | _Mixed], Field(fail_fast=True)],
-        expecting("a string, a list of token ids and strings, or a list of such prompts"),
-    ]
+    prompt: AnyPrompts
     n_predict: int | None = None
     stream: bool = False
     ignore_eos: bool = False
@@ -160,9 +189,6 @@ class LlamaCppRequest(LlamaOptions):
     @model_validator(mode="after")
     def _check(self) -> LlamaCppRequest:
         texts_of("prompt", self.prompts)
-        one = isinstance(self.prompt, list) and not self.several
-        if one and not all(isinstance(part, (int, str)) for part in self.prompts[0]):
-            raise RequestError("prompt must be one prompt, or a list of prompts", "prompt")
         return self
 
     def silence(self, usual: float) -> float:
@@ -185,15 +211,11 @@ class LlamaCppRequest(LlamaOptions):
     @property
     def several(self) -> bool:
         """Whether the prompt is a list of them, whose answer is a list too."""
-        prompt = self.prompt
-        return isinstance(prompt, list) and not any(isinstance(one, int) for one in prompt)
+        return are_several(self.prompt)
 
     @property
     def prompts(self) -> list[Any]:
-        """Each is a text, or a list of tokens and texts that are one."""
-        given = self.prompt if self.several else [self.prompt] if self.prompt else []
-        assert isinstance(given, list)
-        return [one.prompt_string if isinstance(one, TextObject) else one for one in given]
+        return prompts_of("prompt", self.prompt)
 
     @property
     def biases(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -360,7 +382,7 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
         names = {**_NAMES, "structured_outputs": request.structure_field}
         with in_their_words(names):
             with service.reserve(len(request.prompts), request.prompts):
-                prompts = [await _prompt(service, prompt) for prompt in request.prompts]
+                prompts = [await joined(service, prompt) for prompt in request.prompts]
             return await _answer(service, http, request, prompts, names)
 
     @body_route(app, service, InfillRequest, answers, "/infill")
@@ -402,7 +424,7 @@ async def _answer(
     )
 
 
-async def _prompt(service: Service, given: str | Sequence[int | str]) -> str | Sequence[int]:
+async def joined(service: Service, given: str | Sequence[int | str]) -> str | list[int]:
     """A text, or token ids: those of texts among them are put where the texts are."""
     if isinstance(given, str):
         return given
