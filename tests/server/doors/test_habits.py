@@ -178,6 +178,9 @@ def test_the_prompt_that_a_chat_comes_to(speaking: LiveServer, prompts: list[str
     told = speaking.http.post("/apply-template", json=body).json()
     speaking.chat(**body)
     assert told == {"prompt": prompts[0]} and '"name": "weather"' in prompts[0]
+    long = [{"role": "user", "content": "a b " * 200}]  # longer than can be served
+    told = speaking.http.post("/apply-template", json={"messages": long}).json()
+    assert "a b a b" in told["prompt"] and len(told["prompt"]) > 800
     error = speaking.http.post("/apply-template", json={"messages": "x"}).json()["error"]
     assert error["code"] == 400
     for above in ("", "/v1"):

@@ -86,7 +86,7 @@ def add_chats(app: FastAPI, service: Service) -> None:
         service.check_chat_template(request.chat_template)
         conversation = await begin(service, _turn(service, request, {}))
         with service.reserve():
-            text = await service.engine.detokenize(conversation.prompt_token_ids)
+            text = await service.engine.detokenize(conversation.prompt_token_ids, own=True)
         return respond(AppliedTemplate(text, request.warnings or UNSET))
 
     counting = "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"
