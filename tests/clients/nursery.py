@@ -60,6 +60,7 @@ def keep_nursery(path: str) -> None:
             program, _ = listening.accept()
             told, outputs, _, _ = socket.recv_fds(program, _MOST_BYTES, 2)
             if not os.fork():
+                tempfile.tempdir = str(Path(path).parent)
                 _serve(program, outputs, *json.loads(told))
             program.close()
             for output in outputs:
