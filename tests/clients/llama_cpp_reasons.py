@@ -55,8 +55,8 @@ _REASONS: Mapping[str, Mapping[str, str]] = {
         "test_compat_anthropic": """anthropic_tool_result_with_image anthropic_vision""",
         "test_security": "local_media_file[../../../tools",
     },
-    "probabilities are those before sampling": {
-        "test_completion": "n_probs_post",
+    "where tokens are drawn is no matter of a request": {
+        "test_completion": "n_probs_post_backend_sampling",
     },
     "metrics have vLLM's names, and are always there": {
         "test_metrics": """metrics_disabled metrics_prometheus_format metrics_prompt_processed
