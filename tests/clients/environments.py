@@ -6,14 +6,20 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from benchmarks.peers.cache import TORCH, Cache, PeerError
 
-Install = Callable[[Cache], Path]
-"""Makes an environment, unless it is there, and gives its interpreter."""
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+
+
+class Install(Protocol):
+    """Makes an environment, unless it is there, and gives the command that runs a script in it."""
+
+    def __call__(self, cache: Cache, script: str) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Pip:
     packages: Sequence[str]
     torch: bool = False
 
-    def __call__(self, cache: Cache) -> Path:
+    def __call__(self, cache: Cache, script: str) -> Sequence[str]:
         def make(path: Path) -> None:
             cache.run([sys.executable, "-m", "venv", path])
             pip = path / "bin/pip"
@@ -34,7 +40,8 @@ class Pip:
             cache.run([pip, "install", "--quiet", *self.packages])
 
         inputs = " ".join([*self.packages, *([TORCH] if self.torch else [])])
-        return cache.once(self.name, inputs, make) / "bin/python"
+        python = cache.once(self.name, inputs, make) / "bin/python"
+        return [str(python), str(SCRIPTS / script)]
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class Npm:
     name: str
     packages: Sequence[str]
 
-    def __call__(self, cache: Cache) -> Path:
+    def __call__(self, cache: Cache, script: str) -> Sequence[str]:
         npm, node = shutil.which("npm"), shutil.which("node")
         if npm is None or node is None:
             raise PeerError("there is no Node here")
@@ -57,8 +64,10 @@ class Npm:
         folder = cache.once(self.name, " ".join(self.packages), make)
         link = folder / "scripts"
         if not link.is_symlink():
-            link.symlink_to(Path(__file__).parent / "scripts")
-        return Path(node)
+            link.symlink_to(SCRIPTS)
+        # Modules are looked for beside the path as it is given.
+        flags = ["--preserve-symlinks", "--preserve-symlinks-main"]
+        return [node, *flags, str(link / script)]
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class Given:
 
     variable: str
 
-    def __call__(self, cache: Cache) -> Path:
+    def __call__(self, cache: Cache, script: str) -> Sequence[str]:
         if self.variable not in os.environ:
             raise PeerError(f"{self.variable} names no interpreter")
-        return Path(os.environ[self.variable])
+        return [os.environ[self.variable], str(SCRIPTS / script)]

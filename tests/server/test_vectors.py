@@ -152,13 +152,31 @@ def test_other_doors(shared: LiveServer) -> None:
     as_described(EmbeddingList, embed(shared, input=TEXTS).content)
 
 
+def test_texts_and_tokens_as_llama_cpp_s_clients_mix_them(shared: LiveServer) -> None:
+    hello = shared.tokenizer.encode("hello", add_special_tokens=False)
+    plain, mixed = vectors(shared, input=["hello", [12, *hello, 56]])
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    for one in ({"prompt_string": "hello"}, {"content": parts}):
+        assert vectors(shared, input=one) == [plain]
+    assert vectors(shared, input=[12, "hello", 56]) == [mixed]
+    assert vectors(shared, input=["hello", [12, "hello", 56], {"prompt_string": "hello"}]) == [
+        plain, mixed, plain
+    ]  # fmt: skip
+    answer = shared.http.post("/embedding", json={"content": [12, "hello", 56]}).json()
+    assert answer[0]["embedding"] == [pytest.approx(mixed)]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [
         ("embeddings", {"input": ""}, "input"),
         ("embeddings", {"input": []}, "input"),
         ("embeddings", {"input": ["x", ""]}, "input"),
-        ("embeddings", {"input": [[1], "x"]}, "input"),
+        ("embeddings", {"input": [[1], {"x": 1}]}, "input"),
+        ("embeddings", {"input": [1, ["x"]]}, "input"),
+        ("embeddings", {"input": {"content": "x"}}, "input"),
+        ("embeddings", {"input": {"content": [{"type": "unknown"}]}}, "input"),
+        ("embeddings", {"input": {"content": [], "prompt_string": "x"}}, "input"),
         ("embeddings", {"input": [10**9]}, "input"),
         ("embeddings", {"input": ["x"] * 2049}, "input"),
         ("embeddings", {"input": "x", "dimensions": 0}, "dimensions"),

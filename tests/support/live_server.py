@@ -209,13 +209,18 @@ def scripted_engine(
     num_host_blocks: int = 0,
     max_model_len: int = MAX_MODEL_LEN,
     tokenizer: Tokenizer | None = None,
+    fake: FakeExecutor | None = None,
     **scheduling: Any,
 ) -> tuple[Engine, ScriptedExecutor]:
-    """An engine and a fake model that speaks in its words, the demo model's if no others."""
+    """An engine and a fake model that speaks in its words, the demo model's if no others.
+
+    fake: what the script is written over, if not a model that reads all its keys.
+    """
     tokenizer = tokenizer or load_tokenizer(_DEMO, chat_template)
     texts = [tokenizer.own_texts.named(token_id) for token_id in range(_VOCAB)]
     words = [i for i, text in enumerate(texts) if text[:1] == " " and text[1:].isalpha()]
-    executor = ScriptedExecutor(FakeExecutor(num_blocks, block_size, num_host_blocks), words)
+    fake = fake or FakeExecutor(num_blocks, block_size, num_host_blocks)
+    executor = ScriptedExecutor(fake, words)
     mode = PreemptionMode.SWAP if num_host_blocks else PreemptionMode.RECOMPUTE
 
     def schedule() -> Scheduler:

@@ -28,6 +28,7 @@ class ScriptedExecutor:
     """FakeExecutor's tokens as words of some vocabulary, or the tokens of ``script``.
 
     script: the tokens of every output, whatever its prompt; None: words chosen by the KV cache.
+    author: writes the tokens of each request's output, where no script is the same for all.
     fail: called before each step; what it raises is the step's failure.
     """
 
@@ -37,6 +38,7 @@ class ScriptedExecutor:
         self._may_step = threading.Semaphore(0)
         self.held = False
         self.script: Sequence[int] | None = None
+        self.author: Callable[[Request], Sequence[int] | None] = lambda request: self.script
         self.fail: Callable[[Step], None] = lambda step: None
         self.num_steps = 0
 
@@ -98,17 +100,19 @@ class ScriptedExecutor:
 
     def _verified(self, request: Request, chunk: Chunk) -> list[Sample | None]:
         """What the script has after each of the rows that are read out; None after its end."""
-        assert self.script is not None, "only a script is drafted for"
+        script = self.author(request)
+        assert script is not None, "only a script is drafted for"
         last, count = len(chunk.token_ids), len(chunk.drafts)
         cut = [chunk._replace(token_ids=chunk.token_ids[:n]) for n in range(last - count, last + 1)]
-        left = len(self.script) - chunk.start + chunk.output_start
+        left = len(script) - chunk.start + chunk.output_start
         return [self._sample(request, one, 0) if len(one.token_ids) < left else None for one in cut]
 
     def _sample(self, request: Request, chunk: Chunk, raw: int) -> Sample:
         token_id = self._words[raw % len(self._words)]
-        if self.script is not None:
+        script = self.author(request)
+        if script is not None:
             position = chunk.start + len(chunk.token_ids) - chunk.output_start
-            token_id = self.script[position]
+            token_id = script[position]
         count = request.params.logprobs
         return Sample(token_id, None if count is None else self._logprobs(token_id, count))
 

@@ -209,8 +209,8 @@ class AsyncEngine:
         encode = partial(tokenize, text, add_special_tokens=add_special_tokens)
         return await self._preparation.run(len(text), encode)
 
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
-        decode = partial(self.engine.input_processor.detokenize, token_ids)
+    async def detokenize(self, token_ids: Sequence[int], *, own: bool = False) -> str:
+        decode = partial(self.engine.input_processor.detokenize, token_ids, own=own)
         return await self._preparation.run(len(token_ids), decode)
 
     async def check(self, params: SamplingParams) -> None:

@@ -216,11 +216,15 @@ class InputProcessor:
         """Token ids of a text, which may be longer than what can be served."""
         return self._encoder.encode("prompt", text, add_special_tokens=add_special_tokens)
 
-    def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, special ones included."""
-        self._encoder.check_count("tokens", len(token_ids))
-        ids = check_token_ids("tokens", token_ids, highest=self.vocab_size - 1)
-        return self.tokenizer.decode(ids, skip_special_tokens=False)
+    def detokenize(self, token_ids: Sequence[int], *, own: bool = False) -> str:
+        """The text of token ids, special ones included.
+
+        own: they were made here, and may be more than can be served.
+        """
+        if not own:
+            self._encoder.check_count("tokens", len(token_ids))
+            token_ids = check_token_ids("tokens", token_ids, highest=self.vocab_size - 1)
+        return self.tokenizer.decode(token_ids, skip_special_tokens=False)
 
     def chat_prompt(
         self,

@@ -266,7 +266,7 @@ class JsonSchema(Strict):
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
 
-    name: Name
+    name: Name = ""  # nobody reads it
     description: str | None = None
     json_schema: dict[str, Any] = Field(default={}, alias="schema")
     strict: bool | None = None

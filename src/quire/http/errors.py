@@ -51,6 +51,7 @@ _ANTHROPIC_S_TYPES = {
     503: "overloaded_error",
 }
 _NO_THREADS = "thread_unsupported_request"
+_TOO_LONG = "exceed_context_size_error"
 _LLAMA_CPP_S_TYPES = {
     401: "authentication_error",
     404: "not_found_error",
@@ -86,6 +87,8 @@ class ErrorBody(Answer):
     type: str
     param: str | None
     code: str | None
+    n_prompt_tokens: int | UnsetType = UNSET
+    n_ctx: int | UnsetType = UNSET
 
 
 class ErrorAnswer(ShapedError):
@@ -94,10 +97,22 @@ class ErrorAnswer(ShapedError):
     error: ErrorBody
 
     @classmethod
-    def of(cls, problem: Problem) -> Answer:
+    def of(cls, problem: Problem) -> ErrorAnswer:
         if problem.context is not None:  # clients that show the message alone know it by the code
             problem = problem._replace(message=f"{problem.message} ({problem.code})")
         return cls(ErrorBody(*problem[1:5]))
+
+
+class BareErrorAnswer(ErrorAnswer):
+    """OpenAI's where its address has no /v1, as llama.cpp's clients have it."""
+
+    @classmethod
+    def of(cls, problem: Problem) -> ErrorAnswer:
+        answer = super().of(problem)
+        if problem.context is not None:
+            answer.error.type = _TOO_LONG
+            answer.error.n_prompt_tokens, _, answer.error.n_ctx = problem.context
+        return answer
 
 
 class AnthropicErrorBody(Answer):
@@ -152,14 +167,16 @@ class LlamaCppErrorAnswer(ShapedError):
             return cls(LlamaCppErrorBody(status, message, kind))
         tokens, _, length = problem.context
         text = f"request ({tokens} tokens) exceeds the available context size ({length} tokens)"
-        kind = "exceed_context_size_error"
-        return cls(LlamaCppErrorBody(status, f"{text}; {message}", kind, tokens, length))
+        return cls(LlamaCppErrorBody(status, f"{text}; {message}", _TOO_LONG, tokens, length))
 
 
 _BY_PATH: Mapping[str, type[ShapedError]] = {
     "/api": OllamaErrorAnswer,
     "/v1/messages": AnthropicErrorAnswer,
+    "/chat/completions": BareErrorAnswer,
+    "/responses": BareErrorAnswer,
     "/completion": LlamaCppErrorAnswer,
+    "/completions": LlamaCppErrorAnswer,
     "/infill": LlamaCppErrorAnswer,
     "/apply-template": LlamaCppErrorAnswer,
     "/embedding": LlamaCppErrorAnswer,

@@ -152,6 +152,18 @@ def test_what_is_asked_for_reaches_the_engine(speaking: LiveServer) -> None:
     assert json.loads(params.structured_outputs.json) == schema
 
 
+def test_no_thoughts_are_asked_of_a_model_that_has_none() -> None:
+    thinking = {"type": "enabled", "budget_tokens": 50}
+    with live_server() as server:
+        answer = ask(server, thinking=thinking, max_tokens=4)
+        assert answer.json()["warnings"] == ["thinking was left out: this model does not reason"]
+        start, *_ = streamed(server, thinking=thinking, max_tokens=4)
+        assert start["message"]["warnings"] == answer.json()["warnings"]
+    with live_server(strict_fields=True) as server:
+        refused = ask(server, thinking=thinking, max_tokens=4).json()["error"]
+        assert refused["message"].startswith("thinking.budget_tokens: this model does not reason")
+
+
 def test_tokens_are_counted_as_they_are_charged(speaking: LiveServer) -> None:
     body = {"model": MODEL, "messages": MESSAGES, "system": "Be brief.", "tools": [TOOL]}
     counted = speaking.http.post("/v1/messages/count_tokens", json=body).json()

@@ -102,6 +102,16 @@ def test_llama_cpp_s(speaking: LiveServer, path: str, body: dict[str, Any]) -> N
     )
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_openai_s_without_v1(speaking: LiveServer, stream: bool) -> None:
+    for path, body in (("/chat/completions", {"messages": CHAT}), ("/responses", {"input": WORDS})):
+        answer = speaking.http.post(path, json={**body, "stream": stream})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
+        assert error["type"] == "exceed_context_size_error" and error["n_ctx"] == MAX_MODEL_LEN
+        assert error["n_prompt_tokens"] > MAX_MODEL_LEN - 1
+
+
 def test_what_memory_cannot_hold_is_too_long_too() -> None:
     with live_server({"num_blocks": 16}) as server:  # of 4 tokens
         error = server.complete(prompt=[5] * 100).json()["error"]

@@ -35,6 +35,9 @@ def params(speaking: LiveServer) -> list[Any]:
         ({"max_tokens": 5.0}, "max_tokens", 5),
         ({"max_new_tokens": 5}, "max_tokens", 5),
         ({"max_tokens": 4, "max_new_tokens": 5}, "max_tokens", 4),
+        ({"n_predict": 5}, "max_tokens", 5),
+        ({"n_predict": -1}, "max_tokens", None),
+        ({"id_slot": 0, "cache_prompt": False, "n_predict": 2}, "max_tokens", 2),
         ({"stop": "", "max_tokens": 2}, "stop", ()),
         ({"top_k": 3.0, "temperature": 1, "max_tokens": 2}, "top_k", 3),
         ({"json_schema": {"type": "object"}, "max_tokens": 2}, "structured_outputs", "json"),
@@ -43,6 +46,8 @@ def params(speaking: LiveServer) -> list[Any]:
         ({"response_format": {"type": "json_object", "schema": {"type": "object"}},
           "max_tokens": 2}, "structured_outputs", "json"),
         ({"response_format": {"type": "json_schema", "schema": {"type": "object"}},
+          "max_tokens": 2}, "structured_outputs", "json"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"const": "foo"}}},
           "max_tokens": 2}, "structured_outputs", "json"),
     ],
 )  # fmt: skip
@@ -67,8 +72,9 @@ def test_of_two_structures_one_must_be_given(speaking: LiveServer) -> None:
     ):
         refused = speaking.chat(json_schema={"type": "object"}, **more)
         assert refused.status_code == 400 and "give one" in refused.text
-    refused = speaking.complete(prompt="x", max_new_tokens=-5)
-    assert refused.json()["error"]["param"] == "max_new_tokens"
+    for name in ("max_new_tokens", "n_predict"):
+        refused = speaking.complete(prompt="x", **{name: -5})
+        assert refused.json()["error"]["param"] == name
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -79,7 +85,7 @@ def test_timings(speaking: LiveServer, stream: bool) -> None:
                 if "timings" in one]  # fmt: skip
         assert [one["predicted_n"] for one in told] == ([1, 2, 3] if stream else [3])
         assert told[-1]["predicted_ms"] > 0
-        assert {one["prompt_n"] for one in told} == {told[-1]["prompt_n"]}
+        assert len({one["prompt_n"] + one.get("cache_n", 0) for one in told}) == 1
     assert "timings" not in speaking.chat(max_tokens=3).json()
 
 
@@ -172,8 +178,15 @@ def test_the_prompt_that_a_chat_comes_to(speaking: LiveServer, prompts: list[str
     told = speaking.http.post("/apply-template", json=body).json()
     speaking.chat(**body)
     assert told == {"prompt": prompts[0]} and '"name": "weather"' in prompts[0]
+    long = [{"role": "user", "content": "a b " * 200}]  # longer than can be served
+    told = speaking.http.post("/apply-template", json={"messages": long}).json()
+    assert "a b a b" in told["prompt"] and len(told["prompt"]) > 800
     error = speaking.http.post("/apply-template", json={"messages": "x"}).json()["error"]
     assert error["code"] == 400
+    for above in ("", "/v1"):
+        counted = speaking.http.post(f"{above}/chat/completions/input_tokens", json=body).json()
+        count = len(speaking.tokenizer.encode(prompts[0], add_special_tokens=False))
+        assert counted == {"object": "response.input_tokens", "input_tokens": count}
 
 
 def test_a_prompt_of_texts_and_tokens(speaking: LiveServer) -> None:
@@ -195,6 +208,9 @@ def test_infilling_needs_a_model_for_it(speaking: LiveServer) -> None:
     body = {"input_prefix": "def f(", "input_suffix": "return x"}
     error = speaking.http.post("/infill", json=body).json()["error"]
     assert error["code"] == 400 and "input_suffix needs a model that fills in" in error["message"]
+    for extra in ({}, {"filename": "ok"}, {"filename": 123, "text": "abc"}):
+        refused = speaking.http.post("/infill", json={**body, "input_extra": [extra]})
+        assert refused.status_code == 400 and "input_extra[0]" in refused.text
 
 
 def test_infilling(speaking: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,10 @@ def complete(server: LiveServer, **body: Any) -> Any:
     return response.json()
 
 
+def encoded(server: LiveServer, text: str) -> list[int]:
+    return server.tokenizer.encode(text, add_special_tokens=False)
+
+
 def stream(server: LiveServer, **body: Any) -> list[Any]:
     response = server.http.post("/completion", json={"prompt": "hello", "stream": True, **body})
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -62,11 +66,19 @@ def test_options_at_their_defaults_pass_and_others_reach_the_engine(server: Live
     complete(server, ignore_eos=True, logit_bias=[[7, 2], [8, False]], n_predict=2, min_p=0.1)
     complete(server, logit_bias={"7": 2}, n_predict=2, grammar='root ::= "a"')
     complete(server, json_schema={"type": "object"}, n_predict=2)
-    plain, edited, mapped, structured = seen
+    complete(server, logit_bias=[["hello", -5], ["7", 2]], n_predict=2)
+    told = complete(server, logit_bias={"hello": -5, "7": 2}, n_predict=2)["generation_settings"]
+    plain, edited, mapped, structured, *texts = seen
     assert mapped.structured_outputs.grammar and structured.structured_outputs.json
     assert plain.seed is None and plain.logit_bias is None and plain.logprobs is None
     assert edited.ignore_eos and edited.logit_bias == {7: 2.0, 8: -100.0} and edited.min_p == 0.1
     assert mapped.logit_bias == {7: 2.0}
+    hello, seven = ([*encoded(server, text)] for text in ("hello", "7"))
+    assert texts[0].logit_bias == dict.fromkeys(hello, -5.0) | dict.fromkeys(seven, 2.0)
+    assert texts[1].logit_bias == dict.fromkeys(hello, -5.0) | {7: 2.0}
+    assert told["logit_bias"] == [{"token": 7, "bias": 2.0}] + [
+        {"token": token, "bias": -5.0} for token in hello
+    ]
 
 
 def test_probabilities(server: LiveServer) -> None:
@@ -112,6 +124,37 @@ def test_timings_of_each_event(server: LiveServer, prompt: Any) -> None:
     assert not any("timings" in event for event in stream(server, n_predict=3)[:-1])
 
 
+def test_a_prompt_may_be_an_object(server: LiveServer) -> None:
+    ask: dict[str, Any] = {"n_predict": 4, "seed": 3}
+    text = {"prompt_string": "hello", "multimodal_data": []}
+    plain = complete(server, **ask)["content"]
+    assert complete(server, prompt=text, **ask)["content"] == plain
+    answers = complete(server, prompt=[encoded(server, "hello"), text], **ask)
+    assert [answer["content"] for answer in answers] == [plain, plain]
+
+
+def test_what_a_text_has_run_into(server: LiveServer) -> None:
+    full = complete(server, prompt=[5] * 250, n_predict=-1)
+    assert (full["stop_type"], full["truncated"], full["tokens_predicted"]) == ("limit", True, 6)
+    few = complete(server, prompt=[5] * 250, n_predict=2)
+    assert (few["stop_type"], few["truncated"], few["has_new_line"]) == ("limit", False, False)
+    server.script("A tale.\nAnother.")
+    ended = complete(server)
+    assert (ended["stop_type"], ended["truncated"], ended["has_new_line"]) == ("eos", False, True)
+
+
+def test_timings_are_of_what_was_computed(server: LiveServer) -> None:
+    ask: dict[str, Any] = {"prompt": [*range(5, 25)], "n_predict": 16}
+    first, again = (complete(server, **ask)["timings"] for _ in range(2))
+    assert (first["cache_n"], first["prompt_n"]) == (0, 20)
+    assert again["cache_n"] >= 16 and again["cache_n"] + again["prompt_n"] == 20
+    assert again["predicted_per_second"] == pytest.approx(15_000 / again["predicted_ms"])
+    one = complete(server, n_predict=1)["timings"]
+    assert one["predicted_n"] == 1
+    assert one["predicted_per_second"] == one["predicted_per_token_ms"] == 0.0
+    assert all(value is not None and value >= 0 for value in one.values())
+
+
 def test_props_and_slots(server: LiveServer) -> None:
     props = server.http.get("/props").json()
     slots = server.http.get("/slots").json()
@@ -136,7 +179,9 @@ def test_props_and_slots(server: LiveServer) -> None:
         ({"prompt": []}, "prompt"),
         ({"prompt": [""]}, "prompt"),
         ({"prompt": [5, ["mixed"]]}, "prompt"),
-        ({"prompt": {"prompt_string": "x"}}, "prompt"),
+        ({"prompt": {"prompt_string": 5}}, "prompt"),
+        ({"prompt": {"prompt_string": "x", "multimodal_data": ["iVBORw0K"]}}, "prompt"),
+        ({"prompt": [5, {"prompt_string": "x"}]}, "prompt"),
         ({"prompt": [10**9]}, "prompt"),
         ({"prompt": [[5]] * 2049}, "prompt"),
         ({"n_predict": 0}, "n_predict"),
@@ -148,7 +193,10 @@ def test_props_and_slots(server: LiveServer) -> None:
         ({"samplers": ["top_k"]}, "samplers"),
         ({"mirostat": 1}, "mirostat"),
         ({"logit_bias": [5]}, "logit_bias"),
-        ({"logit_bias": [["hello", 1]]}, "logit_bias"),
+        ({"logit_bias": [["hello", "much"]]}, "logit_bias"),
+        ({"logit_bias": [[None, 1]]}, "logit_bias"),
+        ({"logit_bias": [[str(n), 1] for n in range(257)]}, "logit_bias"),
+        ({"response_fields": ["content"]}, "response_fields"),
         ({"logit_bias": [[5, "much"]]}, "logit_bias.5"),
         ({"logit_bias": 5}, "logit_bias"),
         ({"json_schema": {"not": {}}}, "json_schema"),
@@ -161,7 +209,8 @@ def test_props_and_slots(server: LiveServer) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_bad_bodies(shared: LiveServer, body: Any, named: str, stream: bool) -> None:
     body = {"prompt": "hello", "stream": stream, **body}
-    response = shared.http.post("/completion", json=body)
+    path = "/completions" if stream else "/completion"
+    response = shared.http.post(path, json=body)
     assert response.status_code == 400, response.text
     error = response.json()["error"]
     assert error.keys() == {"code", "message", "type"} and error["code"] == 400

@@ -188,13 +188,71 @@ def test_a_choice_may_name_a_tool_as_its_caller_knows_it(
     assert name in str(seen[0].structured_outputs)
 
 
-def test_a_grammar_that_is_not_kept_leaves_its_tool_out(speaking: LiveServer) -> None:
-    """Its caller counts on it: a call that breaks it is none."""
-    speaking.script("Hello.")
-    (warning,) = respond(speaking, tools=[PATCH])["warnings"]
-    assert "patch" in warning and "grammar" in warning
+def test_a_grammar_that_is_not_kept_is_told_to_caller_and_model(
+    speaking: LiveServer, prompts: list[str]
+) -> None:
+    speaking.script(call("patch", {"input": "y"}))
+    answer = respond(speaking, tools=[PATCH])
+    assert answer["warnings"] == ["the input of the tool 'patch' is kept to no grammar here"]
+    assert [item["input"] for item in answer["output"]] == ["y"]
+    assert "must fit this lark grammar" in prompts[0] and 'start: \\"x\\"' in prompts[0]
     free = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "patch"}]}
     assert respond(speaking, tools=[PATCH, CUSTOM], tool_choice=free)["output"]
+    for more, choice in (
+        ((), "required"),
+        ((CUSTOM,), {**free, "mode": "required"}),
+        ((), {"type": "custom", "name": "patch"}),
+    ):
+        body = {**BODY, "tools": [PATCH, *more], "tool_choice": choice}
+        refused = speaking.http.post("/v1/responses", json=body).json()["error"]
+        assert refused["param"] == "tool_choice" and "kept to no grammar" in refused["message"]
+
+
+def test_of_several_tools_one_that_is_kept_to_can_be_required(speaking: LiveServer) -> None:
+    seen: list[Any] = []
+    speaking.executor.fail = lambda step: seen.extend(one.request.params for one in step.opened)
+    speaking.script(call("note", {"input": "y"}))
+    respond(speaking, tools=[PATCH, CUSTOM], tool_choice="required")
+    grammar = seen[0].structured_outputs.grammar
+    assert "note" in grammar and "patch" not in grammar
+
+
+# As Codex begins with the model that it takes by itself: its tools are an item of the input.
+ADDED: Any = {
+    "type": "additional_tools",
+    "id": "at_01a216c8-b005-7d30-9d53-fd2fa2126027",
+    "role": "developer",
+    "tools": [
+        {"type": "namespace", "name": "functions", "description": "", "tools": [
+            {"type": "custom", "name": "exec", "description": "Run JavaScript code",
+             "format": {"type": "grammar", "syntax": "lark", "definition":
+                        "start: SOURCE\nSOURCE: /[\\s\\S]+/"}},
+            {"type": "function", "name": "wait", "strict": False, "description": "Waits",
+             "parameters": {"type": "object", "properties": {
+                 "cell_id": {"type": "string", "encrypted": True}}}},
+        ]},
+    ],
+}  # fmt: skip
+
+
+def test_tools_that_a_conversation_brings(speaking: LiveServer, prompts: list[str]) -> None:
+    body = {name: value for name, value in BODY.items() if name != "tools"}
+    body |= {"input": [ADDED, *BODY["input"]], "store": True}
+    body |= {"reasoning": {"effort": "low", "context": "all_turns"}, "text": {"verbosity": "low"}}
+    speaking.script(call("functions__exec", {"input": "text(1)"}))
+    answer = speaking.http.post("/v1/responses", json=body)
+    assert answer.status_code == 200, answer.text
+    (item,) = answer.json()["output"]
+    assert (item["type"], item["namespace"], item["name"], item["input"]) == (
+        "custom_tool_call", "functions", "exec", "text(1)"
+    )  # fmt: skip
+    assert '"name": "functions__wait"' in prompts[0] and "additional_tools" not in prompts[0]
+    output = {"type": "custom_tool_call_output", "call_id": item["call_id"], "output": "1"}
+    again = {**body, "input": [output], "previous_response_id": answer.json()["id"]}
+    (item,) = speaking.http.post("/v1/responses", json=again).json()["output"]
+    assert item["name"] == "exec" and '"name": "functions__exec"' in prompts[1]
+    listed = speaking.http.get(f"/v1/responses/{answer.json()['id']}/input_items").json()["data"]
+    assert listed[-1]["type"] == "additional_tools" and listed[-1]["id"] == ADDED["id"]
 
 
 def test_a_long_name_in_a_namespace_is_shortened_and_found_again(

@@ -12,8 +12,10 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError, ModelError, RequestError
+from quire.engine.assembly.loading import OVERRIDES
 from quire.models.demo import DEMO_MODEL
 from quire.tools.cli import main
+from quire.tools.commands.others import LLAMA_SERVER
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 
@@ -176,6 +178,12 @@ def test_what_is_left_out_is_as_the_model_says(tmp_path: Path) -> None:
     assert neutral.default_sampling_params() == SamplingParams()
 
 
+def test_what_the_table_of_flags_says_of_overrides_is_so() -> None:
+    told = " ".join(LLAMA_SERVER.instead)
+    names = set(re.findall(r"--override-generation-config\.(\w+)", told))
+    assert "temperature" in names and names <= {*OVERRIDES}
+
+
 def test_configs_give_way_to_overrides(tmp_path: Path) -> None:
     directory = model_with(tmp_path, '{"temperature": 0.5, "top_k": 3}')
     small = {"kv_cache_memory_bytes": "8MiB"}
@@ -183,10 +191,11 @@ def test_configs_give_way_to_overrides(tmp_path: Path) -> None:
         **small,
         hf_overrides={"max_position_embeddings": 64},
         generation_config=str(directory),
-        override_generation_config='{"top_k": 5}',
+        override_generation_config='{"top_k": 5, "presence_penalty": 1}',
     )
     assert llm.engine.input_processor.max_model_len == 64
-    assert llm.default_sampling_params() == SamplingParams(temperature=0.5, top_k=5)
+    expected = SamplingParams(temperature=0.5, top_k=5, presence_penalty=1)
+    assert llm.default_sampling_params() == expected
     for wrong in ({"top_q": 1}, {"top_p": 2}):
         with pytest.raises(ConfigError, match=r"override_generation_config.*top_"):
             LLM(**small, override_generation_config=wrong)

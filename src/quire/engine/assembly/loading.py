@@ -100,6 +100,10 @@ def cache_shape(model: Model, kv_dtype: torch.dtype) -> CacheShape:
     )
 
 
+OVERRIDES = (*SAMPLING_DEFAULTS, "presence_penalty", "frequency_penalty")
+"""What a server's settings may say in place of a model's files."""
+
+
 def default_sampling(config: EngineConfig, directory: Path) -> dict[str, float | int]:
     defaults: dict[str, float | int] = {}
     if config.generation_config != "none":
@@ -108,8 +112,8 @@ def default_sampling(config: EngineConfig, directory: Path) -> dict[str, float |
         _check_defaults(defaults, ModelError(f"{source}/generation_config.json"))
     overrides = config.override_generation_config or {}
     for name in overrides:
-        if name not in SAMPLING_DEFAULTS:
-            known = ", ".join(SAMPLING_DEFAULTS)
+        if name not in OVERRIDES:
+            known = ", ".join(OVERRIDES)
             raise ConfigError(f"override_generation_config may hold {known}; not {name}")
     _check_defaults(overrides, ConfigError("override_generation_config"))
     return {**defaults, **overrides}

@@ -294,6 +294,13 @@ def sampling_params(request: MessagesRequest, defaults: Mapping[str, Any]) -> Sa
     return SamplingParams.over(defaults, {**given, "max_tokens": request.max_tokens, "stop": stop})
 
 
+def _expect_no_thoughts(request: MessagesRequest) -> None:
+    """Agents ask every model for some; one that has none keeps to any budget."""
+    if request.thinking is not None and request.thinking.type == "enabled":
+        request.thinking = None
+        request.warnings.append("thinking was left out: this model does not reason")
+
+
 def _variables(request: CountTokensRequest) -> dict[str, Any]:
     """The chat template's: whether to think."""
     variables: dict[str, Any] = {}
@@ -402,6 +409,8 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
     async def messages(http: Request, request: MessagesRequest) -> Response:
         """Anthropic's Messages: answer a conversation."""
         model = service.model_of(request.model, request.warnings)
+        if service.speech.marks is None and not service.config.strict_fields:
+            _expect_no_thoughts(request)
         with in_their_words(FIELD_NAMES):
             params = sampling_params(request, service.input_processor.sampling_defaults)
             options = service.caller(http).options(model)

@@ -34,12 +34,13 @@ from quire.http.body_fields import (
 )
 from quire.http.doors.turn_stream import in_their_words, outputs, pieces
 from quire.http.openai.answers import Timings, timings_of
-from quire.http.openai.requests import JsonObject
+from quire.http.openai.requests import JsonObject, TextPart
 from quire.http.openapi import body_route, gives
 from quire.http.service import Service
 from quire.text.encoder import PromptForm
 
-_MOST_FILES = 1024
+_MOST_FILES, _MOST_PARTS = 1024, 1024
+_MOST_BIASED_TEXTS = 256  # of one request
 _ANY_SEED = (-1, 2**32 - 1)
 _AS_OURS = (
     "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty",
@@ -104,7 +105,47 @@ class LlamaOptions(Strict):
         return SamplingParams.over(defaults, {**given, "max_tokens": most, **others})
 
 
+class TextObject(Strict):
+    """A prompt's text as an object, which has pictures beside it elsewhere."""
+
+    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {"multimodal_data": ([],)}
+
+    prompt_string: str | None = None
+    content: (
+        Annotated[list[TextPart], Field(fail_fast=True), at_most(_MOST_PARTS, "parts")] | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _check(self) -> TextObject:
+        if (self.prompt_string is None) == (self.content is None):
+            raise RequestError("one of prompt_string and content must be given", "prompt_string")
+        return self
+
+    @property
+    def text(self) -> str:
+        return self.prompt_string or "".join(part.text for part in self.content or ())
+
+
 _Mixed = Annotated[list[int | str], Field(fail_fast=True)]  # one prompt of texts and tokens
+AnyPrompts = Annotated[
+    str | TextObject | Annotated[list[int | str | TextObject | _Mixed], Field(fail_fast=True)],
+    expecting("a string, a list of token ids and strings, or a list of such prompts"),
+]
+
+
+def are_several(given: Any) -> bool:
+    """Whether they are a list of prompts, and not one that is itself a list."""
+    return isinstance(given, list) and not any(isinstance(one, int) for one in given)
+
+
+def prompts_of(field: str, given: Any) -> list[Any]:
+    """Each is a text, or a list of tokens and texts that are one."""
+    if are_several(given):
+        return texts_of(field, [one.text if isinstance(one, TextObject) else one for one in given])
+    one = given.text if isinstance(given, TextObject) else given
+    if isinstance(one, list) and not all(isinstance(part, (int, str)) for part in one):
+        raise RequestError(f"{field} must be one prompt, or a list of prompts", field)
+    return [one] if one else texts_of(field, [])
 
 
 class LlamaCppRequest(LlamaOptions):
@@ -116,6 +157,7 @@ class LlamaCppRequest(LlamaOptions):
         "min_keep": (0,),
         "n_cmpl": (1,),
         "n_indent": (0,),
+        "response_fields": ([],),
         "return_progress": (False,),
         "t_max_predict_ms": (0,),
         "top_n_sigma": (-1,),
@@ -124,19 +166,17 @@ class LlamaCppRequest(LlamaOptions):
     idle = LlamaOptions.idle | {
         "cache_prompt", "dry_allowed_length", "dry_base", "dry_penalty_last_n",
         "dry_sequence_breakers", "dynatemp_exponent", "id_slot", "n_cache_reuse", "n_discard",
-        "n_keep", "xtc_threshold",
+        "n_keep", "speculative.n_max", "speculative.n_min", "speculative.p_min", "xtc_threshold",
     }  # fmt: skip
 
     model: str | None = None
-    prompt: Annotated[
-        str | Texts | Annotated[list[int | str | _Mixed], Field(fail_fast=True)],
-        expecting("a string, a list of token ids and strings, or a list of such prompts"),
-    ]
+    prompt: AnyPrompts
     n_predict: int | None = None
     stream: bool = False
     ignore_eos: bool = False
     logit_bias: (
-        Annotated[dict[str, Any] | list[Any], expecting("pairs of token id and bias")] | None
+        Annotated[dict[str, Any] | list[Any], expecting("pairs of token id or text and bias")]
+        | None
     ) = None
     json_schema: JsonObject | None = None
     grammar: str | None = None
@@ -149,8 +189,6 @@ class LlamaCppRequest(LlamaOptions):
     @model_validator(mode="after")
     def _check(self) -> LlamaCppRequest:
         texts_of("prompt", self.prompts)
-        if not self.several and any(isinstance(one, list) for one in self.prompt):
-            raise RequestError("prompt must be one prompt, or a list of prompts", "prompt")
         return self
 
     def silence(self, usual: float) -> float:
@@ -173,35 +211,41 @@ class LlamaCppRequest(LlamaOptions):
     @property
     def several(self) -> bool:
         """Whether the prompt is a list of them, whose answer is a list too."""
-        prompt = self.prompt
-        return not isinstance(prompt, str) and not any(isinstance(one, int) for one in prompt)
+        return are_several(self.prompt)
 
     @property
     def prompts(self) -> list[Any]:
-        """Each is a text, or a list of tokens and texts that are one."""
-        return [*self.prompt] if self.several else [self.prompt] if self.prompt else []
+        return prompts_of("prompt", self.prompt)
 
     @property
-    def biases(self) -> dict[int, float] | None:
-        """``logit_bias``, which is an object as OpenAI's, or pairs; a bias of false forbids."""
+    def biases(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """``logit_bias``, which is an object as OpenAI's, or pairs; a bias of false forbids.
+
+        The first is by the ids of tokens, and the second by texts, all tokens of which it is of.
+        """
         pairs: Any = self.logit_bias or ()
-        if isinstance(pairs, dict):
-            pairs = pairs.items()
-        given = {}
-        for pair in pairs:
+        by_key = isinstance(pairs, dict)
+        tokens, texts = dict[str, Any](), dict[str, Any]()
+        for pair in pairs.items() if by_key else pairs:
             if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-                message = f"logit_bias must hold pairs of token id and bias, got {shown(pair)}"
+                message = (
+                    f"logit_bias must hold pairs of token id or text and bias, got {shown(pair)}"
+                )
                 raise RequestError(message, "logit_bias")
             token, bias = pair
-            given[str(token)] = -100.0 if bias is False else bias
-        return biases(given) or None
+            is_text = isinstance(token, str) and not (by_key and token.isdecimal())
+            (texts if is_text else tokens)[str(token)] = -100.0 if bias is False else bias
+        if len(texts) > _MOST_BIASED_TEXTS:
+            message = f"logit_bias may hold at most {_MOST_BIASED_TEXTS} texts"
+            raise RequestError(message, "logit_bias")
+        return tokens, texts
 
 
 class ExtraFile(Strict):
     """Another file of the project that is written on."""
 
     filename: str = ""
-    text: str = ""
+    text: str
 
 
 _Files = Annotated[list[ExtraFile], Field(fail_fast=True), at_most(_MOST_FILES, "files")]
@@ -283,7 +327,7 @@ class LlamaCppPiece(Answer):
     stop: Literal[False] = False
     id_slot: int = -1
     completion_probabilities: list[TokenScore] | UnsetType = UNSET
-    timings: dict[str, float | None] | UnsetType = UNSET
+    timings: dict[str, float] | UnsetType = UNSET
 
 
 class LlamaCppAnswer(Answer, kw_only=True):
@@ -298,10 +342,11 @@ class LlamaCppAnswer(Answer, kw_only=True):
     tokens_cached: int
     generation_settings: dict[str, Any]
     prompt: str | None
-    truncated: bool = False
+    truncated: bool
     stop_type: Literal["eos", "limit", "word"]
     stopping_word: str
-    timings: dict[str, float | None]
+    has_new_line: bool
+    timings: dict[str, float]
     warnings: list[str] | UnsetType = UNSET
     content: str = ""
     tokens: list[int] = field(default_factory=list)
@@ -337,7 +382,7 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
         names = {**_NAMES, "structured_outputs": request.structure_field}
         with in_their_words(names):
             with service.reserve(len(request.prompts), request.prompts):
-                prompts = [await _prompt(service, prompt) for prompt in request.prompts]
+                prompts = [await joined(service, prompt) for prompt in request.prompts]
             return await _answer(service, http, request, prompts, names)
 
     @body_route(app, service, InfillRequest, answers, "/infill")
@@ -359,13 +404,13 @@ async def _answer(
     names: Mapping[str, str],
 ) -> Response:
     model = service.model_of(request.model, request.warnings)
-    params, own = _params(service, request), service.caller(http).options(model)
-    timings: list[Timings] = []
+    params, own = await _params(service, request), service.caller(http).options(model)
+    timings, tells_cached = list[Timings](), service.config.enable_prompt_tokens_details
     if request.stream and request.timings_per_token:
         with service.reserve(len(prompts), prompts):
             for prompt in prompts:
                 token_ids = await service.engine.text_prompt(prompt, PromptForm())
-                timings.append(Timings(len(token_ids)))
+                timings.append(Timings(len(token_ids), tell_cached=tells_cached))
     given = [{**as_dict(prompt), **own} for prompt in prompts]
     name, whole = f"completion-{uuid.uuid4().hex}", not request.stream
     run = service.run(name, given, params, {}, whole=whole)
@@ -379,7 +424,7 @@ async def _answer(
     )
 
 
-async def _prompt(service: Service, given: str | Sequence[int | str]) -> str | Sequence[int]:
+async def joined(service: Service, given: str | Sequence[int | str]) -> str | list[int]:
     """A text, or token ids: those of texts among them are put where the texts are."""
     if isinstance(given, str):
         return given
@@ -433,12 +478,18 @@ def _default_params(service: Service) -> SamplingParams:
     return SamplingParams.over(defaults, {"max_tokens": None})
 
 
-def _params(service: Service, request: LlamaCppRequest) -> SamplingParams:
+async def _params(service: Service, request: LlamaCppRequest) -> SamplingParams:
+    given, texts = request.biases
+    if texts:
+        with service.reserve(len(texts), texts):
+            for text, bias in texts.items():
+                tokens = await service.engine.tokenize(text, add_special_tokens=False)
+                given.update((str(token), bias) for token in tokens)
     params = request.sampling_params(
         service.input_processor.sampling_defaults,
         request.n_predict,
         ignore_eos=request.ignore_eos,
-        logit_bias=request.biases,
+        logit_bias=biases(given) or None,
         logprobs=request.n_probs or None,
         logprobs_of_draw=request.post_sampling_probs,
         structured_outputs=request.structure,
@@ -450,7 +501,9 @@ def _params(service: Service, request: LlamaCppRequest) -> SamplingParams:
 def settings(params: SamplingParams) -> Json:
     """Parameters by llama.cpp's names, where -1 stands for none."""
     named = {theirs: getattr(params, name) for name, theirs in _SETTINGS.items()}
-    return named | {name: -1 for name in ("n_predict", "seed") if named[name] is None}
+    biased = [{"token": token, "bias": bias} for token, bias in (params.logit_bias or {}).items()]
+    unset = {name: -1 for name in ("n_predict", "seed") if named[name] is None}
+    return {**named, **unset, "logit_bias": biased}
 
 
 class LlamaCppWording:
@@ -493,6 +546,7 @@ class LlamaCppWording:
         (output,) = request.outputs
         story, word = request.metrics, output.stop_reason
         stop_type: Any = "word" if isinstance(word, str) else "eos"
+        most, cut = self._params.max_tokens, output.finish_reason == "length"
         return LlamaCppAnswer(
             index=number,
             model=self._model,
@@ -501,9 +555,11 @@ class LlamaCppWording:
             tokens_cached=story.cached_tokens if self._tells_cached else 0,
             generation_settings=settings(self._params),
             prompt=request.prompt,
-            stop_type="limit" if output.finish_reason == "length" else stop_type,
+            truncated=cut and (most is None or story.num_output_tokens < most),
+            stop_type="limit" if cut else stop_type,
             stopping_word=word if isinstance(word, str) else "",
-            timings=timings_of(request),
+            has_new_line="\n" in output.text,
+            timings=timings_of(request, tell_cached=self._tells_cached),
             warnings=self._request.warnings or UNSET,
         )
 

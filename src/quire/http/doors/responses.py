@@ -25,6 +25,7 @@ from quire.http.doors.responses_requests import (
 from quire.http.doors.responses_writer import ResponseAnswer, ResponseEvent, ResponseWriter
 from quire.http.doors.turn_stream import in_their_words
 from quire.http.errors import UnknownResponseError
+from quire.http.openai.chat import CountedInput
 from quire.http.openapi import body_route, gives
 from quire.http.service import Caller, ModelChoice, Service
 
@@ -140,7 +141,7 @@ def _unknown(what: str, name: str, field: str) -> UnknownResponseError:
 _MOST_LISTED = 100  # items at a time
 _PREFIXES = {
     "message": "msg_", "reasoning": "rs_", "function_call": "fc_", "function_call_output": "fco_",
-    "custom_tool_call": "ctc_", "custom_tool_call_output": "ctco_",
+    "custom_tool_call": "ctc_", "custom_tool_call_output": "ctco_", "additional_tools": "at_",
 }  # fmt: skip
 
 
@@ -150,11 +151,6 @@ class InputItems(Answer, kw_only=True):
     first_id: str | None
     last_id: str | None
     has_more: bool
-
-
-class CountedInput(Answer, kw_only=True):
-    object: Literal["response.input_tokens"] = "response.input_tokens"
-    input_tokens: int
 
 
 class DeletedResponse(Answer):
@@ -241,6 +237,7 @@ async def _begin(
     model: ModelChoice,
 ) -> PreparedChat:
     history = await _history(service, store, caller.key, request.previous_response_id)
+    request.goes_on_from(history)
     with in_their_words(FIELD_NAMES):
         options = caller.options(model, request.user)
         defaults = service.input_processor.sampling_defaults

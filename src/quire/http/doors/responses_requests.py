@@ -1,281 +1,38 @@
-"""The body of OpenAI's POST /v1/responses, and the turn of a conversation that it asks for.
-
-A model knows functions by one name each. A namespace's are flattened to ``namespace__name``; a
-custom tool, which takes any text, is a function of one text. What only OpenAI can run is left out,
-and the caller gets a warning.
-"""
+"""The body of OpenAI's POST /v1/responses, and the turn of a conversation that it asks for."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    TypeAdapter,
+    ValidationInfo,
+    model_validator,
+)
 
-from quire.core.errors import RequestError, shown
+from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Json
-from quire.http.body_fields import (
-    JsonSchema,
-    Name,
-    Strict,
-    at_most,
-    check_depth,
-    expecting,
-    given_of,
-)
+from quire.http.body_fields import JsonSchema, Name, Strict, at_most, given_of
 from quire.http.chats.conversation import ConversationTurn, called
-from quire.http.chats.speech import LONGEST_NAME, MOST_TOOLS, Tool, ToolChoice
+from quire.http.chats.speech import MOST_TOOLS
+from quire.http.doors.responses_tools import (
+    NOT_OURS,
+    AnyChoice,
+    AnyTool,
+    Offered,
+    arguments_of,
+    flat_name,
+)
 from quire.http.openai.requests import JsonObject
 from quire.text.chat_template import Message
-
-_HostedType = Literal[
-    "apply_patch", "code_interpreter", "computer", "computer_use", "computer_use_preview",
-    "file_search", "image_generation", "local_shell", "mcp", "programmatic_tool_calling", "shell",
-    "tool_search", "web_search", "web_search_2025_08_26", "web_search_preview",
-    "web_search_preview_2025_03_11",
-]  # fmt: skip
-_INPUT: Json = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
-_NOT_OURS = "Quire does not have it"
-_NO_GRAMMAR = "a custom tool's input is kept to no grammar here"
-_SEPARATOR, _DIGITS = "__", 8
-
-
-class ToolOrigin(NamedTuple):
-    """What a function of the model's is to the caller."""
-
-    name: str
-    namespace: str | None = None
-    custom: bool = False
-
-
-class ResponsesTool(Strict):
-    type: Literal["function"]
-    name: str
-    description: str | None = None
-    parameters: JsonObject | None = None
-    strict: bool = False
-    defer_loading: bool = False  # the model always gets all
-    allowed_callers: list[Literal["direct"]] | None = None
-    output_schema: JsonObject | None = None  # what its caller makes of it is not looked at
-
-    def as_tool(self, name: str) -> Tool:
-        return Tool(name, self.description, self.parameters, self.strict)
-
-    def echoed(self) -> Json:
-        names = ("type", "name", "description", "parameters", "strict")
-        return {name: getattr(self, name) for name in names}
-
-
-class TextInput(Strict):
-    type: Literal["text"] = "text"
-
-
-class GrammarInput(Strict):
-    type: Literal["grammar"]
-    syntax: Literal["lark", "regex"]
-    definition: str
-
-
-class CustomTool(Strict):
-    """A tool that takes a text."""
-
-    type: Literal["custom"]
-    name: str
-    description: str | None = None
-    format: Annotated[TextInput | GrammarInput, Field(discriminator="type")] = TextInput()
-    defer_loading: bool = False  # the model always gets all
-    allowed_callers: list[Literal["direct"]] | None = None
-
-    def as_tool(self, name: str) -> Tool:
-        return Tool(name, self.description, _INPUT)
-
-    def echoed(self) -> Json:
-        return self.model_dump(exclude_none=True, exclude={"defer_loading"})
-
-
-class NamespaceTool(Strict):
-    type: Literal["namespace"]
-    name: str
-    description: str | None = None
-    tools: Annotated[
-        list[Annotated[ResponsesTool | CustomTool, Field(discriminator="type")]],
-        Field(fail_fast=True),
-        at_most(MOST_TOOLS, "tools"),
-    ]
-
-    def echoed(self) -> Json:
-        described = {} if self.description is None else {"description": self.description}
-        tools = [tool.echoed() for tool in self.tools]
-        return {"type": self.type, "name": self.name, **described, "tools": tools}
-
-
-class HostedTool(BaseModel):
-    """One that OpenAI runs, or that its models alone know, or the choice of one."""
-
-    model_config = ConfigDict(extra="allow")
-
-    type: _HostedType
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bound(cls, data: Any) -> Any:
-        return check_depth(data, levels=16, most_values=4096)
-
-    def echoed(self) -> Json:
-        return self.model_dump(exclude_none=True)
-
-
-AnyTool = Annotated[
-    ResponsesTool | CustomTool | NamespaceTool | HostedTool, Field(discriminator="type")
-]
-
-
-class ResponsesNamedTool(Strict):
-    type: Literal["function", "custom"]
-    name: str
-    namespace: Name | None = None
-
-
-_Named = Annotated[ResponsesNamedTool | HostedTool, Field(discriminator="type")]
-
-
-class ResponsesAllowedTools(Strict):
-    type: Literal["allowed_tools"]
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[_Named], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
-
-
-AnyChoice = Annotated[
-    Literal["auto", "none", "required"] | ResponsesNamedTool | HostedTool | ResponsesAllowedTools,
-    expecting('"auto", "none", "required" or {"type": "function", "name": ...}'),
-]
-
-
-@dataclass(frozen=True)
-class Offered:
-    """A request's tools as the model knows them.
-
-    origins: by the names that the model knows. left_out: why the model does not get a tool, by
-    the name that it would have, or its type.
-    """
-
-    tools: Sequence[Tool]
-    choice: ToolChoice
-    origins: Mapping[str, ToolOrigin]
-    left_out: Mapping[str, str]
-
-    @classmethod
-    def of(cls, tools: Iterable[Any], choice: Any) -> Offered:
-        offered: list[Tool] = []
-        origins: dict[str, ToolOrigin] = {}
-        left_out: dict[str, str] = {}
-        for tool, namespace in _flat(tools):
-            if isinstance(tool, HostedTool):
-                left_out[tool.type] = f"the tool {tool.type} was left out: {_NOT_OURS}"
-                continue
-            name = flat_name(namespace, tool.name)
-            if isinstance(tool, CustomTool) and isinstance(tool.format, GrammarInput):
-                left_out[name] = f"the tool {shown(name)} was left out: {_NO_GRAMMAR}"
-                continue
-            offered.append(tool.as_tool(name))
-            origins[name] = ToolOrigin(tool.name, namespace, isinstance(tool, CustomTool))
-        return cls(offered, _chosen(choice, origins, left_out), origins, left_out)
-
-    @property
-    def warnings(self) -> list[str]:
-        """Why tools were left out, for the caller."""
-        return [*self.left_out.values()]
-
-    def origin(self, name: str) -> ToolOrigin:
-        return self.origins.get(name, ToolOrigin(name))
-
-
-def flat_name(namespace: str | None, name: str) -> str:
-    """By which the model knows a tool: no longer than names may be."""
-    if not namespace:
-        return name
-    whole = namespace + _SEPARATOR + name
-    if len(whole) <= LONGEST_NAME or len(name) > LONGEST_NAME:
-        return whole
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:_DIGITS]
-    return f"{whole[: LONGEST_NAME - _DIGITS - 1]}_{digest}"
-
-
-def input_of(arguments: str) -> str:
-    """What a custom tool is given, of the arguments that the model has written for it."""
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
-    given = value.get("input") if isinstance(value, dict) and len(value) == 1 else None
-    return given if isinstance(given, str) else arguments
-
-
-def arguments_of(text: str) -> str:
-    """The other way: a custom tool's input as the arguments of a function."""
-    return json.dumps({"input": text}, ensure_ascii=False)
-
-
-def _flat(tools: Iterable[Any]) -> Iterator[tuple[Any, str | None]]:
-    for tool in tools:
-        if isinstance(tool, NamespaceTool):
-            yield from ((inner, tool.name) for inner in tool.tools)
-        else:
-            yield tool, None
-
-
-def _chosen(
-    choice: Any, origins: Mapping[str, ToolOrigin], left_out: Mapping[str, str]
-) -> ToolChoice:
-    """RequestError where a tool that was left out must be called."""
-    match choice:
-        case str():
-            _check_any(choice, origins, left_out)
-            return ToolChoice(choice)  # type: ignore[arg-type]  # its type has checked it
-        case ResponsesAllowedTools():
-            names = [
-                _known(one, origins) for one in choice.tools if isinstance(one, ResponsesNamedTool)
-            ]
-            counting = tuple(name for name in names if name not in left_out)
-            _check_any(choice.mode, counting, left_out)
-            return ToolChoice(choice.mode, counting) if counting else ToolChoice("none")
-    name = choice.type if isinstance(choice, HostedTool) else _known(choice, origins)
-    if isinstance(choice, HostedTool) or name in left_out:
-        why = left_out.get(name, f"Quire does not have {name}")
-        raise RequestError(f"tool_choice must not be {name}: {why}", "tool_choice")
-    return ToolChoice.named(name)
-
-
-def _check_any(mode: str, counting: Collection[str], left_out: Mapping[str, str]) -> None:
-    if mode == "required" and not counting and left_out:
-        raise RequestError(
-            f"tool_choice must not be required: {next(iter(left_out.values()))}", "tool_choice"
-        )
-
-
-def _known(named: ResponsesNamedTool, origins: Mapping[str, ToolOrigin]) -> str:
-    """The model's name of a tool that a caller names in full, or as its namespace does."""
-    whole = flat_name(named.namespace, named.name)
-    found = [name for name, origin in origins.items() if origin.name == named.name]
-    if whole in origins or named.namespace or not found:
-        return whole
-    if len(found) > 1:
-        raise RequestError(
-            f"tool_choice names {shown(named.name)}, which several namespaces have: "
-            f"{', '.join(found[:4])}",
-            "tool_choice",
-        )
-    return found[0]
-
 
 MOST_ITEMS = 4096
 _MOST_PARTS = 1024
@@ -348,6 +105,14 @@ class CallOutputItem(Item):
     name: str | None = None
 
 
+class ToolsItem(Item):
+    """Tools that a conversation has from here on; the model has them from its beginning."""
+
+    type: Literal["additional_tools"]
+    role: Literal["developer", "system", "user"] = "developer"
+    tools: Annotated[list[AnyTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+
+
 class ReasoningItem(Item):
     type: Literal["reasoning"]
     summary: _Parts = Field(default_factory=list)
@@ -369,8 +134,8 @@ class HostedItem(BaseModel):
     @classmethod
     def _leave_out(cls, data: Any, info: ValidationInfo) -> Any:
         kind = data["type"]
-        if info.context is None or not info.context.leave_out(kind, _NOT_OURS, "item"):
-            raise RequestError(f"input may hold no {kind}: {_NOT_OURS}", "input")
+        if info.context is None or not info.context.leave_out(kind, NOT_OURS, "item"):
+            raise RequestError(f"input may hold no {kind}: {NOT_OURS}", "input")
         return {"type": kind}
 
 
@@ -395,6 +160,7 @@ InputItem = Annotated[
         | CustomCallItem
         | CallOutputItem
         | ReasoningItem
+        | ToolsItem
         | ItemReference
         | HostedItem,
         Field(discriminator="type"),
@@ -429,6 +195,7 @@ class ReasoningConfig(Strict):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    context: Literal["auto", "all_turns"] = "auto"  # the chat template decides what it reads
 
 
 class ResponsesStreamOptions(Strict):
@@ -473,6 +240,7 @@ class ResponsesRequest(Strict):
     safety_identifier: str | None = None
     service_tier: str | None = None
     user: Name | None = None
+    _earlier_tools: list[AnyTool] = PrivateAttr(default_factory=list)
 
     @model_validator(mode="after")
     def _check(self) -> ResponsesRequest:
@@ -486,8 +254,18 @@ class ResponsesRequest(Strict):
 
     @property
     def offered(self) -> Offered:
-        """Its tools, as the model knows them."""
-        return Offered.of(self.tools, self.tool_choice)
+        """Its tools and its conversation's, as the model knows them."""
+        items = (item.tools for item in self.input if isinstance(item, ToolsItem))
+        tools = [*self.tools, *self._earlier_tools, *chain.from_iterable(items)]
+        return Offered.of(tools, self.tool_choice)
+
+    def goes_on_from(self, history: Iterable[Json]) -> None:
+        """Take over the tools that a conversation has brought."""
+        items = (item["tools"] for item in history if item["type"] == "additional_tools")
+        self._earlier_tools = _TOOLS.validate_python([*chain.from_iterable(items)])
+
+
+_TOOLS = TypeAdapter(list[AnyTool])
 
 
 FIELD_NAMES = {
@@ -540,6 +318,8 @@ def messages(instructions: str | None, items: Iterable[Json]) -> Iterator[Messag
         yield {"role": "system", "content": instructions}
     said: dict[str, Any] = {}  # by the assistant, and not in a message yet
     for item in items:
+        if item["type"] == "additional_tools":
+            continue
         piece = _of_assistant(item)
         if piece is None:
             yield from _whole(said)

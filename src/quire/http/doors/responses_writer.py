@@ -14,7 +14,8 @@ from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json
 from quire.http.answers.streaming import Events
 from quire.http.chats.conversation import PreparedChat
-from quire.http.doors.responses_requests import FIELD_NAMES, ResponsesRequest, input_of
+from quire.http.doors.responses_requests import FIELD_NAMES, ResponsesRequest
+from quire.http.doors.responses_tools import input_of
 from quire.http.doors.turn_stream import (
     Block,
     BlockClosed,

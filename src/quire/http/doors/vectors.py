@@ -23,7 +23,6 @@ from quire.engine.prompts import Prompt, as_dict
 from quire.http.answers.rendering import Answer, Json, Many, json_response, respond
 from quire.http.body_fields import (
     MOST_TEXTS,
-    Ids,
     Strict,
     Texts,
     at_most,
@@ -33,6 +32,7 @@ from quire.http.body_fields import (
     most_tokens,
     texts_of,
 )
+from quire.http.doors.llama_cpp import AnyPrompts, joined, prompts_of
 from quire.http.doors.ollama import OllamaBody
 from quire.http.doors.ollama_models import called_here
 from quire.http.doors.turn_stream import in_their_words, outputs
@@ -128,10 +128,6 @@ class LlamaCppEmbedding(Answer):
     embedding: list[list[float]]
 
 
-_TEXTS = "a string, a list of strings, a list of token ids or a list of such lists"
-_Input = Annotated[
-    str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)], expecting(_TEXTS)
-]
 _Pair = Annotated[str | Texts, expecting("a string or a list of strings")]
 _Most = Annotated[int, between(-1, MAX_INTEGER)] | None
 _ABOUT_MOST = "cut longer texts, or pairs of texts, to this many tokens; -1: to as many as fit"
@@ -154,7 +150,9 @@ class _TextsRequest(CommonFields):
 class EmbeddingRequest(_TextsRequest):
     """The body of POST /v1/embeddings."""
 
-    input: _Input = doc(..., "one or several texts, or their tokens", examples=["Once upon a time"])
+    input: AnyPrompts = doc(
+        ..., "one or several texts, or their tokens", examples=["Once upon a time"]
+    )
     encoding_format: Literal["float", "base64"] = doc(
         "float", "base64: of the numbers' bytes, float32, little-endian"
     )
@@ -162,8 +160,8 @@ class EmbeddingRequest(_TextsRequest):
     normalize: bool | None = doc(None, "to length 1; left out, as the model's files say")
     add_special_tokens: bool | None = doc(None, "add the tokenizer's around texts; left out, yes")
 
-    def texts(self) -> list[str | list[int]]:
-        return texts_of("input", self.input)
+    def texts(self) -> list[Any]:
+        return prompts_of("input", self.input)
 
     @property
     def params(self) -> PoolingParams:
@@ -259,8 +257,8 @@ class LlamaCppEmbeddingRequest(Strict):
     """The body of llama.cpp's POST /embedding."""
 
     model: str | None = None
-    content: _Input | None = None
-    input: _Input | None = None
+    content: AnyPrompts | None = None
+    input: AnyPrompts | None = None
     embd_normalize: int = 2
     id_slot: int | None = None  # places have nothing of their own here
 
@@ -275,8 +273,9 @@ class LlamaCppEmbeddingRequest(Strict):
             )
         return self
 
-    def texts(self) -> list[str | list[int]]:
-        return texts_of("content", self.content if self.input is None else self.input)
+    def texts(self) -> list[Any]:
+        given = ("content", self.content) if self.input is None else ("input", self.input)
+        return prompts_of(*given)
 
 
 def cut_to(most: int, side: Literal["left", "right"] = "right") -> PromptForm:
@@ -310,7 +309,7 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
         caller, model = service.caller(http), service.model_of(request.model, request.warnings)
         finished = await vectors(
             service,
-            request.texts(),
+            await _joined(service, request.texts()),
             request.params,
             request.options(caller, model),
             {"prompt": "input", "client": "user"},
@@ -430,6 +429,14 @@ async def vectors(
     return await outputs(run, {})
 
 
+async def _joined(service: Service, texts: Sequence[Any]) -> Sequence[Prompt]:
+    """The same, with tokens in place of texts that stand among tokens."""
+    if not any(isinstance(one, str) for text in texts if isinstance(text, list) for one in text):
+        return texts
+    with service.reserve(len(texts), texts):
+        return [await joined(service, text) for text in texts]
+
+
 def usage(finished: Sequence[RequestOutput]) -> PromptUsage:
     tokens = sum(len(output.prompt_token_ids) for output in finished)
     return PromptUsage(tokens, tokens)
@@ -485,7 +492,8 @@ def _add_others(app: FastAPI, service: Service) -> None:
         params = PoolingParams(normalize=request.embd_normalize == 2)
         own = service.caller(http).options(model)
         with in_their_words({"prompt": field}):
-            finished = await vectors(service, request.texts(), params, own, {"prompt": field})
+            texts = await _joined(service, request.texts())
+            finished = await vectors(service, texts, params, own, {"prompt": field})
         answers = (LlamaCppEmbedding(i, [numbers(one)]) for i, one in enumerate(finished))
         return await json_response(lambda: answers, large=True)
 

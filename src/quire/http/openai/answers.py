@@ -60,7 +60,7 @@ class _Whole(Answer, kw_only=True):
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: None = None
     metrics: list[dict[str, Any]] | None = None
-    timings: dict[str, float | None] | UnsetType = UNSET
+    timings: dict[str, float] | UnsetType = UNSET
 
 
 class _Chunk(Answer, kw_only=True):
@@ -74,7 +74,7 @@ class _Chunk(Answer, kw_only=True):
     usage: CompletionUsage | UnsetType | None = UNSET
     metrics: list[dict[str, Any]] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
-    timings: dict[str, float | None] | UnsetType = UNSET
+    timings: dict[str, float] | UnsetType = UNSET
     prompt_token_ids: Sequence[int] | UnsetType | None = UNSET
 
 
@@ -283,7 +283,7 @@ async def answer(
             **account.of(outputs),
             warnings=account.warnings(outputs.values()),
             **handed,
-            **_timings(request, first),
+            **account.timings(first),
             **_prompt_tokens(request, wording, first.prompt_token_ids),
             **_prompt_logprobs(wording, first),
         )
@@ -320,10 +320,6 @@ def _prompt_logprobs(wording: Wording, request: RequestOutput) -> Json:
     """Those of the one prompt, which stand beside the choices."""
     scored = request.prompt_logprobs
     return {"prompt_logprobs": prompt_logprobs(scored)} if scored and wording.one_prompt else {}
-
-
-def _timings(request: GenerationRequest, output: RequestOutput) -> Json:
-    return {"timings": timings_of(output)} if request.timings_per_token else {}
 
 
 class Chunks:
@@ -368,7 +364,7 @@ class Chunks:
                 if chunks:
                     yield chunks
         if self._request.include_usage:
-            told = {**self._account.of(outputs), **_timings(self._request, outputs[0])}
+            told = {**self._account.of(outputs), **self._account.timings(outputs[0])}
             yield [self._wording.chunk(**self._head, choices=[], **told)]
 
     def _chunks(self, number: int, delta: Delta) -> list[bytes | Answer]:
@@ -416,7 +412,9 @@ class Chunks:
 
     def _timings_after(self, number: int, index: int, delta: Delta) -> Json:
         if index not in self._timings:
-            self._timings[index] = Timings(len(self._prompts[number]) if self._prompts else 0)
+            self._timings[index] = self._account.timing(
+                len(self._prompts[number]) if self._prompts else 0
+            )
         return self._timings[index].after(delta)
 
 
@@ -428,6 +426,14 @@ class Account:
         self._wording = wording
         self._tell_cached = service.config.enable_prompt_tokens_details
         self._max_model_len = service.input_processor.max_model_len
+
+    def timings(self, output: RequestOutput) -> Json:
+        wanted = self._request.timings_per_token
+        return {"timings": timings_of(output, tell_cached=self._tell_cached)} if wanted else {}
+
+    def timing(self, prompt_tokens: int) -> Timings:
+        """Of an output that begins."""
+        return Timings(prompt_tokens, tell_cached=self._tell_cached)
 
     def of(self, outputs: Mapping[int, RequestOutput]) -> Json:
         stories = [outputs[number].metrics for number in sorted(outputs)]
@@ -479,41 +485,49 @@ def _usage(prompt: int, completion: int) -> CompletionUsage:
 class Timings:
     """How long an output has taken so far, in llama.cpp's words."""
 
-    def __init__(self, prompt_tokens: int) -> None:
-        self._prompt_tokens = prompt_tokens
+    def __init__(self, prompt_tokens: int, *, tell_cached: bool) -> None:
+        self._prompt_tokens, self._tell_cached = prompt_tokens, tell_cached
         self._first = self._since = 0.0
         self._tokens = 0
 
     def after(self, delta: Delta) -> Json:
         """Of all of the request, once that has ended."""
         if delta.final is not None:
-            return timings_of(delta.final)
+            return timings_of(delta.final, tell_cached=self._tell_cached)
         for one in delta.singly():
             self._tokens += len(one.token_ids)
             if one.first:
                 self._first = one.seconds
             else:
                 self._since += one.seconds
-        prompt = _rates("prompt", self._prompt_tokens, self._first)
-        return prompt | _rates("predicted", self._tokens, self._since)
+        count, written = self._prompt_tokens, self._tokens
+        prompt = _rates("prompt", count, self._first, count)
+        return prompt | _rates("predicted", written, self._since, written - 1)
 
 
-def timings_of(request: RequestOutput) -> Json:
-    """How long a request took, in llama.cpp's words."""
+def timings_of(request: RequestOutput, *, tell_cached: bool) -> Json:
+    """How long a request took, in llama.cpp's words: of a prompt, what was not in the cache.
+
+    The first token of an output comes with the prompt's last, so the rate is of the others.
+    """
     story = request.metrics
     first = story.e2e_latency if story.ttft is None else story.ttft
+    cached = story.cached_tokens if tell_cached else 0
+    computed, written = story.num_prompt_tokens - cached, story.num_output_tokens
     drafts = {"draft_n": story.num_draft_tokens, "draft_n_accepted": story.num_accepted_tokens}
     return {
-        **_rates("prompt", story.num_prompt_tokens, first),
-        **_rates("predicted", story.num_output_tokens, story.e2e_latency - first),
+        "cache_n": cached,
+        **_rates("prompt", computed, first, computed),
+        **_rates("predicted", written, story.e2e_latency - first, written - 1),
         **(drafts if story.num_draft_tokens else {}),
     }
 
 
-def _rates(name: str, count: int, seconds: float) -> Json:
+def _rates(name: str, count: int, seconds: float, steps: int) -> Json:
+    timed = steps > 0 and seconds > 0
     return {
         f"{name}_n": count,
         f"{name}_ms": 1000 * seconds,
-        f"{name}_per_token_ms": 1000 * seconds / count if count else None,
-        f"{name}_per_second": count / seconds if seconds else None,
+        f"{name}_per_token_ms": 1000 * seconds / steps if timed else 0.0,
+        f"{name}_per_second": steps / seconds if timed else 0.0,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -45,6 +45,11 @@ class AppliedTemplate(Answer):
     warnings: list[str] | UnsetType = UNSET
 
 
+class CountedInput(Answer, kw_only=True):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
 def add_chats(app: FastAPI, service: Service) -> None:
     @body_route(
         app,
@@ -81,8 +86,18 @@ def add_chats(app: FastAPI, service: Service) -> None:
         service.check_chat_template(request.chat_template)
         conversation = await begin(service, _turn(service, request, {}))
         with service.reserve():
-            text = await service.engine.detokenize(conversation.prompt_token_ids)
+            text = await service.engine.detokenize(conversation.prompt_token_ids, own=True)
         return respond(AppliedTemplate(text, request.warnings or UNSET))
+
+    counting = "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"
+
+    @body_route(app, service, ChatRequest, gives(CountedInput), *counting)
+    async def count(http: Request, request: ChatRequest) -> Response:
+        """llama.cpp's: how many tokens a chat's prompt has."""
+        service.model_of(request.model, request.warnings)
+        service.check_chat_template(request.chat_template)
+        conversation = await begin(service, _turn(service, request, {}))
+        return respond(CountedInput(input_tokens=conversation.num_prompt_tokens))
 
 
 def _turn(service: Service, request: ChatRequest, options: Mapping[str, Any]) -> ConversationTurn:

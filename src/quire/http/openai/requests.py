@@ -232,7 +232,14 @@ class CommonFields(Strict):
 
 
 class GenerationRequest(StructuredFields, CommonFields):
-    """The fields that all requests for text have in common, SamplingParams' among them."""
+    """The fields that all requests for text have in common, SamplingParams' among them.
+
+    idle: llama.cpp's, about places, its cache and its drafts.
+    """
+
+    idle = frozenset({
+        "cache_prompt", "id_slot", "speculative.n_max", "speculative.n_min", "speculative.p_min",
+    })  # fmt: skip
 
     stream: bool = doc(False, "answer with server-sent events, one for each token")
     stream_options: StreamOptions | None = doc(None, "of a stream")
@@ -244,6 +251,7 @@ class GenerationRequest(StructuredFields, CommonFields):
     )
 
     max_new_tokens: int | None = doc(None, "another name of max_tokens")
+    n_predict: int | None = doc(None, "another name of max_tokens, llama.cpp's")
     timings_per_token: bool = doc(
         False, "add how long it took, as llama.cpp tells it; to each chunk, how long until then"
     )
@@ -285,15 +293,21 @@ class GenerationRequest(StructuredFields, CommonFields):
     @property
     def wanted_tokens(self) -> int | None:
         """``max_tokens``, by whichever name; None: not given, or -1, for as many as fit."""
-        longest: int | None = self.max_new_tokens if self.max_tokens is None else self.max_tokens
+        longest: int | None = getattr(self, self._longest_name)
         return None if longest == -1 else longest
+
+    @property
+    def _longest_name(self) -> str:
+        """The name by which ``max_tokens`` is given, if it is."""
+        others = given_of(self, "max_tokens", "max_new_tokens", "n_predict")
+        return next(iter(others), "max_tokens")
 
     @property
     def field_names(self) -> Mapping[str, str]:
         """The engine's names of fields that are called otherwise here."""
         names = {"client": "user", "structured_outputs": self.structure_field}
-        if self.max_tokens is None and self.max_new_tokens is not None:
-            names["max_tokens"] = "max_new_tokens"
+        if self._longest_name != "max_tokens":
+            names["max_tokens"] = self._longest_name
         return names
 
     def _sampling_params(self, defaults: Mapping[str, Any], **others: Any) -> SamplingParams:
@@ -303,7 +317,7 @@ class GenerationRequest(StructuredFields, CommonFields):
             here["structured_outputs"] = self.wanted_structure()
             here["prediction"] = self.prediction and self.prediction.text
             given = {name: value for name, value in here.items() if value is not None}
-            if self.max_tokens is not None or self.max_new_tokens is not None:
+            if getattr(self, self._longest_name) is not None:
                 given["max_tokens"] = self.wanted_tokens
             if given.get("stop") == "":  # some clients send all their fields
                 del given["stop"]

@@ -299,7 +299,6 @@ LLAMA_SERVER = Program(
         "--log-format json, and standard error into a file": """--log-file LLAMA_ARG_LOG_FILE
             --log-jsonl --no-log-jsonl LLAMA_ARG_LOG_JSONL""",
         "--record-trace FILE": "--log-prompts-dir",
-        _DEFAULT.format("max_new_tokens"): "-n --predict --n-predict LLAMA_ARG_N_PREDICT",
         _DEFAULT.format("temperature"): "--temp --temperature LLAMA_ARG_TEMPERATURE",
         _DEFAULT.format("top_k"): "--top-k LLAMA_ARG_TOP_K",
         _DEFAULT.format("top_p"): "--top-p LLAMA_ARG_TOP_P",
@@ -354,6 +353,8 @@ LLAMA_SERVER = Program(
             LLAMA_ARG_MODELS_PRESET --models-max LLAMA_ARG_MODELS_MAX --models-autoload
             --no-models-autoload LLAMA_ARG_MODELS_AUTOLOAD --sleep-idle-seconds --tags
             LLAMA_ARG_TAGS --reuse-port LLAMA_ARG_REUSE_PORT""",
+        "how long an answer is, its request says (max_tokens)": """-n --predict --n-predict
+            LLAMA_ARG_N_PREDICT""",
         "control vectors are not served": """--control-vector --control-vector-scaled
             --control-vector-layer-range""",
         "adapters are served by their names, or not at all": "--lora-init-without-apply",
