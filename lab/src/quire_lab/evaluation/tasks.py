@@ -43,13 +43,13 @@ class Task(NamedTuple):
     def params(self) -> SamplingParams:
         outputs = None if self.schema is None else StructuredOutputs(json=dict(self.schema))
         return SamplingParams(
-            temperature=0, max_tokens=40, stop=None if outputs else ["\n"],
+            temperature=0, max_tokens=40, stop=() if outputs else "\n",
             structured_outputs=outputs,
         )  # fmt: skip
 
     def is_right(self, text: str) -> bool:
         if self.schema is None:
-            return text.strip() == self.answer
+            return bool(text.strip() == self.answer)
         try:
             return bool(json.loads(text) == self.answer)
         except ValueError:
