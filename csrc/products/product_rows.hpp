@@ -162,7 +162,13 @@ QUIRE_INLINE void round_section(const T* x, int64_t n, char* out, int64_t padded
     F scaled = v * factor;
     scaled = scaled == scaled ? scaled : F{};  // the scale is NaN
     I whole = (I)(scaled + 12582912.0f) - 0x4b400000;  // the last bits of 1.5 * 2^23 + scaled
-    narrow_8(out + i, whole);
+    if (i + W <= padded) {
+      narrow_8(out + i, whole);
+    } else {  // what follows may be another thread's
+      char some[W];
+      narrow_8(some, whole);
+      __builtin_memcpy(out + i, some, padded - i);
+    }
   }
 }
 

@@ -11,7 +11,7 @@ from recipes.recipe import Recipe
 
 _PARAMS = "src/quire/core/protocol/sampling_params.py"
 _PROCESSORS = "src/quire/execution/sampling/logits_processors.py"
-_BIASES = "edits.biases.add(i, params.logit_bias, params.logit_bias.values())\n"
+_BIASES = "edits.biases.add(i, *params.biased_logits)\n"
 
 RECIPE = Recipe(
     "A sampling parameter",

@@ -40,7 +40,7 @@ def test_models(shared: LiveServer) -> None:
 
 def test_health_and_version(shared: LiveServer) -> None:
     assert shared.http.get("/health").status_code == 200
-    assert shared.http.get("/version").json() == {"version": version("quire")}
+    assert shared.http.get("/version").json() == {"version": version("quire-llm")}
 
 
 def test_metrics_of_known_traffic(server: LiveServer) -> None:

@@ -117,7 +117,7 @@ def test_what_is_to_be_written_is_there() -> None:
 
 def test_two_meanings_are_both_told(capsys: pytest.CaptureFixture[str]) -> None:
     error = refused("-n", capsys)
-    assert "for vLLM's, write --nnodes N; for llama.cpp's, write --override-gener" in error
+    assert "for vLLM's, write --nnodes N; for llama.cpp's, how long an answer is" in error
 
 
 def test_variables_that_mean_something_have_a_line() -> None:

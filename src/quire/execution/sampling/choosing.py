@@ -125,9 +125,9 @@ class Choosing:
     def _read_prompts(self, states: Tensor) -> None:
         """What is made of the states [T, d] of prompts: log-probabilities, vectors."""
         step = self._chunks, self._known, states, self._worker
-        began = time.perf_counter()
+        began = time.thread_time()
         scored = [*prompt_logprobs(*step)]
-        each = (time.perf_counter() - began) / max(1, sum(len(entries) for _, entries in scored))
+        each = (time.thread_time() - began) / max(1, sum(len(entries) for _, entries in scored))
         for seq_id, logprobs in scored:
             self._delay(seq_id, each * len(logprobs))
             outcome = self._outcomes.get(seq_id, _NOTHING)._replace(prompt_logprobs=logprobs)
@@ -306,9 +306,9 @@ class Choosing:
             return
         rows = [row for _, asking in beams for row in _sample_rows(asking)]
         counts = [asking.readout.candidates for _, asking in beams]
-        began = time.perf_counter()
+        began = time.thread_time()
         found = beam_candidates(logits[[row for row, _ in beams]], rows, counts)
-        each = (time.perf_counter() - began) / sum(counts)
+        each = (time.thread_time() - began) / sum(counts)
         for (_, asking), candidates in zip(beams, found, strict=True):
             self._delay(asking.chunk.seq_id, each * asking.readout.candidates)
             outcome = Outcome(failure=_why_nothing(asking))

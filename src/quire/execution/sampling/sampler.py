@@ -80,7 +80,7 @@ class Draws:
                 counts.append(num_top)
         self._logprobs = None
         if counts:
-            began = time.perf_counter()
+            began = time.thread_time()
             chosen, reported = _take(tokens, self._wanted), _take(logits, self._wanted)
             asking = [rows[i] for i in self._wanted]
             if late := [i for i, row in enumerate(asking) if row.request.params.logprobs_of_draw]:
@@ -91,7 +91,7 @@ class Draws:
                     left = _left(reported[places], [asking[i] for i in part])
                     reported.index_copy_(0, places, left)
             self._logprobs = _Logprobs(reported, chosen, counts)
-            _divide(time.perf_counter() - began, dict.fromkeys(self._wanted, 1), seconds)
+            _divide(time.thread_time() - began, dict.fromkeys(self._wanted, 1), seconds)
 
     def read(self) -> list[Sample | None]:
         """Wait for the device. None: the row has no distribution to sample."""
@@ -102,11 +102,11 @@ class Draws:
             is_sound = math.isfinite(raw_peak) and math.isfinite(peak)
             samples.append(Sample(token) if is_sound else None)
         if self._logprobs is not None:
-            began = time.perf_counter()
+            began = time.thread_time()
             for i, logprobs in zip(self._wanted, self._logprobs.read(), strict=True):
                 sample = samples[i]
                 samples[i] = None if sample is None else sample._replace(logprobs=logprobs)
-            _divide(time.perf_counter() - began, dict.fromkeys(self._wanted, 1), self.seconds)
+            _divide(time.thread_time() - began, dict.fromkeys(self._wanted, 1), self.seconds)
         return samples
 
 
@@ -167,9 +167,9 @@ def _choose(
             drawn.append(i)
     edited = logits
     if edits:
-        began = time.perf_counter()
+        began = time.thread_time()
         edited = process_logits(logits, rows)
-        _divide(time.perf_counter() - began, edits, seconds)
+        _divide(time.thread_time() - began, edits, seconds)
     tokens = argmax(edited)
     peaks = edited.gather(1, tokens[:, None])  # [R, 1]; argmax takes NaN for the largest
     if len(drawn) == len(rows):
@@ -408,7 +408,7 @@ def _draw_truncated(
     width = min(_SHORTLIST, vocab_size)
     tokens, settled = _draw_shortlist(gaps, mass, filters, width)
     pending: Tensor | None = None  # rows of those that the shortlist holds, of all
-    slow, began = list[int](), time.perf_counter()
+    slow, began = list[int](), time.thread_time()
     while width < vocab_size and not settled.all():
         left = (~settled).nonzero()[:, 0]
         gaps, mass, filters = gaps[left], mass[left], filters.take(left)
@@ -419,7 +419,7 @@ def _draw_truncated(
         width = min(width * growth, vocab_size)
         drawn, settled = _draw_shortlist(gaps, mass, filters, width)
         tokens[pending] = drawn
-    return tokens, slow, time.perf_counter() - began
+    return tokens, slow, time.thread_time() - began
 
 
 def _draw_shortlist(

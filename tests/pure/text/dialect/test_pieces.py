@@ -11,6 +11,7 @@ from quire.text.dialect import (
     DIALECTS,
     REASONING,
     CallBegun,
+    CallCut,
     CallEnded,
     Event,
     EventParser,
@@ -101,7 +102,7 @@ def test_the_pieces_add_up_to_the_whole(
     assert Reply.of(pieces) == Reply.of(whole) == Reply.of(run(parser(), list(text)))
     begun = [event.number for event in pieces if isinstance(event, CallBegun)]
     assert begun == list(range(len(begun)))
-    assert begun == [event.number for event in pieces if isinstance(event, CallEnded)]
+    assert begun == [event.number for event in pieces if isinstance(event, CallEnded | CallCut)]
     if not begun and not thinks:
         assert Reply.of(pieces) == Reply(content=text)
     if thinks and reasons and "</think>" not in text and not begun:
