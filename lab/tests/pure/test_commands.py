@@ -105,7 +105,7 @@ def test_speculation_is_simulated_and_weighed(capsys: pytest.CaptureFixture[str]
     rates = ["--draft-acceptance", "0.9", "--coverage", "0.1"]
     machines = ["--tensor-parallel-size", "4", "--speculative-config", both]
     text = run(capsys, "simulate", "llama-3-70b", *load[1:], *machines, *rates)
-    assert "llama-3-8b drafts: 8.201 GiB of weights more" in text
+    assert "llama-3-8b drafts: 8.187 GiB of weights more" in text
     assert "128 KiB of that KV cache" in text
     names = [trial["num_speculative_tokens"] for trial in found["trials"]]
     assert names == [0, 1, 2, 3, 4, 6, 8, 12, 16, "chosen"]
