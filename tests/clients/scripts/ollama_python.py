@@ -29,7 +29,8 @@ def weather(city: str) -> str:
 (listed,) = client.list().models
 assert listed.model == f"{MODEL}:latest"
 shown = client.show(listed.model)
-assert shown.modelinfo["quire.context_length"] == client.ps().models[0].context_length
+family = shown.modelinfo["general.architecture"]
+assert shown.modelinfo[f"{family}.context_length"] == client.ps().models[0].context_length
 assert {"completion", "tools"} <= set(shown.capabilities)
 answer = client.chat(listed.model, messages, options=few)
 assert answer.message.content and answer.done and answer.eval_count <= 8

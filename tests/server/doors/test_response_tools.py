@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from quire.http.chats.speech import ToolChoice
+from quire.http.doors.responses_requests import ResponsesRequest
+from quire.http.doors.responses_tools import CustomTool, Offered
 from support.live_server import MODEL, LiveServer, live_server
 from support.speaking import TEMPLATE, WEATHER, written
 
@@ -55,6 +58,13 @@ def _speaking() -> Iterator[LiveServer]:
     options = {"chat_template": TEMPLATE, "num_blocks": 1024, "max_model_len": 2048}
     with live_server(options) as server:
         yield server
+
+
+def test_required_means_any_tool_and_not_none_of_them() -> None:
+    request = ResponsesRequest(model=MODEL, input="hello", tools=[FUNCTION], tool_choice="required")
+    assert request.offered.choice == ToolChoice("required")
+    request = request.model_copy(update={"tools": [*request.tools, CustomTool(**PATCH)]})
+    assert Offered.of(request.tools, "required").choice.names == (FUNCTION["name"],)
 
 
 def call(name: str, arguments: Any) -> str:
@@ -279,3 +289,13 @@ def test_a_long_name_in_a_namespace_is_shortened_and_found_again(
 def test_what_no_tool_is(speaking: LiveServer, tools: Any, field: str) -> None:
     refused = speaking.http.post("/v1/responses", json={**BODY, "tools": tools})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, field), refused.text
+
+
+def test_one_of_no_tools_cannot_be_required_in_a_chat(speaking: LiveServer) -> None:
+    """What must be called is by no grammar then, and no call would come."""
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}],
+            "tools": [WEATHER], "tool_choice": allowed}  # fmt: skip
+    refused = speaking.http.post("/v1/chat/completions", json=body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "tool_choice"

@@ -412,6 +412,8 @@ def _grammar(
             "structured_outputs",
         )
     counting = [tool for tool in tools if choice.names is None or tool.name in choice.names]
+    if must and not counting:
+        raise RequestError("tool_choice must name one tool at least, got none", "tool_choice")
     bound = choice.names is not None or any(tool.strict for tool in counting)
     instead = None if must or speech.writing.bare else _schema(structure)
     if not must and (instead is None if structure is not None else not bound):

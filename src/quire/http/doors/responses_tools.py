@@ -239,7 +239,7 @@ def _chosen(
         case "required":
             counting = tuple(name for name in origins if name not in unkept)
             _check_any(counting, wrong)
-            return ToolChoice("required", counting if unkept else ())
+            return ToolChoice("required", counting if unkept else None)
         case str():
             return ToolChoice(choice)  # type: ignore[arg-type]  # its type has checked it
         case ResponsesAllowedTools(mode=mode, tools=tools):
