@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,6 @@ def fetched(requirement: str) -> Path:
         return package(requirement)
     except Unreachable as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture(autouse=True)
-def threads_as_before() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def test_the_embedder_that_most_use() -> None:

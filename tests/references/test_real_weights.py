@@ -42,13 +42,6 @@ def directory(request: pytest.FixtureRequest) -> Path:
         pytest.skip(str(error))
 
 
-@pytest.fixture(autouse=True)
-def threads_as_before() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 def prompts(count: int) -> list[str]:
     """Prose, code, German and chat, of 5 to 60 words."""
     draw, found = random.Random(0), list[str]()

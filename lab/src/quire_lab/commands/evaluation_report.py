@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.tools.commands.text import number, percent, size, table
@@ -21,9 +22,10 @@ def lines(found: Evaluation) -> list[str]:
     own = found.rows[0]
     tasks = list(own.tasks)
     cells = [
-        ["form", "weights", "KV/token", "tokens/s", "perplexity", "KL mean", "KL 99.9%", "KL max",
-         "same token", *tasks]
+        ["form", "weights", "KV/token", "tokens/s", "perplexity", "KL mean", "99.9%", "max",
+         "same token"]
     ]  # fmt: skip
+    asked = [["rightly done", *tasks]] if tasks else []
     for row in found.rows:
         if row.loss is None:
             continue
@@ -39,16 +41,17 @@ def lines(found: Evaluation) -> list[str]:
                 *(f"{nats:.2g}" for nats in (loss.divergence, loss.divergence_999)),
                 f"{loss.most_divergence:.2g}",
                 percent(loss.same_token),
-                *(percent(row.tasks[task]) for task in tasks),
             ]
         )
+        if tasks:
+            asked.append([row.form.name, *(percent(row.tasks[task]) for task in tasks)])
     refused = [f"  {row.form.name} cannot be had: {row.refusal}" for row in found.rows
                if row.refusal]  # fmt: skip
     head = (
         f"{found.model}: {_predictions(found):,} predictions, beside {own.form.name}; "
         "KL in nats; tokens/s of 8 texts at a time, here and now"
     )
-    return [head, *table(cells), *refused, advice(found)]
+    return [head, *table(cells), *(table(asked) if asked else []), *refused, advice(found)]
 
 
 def advice(found: Evaluation) -> str:
@@ -86,25 +89,32 @@ def picture(found: Evaluation) -> Picture:
     rows = [row for row in found.rows if row.loss is not None]
     largest = max(row.weight_bytes for row in rows)
 
+    title = f"What rounding costs {Path(found.model).name}"
+    note = (
+        "Lower loses less, further right is faster, larger takes more memory. Crosses lose more "
+        f"than {GOOD[0]:.1%} of perplexity or {1 - GOOD[1]:.0%} of the likeliest tokens."
+    )
+
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
         for row in rows:
-            x, y = row.tokens_per_second, 1e3 * max(_divergence(row), 1e-7)
-            colour = BLUE if row is found.rows[0] or _is_good(row) else VERMILLION
-            axes.scatter(x, y, s=80 + 900 * row.weight_bytes / largest, color=colour, alpha=0.6)
-            axes.annotate(row.form.name, (x, y), textcoords="offset points", xytext=(0, -4),
+            x, y = row.tokens_per_second, 1e3 * _divergence(row)
+            good = row is found.rows[0] or _is_good(row)
+            colour, marker = (BLUE, "o") if good else (VERMILLION, "X")
+            area = 80 + 900 * row.weight_bytes / largest
+            axes.scatter(x, y, s=area, color=colour, marker=marker, alpha=0.6,
+                         clip_on=False)  # fmt: skip
+            axes.annotate(row.form.name, (x, y), textcoords="offset points", xytext=(0, 18),
                           ha="center")  # fmt: skip
-        axes.set_yscale("log")
+        axes.set_title(title)
+        axes.set_yscale("symlog", linthresh=0.1)
         axes.set_xlabel("tokens per second, eight texts at a time")
         axes.set_ylabel("divergence, thousandths of a nat")
         axes.grid(color=GREY, alpha=0.3)
-        axes.margins(0.15)
+        axes.margins(0.15, 0.25)
+        axes.set_ylim(bottom=0)
+        figure.supxlabel(note, fontsize=9)
 
-    note = (
-        "Lower loses less, further right is faster, larger takes more memory; red points lose more "
-        f"than {GOOD[0]:.1%} of perplexity or {1 - GOOD[1]:.0%} of the likeliest tokens."
-    )
-    title = f"What rounding costs {found.model}"
     return draw("forms", title, note, paint)
 
 

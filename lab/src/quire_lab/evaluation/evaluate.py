@@ -6,7 +6,7 @@ import gc
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -77,10 +77,10 @@ class Evaluator:
             ConfigError, ModelError: the model cannot be loaded, or writes no text.
         """
         try:
-            try:
-                first, name = self._begin(REFERENCE)
-            except (ConfigError, ModelError):
-                first, name = self._begin(ModelForm())
+            begun = None
+            with suppress(ConfigError, ModelError):
+                begun = self._begin(REFERENCE)
+            first, name = begun or self._begin(ModelForm())
             rows = [first, *(self._of(form) for form in forms if form != first.form)]
             return Evaluation(name, rows)
         finally:
@@ -110,14 +110,10 @@ class Evaluator:
     @contextmanager
     def _loaded(self, form: ModelForm) -> Iterator[LLM]:
         self._progress(f"{form.name}: load")
+        gc.collect()  # the form before, whose memory is not there otherwise
         options = {**self._options, **form._asdict()}
-        llm = LLM(options.pop("model"), **options)
-        try:
+        with LLM(options.pop("model"), **options) as llm:
             yield llm
-        finally:
-            llm.close()
-            del llm
-            gc.collect()  # a pool, before the next is measured
 
     def _measured(self, llm: LLM, form: ModelForm) -> FormResult:
         assert self._reference is not None

@@ -81,7 +81,8 @@ def _lines(pairs: Sequence[tuple[str, str]]) -> Task:
 
 
 def _copy(random: Random) -> Task:
-    samples = [" ".join(random.sample(_WORDS, 6)) for _ in range(_SHOTS)]
+    drawn = random.sample(_WORDS, 4 * _SHOTS)  # none twice, so that nothing else goes on with it
+    samples = [" ".join(drawn[i::_SHOTS]) for i in range(_SHOTS)]
     return _lines([(f"Text: {words}\nCopy:", words) for words in samples])
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from quire.core.errors import ConfigError
+from quire.core.errors import ConfigError, ModelError
 from quire.core.protocol import SamplingParams
 from quire.engine.llm import LLM
 from quire.tools.cli import main
@@ -94,6 +96,26 @@ def test_the_own_form_loses_least_and_four_bits_most() -> None:
     weights = [row.weight_bytes for row in found.rows]
     assert weights == sorted(weights, reverse=True)
     assert all(row.tokens_per_second > 0 for row in found.rows)
+
+
+def test_no_form_is_in_memory_beside_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where float32 does not fit either, and where a form is refused after it was loaded."""
+    living = weakref.WeakSet[LLM]()
+    refused = ["float32", "bfloat16"]
+
+    class Watched(LLM):
+        def __init__(self, *given: Any, **options: Any) -> None:
+            assert not living
+            super().__init__(*given, **options)
+            living.add(self)
+            if options["dtype"] in refused:
+                raise ModelError("it is too large")
+
+    monkeypatch.setattr("quire_lab.evaluation.evaluate.LLM", Watched)
+    forms = (ModelForm("bfloat16"), ModelForm(quantization="int8"))
+    found = Evaluator(OPTIONS, Judging(TEXT, 64, 20, 0), lambda _: None).run(forms)
+    assert [row.form.name for row in found.rows] == ["own", "bfloat16", "int8"]
+    assert [row.refusal for row in found.rows] == ["", "it is too large", ""]
 
 
 def test_a_form_that_cannot_be_had_is_a_row_that_says_why() -> None:
