@@ -55,7 +55,7 @@ _RULES = {  # config.json's names, and what the writer calls them
 
 
 # Where in a block the float16 numbers are; all others may be any bytes.
-HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,)}
+HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "TQ1_0": (52,), "TQ2_0": (64,)}
 HALVES |= dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2))
 
 
@@ -64,9 +64,13 @@ def random_blocks(kind: str, outputs: int, inputs: int) -> np.ndarray:
     random = np.random.default_rng(0)
     weights, size = gguf.GGML_QUANT_SIZES[Kind[kind]]
     blocks = random.integers(0, 256, (outputs, inputs // weights, size), dtype=np.uint8)
-    for at in HALVES.get(kind, (0,)):
+    for at in HALVES.get(kind, (0,) if kind != "IQ1_M" else ()):
         numbers = random.standard_normal((*blocks.shape[:2], 1)).astype(np.float16)
         blocks[..., at : at + 2] = numbers.view(np.uint8)
+    if kind == "IQ1_M":  # four bits of it in each of the last four words
+        bits = random.standard_normal((*blocks.shape[:2], 1)).astype(np.float16).view(np.uint16)
+        fours = (bits >> np.array([0, 4, 8, 12], np.uint16) & 15).astype(np.uint8)
+        blocks[..., 49::2] = blocks[..., 49::2] & 15 | fours << 4
     if kind == "MXFP4":
         blocks[..., :2] = random.integers(112, 132, (*blocks.shape[:2], 2), dtype=np.uint8)
     return blocks.reshape(outputs, -1)

@@ -72,7 +72,7 @@ WRONG: dict[str, tuple[Callable[[Parts], None], str]] = {
     "a large shape": (norm((HUGE, HUGE), 0, 96), "which the file has no room for"),
     "an empty shape": (norm((0,), 0, 96), "which the file has no room for"),
     "an unknown type": (norm((32,), 99, 96), "output_norm.weight' is of type 99; supported: F32"),
-    "an unread type": (norm((32,), 23, 96), "is of IQ4_XS; supported"),
+    "an unread type": (norm((32,), 24, 96), "is of I8; supported"),
     "half a block": (norm((16,), 2, 96), "rows of 16 numbers, no whole blocks of Q4_0"),
     "an odd place": (norm((32,), 0, 97), "begins at 97, no multiple of 32"),
     "a place beyond": (norm((32,), 0, 1 << 50), "but the file has only"),

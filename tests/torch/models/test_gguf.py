@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -129,6 +130,17 @@ def test_every_number_is_exact(kind: Any, instruction_set: str) -> None:
         assert torch.equal(packed.rows(torch.arange(64), dtype), expected.to(dtype))
     assert packed.nbytes == kind.kept_bytes * 64 * 512
     assert kind.kept or packed.nbytes == rows.nbytes
+
+
+def test_scales_that_kernels_cannot_keep() -> None:
+    """An eighth of the smallest half there is: the numbers stay exact, as floats."""
+    kind = next(kind for kind in ROUNDED if kind.name == "IQ2_S")
+    rows = random_blocks(kind.name, 4, 256)
+    rows[:, :2] = np.full((4, 1), 2.0**-24, np.float16).view(np.uint8)
+    found = read_blocks(kind, torch.from_numpy(rows))
+    assert not found.in_float16
+    expected = torch.from_numpy(gguf.dequantize(rows, Kind[kind.name]))
+    assert torch.equal(found.floats(torch.float32), expected)
 
 
 def mixed(name: str) -> Kind:

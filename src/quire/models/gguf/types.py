@@ -40,16 +40,24 @@ TYPES = {
     12: TensorType("Q4_K", 256, 144),
     13: TensorType("Q5_K", 256, 176),
     14: TensorType("Q6_K", 256, 210),
+    16: TensorType("IQ2_XXS", 256, 66, kept=274),
+    17: TensorType("IQ2_XS", 256, 74, kept=274),
+    18: TensorType("IQ3_XXS", 256, 98, kept=210),
+    19: TensorType("IQ1_S", 256, 50, kept=210),
     20: TensorType("IQ4_NL", 32, 18, kept=34),
+    21: TensorType("IQ3_S", 256, 110, kept=210),
+    22: TensorType("IQ2_S", 256, 82, kept=274),
+    23: TensorType("IQ4_XS", 256, 136, kept=274),
+    29: TensorType("IQ1_M", 256, 56, kept=210),
     30: TensorType("BF16", 1, 2),
+    34: TensorType("TQ1_0", 256, 54, kept=130),
+    35: TensorType("TQ2_0", 256, 66, kept=130),
     39: TensorType("MXFP4", 32, 17, kept=18),
 }
 """Those that are read, by their numbers."""
 
 OTHERS = {
-    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
-    22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
-    34: "TQ1_0", 35: "TQ2_0",
+    9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 40: "NVFP4",
 }  # fmt: skip
 """Those that are not."""
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from quire.kernels.packing import Format, Groups
 from quire.models.gguf import TensorType
+from quire.models.gguf_tensors.grids import GRIDS, read_grid
 from quire.models.stored import ByGroups, powers_of_two
 
 # Of IQ4_NL, by code.
@@ -20,8 +21,11 @@ _LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 
 
 def read_blocks(kind: TensorType, rows: Tensor) -> ByGroups:
     """rows [out, bytes] uint8 of a rounded type."""
+    blocks = rows.view(len(rows), -1, kind.num_bytes)
+    if kind.name in GRIDS:
+        return ByGroups(GRIDS[kind.name].form, *read_grid(kind.name, blocks))
     form, read = _KINDS[kind.name]
-    codes, groups = read(rows.view(len(rows), -1, kind.num_bytes))
+    codes, groups = read(blocks)
     return ByGroups(form, codes.reshape(len(rows), -1), groups)
 
 
@@ -54,6 +58,16 @@ def _flat(groups: Tensor) -> Tensor:
     return groups.flatten(1)
 
 
+def _nibble_pairs(codes: Tensor) -> Tensor:
+    """[..., n] -> [..., 2 n]: of each byte the low one, then the high one."""
+    return torch.stack([codes & 15, codes >> 4], dim=-1).flatten(-2)
+
+
+def _twice(factors: Tensor) -> Tensor:
+    """Factors of 32 inputs as those of 16."""
+    return factors.repeat_interleave(2, dim=-1)
+
+
 def _q4_0(blocks: Tensor) -> _Read:
     return _nibbles(blocks[..., 2:]), Groups(_half(blocks, 0))
 
@@ -84,6 +98,30 @@ def _q8_0(blocks: Tensor) -> _Read:
 def _iq4_nl(blocks: Tensor) -> _Read:
     levels = torch.tensor(_LEVELS, dtype=torch.int16).add(128).to(torch.uint8)
     return levels[_nibbles(blocks[..., 2:]).int()], Groups(_half(blocks, 0))
+
+
+def _iq4_xs(blocks: Tensor) -> _Read:
+    low = _nibble_pairs(blocks[..., 4:8])
+    high = _bits(blocks[..., 2:4], 2, 4).transpose(-1, -2).flatten(-2)
+    factors = (low | high << 4).to(torch.int8) - 32
+    levels = torch.tensor(_LEVELS, dtype=torch.int16).add(128).to(torch.uint8)
+    codes = levels[_nibbles(_runs(blocks[..., 8:], 16)).int()]
+    return codes, Groups(_half(blocks, 0), factors=_flat(_twice(factors)))
+
+
+def _tq1_0(blocks: Tensor) -> _Read:
+    """Numbers to the base of 3, the uppermost digit of a byte's fraction first."""
+    runs = ((0, 32, 5), (32, 48, 5), (48, 52, 4))
+    powers = torch.tensor([1, 3, 9, 27, 81], dtype=torch.uint8)
+    digits = [
+        (blocks[..., None, first:last] * powers[:count, None]).flatten(-2)
+        for first, last, count in runs
+    ]
+    return (torch.cat(digits, -1).int() * 3 >> 8).to(torch.uint8) + 7, Groups(_half(blocks, 52))
+
+
+def _tq2_0(blocks: Tensor) -> _Read:
+    return _bits(_runs(blocks[..., :64], 32), 2, 4) + 7, Groups(_half(blocks, 64))
 
 
 def _mxfp4(blocks: Tensor) -> _Read:
@@ -158,4 +196,7 @@ _KINDS: Mapping[str, tuple[Format, Callable[[Tensor], _Read]]] = {
     "Q6_K": (Format.int6, _q6_k),
     "MXFP4": (Format.float4, _mxfp4),
     "IQ4_NL": (Format.grouped_int8, _iq4_nl),
+    "IQ4_XS": (Format.grouped_int8, _iq4_xs),
+    "TQ1_0": (Format.int4, _tq1_0),
+    "TQ2_0": (Format.int4, _tq2_0),
 }
