@@ -11,6 +11,7 @@ from quire.core.errors import ModelError
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import AttentionBatch, KVGroupTables, LayerKV
 from quire.models.base import Model
+from quire.models.transformers_choices import Choices
 
 # Two texts, side by side in two steps: first a long and a short prompt chunk, then the rest, which
 # is a token of one text and a chunk of the other.
@@ -30,8 +31,12 @@ def sample_texts(vocab_size: int) -> Tensor:
     return torch.randint(vocab_size, (len(_TABLES), _LENGTH), generator=generator)
 
 
-def check_against(model: Model, texts: Tensor, expected: Tensor, instruction_set: str = "") -> None:
+def check_against(
+    model: Model, texts: Tensor, expected: Tensor, choices: Choices, instruction_set: str = ""
+) -> None:
     """Compare with the logits [texts, length, vocab] that ``expected`` has for ``texts``.
+
+    choices: of experts, as they were made for these logits.
 
     Raises:
         ModelError: they differ by more than rounding.
@@ -48,7 +53,10 @@ def check_against(model: Model, texts: Tensor, expected: Tensor, instruction_set
         new = [slice(*bounds) for bounds in zip(starts, stops, strict=True)]
         token_ids = torch.cat([text[part] for text, part in zip(texts, new, strict=True)])
         wanted = torch.cat([rows[part] for rows, part in zip(expected, new, strict=True)])
-        got = model.logits(model.forward(token_ids, _batch(new), kv, kernels))
+        rows = [torch.arange(_LENGTH)[part] + n * _LENGTH for n, part in enumerate(new)]
+        with choices.made_again(torch.cat(rows)):
+            hidden = model.forward(token_ids, _batch(new), kv, kernels)
+        got = model.logits(hidden)
         centred = wanted - wanted.mean(dim=1, keepdim=True)
         error = float((got - wanted).norm() / centred.norm())
         if not error <= _TOLERANCE[model.dtype]:  # nor is NaN

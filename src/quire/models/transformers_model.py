@@ -22,6 +22,7 @@ from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, LayerKV, T
 from quire.models.base import ExpertFacts, checked_max_positions
 from quire.models.config import ModelConfig
 from quire.models.selfcheck import check_against, sample_texts
+from quire.models.transformers_choices import Choices
 from quire.models.transformers_loading import load_causal_lm
 from quire.models.transformers_probe import Probe, probe_attention, probe_mask
 from quire.models.weights import Weights
@@ -62,9 +63,11 @@ class TransformersModel:
         self.token_bytes = self.weight_bytes  # as far as is known
         probe = Probe(config.architecture, self.max_positions)
         texts = sample_texts(causal_lm.get_input_embeddings().num_embeddings)
+        choices = Choices()
         with torch.inference_mode():
             try:
-                own = causal_lm(texts, use_cache=False).logits.float()
+                with choices.kept():
+                    own = causal_lm(texts, use_cache=False).logits.float()
             except Exception as error:  # the architecture's code may raise anything
                 raise probe.refuse(f"it cannot compute: {reason(error)}") from error
             self.vocab_size = own.shape[2]
@@ -78,7 +81,7 @@ class TransformersModel:
             self._specs = tuple(probe.specs)
             self.windows = tuple(spec.window for spec in self._specs)
             try:
-                check_against(self, texts, own, instruction_set)
+                check_against(self, texts, own, choices, instruction_set)
             except Exception as error:  # the architecture's code may raise anything
                 raise probe.refuse(reason(error)) from error
 

@@ -116,6 +116,17 @@ def test_the_self_check_allows_for_rounding(dtype: str, tmp_path: Path) -> None:
     assert model.dtype == getattr(torch, dtype)
 
 
+@pytest.mark.parametrize("architecture", ["Dots1", "SolarOpen"])
+def test_experts_that_are_nearly_as_likely(architecture: str, tmp_path: Path) -> None:
+    """Paged attention rounds differently, and other experts are chosen: nothing is wrong."""
+    routed = {"n_routed_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 32}
+    groups = {"n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0}
+    layers = {"num_hidden_layers": 12, "max_window_layers": 12}
+    fields = {**routed, **groups, **layers, "layer_types": ["full_attention"] * 12}
+    model = load_model(make(architecture, fields, tmp_path), dtype="bfloat16")
+    assert isinstance(model, TransformersModel)
+
+
 def test_windows_are_found_beyond_the_length_of_the_probe(tmp_path: Path) -> None:
     fields = {"sliding_window": 100, "num_hidden_layers": 7, "head_dim": 16}
     model = load_model(make("Gemma3Text", fields, tmp_path))
