@@ -26,7 +26,7 @@ class Choices:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Keep what is chosen meanwhile."""
-        with _Kept(self._indices):
+        with _Recording(self._indices):
             yield
 
     @contextmanager
@@ -36,7 +36,7 @@ class Choices:
             yield
 
 
-class _Kept(TorchFunctionMode):
+class _Recording(TorchFunctionMode):
     def __init__(self, indices: list[Tensor]) -> None:
         super().__init__()
         self._indices = indices
