@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.ops import Experts
+from quire.kernels.ops import Experts, Routing
 from quire.kernels.plain import mixed, route
 from quire.kernels.products import PackedWeight, Products
 from quire.models.linear.packed import pack
@@ -58,8 +58,7 @@ def make_layer(products: Products, form: str) -> Experts:
         down=tuple(weight(HIDDEN, INNER) for _ in range(MANY)),
         activation="silu",
         gated=True,
-        chosen=CHOSEN,
-        renormalise=True,
+        routing=Routing(CHOSEN, True),
     )
 
 
@@ -126,7 +125,7 @@ def main() -> None:
         expert = bytes_of((layers[0].up[0], layers[0].down[0]))
         for rows in arguments.rows:
             x = torch.randn(rows, HIDDEN).bfloat16()
-            chosen = (route(layer.router.floats(x), CHOSEN, True)[0] for layer in layers)
+            chosen = (route(layer.router.floats(x), Routing(CHOSEN, True))[0] for layer in layers)
             distinct = sum(len(set(one.flatten().tolist())) for one in chosen) / len(layers)
             found, rate = measure(kernels, layers, x, arguments.turns), memory_rate(arguments.turns)
             needed = distinct * expert

@@ -180,7 +180,9 @@ struct NormRows {
   float delta_scale = 1.0f;  // then
 };
 
-enum class Activation : int { silu = 0, gelu = 1, gelu_tanh = 2, relu = 3, clamped_swiglu = 4 };
+enum class Activation : int {
+  silu = 0, gelu = 1, gelu_tanh = 2, relu = 3, clamped_swiglu = 4, relu2 = 5
+};
 
 struct Activate {
   const void* x;  // [rows, width]; gated: [rows, 2 width]
@@ -200,12 +202,23 @@ struct Argmax {
 };
 
 // The experts of a mixture that rows go to, and what each of them counts.
-struct Route {
-  const float* logits;  // [rows, experts]
-  int64_t stride;       // elements from one row to the next
-  int64_t rows, experts;
+// How a mixture's experts are chosen, by the scores that rows give them.
+struct Routing {
   int chosen;         // by each row
   bool renormalise;   // so that the weights of the chosen add up to 1
+  bool sigmoid;       // scores are sigmoids of the router's numbers, not their softmax
+  const float* bias;  // [experts]: added to scores for the choice alone; null: none
+  float scale;        // times all weights
+  int groups, groups_chosen;  // of neighbours, by their two best; the others' experts do not count
+};
+
+constexpr int most_expert_groups = 64;
+
+struct Route {
+  float* logits;   // [rows, experts]; may be overwritten
+  int64_t stride;  // elements from one row to the next
+  int64_t rows, experts;
+  Routing routing;
   int32_t* expert;    // [rows, chosen], likeliest first
   float* weight;      // [rows, chosen]
 };

@@ -93,6 +93,7 @@ QUIRE_INLINE F apply(Activation activation, F x) {
     case Activation::silu: return x / (1.0f + exp(-x));
     case Activation::clamped_swiglu: return x / (1.0f + exp(-1.702f * x));
     case Activation::relu: return x < 0.0f ? F{} : x;
+    case Activation::relu2: return x < 0.0f ? F{} : x * x;
     case Activation::gelu: return 0.5f * x * (1.0f + erf(x * 0.70710678118654752f));
     case Activation::gelu_tanh: {
       F inner = 0.79788456080286536f * (x + 0.044715f * x * x * x);
@@ -133,6 +134,7 @@ void activate_as(const Activate& a, Team& team) {
     case Activation::gelu: return activate_rows<T, Activation::gelu>(a, team);
     case Activation::gelu_tanh: return activate_rows<T, Activation::gelu_tanh>(a, team);
     case Activation::relu: return activate_rows<T, Activation::relu>(a, team);
+    case Activation::relu2: return activate_rows<T, Activation::relu2>(a, team);
     case Activation::clamped_swiglu:
       return activate_rows<T, Activation::clamped_swiglu>(a, team);
   }

@@ -47,7 +47,7 @@ void Mixture::place(char* memory) {
     pointer = reinterpret_cast<std::decay_t<decltype(pointer)>>(next);
     next += (count * (size ? size : int64_t(sizeof *pointer)) + 63) / 64 * 64;
   };
-  int64_t all = most * experts.chosen, size = size_of(dtype);
+  int64_t all = most * experts.routing.chosen, size = size_of(dtype);
   int64_t wide_size = all * experts.up.front().outputs;
   int64_t narrow_size = all * experts.down.front().inputs;
   if (experts.shared_up) {
@@ -77,7 +77,7 @@ Product Mixture::product(const Packed& weight, const void* from, void* to, int64
 
 Grouped Mixture::grouped(const std::vector<Packed>& weights, const void* from, void* to,
                          int64_t rows, int64_t count, DType out_dtype) const {
-  Product all = product(standing_for(weights), from, to, rows * experts.chosen, out_dtype);
+  Product all = product(standing_for(weights), from, to, rows * experts.routing.chosen, out_dtype);
   bool gathered = &weights == &experts.up;
   return {all,  weights.data(), shares, count, gathered ? sources : nullptr,
           gathered ? rows : all.rows};
@@ -102,12 +102,12 @@ void Mixture::run_some(const Build& build, const char* x, char* out, int64_t row
                     experts.gated}, team);
   };
   times(experts.router, x, logits, DType::float32);
-  Route route{logits, experts.router.outputs, rows, experts.size(), experts.chosen,
-              experts.renormalise, expert, weight};
+  Route route{logits, experts.router.outputs, rows, experts.size(), experts.routing,
+              expert, weight};
   share(team, rows < route_from, [&](Team& team) { build.route(route, team); });
   share(team, true, [&](Team&) { sort(rows); });
   build.grouped_product(grouped(experts.up, x, wide, rows, *num_shares, dtype), team);
-  activate(rows * experts.chosen, experts.up.front(), experts.down.front());
+  activate(rows * experts.routing.chosen, experts.up.front(), experts.down.front());
   build.grouped_product(grouped(experts.down, narrow, parts, rows, *num_shares, DType::float32), team);
   if (experts.shared_up) {
     times(*experts.shared_up, x, wide, dtype);
@@ -116,12 +116,12 @@ void Mixture::run_some(const Build& build, const char* x, char* out, int64_t row
   }
   const float* gates = experts.shared_gate() ? logits + experts.size() : nullptr;
   build.combine({parts, places, weight, experts.shared_up ? shared : nullptr, gates,
-                 experts.router.outputs, out, rows, width(), experts.chosen, dtype}, team);
+                 experts.router.outputs, out, rows, width(), experts.routing.chosen, dtype}, team);
 }
 
 // Rows by their experts, each expert's in their own order.
 void Mixture::sort(int64_t rows) const {
-  int64_t all = rows * experts.chosen;
+  int64_t all = rows * experts.routing.chosen;
   std::fill(starts, starts + experts.size() + 1, 0);
   for (int64_t i = 0; i < all; i++) starts[expert[i] + 1]++;
   std::partial_sum(starts, starts + experts.size() + 1, starts);
@@ -132,7 +132,7 @@ void Mixture::sort(int64_t rows) const {
   *num_shares = count;
   for (int64_t i = 0; i < all; i++) {
     places[i] = starts[expert[i]]++;
-    sources[places[i]] = int32_t(i / experts.chosen);
+    sources[places[i]] = int32_t(i / experts.routing.chosen);
   }
 }
 

@@ -14,8 +14,7 @@ struct Experts {
   std::vector<Packed> up, down;  // by expert: d -> F or 2 F, F -> d; each list of one form
   Activation activation;
   bool gated;
-  int chosen;        // experts that a row goes through
-  bool renormalise;  // so that their weights add up to 1
+  Routing routing;
   std::optional<Packed> shared_up, shared_down;  // of an MLP that all rows go through
 
   int64_t size() const { return int64_t(up.size()); }

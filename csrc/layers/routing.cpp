@@ -1,4 +1,6 @@
 // Which experts rows go to, and what they bring back, for one instruction set.
+#include <algorithm>
+
 #include "registers/heads.hpp"
 
 namespace quire::QUIRE_ISA {
@@ -6,16 +8,40 @@ namespace {
 
 constexpr int64_t columns_at_once = 64;
 
-// The likeliest experts, the first of equals; of a row with NaN, any.
-void choose(const float* logits, int64_t experts, int chosen, int32_t* out) {
-  for (int32_t e = 0; e < experts; e++) {
-    int place = e < chosen ? e : chosen;
-    while (place > 0 && logits[e] > logits[out[place - 1]]) {
+// The experts, or groups of them, from ``first`` to ``last`` that are worth most, the first of
+// equals; of a row with NaN, any. ``found`` are in ``out`` already; how many are then.
+template <class Worth>
+int choose(const Worth& worth, int64_t first, int64_t last, int chosen, int32_t* out,
+           int found = 0) {
+  for (int32_t e = int32_t(first); e < last; e++) {
+    int place = found < chosen ? found++ : chosen;
+    while (place > 0 && worth(e) > worth(out[place - 1])) {
       if (place < chosen) out[place] = out[place - 1];
       place--;
     }
     if (place < chosen) out[place] = e;
   }
+  return found;
+}
+
+// The same of the best groups' experts: those whose two best are worth most together.
+template <class Worth>
+void choose_in_groups(const Worth& worth, const Route& a, int32_t* out) {
+  const Routing& how = a.routing;
+  const int64_t size = a.experts / how.groups;
+  float best[most_expert_groups];
+  int32_t groups[most_expert_groups];
+  for (int group = 0; group < how.groups; group++) {
+    int32_t two[2];
+    int found = choose(worth, group * size, (group + 1) * size, 2, two);
+    best[group] = worth(two[0]) + (found > 1 ? worth(two[1]) : 0.0f);
+  }
+  auto of_group = [&](int32_t group) { return best[group]; };
+  int num = choose(of_group, 0, how.groups, how.groups_chosen, groups);
+  std::sort(groups, groups + num);  // so that of equal experts the first is chosen
+  int found = 0;
+  for (int i = 0; i < num; i++)
+    found = choose(worth, groups[i] * size, (groups[i] + 1) * size, how.chosen, out, found);
 }
 
 template <class T>
@@ -36,14 +62,35 @@ float likelihoods(const float* x, int64_t n, float most) {
 
 // Their softmax, over all experts or over the chosen ones.
 void weigh(const Route& a, const float* logits, const int32_t* chosen, float* out) {
-  for (int i = 0; i < a.chosen; i++) out[i] = logits[chosen[i]];
+  const Routing& how = a.routing;
+  for (int i = 0; i < how.chosen; i++) out[i] = logits[chosen[i]];
   float most = out[0];
-  float sum = a.renormalise ? likelihoods(out, a.chosen, most)
-                            : likelihoods(logits, a.experts, most);
-  for (int i = 0; i < a.chosen; i += W) {
-    int64_t n = a.chosen - i;
-    store_n(out + i, exp(load_n(out + i, n) - most) / sum, n);
+  float sum = how.renormalise ? likelihoods(out, how.chosen, most)
+                              : likelihoods(logits, a.experts, most);
+  for (int i = 0; i < how.chosen; i += W) {
+    int64_t n = how.chosen - i;
+    store_n(out + i, exp(load_n(out + i, n) - most) / sum * how.scale, n);
   }
+}
+
+// A row whose choice is not that of its largest numbers, or whose weights are not their softmax: by
+// scores, which are written over the numbers.
+void route_by_scores(const Route& a, float* scores, int32_t* chosen, float* out) {
+  const Routing& how = a.routing;
+  float most = scores[0], sum = 0;
+  for (int64_t e = 1; e < a.experts; e++) most = scores[e] > most ? scores[e] : most;
+  float all = how.sigmoid ? 1.0f : likelihoods(scores, a.experts, most);
+  for (int64_t e = 0; e < a.experts; e += W) {
+    int64_t n = a.experts - e;
+    F x = load_n(scores + e, n);
+    store_n(scores + e, how.sigmoid ? 1.0f / (1.0f + exp(-x)) : exp(x - most) / all, n);
+  }
+  auto worth = [&](int32_t e) { return scores[e] + (how.bias ? how.bias[e] : 0.0f); };
+  if (how.groups_chosen < how.groups) choose_in_groups(worth, a, chosen);
+  else choose(worth, 0, a.experts, how.chosen, chosen);
+  for (int i = 0; i < how.chosen; i++) sum += out[i] = scores[chosen[i]];
+  float factor = how.renormalise ? how.scale / (sum + 1e-20f) : how.scale;
+  for (int i = 0; i < how.chosen; i++) out[i] *= factor;
 }
 
 // Some columns of a row: its experts' results in the order in which it chose them.
@@ -78,12 +125,19 @@ void combine_as(const Combine& a, Team& team) {
 }  // namespace
 
 void route(const Route& a, Team& team) {
+  const Routing& how = a.routing;
+  const bool by_scores = how.sigmoid || how.bias || how.groups_chosen < how.groups;
   team.deal(a.rows, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; row++) {
-      const float* logits = a.logits + row * a.stride;
-      int32_t* chosen = a.expert + row * a.chosen;
-      choose(logits, a.experts, a.chosen, chosen);
-      weigh(a, logits, chosen, a.weight + row * a.chosen);
+      float* logits = a.logits + row * a.stride;
+      int32_t* chosen = a.expert + row * how.chosen;
+      float* weights = a.weight + row * how.chosen;
+      if (by_scores) {
+        route_by_scores(a, logits, chosen, weights);
+        continue;
+      }
+      choose([&](int32_t e) { return logits[e]; }, 0, a.experts, how.chosen, chosen);
+      weigh(a, logits, chosen, weights);
     }
   });
 }

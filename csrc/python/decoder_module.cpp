@@ -25,11 +25,15 @@ Mlp make_mlp(const Packed& up, const Packed& down, int activation, bool gated) {
   return {up, down, Activation(activation), gated};
 }
 
+Routing make_routing(int chosen, bool renormalise, bool sigmoid, uintptr_t bias, float scale,
+                     int groups, int groups_chosen) {
+  return {chosen, renormalise, sigmoid, (const float*)bias, scale, groups, groups_chosen};
+}
+
 Experts make_experts(const Packed& router, std::vector<Packed> up, std::vector<Packed> down,
-                     int activation, bool gated, int chosen, bool renormalise,
+                     int activation, bool gated, const Routing& routing,
                      const Packed* shared_up, const Packed* shared_down) {
-  Experts e{router, std::move(up), std::move(down), Activation(activation), gated, chosen,
-            renormalise, {}, {}};
+  Experts e{router, std::move(up), std::move(down), Activation(activation), gated, routing, {}, {}};
   if (shared_up && shared_down) e.shared_up = *shared_up, e.shared_down = *shared_down;
   return e;
 }
@@ -50,9 +54,10 @@ void bind_decoder(nb::module_& m) {
       .def_static("make", &make_attention, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
                   nb::arg().none(), nb::arg());
   nb::class_<Mlp>(m, "Mlp").def_static("make", &make_mlp);
+  nb::class_<Routing>(m, "Routing").def_static("make", &make_routing);
   nb::class_<Experts>(m, "Experts")
       .def_static("make", &make_experts, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-                  nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none());
+                  nb::arg(), nb::arg().none(), nb::arg().none());
   nb::class_<Decoder>(m, "Decoder")
       .def(nb::init<>())
       .def("add_layer", &add_layer)

@@ -53,6 +53,16 @@ def _longrope(original: int) -> dict[str, Any]:
     return {**scaling, "original_max_position_embeddings": original}
 
 
+_ROUTED = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 2,
+    "norm_topk_prob": True,
+    "n_group": 1,
+    "topk_group": 1,
+}
+
 # Family: (name of the config class in transformers, its fields).
 _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {**SMALL_LLAMA, "num_key_value_heads": 4}),
@@ -228,6 +238,88 @@ _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["full_attention", "sliding_attention"],
         },
     ),
+    "arcee": ("ArceeConfig", {**SMALL_LLAMA, "mlp_bias": True}),
+    "nemotron": ("NemotronConfig", SMALL_LLAMA),
+    "seed_oss": (
+        "SeedOssConfig",
+        {**SMALL_LLAMA, "head_dim": 24, "attention_bias": True, "attention_out_bias": True},
+    ),
+    "cwm": (
+        "CwmConfig",
+        {
+            **SMALL_LLAMA,
+            "head_dim": 16,
+            "sliding_window": 12,
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+    ),
+    "helium": ("HeliumConfig", {**SMALL_LLAMA, "head_dim": 16}),
+    "ernie4_5": ("Ernie4_5Config", {**SMALL_LLAMA, "head_dim": 24, "use_bias": True}),
+    "glm": ("GlmConfig", {**SMALL_LLAMA, "head_dim": 24, "partial_rotary_factor": 0.5}),
+    "glm4": ("Glm4Config", {**SMALL_LLAMA, "head_dim": 24, "partial_rotary_factor": 0.5}),
+    "exaone4": (
+        "Exaone4Config",
+        {
+            **SMALL_LLAMA,
+            "sliding_window": 12,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "exaone4-full": (
+        "Exaone4Config",
+        {**SMALL_LLAMA, "sliding_window": None, "layer_types": ["full_attention"] * 2},
+    ),
+    "vaultgemma": (
+        "VaultGemmaConfig",
+        {**SMALL_LLAMA, "head_dim": 24, "query_pre_attn_scalar": 24, "sliding_window": 12},
+    ),
+    "glm4_moe": (
+        "Glm4MoeConfig",
+        {
+            **SMALL_LLAMA,
+            **_ROUTED,
+            "num_hidden_layers": 3,
+            "first_k_dense_replace": 1,
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+    "glm4_moe-groups": (
+        "Glm4MoeConfig",
+        {**SMALL_LLAMA, **_ROUTED, "first_k_dense_replace": 0, "n_group": 4, "topk_group": 2},
+    ),
+    "solar_open": ("SolarOpenConfig", {**SMALL_LLAMA, **_ROUTED, "head_dim": 16}),
+    "dots1": (
+        "Dots1Config",
+        {
+            **SMALL_LLAMA,
+            **_ROUTED,
+            "sliding_window": 12,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "minimax_m2": (
+        "MiniMaxM2Config",
+        {
+            **SMALL_LLAMA,
+            "head_dim": 16,
+            "rotary_dim": 8,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+        },
+    ),
+    "ernie4_5_moe": (
+        "Ernie4_5_MoeConfig",
+        {
+            **SMALL_LLAMA,
+            "num_hidden_layers": 3,
+            "moe_num_experts": 8,
+            "moe_k": 3,
+            "moe_intermediate_size": 32,
+            "moe_num_shared_experts": 2,
+        },
+    ),
     "stablelm": ("StableLmConfig", {**SMALL_LLAMA, "use_qkv_bias": True}),
     "stablelm-parallel": ("StableLmConfig", {**SMALL_LLAMA, "use_parallel_residual": True}),
     "starcoder2": ("Starcoder2Config", {**SMALL_LLAMA, **_UNTIED, "sliding_window": 12}),
@@ -286,6 +378,9 @@ def save_model(config: Any, directory: Path) -> Path:
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(0.2 * torch.randn(parameter.shape))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.add_(0.2 * torch.randn(buffer.shape))
     model.save_pretrained(directory)
     save_tokenizer(directory)
     return directory

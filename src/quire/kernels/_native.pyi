@@ -227,6 +227,19 @@ class Packed:
     ) -> None: ...
     def append(self, rest: Packed, /) -> None: ...
 
+class Routing:
+    @staticmethod
+    def make(
+        chosen: int,
+        renormalise: bool,
+        sigmoid: bool,
+        bias: int,
+        scale: float,
+        groups: int,
+        groups_chosen: int,
+        /,
+    ) -> Routing: ...
+
 class Experts:
     @staticmethod
     def make(
@@ -235,8 +248,7 @@ class Experts:
         down: Sequence[Packed],
         activation: int,
         gated: bool,
-        chosen: int,
-        renormalise: bool,
+        routing: Routing,
         shared_up: Packed | None,
         shared_down: Packed | None,
         /,

@@ -18,6 +18,7 @@ from quire.kernels.ops import (
     LayerKV,
     Norm,
     Norms,
+    Routing,
     SelfAttention,
 )
 from quire.kernels.products import PackedWeight
@@ -32,6 +33,7 @@ ACTIVATION_CODES: Mapping[str, int] = {
     "gelu_pytorch_tanh": 2,
     "relu": 3,
     "clamped_swiglu": 4,
+    "relu2": 5,
 }
 _NO_LIMIT = 2**30  # a window or a number of sinks larger than any context
 
@@ -77,10 +79,22 @@ def native_experts(experts: Experts) -> _native.Experts | None:
         rest[count : 2 * count],
         ACTIVATION_CODES[experts.activation],
         experts.gated,
-        experts.chosen,
-        experts.renormalise,
+        native_routing(experts.routing),
         shared_up,
         shared_down,
+    )
+
+
+def native_routing(routing: Routing) -> _native.Routing:
+    """Of an ``Experts``, which keeps the bias where it is."""
+    return _native.Routing.make(
+        routing.chosen,
+        routing.renormalise,
+        routing.sigmoid,
+        _address(routing.bias),
+        routing.scale,
+        routing.groups,
+        routing.groups_chosen,
     )
 
 

@@ -203,13 +203,32 @@ class FloatProjection(Projection, Protocol):
     def floats(self, x: Tensor) -> Tensor: ...
 
 
+class Routing(NamedTuple):
+    """How a mixture's experts are chosen: those of the highest scores, the first of equals.
+
+    Scores are softmax(router(x)), and so are the weights of what the chosen give.
+    """
+
+    chosen: int  # experts that a row goes through
+    renormalise: bool  # weights are divided by their sum
+    sigmoid: bool = False  # scores are sigmoid(router(x))
+    bias: Tensor | None = None  # [E] float32, added to scores for the choice alone
+    scale: float = 1.0  # times all weights
+    groups: int = 1  # of neighbouring experts, at most 64
+    groups_chosen: int = 1  # those whose two best scores are the highest; others do not count
+
+    @property
+    def by_softmax(self) -> bool:
+        """Whether the router's largest numbers are the choice."""
+        return not self.sigmoid and self.bias is None and self.groups_chosen >= self.groups
+
+
 @dataclass(frozen=True, eq=False)
 class Experts:
-    """A mixture of MLPs, of which each row goes through those that the router finds likeliest.
+    """A mixture of MLPs, of which each row goes through those that its router chooses.
 
-    What they give is added up by their share of softmax(router(x)); ``renormalise``: over the
-    chosen ones. Of equals the first is chosen. The order of the sum is that of the choice, so that
-    a row does not depend on any other's.
+    What they give is added up by their weights, in the order of the choice, so that a row does not
+    depend on any other's.
     """
 
     router: FloatProjection  # [T, d] -> [T, E]; [T, E + 1] with a ``shared_gate``
@@ -217,8 +236,7 @@ class Experts:
     down: tuple[Projection, ...]
     activation: str
     gated: bool
-    chosen: int  # experts that a row goes through
-    renormalise: bool
+    routing: Routing
     shared: DenseMLP | None = None  # through which all rows go as well, added
     shared_gate: bool = False  # times the sigmoid of what the router gives last
 
@@ -389,7 +407,7 @@ class Kernels(Protocol):
         ...
 
 
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2", "silu")
 """Activations that every ``Kernels`` has, by the names that configs use."""
 
 CLAMPED_SWIGLU = "clamped_swiglu"

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.kernels.ops import CLAMPED_SWIGLU, DenseMLP, Experts, Kernels
+from quire.kernels.ops import CLAMPED_SWIGLU, DenseMLP, Experts, Kernels, Routing
 
 _gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -17,6 +17,7 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": _gelu_tanh,
     "gelu_pytorch_tanh": _gelu_tanh,
     "relu": torch.relu,
+    "relu2": lambda x: torch.relu(x).square(),
     "silu": F.silu,
 }
 
@@ -40,9 +41,9 @@ def mixed(x: Tensor, experts: Experts, kernels: Kernels) -> Tensor:
     Waits for the device, to know which experts were chosen.
     """
     logits = experts.router.floats(x)
-    chosen, weights = route(logits[:, : len(experts.up)], experts.chosen, experts.renormalise)
+    chosen, weights = route(logits[:, : len(experts.up)], experts.routing)
     # By rank, and added up in that order.
-    parts = torch.zeros(experts.chosen, *x.shape, device=x.device, dtype=_wide(x))
+    parts = torch.zeros(experts.routing.chosen, *x.shape, device=x.device, dtype=_wide(x))
     for number in sorted(set(chosen.flatten().tolist())):
         rows, ranks = (chosen == number).nonzero(as_tuple=True)
         up, down = experts.up[number], experts.down[number]
@@ -59,13 +60,33 @@ def mixed(x: Tensor, experts: Experts, kernels: Kernels) -> Tensor:
     return total.to(x.dtype)
 
 
-def route(logits: Tensor, chosen: int, renormalise: bool) -> tuple[Tensor, Tensor]:
-    """logits [T, E] -> experts [T, chosen], likeliest first, and the weight of each."""
-    ordered, experts = logits.sort(dim=1, descending=True, stable=True)
-    weights = ordered.softmax(dim=1)[:, :chosen]
-    if renormalise:
-        weights = ordered[:, :chosen].softmax(dim=1)
-    return experts[:, :chosen], weights
+def route(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
+    """logits [T, E] -> experts [T, chosen], the highest scores first, and the weight of each."""
+    chosen = routing.chosen
+    if routing.by_softmax:
+        ordered, experts = logits.sort(dim=1, descending=True, stable=True)
+        weights = ordered.softmax(dim=1)[:, :chosen]
+        if routing.renormalise:
+            weights = ordered[:, :chosen].softmax(dim=1)
+        return experts[:, :chosen], weights * routing.scale
+    scores = logits.sigmoid() if routing.sigmoid else logits.softmax(dim=1)
+    worth = scores if routing.bias is None else scores + routing.bias.to(scores.device)
+    if routing.groups_chosen < routing.groups:
+        worth = _in_best_groups(worth, routing)
+    experts = worth.sort(dim=1, descending=True, stable=True).indices[:, :chosen]
+    weights = scores.gather(1, experts)
+    if routing.renormalise:
+        weights = weights / (weights.sum(dim=1, keepdim=True) + 1e-20)
+    return experts, weights * routing.scale
+
+
+def _in_best_groups(worth: Tensor, routing: Routing) -> Tensor:
+    """worth [T, E], without end below zero for experts of other groups."""
+    grouped = worth.view(len(worth), routing.groups, -1)
+    best = grouped.sort(dim=2, descending=True).values[..., :2].sum(dim=2)
+    groups = best.sort(dim=1, descending=True, stable=True).indices[:, : routing.groups_chosen]
+    others = torch.ones_like(best, dtype=torch.bool).scatter(1, groups, False)
+    return grouped.masked_fill(others[..., None], float("-inf")).view(worth.shape)
 
 
 def _through(mlp: DenseMLP, x: Tensor, kernels: Kernels) -> Tensor:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quire.core.errors import ModelError
+from quire.kernels.ops import Routing
 from quire.models.config import ConfigFields
 from quire.models.rope import RopeConfig
 from quire.models.shape import ExpertShape, Positions
@@ -61,6 +62,7 @@ class ExpertNames:
     shared_up: tuple[str, ...] = ()
     shared_down: str = ""
     shared_gate: str | None = None
+    choice_biases: tuple[str, ...] = ()  # added to scores where experts are chosen; whole names
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Mixture:
 
     shape: ExpertShape
     names: ExpertNames
-    renormalise: bool
+    routing: Routing  # but for its bias
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ class Blueprint:
     residual_scale: float = 1.0
     logits_scale: float = 1.0
     logits_softcap: float | None = None
+    guessing_layers: int = 0  # after the others, in the checkpoint; not read
 
     @property
     def divided(self) -> Divided:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,8 @@ from quire.models.parts import WHOLE, TensorPart, count_of
 from quire.models.shard import Shard
 from quire.models.weights import Weights
 
+_LOG = logging.getLogger(__name__)
+
 
 def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
     """See ``Family.build``."""
@@ -26,6 +29,7 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
     weights.leave(names.beside)
     roots = [f"{root}." if root else "" for root in names.roots]
     root = next((r for r in roots if _has_layers(weights, f"{r}{names.layers}.")), roots[0])
+    _leave_guessing_layers(plan, weights, f"{root}{names.layers}")
     head = next((name for name in names.heads if f"{name}.weight" in weights), names.heads[0])
     embed, logits = linears.embedding_and_head(
         f"{root}{names.embedding}.weight",
@@ -53,6 +57,14 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
         logits_scale=plan.logits_scale,
         logits_softcap=plan.logits_softcap,
     )
+
+
+def _leave_guessing_layers(plan: Blueprint, weights: Weights, layers: str) -> None:
+    count = len(plan.windows)
+    beginnings = tuple(f"{layers}.{count + n}." for n in range(plan.guessing_layers))
+    if any(_has_layers(weights, beginning) for beginning in beginnings):
+        _LOG.warning("layers that guess further tokens are not read: %s", ", ".join(beginnings))
+        weights.leave(beginnings)
 
 
 def _has_layers(weights: Weights, beginning: str) -> bool:

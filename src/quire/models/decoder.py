@@ -214,4 +214,4 @@ def _expert_facts(layers: Sequence[Layer]) -> ExpertFacts | None:
         return None
     weights = [cast(Linear, weight) for one in mixtures for weight in (*one.up, *one.down)]
     weight_bytes = sum(weight.nbytes for weight in weights)
-    return ExpertFacts(len(mixtures[0].up), mixtures[0].chosen, weight_bytes)
+    return ExpertFacts(len(mixtures[0].up), mixtures[0].routing.chosen, weight_bytes)

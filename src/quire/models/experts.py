@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from quire.kernels.heap import give_memory_back
 from quire.kernels.ops import DenseMLP, Experts
@@ -30,11 +31,15 @@ def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefi
         down=tuple(down for _, down in pairs),
         activation=plan.activation,
         gated=True,
-        chosen=shape.chosen,
-        renormalise=mixture.renormalise,
+        routing=mixture.routing._replace(bias=_choice_bias(mixture, linears, prefix)),
         shared=_read_shared(plan, mixture, linears, prefix),
         shared_gate=gated,
     )
+
+
+def _choice_bias(mixture: Mixture, linears: LinearReader, prefix: str) -> Tensor | None:
+    names = [f"{prefix}.{name}" for name in mixture.names.choice_biases]
+    return linears.numbers(names, mixture.shape.count) if names else None
 
 
 def _read_expert(

@@ -18,6 +18,8 @@ from quire.models.rope import RopeConfig
 from quire.models.shape import find_family, positions_of, windows_of
 from quire.models.traits import TRAITS, Traits
 
+_GUESSING = ("num_nextn_predict_layers", "num_mtp_layers")
+
 
 def read(config: ModelConfig) -> Blueprint:
     """See ``Family.read``."""
@@ -57,6 +59,7 @@ def read(config: ModelConfig) -> Blueprint:
         head_norms=traits.head_norms,
         row_order=traits.row_order,
         parallel=parallel,
+        guessing_layers=max(fields.get(name, int, 0) for name in _GUESSING),
     )
     return traits.varied(fields, plan)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.kernels.ops import CLAMPED_SWIGLU
+from quire.kernels.ops import CLAMPED_SWIGLU, Routing
 from quire.models import variants
 from quire.models.blueprint import Blueprint, ExpertNames, Mixture
 from quire.models.config import ConfigFields
@@ -50,30 +50,96 @@ _GPT_OSS = ExpertNames(
 )
 
 
+_SHARED = replace(
+    _QWEN,
+    shared_up=("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
+    shared_down="mlp.shared_experts.down_proj",
+    shared_gate=None,
+)
+_DEEPSEEK = replace(_SHARED, choice_biases=("mlp.gate.e_score_correction_bias",))
+_ERNIE = replace(
+    _SHARED,
+    choice_biases=tuple(f"mlp.{gate}moe_statics.e_score_correction_bias" for gate in ("", "gate.")),
+)
+_MINIMAX = replace(
+    _MIXTRAL,
+    choice_biases=("block_sparse_moe.e_score_correction_bias", "mlp.e_score_correction_bias"),
+)
+_MOST_GROUPS = 64
+
+
 def mixtral(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """The weights of the chosen experts add up to 1."""
-    return replace(plan, mixture=Mixture(experts_of(fields), _MIXTRAL, renormalise=True))
+    return replace(plan, mixture=_mixture(fields, _MIXTRAL))
 
 
 def qwen(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Weights are renormalised if ``norm_topk_prob`` says so."""
     renormalise = fields.get("norm_topk_prob", bool, False)
-    return replace(plan, mixture=Mixture(experts_of(fields), _QWEN, renormalise))
+    return replace(plan, mixture=_mixture(fields, _QWEN, renormalise))
 
 
 def granite(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Like Mixtral's, with multipliers like other Granites'."""
     plan = variants.granite(fields, plan)
-    return replace(plan, mixture=Mixture(experts_of(fields), _GRANITE, renormalise=True))
+    return replace(plan, mixture=_mixture(fields, _GRANITE))
 
 
 def gpt_oss(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Like Mixtral's, with biases, and an activation of their own."""
-    for name, only in (("hidden_act", "silu"), ("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)):
-        if fields.values.get(name, only) != only:
-            raise fields.wrong(name, str(only))
+    _only(fields, hidden_act="silu", swiglu_limit=7.0, swiglu_alpha=1.702)
     return replace(
         plan,
-        mixture=Mixture(experts_of(fields), _GPT_OSS, renormalise=True),
+        mixture=_mixture(fields, _GPT_OSS),
         activation=CLAMPED_SWIGLU,
     )
+
+
+def deepseek(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Scores are sigmoids, the choice is among some groups and has biases of its own."""
+    _only(fields, scoring_func="sigmoid", topk_method="noaux_tc")
+    mixture = _mixture(fields, _DEEPSEEK, fields.get("norm_topk_prob", bool, False))
+    count, groups = mixture.shape.count, fields.positive("n_group", 1)
+    chosen = fields.positive("topk_group", 1)
+    if groups > _MOST_GROUPS or count % groups or chosen > groups:
+        raise fields.wrong("n_group", f"a divisor of {count}, topk_group to {_MOST_GROUPS}")
+    if mixture.shape.chosen > count // groups * chosen:
+        raise fields.wrong("topk_group", "at least what the chosen experts are in")
+    routing = mixture.routing._replace(
+        sigmoid=True,
+        scale=fields.get("routed_scaling_factor", float, 1.0),
+        groups=groups,
+        groups_chosen=chosen,
+    )
+    return replace(plan, mixture=replace(mixture, routing=routing))
+
+
+def glm(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Like DeepSeek's, with norms of heads if the config says so."""
+    plan = replace(deepseek(fields, plan), head_norms=None)
+    return replace(plan, head_norms="each") if fields.get("use_qk_norm", bool, False) else plan
+
+
+def minimax(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Scores are sigmoids, and the choice has biases of its own."""
+    _only(fields, scoring_func="sigmoid", use_routing_bias=True, qk_norm_type="per_layer")
+    mixture = _mixture(fields, _MINIMAX)
+    routing = mixture.routing._replace(sigmoid=True)
+    return replace(plan, mixture=replace(mixture, routing=routing))
+
+
+def ernie(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Like Mixtral's, with biases of the choice."""
+    return replace(plan, mixture=_mixture(fields, _ERNIE))
+
+
+def _only(fields: ConfigFields, **values: str | float | bool) -> None:
+    """ModelError if a field says something else than what is computed."""
+    for name, only in values.items():
+        if fields.values.get(name, only) != only:
+            raise fields.wrong(name, str(only))
+
+
+def _mixture(fields: ConfigFields, names: ExpertNames, renormalise: bool = True) -> Mixture:
+    shape = experts_of(fields)
+    return Mixture(shape, names, Routing(shape.chosen, renormalise))

@@ -94,6 +94,17 @@ _COHERE = Traits(
 _OLMO_2 = Traits(names=_AFTER, mlp_bias=False, head_norms="all")
 _MISTRAL = Traits(qkv_bias=False, output_bias=False)
 
+_GATE_AND_UP = replace(_PLAIN, up=("mlp.gate_up_proj",))
+_GLM = Traits(
+    names=_GATE_AND_UP, output_bias=False, mlp_bias=False, row_order="pairs", rotary_share=0.5,
+)  # fmt: skip
+_ERNIE = Traits(
+    qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", row_order="pairs",
+    theta=500_000.0,
+)  # fmt: skip
+_UNGATED = replace(_PLAIN, up=("mlp.up_proj",))
+_GLM_MOE = Traits(output_bias=False, mlp_bias=False, rotary_share=0.5, varied=mixtures.glm)
+
 TRAITS: Mapping[str, Traits] = {
     "LlamaForCausalLM": Traits(),
     "MistralForCausalLM": _MISTRAL,
@@ -134,6 +145,46 @@ TRAITS: Mapping[str, Traits] = {
     "Olmo3ForCausalLM": replace(_OLMO_2, theta=500_000.0, varied=variants.olmo3),
     "SmolLM3ForCausalLM": Traits(theta=2_000_000.0, varied=variants.smollm3),
     "GraniteForCausalLM": Traits(varied=variants.granite),
+    "ArceeForCausalLM": Traits(names=_UNGATED, activation="relu2"),
+    "NemotronForCausalLM": Traits(
+        names=_UNGATED,
+        norm=NormKind(centred=True, bias=True, around_one=True),
+        eps="norm_eps",
+        activation="relu2",
+        rotary_share=0.5,
+    ),
+    "SeedOssForCausalLM": Traits(output_bias="attention_out_bias"),
+    "CwmForCausalLM": Traits(qkv_bias=False, output_bias=False, theta=1_000_000.0),
+    "HeliumForCausalLM": Traits(output_bias=False, row_order="pairs", theta=100_000.0),
+    "Ernie4_5ForCausalLM": _ERNIE,
+    "Ernie4_5_MoeForCausalLM": replace(_ERNIE, varied=mixtures.ernie, foreign=("use_bias",)),
+    "GlmForCausalLM": _GLM,
+    "Glm4ForCausalLM": replace(
+        _GLM,
+        names=replace(
+            _GATE_AND_UP,
+            attention_output="post_self_attn_layernorm",
+            mlp_output="post_mlp_layernorm",
+        ),
+    ),
+    "Glm4MoeForCausalLM": _GLM_MOE,
+    "SolarOpenForCausalLM": replace(_GLM_MOE, rotary_share=1.0, theta=1_000_000.0),
+    "Dots1ForCausalLM": Traits(mlp_bias=False, head_norms="each", varied=mixtures.deepseek),
+    "MiniMaxM2ForCausalLM": Traits(
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        head_norms="all",
+        rotary_share=1.0,
+        theta=5_000_000.0,
+        varied=mixtures.minimax,
+    ),
+    "Exaone4ForCausalLM": replace(
+        _OLMO_2, qkv_bias=False, output_bias=False, head_norms="each", varied=variants.exaone4
+    ),
+    "VaultGemmaForCausalLM": replace(
+        _GEMMA_2, names=replace(_PLAIN, mlp_before="pre_feedforward_layernorm")
+    ),
     "StableLmForCausalLM": Traits(
         qkv_bias="use_qkv_bias",
         output_bias=False,

@@ -56,6 +56,13 @@ def olmo3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     return _two_rotations(fields, plan, 500_000.0, 500_000.0)
 
 
+def exaone4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Where some layers have a window, only they have positions."""
+    if all(window is None for window in plan.windows):
+        return plan
+    return replace(plan, rope_of=tuple(None if each is None else 0 for each in plan.windows))
+
+
 def smollm3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Some layers have no positions: every fourth, or those for which ``no_rope_layers`` has 0.
 

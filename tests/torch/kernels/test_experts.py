@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.ops import DenseMLP, Experts
+from quire.kernels.ops import DenseMLP, Experts, Routing
 from quire.kernels.packing import Format
 from quire.kernels.plain import route
 from quire.kernels.products import PackedWeight, Products
@@ -63,8 +63,7 @@ def packed(products: Products, form: str, shared: bool = False) -> Experts:
         down=tuple(weight(HIDDEN, INNER) for _ in range(MANY)),
         activation="silu",
         gated=True,
-        chosen=CHOSEN,
-        renormalise=not shared,
+        routing=Routing(CHOSEN, renormalise=not shared),
         shared=DenseMLP(weight(64, HIDDEN), weight(HIDDEN, 32), "silu", True) if shared else None,
         shared_gate=shared,
     )
@@ -102,6 +101,32 @@ def test_a_mixture(instructions: str, dtype: torch.dtype, shared: bool) -> None:
         expected = ReferenceKernels().mix(x.double(), widened(experts))
         error = (kernels.mix(x, experts).double() - expected).abs().max()
         assert error < TOLERANCE[dtype] * expected.abs().max()
+
+
+BIAS = torch.tensor([0.3, -0.4, 0.1, -0.2, 0.5, 0.0, -0.6])
+ROUTINGS = {
+    "sigmoids": Routing(CHOSEN, True, sigmoid=True),
+    "sigmoids as they are, scaled": Routing(CHOSEN, False, sigmoid=True, scale=2.5),
+    "softmax with biases of the choice": Routing(CHOSEN, True, bias=BIAS),
+    "groups": Routing(CHOSEN, True, sigmoid=True, bias=BIAS, groups=7, groups_chosen=4),
+    "groups of softmax": Routing(CHOSEN, False, groups=7, groups_chosen=3),
+}
+
+
+@pytest.mark.parametrize("instructions", TESTED)
+@pytest.mark.parametrize("kind", ROUTINGS)
+def test_choices_by_scores(instructions: str, kind: str) -> None:
+    torch.manual_seed(0)
+    experts = replace(packed(Products(instructions), "float32"), routing=ROUTINGS[kind])
+    kernels, x = CPUKernels(instructions), torch.randn(40, HIDDEN)
+    expected = ReferenceKernels().mix(x.double(), widened(experts))
+    assert (kernels.mix(x, experts).double() - expected).abs().max() < 1e-5 * expected.abs().max()
+    softmax = route(x[:, :MANY], Routing(CHOSEN, True))[0]
+    assert (
+        kind.startswith("sigmoids")
+        or kind == "groups of softmax"
+        or not torch.equal(route(x[:, :MANY], experts.routing)[0], softmax)
+    )
 
 
 @pytest.mark.parametrize("instructions", TESTED)
@@ -217,7 +242,7 @@ def test_of_equals_the_first_is_chosen(instructions: str) -> None:
     experts, kernels = packed(Products(instructions), "float32"), CPUKernels(instructions)
     x = torch.randn(3, HIDDEN)
     x[:, :MANY] = torch.tensor([[1.0] * 7, [0, 2, 1, 2, 1, 1, 0], [-1, -1, 5, 0, 0, 0, 0]])
-    chosen, weights = route(x[:, :MANY], CHOSEN, True)
+    chosen, weights = route(x[:, :MANY], Routing(CHOSEN, True))
     assert chosen.tolist() == [[0, 1, 2], [1, 3, 2], [2, 3, 4]]
     expected = ReferenceKernels().mix(x, replace(experts, router=Steered(MANY)))
     assert torch.allclose(kernels.mix(x, experts), expected, rtol=1e-4, atol=1e-4)

@@ -107,6 +107,34 @@ def test_gpt_neox_as_it_was_published(model_dir: ModelDir, tmp_path: Path) -> No
     assert torch.equal(logits(directory), logits(model_dir("gpt_neox")))
 
 
+def test_layers_that_guess_further_tokens_are_not_read(model_dir: ModelDir, tmp_path: Path) -> None:
+    def with_one_more(name: str, tensor: Tensor) -> Tensors:
+        further = name.replace("layers.2.", "layers.3.")
+        return {name: tensor} if further == name else {name: tensor, further: tensor.clone()}
+
+    source = rewritten(model_dir("glm4_moe"), tmp_path / "source", with_one_more)
+    directory = changed(source, tmp_path / "guessing", num_nextn_predict_layers=1)
+    assert torch.equal(logits(directory), logits(model_dir("glm4_moe")))
+
+
+@pytest.mark.parametrize(
+    ("family", "field", "value"),
+    [
+        ("glm4_moe", "scoring_func", "softmax"),
+        ("dots1", "topk_method", "greedy"),
+        ("minimax_m2", "use_routing_bias", False),
+        ("glm4_moe-groups", "n_group", 3),
+        ("glm4_moe-groups", "topk_group", 1),  # two experts are not three
+    ],
+)
+def test_routers_that_are_not_computed(
+    family: str, field: str, value: Any, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    directory = changed(model_dir(family), tmp_path / "changed", **{field: value})
+    with pytest.raises(ModelError, match=field):
+        load_model(directory)
+
+
 @pytest.mark.parametrize(
     ("family", "fields"),
     [

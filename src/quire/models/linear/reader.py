@@ -90,6 +90,12 @@ class LinearReader:
         """Bytes of an element of the checkpoint that is not a float, by its type."""
         return {} if self._checkpoint is None else self._checkpoint.code_bytes
 
+    def numbers(self, names: Sequence[str], count: int) -> Tensor:
+        """[count] float32, of the first of these that the checkpoint has."""
+        name = next((name for name in names if name in self._weights), names[0])
+        rows = (1,) * (len(self._weights.shape(name) or (0,)) - 1)  # a row is kept as one, too
+        return self._weights.take_floats(name, *rows, count).flatten()
+
     def linear(
         self, name: str, inputs: int, outputs: int, bias: bool, columns: slice = ALL
     ) -> Linear:

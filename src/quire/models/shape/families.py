@@ -88,18 +88,39 @@ FAMILIES = (
         head_size=64, biases=True, stretches=True,
     ),
     FamilyFacts("granitemoe", "GraniteMoeForCausalLM", experts=True, stretches=True),
+    FamilyFacts("glm4_moe", "Glm4MoeForCausalLM", experts=True, stretches=True),
+    FamilyFacts("solar_open", "SolarOpenForCausalLM", experts=True, stretches=True),
+    FamilyFacts("dots1", "Dots1ForCausalLM", experts=True, window="alternating", stretches=True),
+    FamilyFacts("minimax_m2", "MiniMaxM2ForCausalLM", experts=True, stretches=True),
+    FamilyFacts(
+        "ernie4_5_moe", "Ernie4_5_MoeForCausalLM", experts=True, tied=True, stretches=True
+    ),
     _mixture("phimoe", "PhimoeForCausalLM", window="always"),
     _mixture("deepseek_v2", "DeepseekV2ForCausalLM", latent=True),
     _mixture("deepseek_v3", "DeepseekV3ForCausalLM", latent=True),
     _mixture("kimi_k2", "DeepseekV3ForCausalLM", latent=True),
-    _mixture("glm4_moe", "Glm4MoeForCausalLM"),
     _mixture("glm4_moe_lite", "Glm4MoeLiteForCausalLM", latent=True),
-    _mixture("minimax_m2", "MiniMaxM2ForCausalLM"),
-    _mixture("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", tied=True),
     _mixture("llama4_text", "Llama4ForCausalLM", window="chunked", full_every=4, shared_experts=1),
     _mixture(
         "llama4", "Llama4ForConditionalGeneration", window="chunked", full_every=4,
         shared_experts=1, with_images=True,
+    ),
+    FamilyFacts("arcee", "ArceeForCausalLM", gated_mlp=False, stretches=True),
+    FamilyFacts("nemotron", "NemotronForCausalLM", gated_mlp=False, stretches=True),
+    FamilyFacts("seed_oss", "SeedOssForCausalLM", head_size=128, stretches=True),
+    FamilyFacts(
+        "cwm", "CwmForCausalLM", head_size=128, window="alternating", full_every=4, stretches=True
+    ),
+    FamilyFacts("helium", "HeliumForCausalLM", head_size=128, stretches=True),
+    FamilyFacts("ernie4_5", "Ernie4_5ForCausalLM", head_size=128, tied=True, stretches=True),
+    FamilyFacts("glm", "GlmForCausalLM", head_size=128, stretches=True),
+    FamilyFacts("glm4", "Glm4ForCausalLM", head_size=128, stretches=True),
+    FamilyFacts(
+        "exaone4", "Exaone4ForCausalLM", window="alternating", full_every=4, stretches=True
+    ),
+    FamilyFacts(
+        "vaultgemma", "VaultGemmaForCausalLM", tied=True, head_size=256, window="alternating",
+        full_every=2, stretches=True,
     ),
     FamilyFacts("granitemoeshared", "GraniteMoeSharedForCausalLM", experts=True, stretches=True),
     FamilyFacts("ministral", "MinistralForCausalLM", window="alternating", stretches=True),

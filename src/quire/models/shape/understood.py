@@ -15,7 +15,8 @@ _READ = """
 # Biases and norms that a family may have or not: less than a thousandth of a model's bytes.
 _SMALL = """
     attention_bias mlp_bias use_bias use_qkv_bias qkv_bias no_bias qk_norm use_qk_norm
-    qk_layernorm layer_norm_elementwise_affine do_layer_norm_before _remove_final_layer_norm
+    attention_out_bias qk_layernorm layer_norm_elementwise_affine do_layer_norm_before
+    _remove_final_layer_norm
     apply_residual_connection_post_layernorm bias parallel_attn num_ln_in_parallel_attn
 """
 
@@ -29,7 +30,7 @@ _SCALING = """
     attention_multiplier embedding_multiplier residual_multiplier logits_scaling
     scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn
     attention_softmax_in_fp32 scale_attention_softmax_in_fp32 use_parallel_residual
-    slow_but_exact masked_softmax_fusion logit_scale activation
+    norm_eps slow_but_exact masked_softmax_fusion logit_scale activation
 """
 
 # Of training, of other tasks, of the tokenizer and of who wrote the file.
@@ -64,20 +65,20 @@ _EXPERTS = """
     shared_expert_intermediate_size shared_intermediate_size mlp_only_layers decoder_sparse_step
     norm_topk_prob output_router_logits router_aux_loss_coef router_jitter_noise
     swiglu_alpha swiglu_limit experts_per_token initial_context_length
+    n_routed_experts moe_num_experts moe_k n_shared_experts moe_num_shared_experts
+    first_k_dense_replace moe_layer_freq moe_layer_start_index moe_layer_end_index
+    moe_layer_interval mlp_layer_types scoring_func topk_method n_group topk_group
+    routed_scaling_factor aux_loss_alpha seq_aux ep_size moe_norm_min moe_use_aux_free
+    use_routing_bias input_jitter_noise qk_norm_type num_nextn_predict_layers num_mtp_modules
+    mtp_transformer_layers use_mtp num_mtp_layers
 """
 
 # Of those that are planned for other engines, which route in more ways.
 _MORE_EXPERTS = """
-    n_routed_experts moe_num_experts num_experts_per_token moe_k n_shared_experts
-    num_shared_experts moe_num_shared_experts first_k_dense_replace moe_layer_freq
-    moe_layer_start_index moe_layer_end_index moe_layer_interval mlp_layer_types moe_layers
-    interleave_moe_layer_step intermediate_size_mlp scoring_func topk_group topk_method n_group
-    routed_scaling_factor aux_loss_alpha seq_aux ep_size moe_norm_min moe_use_aux_free
-    moe_capacity moe_gate moe_group use_routing_bias input_jitter_noise experts_per_token
-    swiglu_limit swiglu_alpha initial_context_length rope_ntk_beta rope_ntk_alpha lm_head_bias
-    use_qk_norm attn_temperature_tuning floor_scale attn_scale for_llm_compressor rope_interleave
-    qk_head_dim num_nextn_predict_layers num_mtp_modules mtp_transformer_layers
-    use_mtp qk_norm_type attention_chunk_size scoring_function
+    num_experts_per_token num_shared_experts moe_layers interleave_moe_layer_step
+    intermediate_size_mlp moe_capacity moe_gate moe_group rope_ntk_beta rope_ntk_alpha
+    lm_head_bias attn_temperature_tuning floor_scale attn_scale for_llm_compressor
+    rope_interleave qk_head_dim attention_chunk_size scoring_function
 """
 _LATENT = """
     kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
@@ -92,7 +93,10 @@ PLANNED = OF_EXPERTS | frozenset(_MORE_EXPERTS.split())
 OF_LATENTS = frozenset(_LATENT.split())
 """And where attention is latent."""
 
-GUESSING = ("num_nextn_predict_layers", "num_mtp_modules", "use_mtp", "mtp_transformer_layers")
+GUESSING = (
+    "num_nextn_predict_layers", "num_mtp_modules", "use_mtp", "mtp_transformer_layers",
+    "num_mtp_layers",
+)  # fmt: skip
 """Of layers that guess further tokens, which only speculation loads."""
 
 _OF_IMAGES = re.compile(r"vision|image|mm_tokens|_token_index$|_token_id$|processor_class")

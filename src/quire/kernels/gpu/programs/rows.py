@@ -46,7 +46,7 @@ def activate(
     x_stride,
     out,  # [rows, width]
     width,
-    KIND: tl.constexpr,  # silu, gelu, gelu_tanh, relu or clamped_swiglu
+    KIND: tl.constexpr,  # silu, gelu, gelu_tanh, relu, relu2 or clamped_swiglu
     GATED: tl.constexpr,
     STEP: tl.constexpr,
 ):
@@ -69,6 +69,8 @@ def activate(
         result = gate * tl.sigmoid(1.702 * gate)
     else:
         result = tl.where(gate < 0, 0.0, gate)
+        if KIND == "relu2":
+            result *= result
     if GATED:
         up = tl.load(source + width, mask=mask, other=0.0).to(tl.float32)
         if KIND == "clamped_swiglu":
