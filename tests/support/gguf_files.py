@@ -29,9 +29,10 @@ _ARCHITECTURES = {
     "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
     "cohere": gguf.MODEL_ARCH.COMMAND_R,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
+    "minimax_m2": gguf.MODEL_ARCH.MINIMAXM2,
 }
-_INTERLEAVED = ("llama", "mixtral", "granite", "granitemoe", "smollm3")
-_WITH_ONE = ("gemma", "gemma2", "gemma3_text")
+_INTERLEAVED = ("llama", "mixtral", "granite", "granitemoe", "smollm3", "arcee")
+_WITH_ONE = ("gemma", "gemma2", "gemma3_text", "nemotron")
 _GATES_AND_UPS = "block_sparse_moe.input_linear.weight"  # of all experts in one
 _RULES = {  # config.json's names, and what the writer calls them
     "num_key_value_heads": "head_count_kv",
@@ -41,6 +42,17 @@ _RULES = {  # config.json's names, and what the writer calls them
     "num_local_experts": "expert_count",
     "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
+    "norm_eps": "layer_norm_eps",
+    "n_routed_experts": "expert_count",
+    "moe_num_experts": "expert_count",
+    "moe_k": "expert_used_count",
+    "n_shared_experts": "expert_shared_count",
+    "moe_num_shared_experts": "expert_shared_count",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "moe_layer_start_index": "leading_dense_block_count",
+    "moe_layer_interval": "interleave_moe_layer_step",
+    "routed_scaling_factor": "expert_weights_scale",
+    "norm_topk_prob": "expert_weights_norm",
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
     "attn_logit_softcapping": "attn_logit_softcapping",
@@ -97,6 +109,8 @@ def write_gguf(
         tensors = _unstacked(tensors)
     for whole, parts in _gathered(tensors).items():
         own, _, end = whole.rpartition(".")
+        if end.endswith("correction_bias"):
+            own, end = whole.removesuffix("_bias"), "bias"
         values = (
             np.stack(list(parts.values())) if ".experts." in own else next(iter(parts.values()))
         )
@@ -105,7 +119,7 @@ def write_gguf(
             wanted = Kind.F32
         elif values.shape[-1] % 32:
             wanted = Kind.F16
-        change, back = _changes(config, own)
+        change, back = _changes(config, f"{own}.{end}")
         data = gguf.quantize(change(values), wanted)
         if own.endswith("shared_expert_gate"):
             data = data[0]
@@ -194,13 +208,13 @@ def _joined(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 _Change = Callable[[np.ndarray], np.ndarray]
 
 
-def _changes(config: dict[str, Any], own: str) -> tuple[_Change, _Change]:
+def _changes(config: dict[str, Any], name: str) -> tuple[_Change, _Change]:
     """What the converter makes of a tensor, and the way back."""
     kind = config["model_type"]
-    if kind in _INTERLEAVED and own.endswith(("q_proj", "k_proj")):
-        heads = config["num_attention_heads" if "q_proj" in own else "num_key_value_heads"]
+    if kind in _INTERLEAVED and name.rpartition(".")[0].endswith(("q_proj", "k_proj")):
+        heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
         return partial(_interleaved, heads=heads), partial(_halves, heads=heads)
-    if kind in _WITH_ONE and own.endswith("norm"):
+    if kind in _WITH_ONE and name.endswith("norm.weight"):
         return lambda x: x + np.float32(1), lambda x: x - np.float32(1)
     return lambda x: x, lambda x: x
 

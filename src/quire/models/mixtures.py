@@ -50,20 +50,31 @@ _GPT_OSS = ExpertNames(
 )
 
 
+def _by_both(name: str) -> tuple[str, str]:
+    """As checkpoints have a bias, and as GGUF files do."""
+    return f"{name}_bias", f"{name}.bias"
+
+
 _SHARED = replace(
     _QWEN,
     shared_up=("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
     shared_down="mlp.shared_experts.down_proj",
     shared_gate=None,
 )
-_DEEPSEEK = replace(_SHARED, choice_biases=("mlp.gate.e_score_correction_bias",))
+_DEEPSEEK = replace(_SHARED, choice_biases=_by_both("mlp.gate.e_score_correction"))
 _ERNIE = replace(
     _SHARED,
-    choice_biases=tuple(f"mlp.{gate}moe_statics.e_score_correction_bias" for gate in ("", "gate.")),
+    choice_biases=(
+        "mlp.moe_statics.e_score_correction_bias",
+        *_by_both("mlp.gate.moe_statics.e_score_correction"),
+    ),
 )
 _MINIMAX = replace(
     _MIXTRAL,
-    choice_biases=("block_sparse_moe.e_score_correction_bias", "mlp.e_score_correction_bias"),
+    choice_biases=(
+        "block_sparse_moe.e_score_correction_bias",
+        *_by_both("mlp.e_score_correction"),
+    ),
 )
 _MOST_GROUPS = 64
 

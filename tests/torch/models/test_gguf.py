@@ -32,7 +32,9 @@ ModelDir = Callable[[str], Path]
 ROUNDED = [kind for kind in TYPES.values() if kind.is_rounded]
 CHUNK = 7
 FAMILIES = ("llama", "llama3", "linear", "yarn", "biases", "smollm", "qwen2.5", "qwen3", "phi3",
-            "longrope", "olmo2", "olmo3", "granite", "stablelm", "stablelm-parallel")  # fmt: skip
+            "longrope", "olmo2", "olmo3", "granite", "stablelm", "stablelm-parallel", "arcee",
+            "nemotron", "seed_oss", "exaone4", "glm4", "ernie4_5", "glm4_moe",
+            "minimax_m2", "ernie4_5_moe")  # fmt: skip
 _EXPERTS = {**SMALL_LLAMA, "intermediate_size": 64, "num_experts_per_tok": 3}
 _GEMMA = {
     **SMALL_LLAMA,
@@ -97,6 +99,21 @@ OWN: Mapping[str, tuple[str, dict[str, Any]]] = {
                 "truncate": False,
             },
             "tie_word_embeddings": False,
+        },
+    ),
+    "dots1": (
+        "Dots1Config",
+        {
+            **SMALL_LLAMA,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5,
+            "sliding_window": None,
+            "layer_types": ["full_attention"] * 2,
         },
     ),
     "olmoe": ("OlmoeConfig", {**_EXPERTS, "num_experts": 6}),

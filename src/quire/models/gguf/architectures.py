@@ -39,6 +39,9 @@ class Architecture:
     local_theta: float | None = None  # layers with a window have a rotation of their own
     alike_theta: bool = False  # as above, of the same base, and never stretched
     whole_yarn: bool = True  # dimensions between which YaRN blends are whole
+    # Truths of config.json that tensors of the first layer tell, beside those of all families.
+    told_by_tensors: Mapping[str, str] = field(default_factory=dict)
+    aside: tuple[str, ...] = ()  # what its files say to nobody
 
     @property
     def has_experts(self) -> bool:
@@ -77,6 +80,24 @@ _GPT_OSS = {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_gate_inp": "mlp.router",
 }
+
+_SHARED = {
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+_CHOSEN_BY_BIAS = {**_SHARED, "exp_probs_b": "mlp.gate.e_score_correction"}
+_DEEPSEEK_EXPERTS = {
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_count": "n_shared_experts",
+    "leading_dense_block_count": "first_k_dense_replace",
+    "expert_weights_scale": "routed_scaling_factor",
+    "expert_weights_norm": "norm_topk_prob",
+    "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
+    "nextn_predict_layers": "num_nextn_predict_layers",
+}
+_QUERIES_BIASED = {"attn_q.bias": "attention_bias"}
 
 ARCHITECTURES = (
     Architecture("llama", "llama", "LlamaForCausalLM", interleaved=True),
@@ -131,5 +152,50 @@ ARCHITECTURES = (
     Architecture("command-r", "cohere", "CohereForCausalLM", eps=_LAYER_NORM, fields=_LOGITS),
     Architecture(
         "cohere2", "cohere2", "Cohere2ForCausalLM", eps=_LAYER_NORM, fields={**_LOGITS, **_WINDOW},
+    ),
+    Architecture("arcee", "arcee", "ArceeForCausalLM", interleaved=True),
+    Architecture(
+        "nemotron", "nemotron", "NemotronForCausalLM", norms_with_one=True,
+        eps=(_LAYER_NORM[0], "norm_eps"),
+    ),
+    Architecture(
+        "seed_oss", "seed_oss", "SeedOssForCausalLM",
+        names={"post_attention_norm": "post_attention_layernorm"},
+        told_by_tensors={**_QUERIES_BIASED, "attn_output.bias": "attention_out_bias"},
+    ),
+    Architecture("exaone4", "exaone4", "Exaone4ForCausalLM", names=_AROUND, fields=_WINDOW),
+    Architecture(
+        "glm4", "glm4", "Glm4ForCausalLM", told_by_tensors=_QUERIES_BIASED,
+        names={
+            "post_attention_norm": "post_self_attn_layernorm",
+            "post_ffw_norm": "post_mlp_layernorm",
+            "ffn_up": "mlp.gate_up_proj",
+        },
+    ),
+    Architecture("ernie4_5", "ernie4_5", "Ernie4_5ForCausalLM"),
+    Architecture(
+        "ernie4_5-moe", "ernie4_5_moe", "Ernie4_5_MoeForCausalLM", EXPERTS,
+        names={**_SHARED, "exp_probs_b": "mlp.gate.moe_statics.e_score_correction"},
+        fields={
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "expert_shared_count": "moe_num_shared_experts",
+            "leading_dense_block_count": "moe_layer_start_index",
+            "interleave_moe_layer_step": "moe_layer_interval",
+        },
+        aside=("expert_shared_feed_forward_length",),
+    ),
+    Architecture(
+        "dots1", "dots1", "Dots1ForCausalLM", EXPERTS, names=_CHOSEN_BY_BIAS,
+        fields=_DEEPSEEK_EXPERTS,
+    ),
+    Architecture(
+        "glm4moe", "glm4_moe", "Glm4MoeForCausalLM", EXPERTS, fields=_DEEPSEEK_EXPERTS,
+        names={**_CHOSEN_BY_BIAS, "post_attention_norm": "post_attention_layernorm"},
+        told_by_tensors={**_QUERIES_BIASED, "attn_q_norm.weight": "use_qk_norm"},
+    ),
+    Architecture(
+        "minimax-m2", "minimax_m2", "MiniMaxM2ForCausalLM", EXPERTS,
+        names={**_MIXTRAL, "exp_probs_b": "mlp.e_score_correction"},
+        fields={"expert_feed_forward_length": "moe_intermediate_size"},
     ),
 )  # fmt: skip

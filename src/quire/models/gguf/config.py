@@ -73,6 +73,7 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         **{field: biases[part] for part, names in _BIASED.items() for field in names},
         "dtype": _dtype(file),
         "eos_token_id": end_tokens(file.metadata),
+        **{f: f"blk.0.{part}" in file.tensors for part, f in known.told_by_tensors.items()},
         **known.fixed,
     }
     if any(info.type.is_rounded for info in file.tensors.values()):
@@ -86,7 +87,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         elif name in needed:
             raise ModelError(f"{file.path}: {known.name}.{name} is missing")
     _check_counts(file, known, fields)
-    check_understood(file, known, {*told, *_read_beside(file, known)})
+    fields["num_hidden_layers"] -= _guessing_layers(fields)
+    check_understood(file, known, {*told, *known.aside, *_read_beside(file, known)})
     _check_heads(file, known)
     fields |= _windows(file, known, fields)
     return {**fields, **_rotation(file, known, fields)}
@@ -97,6 +99,8 @@ def kept_bytes(file: GGUFFile, float_bytes: int) -> int:
     known = architecture_of(file)
     total = 0
     for name, info in file.tensors.items():
+        if is_of_guesses(name):
+            continue
         size: float = float_bytes
         if info.type.is_rounded and _ROUTER not in name:
             size = info.type.kept_bytes
@@ -104,6 +108,17 @@ def kept_bytes(file: GGUFFile, float_bytes: int) -> int:
             size = 4  # 1 + w has more digits than w
         total += int(size * math.prod(info.shape))
     return total
+
+
+def is_of_guesses(name: str) -> bool:
+    """Whether a tensor is of those alone that guess further tokens, which are not read."""
+    return ".nextn." in name
+
+
+def _guessing_layers(fields: dict[str, Any]) -> int:
+    """The layers that guess further tokens: they count as layers in a file, after the others."""
+    count = fields.get("num_nextn_predict_layers", 0)
+    return count if type(count) is int and 0 <= count < fields["num_hidden_layers"] else 0
 
 
 def _check_counts(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> None:

@@ -55,10 +55,14 @@ _ALLOWED: Mapping[str, tuple[object, ...]] = {
     "rope.scaling.yarn_beta_slow": (0, 1),
 }
 _NO_POSITIONS = {"rope.scaling.finetuned": (True,)}  # are told where it is false
+_SIGMOIDS = {"expert_gating_func": (0, 2)}
 _OF_ARCHITECTURES: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "granite": _NO_POSITIONS,
     "granitemoe": _NO_POSITIONS,
     "qwen3moe": {"expert_weights_norm": (False, True)},  # they are normalised whatever it says
+    "dots1": _SIGMOIDS,
+    "glm4moe": _SIGMOIDS,
+    "minimax-m2": _SIGMOIDS,
     "gpt-oss": {"expert_gating_func": (0, 1, 3)},  # softmax of those that were chosen
 }
 

@@ -14,7 +14,7 @@ from quire.core.errors import ModelError
 from quire.models.file_bytes import FileBytes
 from quire.models.gguf import GGUFFile, TensorInfo, open_gguf, parts_of
 from quire.models.gguf.architectures import EXPERTS, Architecture
-from quire.models.gguf.config import architecture_of
+from quire.models.gguf.config import architecture_of, is_of_guesses
 from quire.models.gguf_tensors.blocks import read_blocks
 from quire.models.parts import ALL, WHOLE, TensorPart
 from quire.models.stored import ByGroups
@@ -147,6 +147,8 @@ def _in_bytes(info: TensorInfo, columns: slice | Tensor) -> slice:
 def _places(file: GGUFFile, architecture: Architecture) -> Iterator[tuple[str, _Place]]:
     """All that are no part of the config, by the families' names."""
     for name, info in file.tensors.items():
+        if is_of_guesses(name):
+            continue
         found = _family_name(name, architecture.names)
         if found is None:
             if name not in _IN_CONFIG:
