@@ -30,6 +30,78 @@ struct Lines {
   int64_t panel_bytes;
 };
 
+// What the weights of a group are for the P vectors of a tile.
+template <int P>
+struct TileGroup {
+  F scale[P], shift[P], offset[P];
+
+  // With shifts, in tiles of many rows, by a function of its own: in each of them it would be
+  // longer than all else there.
+  __attribute__((always_inline)) void read(const Packed& w, int64_t panel, int64_t group) {
+    if (!w.needs_sums()) {
+      bool factors = w.groups.factors_kind == Factors::bytes;
+#pragma GCC unroll 16
+      for (int v = 0; v < P; v++) {
+        int64_t at = (panel + v / V) * w.num_groups() + group, lane = v % V * W;
+        scale[v] = load(w.groups.scales + (factors ? at / 16 : at) * panel_width + lane);
+        if (factors) scale[v] *= load((const int8_t*)w.groups.factors + at * panel_width + lane);
+      }
+    } else if (P > of_many.panels * V) {
+      read_all(w, panel, group);
+    } else {
+      read_apart(w, panel, group);
+    }
+  }
+
+  __attribute__((always_inline)) void read_all(const Packed& w, int64_t panel, int64_t group) {
+#pragma GCC unroll 16
+    for (int v = 0; v < P; v++) {
+      Group one(w, panel + v / V, group, v % V * W);
+      scale[v] = one.scale, shift[v] = one.shift, offset[v] = one.offset;
+    }
+  }
+
+  __attribute__((noinline)) void read_apart(const Packed& w, int64_t panel, int64_t group) {
+    read_all(w, panel, group);
+  }
+
+  // Adds the group's part of sums to all, as Group::add does.
+  template <bool shifted, bool moved, int R>
+  __attribute__((always_inline)) void add(F (&total)[R][P], const F (&part)[R][P],
+                                          const float* x_sums, int64_t groups) const {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) {
+      F x_sum = shifted ? splat(x_sums[r * groups]) : F{};
+#pragma GCC unroll 16
+      for (int v = 0; v < P; v++) {
+        F sum = shifted ? fma(shift[v], x_sum, part[r][v]) : part[r][v];
+        sum = fma(sum, scale[v], total[r][v]);
+        total[r][v] = moved ? fma(offset[v], x_sum, sum) : sum;
+      }
+    }
+  }
+};
+
+// The sums of a tile, to where they go: one function for all heights and forms.
+template <int P>
+__attribute__((noinline)) void give(const Product& p, int64_t row, int rows, int64_t panel,
+                                    const F (*sums)[P]) {
+  for (int v = 0; v < P; v++) {
+    Outputs outputs(p, panel * panel_width + v * W);
+    for (int r = 0; r < rows; r++) outputs.give(row + r, sums[r][v]);
+  }
+}
+
+// Copies sums to memory. Sums that a function took by reference would stay there as they grow.
+template <int R, int P>
+QUIRE_INLINE void keep(const F (&sums)[R][P], F (&to)[R][P]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++) {
+#pragma GCC unroll 16
+    for (int v = 0; v < P; v++) to[r][v] = sums[r][v];
+  }
+}
+
 // R rows from ``row`` on, times P vectors' width of outputs from ``panel`` on. ``format``: of the
 // lines; ``grouped``: as the weight has scales.
 template <Arithmetic how, Format format, bool grouped, int R, int P>
@@ -61,24 +133,30 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
     int64_t groups = w.num_groups();
     int64_t units = w.groups.units * inputs_per_unit(w.format) / inputs_per_unit(format);
     for (int64_t g = 0; g < groups; g++) {
+      TileGroup<P> group;
+      group.read(w, panel, g);
       F acc[R][P] = {};
       sum<how, format>(acc, t, g * units, (g + 1) * units);
-#pragma GCC unroll 16
-      for (int v = 0; v < P; v++) {
-        Group group(w, panel + v / V, g, v % V * W);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; r++)
-          out[r][v] = group.add(out[r][v], acc[r][v], rows.group_sums + (row + r) * groups + g);
+#if defined(__x86_64__)
+      // In registers it would have driven acc out of them.
+      if constexpr (how == Arithmetic::floats) asm("" : "+m"(out));
+#endif
+      const float* x_sums = rows.group_sums + row * groups + g;
+      if (!w.needs_sums()) {
+        group.template add<false, false>(out, acc, x_sums, groups);
+      } else if (!w.groups.offsets) {
+        group.template add<true, false>(out, acc, x_sums, groups);
+      } else {
+        group.template add<true, true>(out, acc, x_sums, groups);
       }
     }
   } else {
     int64_t units = w.units * inputs_per_unit(w.format) / inputs_per_unit(format);
-    sum<how, format>(out, t, 0, units);
+    F acc[R][P] = {};
+    sum<how, format>(acc, t, 0, units);
+    keep(acc, out);
   }
-  for (int v = 0; v < P; v++) {
-    Outputs outputs(p, panel * panel_width + v * W);
-    for (int r = 0; r < R; r++) outputs.give(row + r, out[r][v]);
-  }
+  give<P>(p, row, R, panel, out);
 }
 
 // Rows from ``first`` to ``last`` by tiles of nearly equal height, at most R. The first tiles would
@@ -119,6 +197,10 @@ void tiles(const Product& p, const Rows& rows, int64_t first, int64_t last, int6
 // ``decoded``: memory of decoded_bytes().
 template <Arithmetic how, Format format>
 void run_piece(const Product& p, const Rows& rows, Piece piece, const char* after, char* decoded) {
+#if QUIRE_HAS_TILES
+  PanelPair<how, format> pair(p, rows, decoded);
+  pair.multiply(piece.first, piece.last, piece.panel, piece.end, after);
+#else
   constexpr bool grouped = in_groups(format);
   const int64_t panel_bytes = p.weight.panel_bytes();
   auto lines = [&](int64_t panel) { return p.weight.weights + panel * panel_bytes; };
@@ -146,10 +228,13 @@ void run_piece(const Product& p, const Rows& rows, Piece piece, const char* afte
     tiles<how, format, grouped, tile_height(grouped), of_many.panels * V>(
         p, rows, piece.first, piece.last, piece.panel, {lines(piece.panel), panel_bytes}, ahead);
   }
+#endif
 }
 
-template <Arithmetic how, Format format>
-void run(const Grouped& g, Team& team) {
+// What multiplies a piece by weights of one form.
+using RunPiece = void(const Product&, const Rows&, Piece, const char*, char*);
+
+void run(const Grouped& g, Arithmetic how, RunPiece* run_piece, Team& team) {
   Placed placed(g, how);
   placed.fill(g, how, team);
   Way way(g, placed, team);
@@ -157,36 +242,31 @@ void run(const Grouped& g, Team& team) {
                   team.index * decoded_bytes(g.product, how);
   team.take(way.count(), [&](int64_t i) {
     Piece piece = way.go_to(i);
-#if QUIRE_HAS_TILES
-    PanelPair<how, format> pair(way.product(), way.rows(), decoded);
-    pair.multiply(piece.first, piece.last, piece.panel, piece.end, way.after(i));
-#else
-    run_piece<how, format>(way.product(), way.rows(), piece, way.after(i), decoded);
-#endif
+    run_piece(way.product(), way.rows(), piece, way.after(i), decoded);
   });
 }
 
 template <Arithmetic how>
-void run(const Grouped& g, Team& team) {
-  Format format = g.product.weight.format;
+RunPiece* piece_runner(Format format) {
   switch (format) {
-    case Format::bfloat16: return run<how, Format::bfloat16>(g, team);
-    case Format::int8: return run<how, Format::int8>(g, team);
-    case Format::int4: return run<how, Format::int4>(g, team);
-    case Format::grouped_int8: return run<how, Format::grouped_int8>(g, team);
+    case Format::bfloat16: return run_piece<how, Format::bfloat16>;
+    case Format::int8: return run_piece<how, Format::int8>;
+    case Format::int4: return run_piece<how, Format::int4>;
+    case Format::grouped_int8: return run_piece<how, Format::grouped_int8>;
     default: break;
   }
   if constexpr (how == Arithmetic::floats || has_pairs(Format::int5)) {
-    if (format == Format::int5) return run<how, Format::int5>(g, team);
-    if (format == Format::int6) return run<how, Format::int6>(g, team);
+    if (format == Format::int5) return run_piece<how, Format::int5>;
+    if (format == Format::int6) return run_piece<how, Format::int6>;
   }
   if constexpr (how == Arithmetic::floats || has_pairs(Format::float4)) {
-    if (format == Format::float4) return run<how, Format::float4>(g, team);
+    if (format == Format::float4) return run_piece<how, Format::float4>;
   }
   if constexpr (how == Arithmetic::floats) {
-    if (format == Format::float32) return run<how, Format::float32>(g, team);
-    run<how, Format::float16>(g, team);
+    if (format == Format::float32) return run_piece<how, Format::float32>;
+    return run_piece<how, Format::float16>;
   }
+  return nullptr;
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 namespace quire::QUIRE_ISA {
 
 #if !QUIRE_HAS_TILES
-void multiply_floats(const Grouped& g, Team& team) { run<Arithmetic::floats>(g, team); }
+void multiply_floats(const Grouped& g, Team& team) { run(g, Arithmetic::floats, piece_runner<Arithmetic::floats>(g.product.weight.format), team); }
 #endif
 
 }  // namespace quire::QUIRE_ISA

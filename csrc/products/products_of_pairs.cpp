@@ -4,7 +4,7 @@
 namespace quire::QUIRE_ISA {
 
 void multiply_pairs(const Grouped& g, Team& team) {
-  if constexpr (has_bf16_products) run<Arithmetic::pairs>(g, team);
+  if constexpr (has_bf16_products) run(g, Arithmetic::pairs, piece_runner<Arithmetic::pairs>(g.product.weight.format), team);
 }
 
 }  // namespace quire::QUIRE_ISA
