@@ -168,8 +168,8 @@ MUTANTS = (
     Mutant(
         "soft cuts are told to nobody",
         f"{_EXECUTION}/ranks/messages.py",
-        "len(widths), block_size, asked, adapted, biases]",
-        "len(widths), block_size, asked, adapted, 0]",
+        "block_size, asked, adapted, biases, n]",
+        "block_size, asked, adapted, 0, n]",
         f"{_MESSAGES}::test_an_order_arrives_as_it_was",
     ),
     Mutant(

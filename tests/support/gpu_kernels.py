@@ -19,6 +19,7 @@ from quire.kernels.ops import (
     Kernels,
     KVGroupTables,
     LayerKV,
+    LayerMemory,
     Norm,
     Rotation,
 )
@@ -106,14 +107,17 @@ class ByWayOfTheGPU:
 
     def copy_blocks(
         self,
-        source: Sequence[LayerKV],
-        target: Sequence[LayerKV],
+        source: Sequence[LayerMemory],
+        target: Sequence[LayerMemory],
         pairs: Sequence[tuple[int, int]],
     ) -> None:
-        origin = [_kv_on_gpu(layer) for layer in source]
-        destination = origin if source is target else [_kv_on_gpu(layer) for layer in target]
+        pools, others = (
+            [layer for layer in layers if isinstance(layer, LayerKV)] for layers in (source, target)
+        )
+        origin = [_kv_on_gpu(layer) for layer in pools]
+        destination = origin if source is target else [_kv_on_gpu(layer) for layer in others]
         self._kernels.copy_blocks(origin, destination, pairs)
-        for moved, layer in zip(destination, target, strict=True):
+        for moved, layer in zip(destination, others, strict=True):
             _copy_back(moved, layer)
 
 

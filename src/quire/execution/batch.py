@@ -31,19 +31,20 @@ class Header(NamedTuple):
     fed: int  # tokens that only the device knows
     adapted: int = 0  # sequences, if any of them has an adapter
     biases: int = 0  # of each token, if any sequence has soft cuts
+    states: int = 0  # sequences, if the model's layers keep states
 
     @property
     def lengths(self) -> list[int]:
         """Of the fields, in elements, in their order."""
         tokens, seqs = self.tokens, self.seqs
         lengths = [tokens, tokens, seqs + 1, seqs, seqs, self.asked, self.fed, self.fed]
-        lengths += (self.adapted, tokens * self.biases, tokens * self.biases)
+        lengths += (self.adapted, tokens * self.biases, tokens * self.biases, self.states)
         for width in self.widths:
             lengths += (tokens, seqs, seqs * width)
         return lengths
 
 
-_BY_KV_GROUP = 11  # fields before those of the KV groups
+_BY_KV_GROUP = 12  # fields before those of the KV groups
 
 
 class Fields(NamedTuple):
@@ -74,7 +75,7 @@ class StepBatch(NamedTuple):
         header = self.header
         parts = self.buffer.split_with_sizes(header.lengths)
         token_ids, positions, bounds, contexts, output_starts, *others = parts[:_BY_KV_GROUP]
-        asked, places, rows, adapters, before, bias = others
+        asked, places, rows, adapters, before, bias, states = others
         kv_groups: list[KVGroupTables] = []
         place = _BY_KV_GROUP
         for width, sinks in zip(header.widths, header.sink_blocks, strict=True):
@@ -90,6 +91,7 @@ class StepBatch(NamedTuple):
             header.block_size,
             bounds,
             bias=_column_bias(header, before, bias) if header.biases else None,
+            state_slots=states if header.states else None,
         )
         return Fields(token_ids, attention, asked, places, rows, adapters)
 
@@ -123,14 +125,17 @@ def pack(
     numbers = [*token_ids, *positions, *bounds, *ends, *output_starts]
     numbers += [*asked, *fed_places, *fed_rows, *adapters]
     biases = _add_biases(numbers, chunks, ends) if has_cuts else 0
-    widths = [_add_kv_group(numbers, tables, chunks, ends, block_size)]
-    sinks = [tables[0].num_sink_blocks]
-    for i, further in enumerate(tables[0].further):
-        own = [table.further[i] for table in tables]
+    groups, slots = [tables], list[int]()
+    groups += [[table.further[i] for table in tables] for i in range(len(tables[0].further))]
+    if groups[-1][0].keeps_state:  # those come last
+        slots = [table.block_ids[0] for table in groups.pop()]
+        numbers += slots
+    widths, sinks = list[int](), list[int]()
+    for own in groups:
         widths.append(_add_kv_group(numbers, own, chunks, ends, block_size))
-        sinks.append(further.num_sink_blocks)
+        sinks.append(own[0].num_sink_blocks)
     kv_groups = tuple(widths), tuple(sinks)
-    counts = len(asked), len(fed_places), len(adapters), biases
+    counts = len(asked), len(fed_places), len(adapters), biases, len(slots)
     header = Header(len(token_ids), len(chunks), *kv_groups, block_size, *counts)
     return StepBatch(header, _tensor(numbers), tuple(bounds))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from quire.core.memory import BlockMove
 from quire.execution.adapters import StepAdapters
 from quire.execution.batch import StepBatch
-from quire.kernels.ops import Kernels, LayerKV, Texts
+from quire.kernels.ops import Kernels, LayerMemory, Texts
 from quire.models.base import Model
 
 Sampled = Callable[[], Tensor]
@@ -58,7 +58,7 @@ class DirectForward:
     def __init__(
         self,
         model: Model,
-        layers: list[LayerKV],
+        layers: Sequence[LayerMemory],
         kernels: Kernels,
         adapters: StepAdapters | None = None,
     ) -> None:
@@ -90,7 +90,7 @@ class BlockStore(Protocol):
     block_size: int
 
     @property
-    def layers(self) -> Sequence[LayerKV]: ...
+    def layers(self) -> Sequence[LayerMemory]: ...
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
         """Carry out moves as if in their order; those that failed."""

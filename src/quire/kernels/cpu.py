@@ -31,6 +31,7 @@ from quire.kernels.ops import (
     Fused,
     Kernels,
     LayerKV,
+    LayerMemory,
     Norm,
     Rotation,
     Texts,
@@ -305,8 +306,8 @@ class CPUKernels(Kernels):
 
     def copy_blocks(
         self,
-        source: Sequence[LayerKV],
-        target: Sequence[LayerKV],
+        source: Sequence[LayerMemory],
+        target: Sequence[LayerMemory],
         pairs: Sequence[tuple[int, int]],
     ) -> None:
         """See ``Kernels.copy_blocks``."""

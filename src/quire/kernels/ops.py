@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -24,6 +25,17 @@ class KVShape(NamedTuple):
     num_kv_heads: int
     key_dim: int
     value_dim: int
+
+
+class StateShape(NamedTuple):
+    """The shape of what a layer keeps for one sequence, whatever its length; all in float32."""
+
+    rows: tuple[int, int]  # channels, and their last inputs that a short convolution still sees
+    state: tuple[int, ...]  # of the recurrence; (): the layer has none
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * (prod(self.rows) + (prod(self.state) if self.state else 0))
 
 
 class LayerKV(NamedTuple):
@@ -45,8 +57,23 @@ class LayerKV(NamedTuple):
         return [part for part in every if part is not None]
 
 
+class LayerState(NamedTuple):
+    """One layer's states, by slot: where it stands in the place of a ``LayerKV``."""
+
+    rows: Tensor  # [slots, *StateShape.rows] float32
+    state: Tensor  # [slots, *StateShape.state] float32; [slots, 0]: there is none
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """The tensors that are not empty, whose first dimension is the slots."""
+        return [part for part in self if part.numel()]
+
+
+LayerMemory = LayerKV | LayerState
+
+
 def counterparts(
-    source: Sequence[LayerKV], target: Sequence[LayerKV]
+    source: Sequence[LayerMemory], target: Sequence[LayerMemory]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The tensors of layers, each with the one that takes copies of its blocks."""
     for origin, destination in zip(source, target, strict=True):
@@ -92,6 +119,9 @@ class AttentionBatch:
 
     Rows ``query_starts[s]:query_starts[s + 1]`` are the new tokens of sequence s, the last of
     which stands at position ``context_lens[s] - 1``.
+
+    A sequence whose first new token stands at position 0 begins with states of zeros, whatever its
+    slot holds; each other one with what its slot holds. All leave their states in their slots.
     """
 
     positions: Tensor  # [T] int64, position of each new token in its sequence
@@ -103,6 +133,7 @@ class AttentionBatch:
     bounds: Tensor | None = None  # [S + 1] int64, query_starts where the other tensors are
     adapted: tuple[AdaptedRows, ...] = ()  # by adapter; each row at most once
     bias: ColumnBias | None = None  # in every layer; on CPUs only
+    state_slots: Tensor | None = None  # [S] int64, of each sequence; None: no layer has states
 
     @property
     def starts(self) -> Tensor:
@@ -395,8 +426,8 @@ class Kernels(Protocol):
 
     def copy_blocks(
         self,
-        source: Sequence[LayerKV],
-        target: Sequence[LayerKV],
+        source: Sequence[LayerMemory],
+        target: Sequence[LayerMemory],
         pairs: Sequence[tuple[int, int]],
     ) -> None:
         """Copy whole blocks of each layer to its counterpart, in the order given.

@@ -21,6 +21,7 @@ from quire.kernels.ops import (
     Experts,
     Kernels,
     LayerKV,
+    LayerMemory,
     Norm,
     Rotation,
     counterparts,
@@ -125,8 +126,8 @@ class ReferenceKernels(Kernels):
 
     def copy_blocks(
         self,
-        source: Sequence[LayerKV],
-        target: Sequence[LayerKV],
+        source: Sequence[LayerMemory],
+        target: Sequence[LayerMemory],
         pairs: Sequence[tuple[int, int]],
     ) -> None:
         """See ``Kernels.copy_blocks``. One by one: a block may be copied onwards."""

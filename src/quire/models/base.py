@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from quire.core.errors import ConfigError
-from quire.kernels.ops import AttentionBatch, Kernels, KVShape, LayerKV, Texts
+from quire.kernels.ops import AttentionBatch, Kernels, KVShape, StateShape, Texts
 
 
 class ExpertFacts(NamedTuple):
@@ -28,7 +28,6 @@ class Model(Protocol):
 
     vocab_size: int  # columns of the logits
     has_head: bool  # false: its states are wanted, and its logits mean nothing
-    kv_shapes: tuple[KVShape, ...]  # by layer
     windows: tuple[int | None, ...]  # by layer: the last tokens that one sees, itself included
     max_positions: int  # the longest sequence, prompt and output, in tokens
     eos_token_ids: tuple[int, ...]
@@ -43,18 +42,26 @@ class Model(Protocol):
     # for nothing, so that its launches can be recorded once and replayed.
     replayable: bool
 
+    @property
+    def kv_shapes(self) -> Sequence[KVShape | StateShape]:
+        """What each layer keeps: of every token, or one state of each sequence."""
+        ...
+
     def forward(
         self,
         token_ids: Tensor,
         batch: AttentionBatch,
-        kv: Sequence[LayerKV],
+        kv: Sequence[Any],
         kernels: Kernels,
     ) -> Tensor:
-        """token_ids [T] int64 -> hidden [T, d], after the final norm; writes ``kv``, by layer."""
+        """token_ids [T] int64 -> hidden [T, d], after the final norm; writes ``kv``.
+
+        kv: by layer, a ``LayerKV`` or a ``LayerState``.
+        """
         ...
 
     def go_on(
-        self, texts: Texts, kv: Sequence[LayerKV], kernels: Kernels, vocab_size: int
+        self, texts: Texts, kv: Sequence[Any], kernels: Kernels, vocab_size: int
     ) -> Tensor | None:
         """Several passes in one call, each with the likeliest of the first ``vocab_size`` tokens of
         the one before; see ``Kernels.go_on``. None: not possible here.

@@ -17,7 +17,7 @@ from quire.core.protocol import Chunk, Readout, SoftCut
 from quire.execution.batch import pack
 from quire.execution.kv.cache import KVCache, bytes_per_token
 from quire.kernels.dispatch import choose_kernels
-from quire.kernels.ops import KVShape
+from quire.kernels.ops import KVShape, StateShape
 
 chunk_shapes = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=5)
 
@@ -64,6 +64,42 @@ def test_every_token_stands_where_its_table_says(
         width = len(chunk.table.block_ids)
         assert tuple(batch.kv_groups[0].block_tables[s, :width].tolist()) == chunk.table.block_ids
     assert batch.query_starts[-1] == row == len(token_ids)
+
+
+def test_states_have_a_slot_for_each_sequence_and_no_group_of_tables() -> None:
+    for further in (True, False):
+        chunks = []
+        for seq_id, slot in enumerate((5, 2)):
+            table = state = BlockTable((slot,), 4, keeps_state=True)
+            if further:
+                table = BlockTable((seq_id,), 4, further=(state,))
+            chunks.append(Chunk(seq_id, [7, 8], 1, table, 3, Readout()))
+        token_ids, batch, *_ = pack(chunks, 4, adapters=(1, -1)).fields()
+        assert token_ids.tolist() == [7, 8] * 2
+        assert batch.state_slots is not None and batch.state_slots.tolist() == [5, 2]
+        slots = [group.slots.tolist() for group in batch.kv_groups]
+        assert slots == ([[1, 2, 5, 6]] if further else [])
+    assert pack([chunks[0]._replace(table=BlockTable((0,), 4))], 4).fields()[1].state_slots is None
+
+
+def test_whole_states_are_copied_and_swapped(tmp_path: Path) -> None:
+    shapes = (KVShape(1, 2, 2), StateShape((3, 2), (2, 4, 5)), StateShape((3, 0), (7,)))
+    shapes += (StateShape((4, 2), ()),)
+    groups = [KVGroup((0,), 3), KVGroup((1, 2, 3), 4, 2)]
+    kernels = choose_kernels(torch.float32)
+    cache = KVCache(shapes, groups, 8, torch.float32, kernels, str(tmp_path))
+    parts = [part for layer in cache.layers[1:] for part in layer.parts]
+    assert [tuple(part.shape) for part in parts] == [(4, 3, 2), (4, 2, 4, 5), (4, 7), (4, 4, 2)]
+    for number, part in enumerate(parts, 1):
+        part[0] = number
+    for kind, source, target in ((MoveKind.COPY, 0, 2), (MoveKind.SWAP_OUT, 2, 1),
+                                 (MoveKind.SWAP_IN, 1, 3)):  # fmt: skip
+        assert cache.move([BlockMove(kind, source, target, 1)]) == []
+    for number, part in enumerate(parts, 1):
+        expected = [number, 0, number, number]
+        assert part.flatten(1).amax(1).tolist() == part.flatten(1).amin(1).tolist() == expected
+    assert not cache.layers[0].parts[0].any()
+    assert shapes[1].nbytes == 4 * (3 * 2 + 2 * 4 * 5) and shapes[3].nbytes == 4 * 4 * 2
 
 
 def test_moves_are_carried_out_in_order() -> None:

@@ -62,6 +62,7 @@ class BlockTable(NamedTuple):
     num_dropped: int = 0  # blocks after the sinks' that no later token can see, given back
     num_sink_blocks: int = 0
     further: tuple[BlockTable, ...] = ()  # in the pools of further KV groups
+    keeps_state: bool = False  # its one block is the slot of what the whole sequence has left
 
     @property
     def kv_groups(self) -> tuple[BlockTable, ...]:

@@ -13,6 +13,7 @@ from quire.core.protocol import SamplingParams
 from quire.engine.config import EngineConfig
 from quire.execution.free_memory import is_memory
 from quire.execution.kv.cache import bytes_per_token
+from quire.kernels.ops import StateShape
 from quire.kernels.ranks import Ranks
 from quire.models.base import Model
 from quire.models.config import sampling_defaults
@@ -92,11 +93,13 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def cache_shape(model: Model, kv_dtype: torch.dtype) -> CacheShape:
     """What the pool holds of a token: on each rank, of the heads that it has."""
+    states = [shape.nbytes if isinstance(shape, StateShape) else 0 for shape in model.kv_shapes]
     return CacheShape(
         windows=model.windows,
         token_bytes=tuple(bytes_per_token([shape], kv_dtype) for shape in model.kv_shapes),
         max_positions=model.max_positions,
         depends_on_prompt_length=model.kv_depends_on_prompt_length,
+        state_bytes=tuple(states) if any(states) else (),
     )
 
 

@@ -13,6 +13,7 @@ from quire.engine.capacity import size_of
 from quire.engine.config import EngineConfig
 from quire.execution.free_memory import free_memory, is_memory
 from quire.execution.memory_limits import MemoryBudget
+from quire.kernels.ops import StateShape
 from quire.models.base import Model
 from quire.models.shape import CacheShape, read_shape
 
@@ -91,7 +92,12 @@ def kept_and_files(
 
 def _numbers_per_token(model: Model, directory: Path, config: EngineConfig) -> int:
     """That are there at once while a layer is computed."""
-    layers = [kv.num_kv_heads * (kv.key_dim + kv.value_dim) for kv in model.kv_shapes]
+    layers = [
+        kept.rows[0]
+        if isinstance(kept, StateShape)
+        else kept.num_kv_heads * (kept.key_dim + kept.value_dim)
+        for kept in model.kv_shapes
+    ]
     heads = max(layers, default=0)
     try:
         shape = read_shape(directory, config.hf_overrides)

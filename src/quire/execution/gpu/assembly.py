@@ -133,9 +133,8 @@ class OnGPU:
 
     def _assemble(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> _Parts:
         kv_groups = limits.kv_groups
-        kv_cache = DeviceKVCache(
-            model.kv_shapes, kv_groups, limits.block_size, kv_dtype, self.device
-        )
+        shapes = check_model(model.kv_shapes, model.dtype)
+        kv_cache = DeviceKVCache(shapes, kv_groups, limits.block_size, kv_dtype, self.device)
         inputs = DeviceInputs(
             self.device,
             limits.max_num_batched_tokens,

@@ -11,7 +11,7 @@ import torch
 from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockMove, BlockSource, Content, MoveKind
 from quire.execution.kv.swap_file import BlockBytes, SwapFile
-from quire.kernels.ops import Kernels, KVShape, LayerKV
+from quire.kernels.ops import Kernels, KVShape, LayerKV, LayerMemory, LayerState, StateShape
 from quire.kernels.pages import HugePages, touch
 
 SCALE = torch.float32  # what a key or value of int8 or fp8 is to be multiplied by
@@ -24,16 +24,20 @@ def is_scaled(dtype: torch.dtype) -> bool:
     return dtype.itemsize == 1
 
 
-def bytes_per_token(shapes: Sequence[KVShape], dtype: torch.dtype) -> int:
+def bytes_per_token(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> int:
     """KV bytes of one token over all layers."""
     scales = 2 * SCALE.itemsize if is_scaled(dtype) else 0
     return sum(
-        s.num_kv_heads * ((s.key_dim + s.value_dim) * dtype.itemsize + scales) for s in shapes
+        s.num_kv_heads * ((s.key_dim + s.value_dim) * dtype.itemsize + scales)
+        for s in shapes
+        if isinstance(s, KVShape)
     )
 
 
 class KVCache:
     """Keys and values of all layers, in blocks of ``block_size`` tokens, so many for each KV group.
+
+    Where layers keep states, a block of their KV group is a slot: the states of one sequence.
 
     A KV group's host blocks are in a file in the directory ``swap_path``; a block that comes back
     from there different is a move that failed. So is one that ``source`` does not have.
@@ -41,7 +45,7 @@ class KVCache:
 
     def __init__(
         self,
-        shapes: Sequence[KVShape],
+        shapes: Sequence[KVShape | StateShape],
         kv_groups: Sequence[KVGroup],
         block_size: int,
         dtype: torch.dtype | Sequence[torch.dtype],
@@ -84,9 +88,8 @@ class KVCache:
     def touch(self) -> None:
         """Take all of the pool's memory now, which else the system gives as it is written."""
         for layer in self.layers:
-            for tensor in (layer.keys, layer.values, layer.key_scales, layer.value_scales):
-                if tensor is not None:
-                    touch(tensor)
+            for tensor in layer.parts:
+                touch(tensor)
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
         """Carry out moves in their order, neighbours of one kind together; those that failed."""
@@ -152,13 +155,19 @@ class KVCache:
 
 
 def _layer(
-    shape: KVShape,
+    shape: KVShape | StateShape,
     num_blocks: int,
     block_size: int,
     dtype: torch.dtype,
     kv_group: int,
     memory: HugePages,
-) -> LayerKV:
+) -> LayerMemory:
+    if isinstance(shape, StateShape):
+        state = shape.state or (0,)
+        return LayerState(
+            memory.zeros((num_blocks, *shape.rows), torch.float32),
+            memory.zeros((num_blocks, *state), torch.float32),
+        )
     rows = (num_blocks, shape.num_kv_heads, block_size)
     scaled = is_scaled(dtype)
     return LayerKV(

@@ -17,13 +17,13 @@ import torch
 import xxhash
 
 from quire.core.errors import ConfigError
-from quire.kernels.ops import LayerKV
+from quire.kernels.ops import LayerMemory
 
 
 class BlockBytes:
     """The memory of a KV group's blocks, in which nothing is looked for twice."""
 
-    def __init__(self, layers: Sequence[LayerKV]) -> None:
+    def __init__(self, layers: Sequence[LayerMemory]) -> None:
         tensors = [part for layer in layers for part in layer.parts]
         self._parts = [part.view(torch.uint8).view(-1).numpy().data for part in tensors]
         self._sizes = [part[0].nbytes for part in tensors]

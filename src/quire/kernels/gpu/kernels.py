@@ -19,6 +19,7 @@ from quire.kernels.ops import (
     Experts,
     Kernels,
     LayerKV,
+    LayerMemory,
     Norm,
     Rotation,
     counterparts,
@@ -142,14 +143,14 @@ class GPUKernels(Kernels):
 
     def copy_blocks(
         self,
-        source: Sequence[LayerKV],
-        target: Sequence[LayerKV],
+        source: Sequence[LayerMemory],
+        target: Sequence[LayerMemory],
         pairs: Sequence[tuple[int, int]],
     ) -> None:
         """See ``Kernels.copy_blocks``."""
         routes = [Route.between(*tensors) for tensors in counterparts(source, target)]
         same = any(route.source == route.target for route in routes)
-        BlockMover(routes, target[0].keys.device, same).move(pairs)
+        BlockMover(routes, target[0].parts[0].device, same).move(pairs)
 
 
 def _pools(kv: LayerKV) -> tuple[Tensor | None, ...]:

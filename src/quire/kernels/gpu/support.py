@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 
 from quire.core.errors import ConfigError, ModelError
-from quire.kernels.ops import KVShape
+from quire.kernels.ops import KVShape, StateShape
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_HEAD = 256
@@ -24,20 +24,27 @@ def check_device(name: str, capability: tuple[int, int]) -> None:
         )
 
 
-def check_model(shapes: Iterable[KVShape], dtype: torch.dtype) -> None:
-    """ModelError if the kernels lack a model's head size or type."""
+def check_model(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> list[KVShape]:
+    """The shapes. ModelError if the kernels lack a model's head size or type, or its states."""
     if dtype not in DTYPES:
         names = ", ".join(_name(one) for one in DTYPES)
         raise ModelError(
             f"the GPU kernels compute in {names}, and the model is {_name(dtype)}: choose one of "
             "them with --dtype, or --device cpu"
         )
-    largest = max(max(shape.key_dim, shape.value_dim) for shape in shapes)
+    paged = [shape for shape in shapes if isinstance(shape, KVShape)]
+    if len(paged) < len(shapes):
+        raise ModelError(
+            "the GPU kernels have attention and no recurrences, and the model has layers that keep "
+            "a state; --device cpu works"
+        )
+    largest = max(max(shape.key_dim, shape.value_dim) for shape in paged)
     if largest > LARGEST_HEAD:
         raise ModelError(
             f"the GPU kernels have heads of up to {LARGEST_HEAD} dimensions, and the model's have "
             f"{largest}; --device cpu works"
         )
+    return paged
 
 
 def check_cache_dtype(dtype: torch.dtype, name: str, capability: tuple[int, int]) -> None:

@@ -25,6 +25,7 @@ class CacheShape(NamedTuple):
     token_bytes: tuple[int, ...]  # by layer: keys and values of a token, as they are kept
     max_positions: int  # the longest text, in tokens
     depends_on_prompt_length: bool  # so blocks of one prompt must not be reused for another
+    state_bytes: tuple[int, ...] = ()  # by layer: a sequence's state; 0 or nothing: it has none
 
     @property
     def bytes_per_token(self) -> int:
@@ -37,6 +38,7 @@ class CacheShape(NamedTuple):
             self.token_bytes + draft.token_bytes,
             self.max_positions,
             self.depends_on_prompt_length or draft.depends_on_prompt_length,
+            self.state_bytes + draft.state_bytes,
         )
 
 
@@ -65,6 +67,7 @@ class ModelShape:
     dtype: str = "float16"  # of weights, and of the KV cache if kv_dtype is None
     kv_dtype: str | None = None
     windows: tuple[int | None, ...] = ()  # by layer; none where all layers see everything
+    state_bytes: tuple[int, ...] = ()  # by layer: its state; 0: it has keys and values instead
     experts: ExpertShape | None = None
     position_limit: int | None = None  # the longest text that may be asked for; None: no longer
     stable_positions: int | None = None  # rotations of longer texts are others; None: never
@@ -87,7 +90,13 @@ class ModelShape:
     @cached_property
     def kv_bytes_per_token(self) -> int:
         """Keys and values of all layers, and their scales if they have 8 bits."""
-        return self.num_layers * self._layer_kv_bytes
+        return sum(self._token_bytes)
+
+    @property
+    def _token_bytes(self) -> tuple[int, ...]:
+        """Keys and values of a token, by layer."""
+        states = self.state_bytes or (0,) * self.num_layers
+        return tuple(0 if state else self._layer_kv_bytes for state in states)
 
     @property
     def _layer_kv_bytes(self) -> int:
@@ -115,9 +124,10 @@ class ModelShape:
         stable = self.stable_positions
         return CacheShape(
             windows=self.windows or (None,) * self.num_layers,
-            token_bytes=(self._layer_kv_bytes,) * self.num_layers,
+            token_bytes=self._token_bytes,
             max_positions=longest,
             depends_on_prompt_length=stable is not None and longest > stable,
+            state_bytes=self.state_bytes,
         )
 
     @property
