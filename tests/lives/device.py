@@ -74,6 +74,28 @@ class Pool:
         return None
 
 
+class States(Pool):
+    """The slots of a KV group that keeps states: how many tokens one stands for, and the last key.
+
+    What a step goes on from is what was there before it wrote.
+    """
+
+    def __init__(self, slots: int, host_slots: int) -> None:
+        super().__init__(Sight(), slots, 2, host_slots)
+        self._before: dict[int, list[int]] = {}  # by slot, what the last one who wrote has found
+
+    def write(self, table: BlockTable, start: int, keys: Sequence[int]) -> None:
+        (slot,) = table.block_ids
+        self._before[slot] = self.device[slot]
+        self.device[slot] = [start + len(keys), keys[-1]]
+
+    def wrong(self, table: BlockTable, keys: Sequence[int], start: int, end: int) -> int | None:
+        found = self._before[table.block_ids[0]]
+        if not start or found == [start, keys[start - 1]]:
+            return None
+        return LOST if LOST in found else found[1]
+
+
 class Task(NamedTuple):
     """What a step computes of one sequence."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import quire
-from lives.device import Device, Pool
+from lives.device import Device, Pool, States
 from lives.oracle import Oracle
 from lives.script import (
     ADAPTERS,
@@ -26,7 +26,15 @@ from lives.script import (
 from lives.texts import EOS, VOCAB, Answer, Beam, Text, beams_of, score, vector
 from quire.capabilities.sessions import SessionManager
 from quire.core.errors import EngineError, QueueTimeoutError, RequestError, SessionBusyError
-from quire.core.memory import KVAllocator, LayeredAllocator, PagedAllocator, Window
+from quire.core.memory import (
+    KVAllocator,
+    LayeredAllocator,
+    PagedAllocator,
+    SnapshotStops,
+    State,
+    StateAllocator,
+    Window,
+)
 from quire.core.protocol import Request, SamplingParams, SoftCut, Step
 from quire.core.scheduling import (
     BatchLimits,
@@ -55,7 +63,7 @@ _MOST_STEPS = 3000  # a life takes some dozens
 
 
 def make_allocator(settings: Settings) -> KVAllocator:
-    """A paged one, or one for each KV group."""
+    """A paged one, or one for each KV group, of which the last may keep states."""
     size, host = settings.block_size, settings.host_blocks
     kv_groups = []
     for tokens, sinks in settings.windows:
@@ -64,6 +72,12 @@ def make_allocator(settings: Settings) -> KVAllocator:
             blocks = max(1, int(blocks * settings.share))
             window = Window(tokens, settings.step_tokens, sinks)
         kv_groups.append(PagedAllocator(blocks, size, host, window))
+    if settings.states:
+        first, kept = kv_groups[0], State(settings.every * size, settings.every * size)
+        states = StateAllocator(
+            settings.states, size, host, kept, lambda name: first.locate(name) is not None
+        )
+        return LayeredAllocator(size, kv_groups, states)
     return kv_groups[0] if len(kv_groups) == 1 else LayeredAllocator(size, kv_groups)
 
 
@@ -101,8 +115,10 @@ class Run(Capability):
         kv_groups = self.scheduler.allocator.views()
         pools = [
             Pool(sight, view.num_blocks, settings.block_size, settings.host_blocks)
-            for sight, view in zip(settings.windows, kv_groups, strict=True)
+            for sight, view in zip(settings.windows, kv_groups, strict=not settings.states)
         ]
+        if settings.states:
+            pools.append(States(settings.states, settings.host_blocks))
         self.device = Device(settings, pools, self.rng, self._text_of, self.source)
         self.oracle = Oracle(self.scheduler, self.device)
         self.device.planned = self._planned
@@ -135,12 +151,15 @@ class Run(Capability):
         self.source = None
         if settings.forgets is not None:
             self.source = FakeSource(self.life.number, settings.forgets)
-        caching = Caching(self.source, settings.watched) if settings.caching else None
+        size, stops = settings.block_size, None
+        if settings.states:
+            stops = SnapshotStops(settings.every * size, size)
+        caching = Caching(self.source, settings.watched, stops) if settings.caching else None
         return Scheduler(
             allocator,
             BatchLimits(settings.seqs, settings.step_tokens, settings.slots),
             Queueing(settings.policy, settings.max_queue_time),
-            SessionLimits(8, ring=Ring(settings.sinks)),
+            SessionLimits(8, ring=Ring(settings.sinks), soft_cuts=not settings.states),
             Recovery(settings.mode, settings.costs),
             caching,
         )
@@ -328,6 +347,8 @@ class Run(Capability):
             return
         except RequestError:
             sinks = self.life.settings.sinks
+            if event.soft is not None and self.life.settings.states:
+                return
             assert len(history) <= (sinks if event.soft else 0), "there was something to be cut"
             return
         assert not busy, "a busy session was changed"

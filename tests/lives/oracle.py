@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from lives.device import Device
 from lives.replay import Replay
-from quire.core.memory import LayeredAllocator, MoveKind, PagedAllocator
+from quire.core.memory import LayeredAllocator, MoveKind, PagedAllocator, StateAllocator
 from quire.core.protocol import Chunk, Step, StepResult, Verdict
 from quire.core.scheduling import BlockEvent, Scheduler, SequenceGroup
 from quire.core.scheduling.decoding import OnToken
 from quire.core.scheduling.fair import FairQueue
-from support.invariants import check_allocator
+from support.invariants import check_allocator, check_states
 
 
 class Oracle:
@@ -22,7 +22,9 @@ class Oracle:
         self.scheduler, self.device = scheduler, device
         allocator = scheduler.allocator
         kv_groups = allocator.kv_groups if isinstance(allocator, LayeredAllocator) else (allocator,)
-        self.kv_groups = [one for one in kv_groups if isinstance(one, PagedAllocator)]
+        self.kv_groups = [
+            one for one in kv_groups if isinstance(one, (PagedAllocator, StateAllocator))
+        ]
         self.size = allocator.block_size
         self.contents: dict[bytes, list[int]] = {}  # keys of a block, by its name
         self.happened: Counter[str] = Counter()
@@ -78,7 +80,10 @@ class Oracle:
             assert kv_group.device.num_free == device.count(0), "free blocks"
             assert kv_group.host.num_free == host.count(0), "free blocks of the host"
             if not self._num_checks % 8:
-                check_allocator(kv_group)
+                if isinstance(kv_group, StateAllocator):
+                    check_states(kv_group)
+                else:
+                    check_allocator(kv_group)
         self._check_contents(under_way)
 
     def _check_contents(self, under_way: Step | None) -> None:
@@ -90,7 +95,10 @@ class Oracle:
                 keys = self.contents.get(name)
                 if keys is None:
                     keys = self._learn(name)
-                if held[block] != keys and (number, block) not in unsettled:
+                there, wanted = held[block], keys
+                if isinstance(kv_group, StateAllocator):
+                    there, wanted = there[1:], keys[-1:]
+                if there != wanted and (number, block) not in unsettled:
                     raise AssertionError(
                         f"block {block} of KV group {number} can be found, and holds {held[block]}"
                     )
@@ -121,6 +129,9 @@ class Oracle:
         """That hold a chunk's tokens."""
         last = (chunk.start + len(chunk.token_ids) - 1) // self.size
         for number, table in enumerate(chunk.table.kv_groups):
+            if table.keeps_state:
+                yield number, table.block_ids[0]
+                continue
             for logical in range(chunk.start // self.size, last + 1):
                 yield number, table.block(logical)
 
@@ -146,6 +157,8 @@ class Oracle:
         assert slots.most is None or len(slots.in_use) <= slots.most
         for move in step.moves:
             self.happened[move.kind.value] += 1
+            if isinstance(self.kv_groups[move.kv_group], StateAllocator):
+                self.happened["states " + move.kind.value] += 1
         self.happened["ahead"] += step.ahead
         self.happened["drafts"] += sum(len(chunk.drafts) for chunk in step.chunks)
 
@@ -163,6 +176,9 @@ class Oracle:
                 assert name not in computed, "who gave way is computed"
             elif what in (Verdict.ADMIT, Verdict.RESUME):
                 admitted.add(name)
+                if isinstance(self.kv_groups[-1], StateAllocator):
+                    self.happened["states found"] += decision.why[0] in "123456789"
+                    self.happened["states missed"] += "snapshot" in decision.why
             elif what is Verdict.EXPIRE:
                 assert self.scheduler.group(name) is None
             elif what is Verdict.WAIT:
@@ -176,6 +192,12 @@ class Oracle:
         size, texts = self.size, self.device.texts
         for chunk in step.chunks:
             for number, table in enumerate(chunk.table.kv_groups):
+                if table.keeps_state:
+                    (own,) = table.block_ids
+                    assert self.kv_groups[number].device.ref_counts[own] == 1, "a shared state"
+                    assert (number, own, 0) not in written, "two write one state"
+                    written.add((number, own, 0))
+                    continue
                 for position in range(chunk.start, chunk.start + len(chunk.token_ids)):
                     slot = number, table.block(position // size), position % size
                     assert slot not in written, "two write into one slot"

@@ -37,6 +37,8 @@ class Settings:
     host_blocks: int = 0
     windows: Windows = FULL  # of the KV groups
     share: float = 1.0  # of the blocks, that a KV group with a window has
+    states: int = 0  # slots of a KV group that keeps a state of each sequence; 0: there is none
+    every: int = 1  # blocks between two snapshots, in prompts and in answers
     step_tokens: int = 32
     seqs: int = 8
     caching: bool = True
@@ -223,8 +225,17 @@ def draw(number: int) -> Life:
         events += again
     if rng.random() < 0.08:
         events.append(Reset(rng.randint(1, LAST)))
-    settings = _draw_room(rng, settings, asks, crowded)
+    settings = _draw_states(number, _draw_room(rng, settings, asks, crowded))
     return Life(number, settings, tuple(sorted(events, key=lambda event: event.at)))
+
+
+def _draw_states(number: int, settings: Settings) -> Settings:
+    """Of a number of its own, so that lives without states are what they were without any."""
+    rng = random.Random(f"states of {number}")
+    if rng.random() < 0.75:
+        return settings
+    slots, every = rng.choice([1, 2, 3, 4, 6, 9]), rng.choice([1, 1, 2, 3])
+    return replace(settings, states=slots, every=every, forgets=None)
 
 
 def _draw_room(rng: random.Random, settings: Settings, asks: list[Ask], crowded: bool) -> Settings:

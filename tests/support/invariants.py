@@ -1,10 +1,10 @@
-"""What is true of a PagedAllocator between any two calls, checked by brute force."""
+"""What is true of an allocator between any two calls, checked by brute force."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quire.core.memory import BlockPool, PagedAllocator
+from quire.core.memory import BlockPool, PagedAllocator, StateAllocator
 
 
 def check_pool(pool: BlockPool, owned: Iterable[int]) -> None:
@@ -43,3 +43,12 @@ def check_allocator(allocator: PagedAllocator) -> None:
     assert usage.capacity == allocator.device.num_blocks * size
     assert usage.used == sum(filled.values())
     assert usage.reserved == sum(max(0, t.promised - t.num_tokens) for t in on_device)
+
+
+def check_states(allocator: StateAllocator) -> None:
+    tables = allocator.tables.values()
+    check_pool(allocator.device, (t.slot for t in tables if not t.swapped))
+    check_pool(allocator.host, (t.slot for t in tables if t.swapped))
+    usage, size = allocator.usage(), allocator.block_size
+    assert min(usage) >= 0 and usage.capacity == allocator.device.num_blocks * size
+    assert usage.used == size * len({t.slot for t in tables if not t.swapped})

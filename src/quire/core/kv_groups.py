@@ -1,32 +1,38 @@
-"""KV groups: the layers that share a window, and how the KV memory is divided among them."""
+"""KV groups: the layers that keep the same, and how the KV memory is divided among them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from quire.core.memory import KV, Window, kept_by
+from quire.core.memory import KV, State, Window, kept_by
 from quire.core.protocol import EVERYTHING, Sight
 
 
 class KVGroup(NamedTuple):
-    """Layers whose blocks are given out together, and how many blocks they have."""
+    """Layers whose blocks are given out together, and how many blocks they have.
+
+    Blocks of layers that keep a ``state`` are slots: one holds the states of one sequence.
+    """
 
     layers: tuple[int, ...]
     num_blocks: int
     num_host_blocks: int = 0
     window: Window | None = None
+    state: State | None = None
 
     @classmethod
     def of_values(cls, values: Sequence[Any]) -> KVGroup:
         """As JSON has it."""
-        layers, num_blocks, num_host_blocks, window = values
-        return cls(tuple(layers), num_blocks, num_host_blocks, window and Window(*window))
+        layers, num_blocks, num_host_blocks, window, *later = values
+        own = cls(tuple(layers), num_blocks, num_host_blocks, window and Window(*window))
+        state = later[0] if later else None  # records were made before there were any
+        return own._replace(state=state and State(*state))
 
     @property
-    def kept(self) -> KV | Window:
+    def kept(self) -> KV | Window | State:
         """What the layers keep of a text."""
-        return kept_by(self.window)
+        return kept_by(self.window) if self.state is None else self.state
 
     def num_sink_blocks(self, block_size: int) -> int:
         """Blocks of each sequence that its window does not leave behind."""
@@ -56,6 +62,7 @@ def sights_of(kv_groups: Sequence[KVGroup], layers: range | None = None) -> tupl
 
     layers: those that are its own, where a draft model has the others.
     """
+    kv_groups = [kv_group for kv_group in kv_groups if kv_group.state is None]
     counts = [
         len(kv_group.layers) if layers is None else sum(one in layers for one in kv_group.layers)
         for kv_group in kv_groups

@@ -13,6 +13,8 @@ from quire.core.memory import (
     KVAllocator,
     LayeredAllocator,
     PagedAllocator,
+    SnapshotStops,
+    StateAllocator,
 )
 from quire.core.protocol import PreemptionMode, RecoveryCosts, SchedulingPolicy
 from quire.core.scheduling import (
@@ -82,33 +84,47 @@ class EngineLimits:
         return sum(kv_group.num_host_blocks for kv_group in self.kv_groups)
 
     @property
+    def states(self) -> KVGroup | None:
+        """The KV group, which is the last, whose layers keep a state of each sequence."""
+        last = self.kv_groups[-1] if self.kv_groups else None
+        return last if last is not None and last.state is not None else None
+
+    @property
     def windows(self) -> list[int | None]:
         """Of each KV group, in tokens."""
         return [kv_group.window and kv_group.window.tokens for kv_group in self.kv_groups]
 
-    def block_bytes(self, token_bytes: Sequence[int]) -> list[int]:
+    def block_bytes(self, token_bytes: Sequence[int], state_bytes: Sequence[int] = ()) -> list[int]:
         """Of a block in each KV group: it holds keys and values of the KV group's layers.
 
-        token_bytes: of a token in each layer.
+        token_bytes: of a token in each layer. state_bytes: of a state; a slot is its group's block.
         """
         return [
             self.block_size * sum(token_bytes[layer] for layer in kv_group.layers)
+            if kv_group.state is None
+            else sum(state_bytes[layer] for layer in kv_group.layers)
             for kv_group in self.kv_groups
         ]
 
-    def pool_bytes(self, token_bytes: Sequence[int]) -> int:
+    def pool_bytes(self, token_bytes: Sequence[int], state_bytes: Sequence[int] = ()) -> int:
         """Of the whole pool on the device."""
-        sizes = zip(self.kv_groups, self.block_bytes(token_bytes), strict=True)
+        sizes = zip(self.kv_groups, self.block_bytes(token_bytes, state_bytes), strict=True)
         return sum(kv_group.num_blocks * each for kv_group, each in sizes)
 
     def allocator(self) -> KVAllocator:
         """An empty pool."""
         size = self.block_size
-        kv_groups = [
+        paged = [
             PagedAllocator(kv_group.num_blocks, size, kv_group.num_host_blocks, kv_group.window)
             for kv_group in self.kv_groups
+            if kv_group.state is None
         ]
-        return kv_groups[0] if len(kv_groups) == 1 else LayeredAllocator(size, kv_groups)
+        states = self.states
+        if states is None or states.state is None:
+            return paged[0] if len(paged) == 1 else LayeredAllocator(size, paged)
+        alive = (lambda name: paged[0].locate(name) is not None) if paged else (lambda name: True)
+        slots = StateAllocator(states.num_blocks, size, states.num_host_blocks, states.state, alive)
+        return LayeredAllocator(size, paged, slots)
 
     def scheduler(self, costs: RecoveryCosts, source: BlockSource | None = None) -> Scheduler:
         """A scheduler over an empty pool. ``source``: of blocks that the pool does not have."""
@@ -118,12 +134,16 @@ class EngineLimits:
             max_adapters=self.max_loras or None,
             whole_prompts=not self.kv_groups,
         )
-        caching = Caching(source, watched=self.kv_events)
+        states = self.states
+        stops = states and states.state and SnapshotStops(states.state.every, self.block_size)
+        caching = Caching(source, self.kv_events, stops)
         return Scheduler(
             self.allocator(),
             batch,
             Queueing(SchedulingPolicy(self.scheduling_policy), self.max_queue_time),
-            SessionLimits(self.max_num_sessions, self.max_sessions_per_client, self._ring()),
+            SessionLimits(
+                self.max_num_sessions, self.max_sessions_per_client, self._ring(), states is None
+            ),
             Recovery(PreemptionMode(self.preemption_mode), costs),
             caching if self.enable_prefix_caching else None,
         )

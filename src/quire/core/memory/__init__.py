@@ -11,11 +11,13 @@ from quire.core.memory.blocks import (
     root_hash,
     rooted,
 )
-from quire.core.memory.kept import KV, Window, kept_by
+from quire.core.memory.kept import KV, State, Window, kept_by
 from quire.core.memory.layered import LayeredAllocator
 from quire.core.memory.paged import PagedAllocator
 from quire.core.memory.pool import BlockPool, ContentWatcher
+from quire.core.memory.snapshots import SnapshotStops
 from quire.core.memory.source import BlockSource
+from quire.core.memory.states import StateAllocator
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
 from quire.core.memory.views import PoolView
 
@@ -37,6 +39,9 @@ __all__ = [
     "MoveKind",
     "PagedAllocator",
     "PoolView",
+    "SnapshotStops",
+    "State",
+    "StateAllocator",
     "Usage",
     "When",
     "Window",

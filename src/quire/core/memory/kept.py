@@ -1,4 +1,5 @@
-"""What the layers of a KV group keep of a text: the keys and values of all of it, or of a window.
+"""What the layers of a KV group keep of a text: keys and values of all of it, or of a window, or
+a state.
 
 Each kind answers how many blocks that takes, which blocks may go, and which must be there for a
 text to go on from.
@@ -132,6 +133,37 @@ class Window(NamedTuple):
     def step_blocks(self, block_size: int) -> int:
         """Blocks beside ``seq_blocks`` that a step takes, over all of its sequences."""
         return (self.step_tokens - 1) // block_size
+
+
+class State(NamedTuple):
+    """One value of fixed size for a text, which each of its tokens rewrites.
+
+    every, decoding: tokens between two snapshots, while a prompt is read and while it is answered.
+    """
+
+    every: int
+    decoding: int
+
+    @property
+    def forgets(self) -> bool:
+        return False
+
+    @property
+    def sight(self) -> None:
+        """It stands for all tokens, and takes as long to read however many they are."""
+        return None
+
+    def sink_blocks(self, block_size: int) -> int:
+        return 0
+
+    def most_held(self, lengths: Iterable[int], block_size: int) -> int:
+        return len([*lengths])
+
+    def blocks_of(self, num_tokens: int | None, block_size: int) -> int:
+        return 1
+
+    def seqs_that_fit(self, num_blocks: int, num_tokens: int | None, block_size: int) -> int:
+        return num_blocks
 
 
 _ALL = KV()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
+from quire.core.memory.allocator import Contents, KVAllocator
 from quire.core.memory.blocks import BlockHash, BlockMove
-from quire.core.memory.paged import PagedAllocator
 from quire.core.memory.pool import ContentWatcher
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
 from quire.core.memory.views import PoolView
@@ -15,8 +16,28 @@ _GRAVITY = {When.NOW: 0, When.LATER: 1, When.NEVER: 2}
 _NOTHING = Fit(When.NOW, 0, 0, 0)
 
 
+class GroupAllocator(KVAllocator, Contents, Protocol):
+    """The allocator of one KV group, as others ask before anything is changed in any."""
+
+    def hit_blocks(self, demand: Demand) -> int:
+        """Leading blocks of the demand that need not be computed."""
+        ...
+
+    def drop(self, seq_ids: Iterable[int]) -> None:
+        """Give back what these sequences' next tokens and all later ones cannot see."""
+        ...
+
+    def can_draft(self, seq_id: int, count: int) -> bool: ...
+
+    def can_swap_out(self, seq_ids: Iterable[int]) -> bool: ...
+
+    def can_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> bool: ...
+
+    def watch(self, watcher: ContentWatcher, kv_group: int = 0) -> None: ...
+
+
 class LayeredAllocator:
-    """A *KV group* is the layers that share a window; each has a PagedAllocator of its own.
+    """A *KV group* is the layers that keep the same of a text; each has an allocator of its own.
 
     Every verb is done in all KV groups or in none: whether it can be is looked up in all of them
     before any is changed. Numbers of blocks are sums over the KV groups; a Fit has those of the one
@@ -26,10 +47,17 @@ class LayeredAllocator:
     text has room, and holds no blocks.
     """
 
-    def __init__(self, block_size: int, kv_groups: Sequence[PagedAllocator]) -> None:
+    def __init__(
+        self,
+        block_size: int,
+        kv_groups: Sequence[GroupAllocator],
+        states: GroupAllocator | None = None,
+    ) -> None:
+        """states: of the layers that keep one; they are the last KV group."""
         if any(kv_group.block_size != block_size for kv_group in kv_groups):
             raise ValueError("KV groups must have one block size")
-        self.kv_groups = tuple(kv_groups)
+        self._paged = tuple(kv_groups)
+        self.kv_groups = self._paged if states is None else (*self._paged, states)
         self.block_size = block_size
 
     @property
@@ -45,17 +73,21 @@ class LayeredAllocator:
             kv_group.advance(now)
 
     def fit(self, demand: Demand) -> Fit:
-        common = self._common_hits(demand)
+        common = self._common_hits(demand, self.kv_groups)
         fits = [kv_group.fit(common) for kv_group in self.kv_groups] or [_NOTHING]
         tightest = max(fits, key=lambda fit: (_GRAVITY[fit.when], fit.needed - fit.free))
         # A token would have been saved if no KV group had lost it.
-        before = [kv_group.fit(demand) for kv_group in self.kv_groups] or [_NOTHING]
+        paged = self._paged or self.kv_groups
+        before = [kv_group.fit(demand) for kv_group in paged] or [_NOTHING]
         reach = min(fit.cached + fit.evicted for fit in before)
-        cached = fits[0].cached
-        return tightest._replace(evicted=max(0, reach - cached))
+        there = cached = fits[0].cached
+        if len(paged) < len(self.kv_groups):
+            there = paged[0].fit(self._common_hits(demand, paged)).cached
+        stateless = max(0, there // self.block_size * self.block_size - cached)
+        return tightest._replace(evicted=max(0, reach - there), stateless=stateless)
 
     def admit(self, seq_id: int, demand: Demand) -> int | None:
-        common = self._common_hits(demand)
+        common = self._common_hits(demand, self.kv_groups)
         if any(kv_group.fit(common).when is not When.NOW for kv_group in self.kv_groups):
             return None
         cached = {kv_group.admit(seq_id, common) for kv_group in self.kv_groups} or {0}
@@ -63,7 +95,7 @@ class LayeredAllocator:
         return cached.pop()
 
     def take_fetches(self) -> list[BlockMove]:
-        return self._in_all(PagedAllocator.take_fetches)
+        return self._in_all(lambda kv_group: kv_group.take_fetches())
 
     def locate(self, content: BlockHash) -> Sequence[int] | None:
         found = [kv_group.locate(content) for kv_group in self.kv_groups]
@@ -159,19 +191,19 @@ class LayeredAllocator:
     def audit(self, known: Collection[int]) -> list[str]:
         return [fault for kv_group in self.kv_groups for fault in kv_group.audit(known)]
 
-    def _common_hits(self, demand: Demand) -> Demand:
-        """The demand with so few hashes that every KV group finds all of them.
+    def _common_hits(self, demand: Demand, kv_groups: Sequence[GroupAllocator]) -> Demand:
+        """The demand with so few hashes that all of these find all of them.
 
         A shorter beginning ends in another window, so each KV group must look again.
         """
         agreed = len(demand.block_hashes)
         while True:
             demand = replace(demand, block_hashes=demand.block_hashes[:agreed])
-            agreed = min((group.hit_blocks(demand) for group in self.kv_groups), default=0)
+            agreed = min((kv_group.hit_blocks(demand) for kv_group in kv_groups), default=0)
             if agreed == len(demand.block_hashes):
                 return demand
 
-    def _in_all(self, act: Callable[[PagedAllocator], list[BlockMove] | None]) -> list[BlockMove]:
+    def _in_all(self, act: Callable[[GroupAllocator], list[BlockMove] | None]) -> list[BlockMove]:
         """The moves of every KV group, each with its KV group."""
         moves: list[BlockMove] = []
         for number, kv_group in enumerate(self.kv_groups):

@@ -89,6 +89,12 @@ class BlockPool:
             self.touched.add(block)
         return block
 
+    def evict(self, block: int) -> None:
+        """Forget what a cached block holds, before its turn; it is taken next."""
+        del self._cached[block]
+        self._evict(block)
+        self._blank.append(block)
+
     def take_all(self, count: int) -> tuple[list[int], list[float]]:
         """``take`` as often; the blocks, and what each is ``charged`` at this moment."""
         blocks = [self.take() for _ in range(count)]

@@ -51,6 +51,7 @@ class Fit(NamedTuple):
     capacity: int
     cached: int = 0  # tokens that a prefix hit saves
     evicted: int = 0  # tokens that it would have saved, had their blocks not been taken since
+    stateless: int = 0  # tokens whose blocks are here, but no state to go on from after them
 
 
 class BlockTable(NamedTuple):

@@ -58,9 +58,10 @@ class PoolView(Protocol):
 
 
 class PagedView:
-    """Of a PagedAllocator."""
+    """Of a pool of blocks, or of slots for states."""
 
-    def __init__(self, pool: BlockPool, occupancy: Occupancy, window: Window | None) -> None:
+    def __init__(self, pool: BlockPool, occupancy: Occupancy | None, window: Window | None) -> None:
+        """occupancy: None: a block that is held is in use as a whole."""
         self._pool = pool
         self._occupancy = occupancy
         self.window = window
@@ -78,7 +79,7 @@ class PagedView:
         return self._pool.cached_blocks()
 
     def has_tokens(self, block: int) -> bool:
-        return self._occupancy.filled[block] > 0
+        return self._occupancy is None or self._occupancy.filled[block] > 0
 
     def is_cached(self, block: int) -> bool:
         return self._pool.content(block) is not None

@@ -26,6 +26,7 @@ class RecoveryCosts:
     swap_per_block: float = 0.0  # one way
     recompute_per_token: float = 0.0
     fetch_per_block: float = 0.0  # from a source of blocks
+    swap_per_state: float = 0.0  # one way; 0: layers keep none
 
     def fetching_pays(self, block_size: int) -> bool:
         """Whether a block is fetched in less time than its tokens are computed in."""

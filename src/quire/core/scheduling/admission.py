@@ -23,8 +23,8 @@ class SchedulerStats:
     Prompts are looked up in the prefix cache when they are first admitted. Of
     ``prefix_queries`` tokens, ``prefix_hits`` were there; ``prefix_fetched`` were fetched from
     a source; ``prefix_evicted`` had been there, until their blocks were needed;
-    ``prefix_tails`` stood in a prompt's last, partly filled block, which is never kept. The rest
-    was new.
+    ``prefix_tails`` stood in a prompt's last, partly filled block, which is never kept;
+    ``prefix_stateless`` had blocks, but no snapshot of the state after them. The rest was new.
     """
 
     decisions: Counter[str] = field(default_factory=Counter)
@@ -33,6 +33,7 @@ class SchedulerStats:
     prefix_fetched: int = 0
     prefix_evicted: int = 0
     prefix_tails: int = 0
+    prefix_stateless: int = 0
 
     @property
     def num_preemptions(self) -> int:
@@ -111,10 +112,14 @@ class Admission:
         why = f"{cached} of {demand.num_tokens} tokens cached"
         if fetches:
             why += f", {cached - fit.cached} of them in {len(fetches)} blocks to be fetched"
+        if fit.stateless:
+            why += f", {fit.stateless} more have blocks but no snapshot of their state"
         step.decisions.append(
             Decision(Verdict.ADMIT, group.request.request_id, why, fit.needed, fit.free)
         )
         trunk.num_computed = cached
+        if cache is not None and cache.stops is not None:
+            trunk.stops = cache.stops.of(demand.num_tokens, cached, cached + fit.stateless)
         if group.scores is not None and not group.expanded:
             self._scored.reuse(group.scores, trunk.block_hashes, cached)
         group.status = Status.RUNNING
@@ -153,4 +158,5 @@ class Admission:
         stats.prefix_fetched += cached - fit.cached
         stats.prefix_evicted += max(0, fit.evicted - (cached - fit.cached))
         full = len(demand.block_hashes) * self._allocator.block_size
+        stats.prefix_stateless += fit.stateless
         stats.prefix_tails += max(0, demand.num_tokens - 1 - full)

@@ -55,6 +55,8 @@ def tokens_to_compute(group: SequenceGroup, budget: int) -> dict[int, int]:
         pending = len(branch.token_ids) - branch.num_computed
         if pending > SCORED_AT_ONCE and group.request.params.prompt_logprobs is not None:
             pending = SCORED_AT_ONCE
+        if branch.stops:
+            pending = branch.upto_stop(branch.num_computed, pending)
         return {branch.seq_id: pending if pending < budget else budget}
     if group.beams is not None:
         if all(b.fork_from is None and b.num_pending == 1 for b in branches):
@@ -74,6 +76,8 @@ def _tokens_of_each(group: SequenceGroup, budget: int, keep: int) -> dict[int, i
             pause = next_fork(group, branch)
             if pause is not None:
                 tokens = pause - branch.num_computed
+        if branch.stops:
+            tokens = branch.upto_stop(branch.num_computed, tokens)
         tokens = min(tokens, budget)
         if tokens:
             found[branch.seq_id] = tokens

@@ -51,9 +51,12 @@ def _read(chunk: Chunk) -> Iterator[PhysicalBlock]:
 
 
 def written(chunk: Chunk, block_size: int) -> Iterator[PhysicalBlock]:
-    """The blocks that hold a chunk's tokens."""
+    """The blocks that hold a chunk's tokens, and its state."""
     first = chunk.start // block_size
     last = (chunk.start + len(chunk.token_ids) - 1) // block_size
     for kv_group, table in enumerate(chunk.table.kv_groups):
+        if table.keeps_state:
+            yield PhysicalBlock(False, kv_group, table.block_ids[0])
+            continue
         for logical in range(first, last + 1):
             yield PhysicalBlock(False, kv_group, table.block(logical))

@@ -109,7 +109,11 @@ class Preemption:
         # What branches share is computed once; blocks out of their windows are computed too.
         tokens = sum(branch.num_computed for branch in victim.branches)
         distinct = tokens * blocks / (blocks + shared) if shared else tokens
-        return 2 * blocks * costs.swap_per_block, distinct * costs.recompute_per_token
+        swap = blocks * costs.swap_per_block
+        if costs.swap_per_state:
+            states = min(blocks, len(victim.tables()))
+            swap += states * (costs.swap_per_state - costs.swap_per_block)
+        return 2 * swap, distinct * costs.recompute_per_token
 
     def restore(self, group: SequenceGroup, headroom: int) -> list[BlockMove] | None:
         """The moves that bring a swapped group back; None if there is no room yet."""

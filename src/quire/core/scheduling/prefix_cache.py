@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from quire.core.memory import BlockMove, BlockSource, Contents, Demand, KVAllocator
+from quire.core.memory import (
+    BlockMove,
+    BlockSource,
+    Contents,
+    Demand,
+    KVAllocator,
+    SnapshotStops,
+)
 from quire.core.protocol.decision import RecoveryCosts
 from quire.core.scheduling.block_events import BlockEvents
 from quire.core.scheduling.offloading import Offloading
@@ -18,10 +25,12 @@ class Caching:
 
     source: blocks that the pool does not have are fetched from it, and full ones stored in it.
     watched: whether events are kept, for somebody who takes them.
+    stops: where chunks of prompts end, for snapshots of states; None: layers keep no states.
     """
 
     source: BlockSource | None = None
     watched: bool = False
+    stops: SnapshotStops | None = None
 
 
 class PrefixCache:
@@ -35,6 +44,7 @@ class PrefixCache:
     ) -> None:
         size, source = allocator.block_size, caching.source
         self.events = BlockEvents(contents, size) if caching.watched else None
+        self.stops = caching.stops
         self.settled = True  # neither ``settle`` nor ``store`` has anything to do
         self._contents = contents
         self._block_size = size

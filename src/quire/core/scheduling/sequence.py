@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -33,6 +33,7 @@ class Sequence:
         "num_prompt_tokens",
         "root_hash",
         "seq_id",
+        "stops",
         "token_ids",
     )
 
@@ -53,6 +54,7 @@ class Sequence:
         self.given_hashes = given_hashes  # of the first blocks, where they are known beforehand
         self.cuts: Seq[SoftCut] = ()  # in their order; none of an earlier token can come
         self.block_hashes: list[BlockHash] = []  # of the full blocks of token_ids, in order
+        self.stops: Seq[int] = ()  # positions where chunks end, so that a snapshot can be taken
         # A dormant branch has no block table: it waits for a sibling to have computed the
         # tokens both share, and forks from it then.
         self.fork_from: Sequence | None = None
@@ -62,6 +64,11 @@ class Sequence:
     def num_pending(self) -> int:
         """Tokens that are known but not computed; 1 in steady decoding."""
         return len(self.token_ids) - self.num_computed
+
+    def upto_stop(self, start: int, tokens: int) -> int:
+        """How many of ``tokens`` from ``start`` on one chunk may have; there is a stop."""
+        index = bisect_right(self.stops, start)
+        return min(tokens, self.stops[index] - start) if index < len(self.stops) else tokens
 
     @property
     def num_output_tokens(self) -> int:

@@ -27,11 +27,13 @@ class SessionLimits:
     """How many sessions may be open, and what their histories go round in.
 
     max_sessions_per_client: how many of them one client may have; None: all.
+    soft_cuts: whether there may be any: a state cannot count for less, as keys can.
     """
 
     max_num_sessions: int = 128
     max_sessions_per_client: int | None = None
     ring: Ring = Ring()  # noqa: RUF009  # frozen
+    soft_cuts: bool = True
 
 
 class Sessions:
@@ -136,6 +138,12 @@ class Sessions:
         """From here on, attend less to the history so far, but for sinks (see ``SoftCut``)."""
         session = self.unused(session_id)
         sinks, known = self.limits.ring.sinks, len(session.history)
+        if not self.limits.soft_cuts:
+            raise RequestError(
+                "this model's layers keep a state of all the history, which cannot count for less: "
+                "soft_cut is for models whose layers all have attention; use hard_cut or recompute",
+                "session_id",
+            )
         if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not bias <= 0:
             raise RequestError(f"bias must be a number from -inf to 0; got {bias!r}", "bias")
         if isinstance(fade, bool) or not isinstance(fade, int) or not 0 <= fade <= _LONGEST_FADE:

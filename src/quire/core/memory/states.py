@@ -1,0 +1,336 @@
+"""States of sequences in slots: one that each writes, and snapshots that are found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from quire.core.memory.blocks import BlockHash, BlockMove, MoveKind
+from quire.core.memory.kept import State
+from quire.core.memory.pool import BlockPool, ContentWatcher
+from quire.core.memory.snapshots import Snapshots
+from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
+from quire.core.memory.views import PagedView, PoolView
+
+
+class _Live:
+    """The state of one sequence."""
+
+    __slots__ = ("admitted", "charge", "depth", "entry", "latest", "num_tokens", "slot", "swapped",
+                 "view")  # fmt: skip
+
+    def __init__(self, slot: int, num_tokens: int, admitted: int) -> None:
+        self.slot = slot
+        self.num_tokens = num_tokens  # that it stands for, once the step under way is done
+        self.admitted = admitted  # tokens that were known when it was let in
+        self.charge = 0.0  # slot-seconds, for slots that have been given back
+        self.entry = 0.0  # BlockPool.charged of the slot when it was acquired
+        self.depth = 0  # blocks of the deepest snapshot of its text that is known of
+        self.latest: tuple[int, BlockHash] | None = None  # the last one that decoding has left
+        self.swapped = False
+        self.view: BlockTable | None = None
+
+
+class StateAllocator:
+    """Gives each sequence a slot for the states of its layers, and keeps some that it has left.
+
+    Every token rewrites a sequence's state, so it cannot be cut back; it can be copied. A slot that
+    others share, or that can be found by the name of the block that it stood at the end of, is
+    copied before the next token is written. So forks share a slot until they write, and a prompt
+    that begins with what a *snapshot* has seen goes on from a copy of it.
+
+    Snapshots live in slots that nobody else needs: they never cause a lack of room. Which of them
+    go first is said by ``Snapshots``.
+
+    alive: whether the rest of what a text has left at the end of the block of that name is here.
+    """
+
+    def __init__(
+        self,
+        num_slots: int,
+        block_size: int,
+        num_host_slots: int,
+        kept: State,
+        alive: Callable[[BlockHash], bool] = lambda name: True,
+    ) -> None:
+        self.block_size = block_size
+        self.device = BlockPool(num_slots)
+        self.host = BlockPool(num_host_slots)
+        self.tables: dict[int, _Live] = {}
+        self._kept = kept
+        self._snapshots = Snapshots(self.device, alive)
+        self._unsettled: set[int] = set()  # published, and computed by the step under way
+
+    @property
+    def contents(self) -> StateAllocator:
+        return self
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self.device.num_free
+
+    def advance(self, now: float) -> None:
+        self.device.now = now
+
+    # -- admission -----------------------------------------------------------------------------
+
+    def fit(self, demand: Demand) -> Fit:
+        # What is found is copied, or taken where there is no other room: a slot either way.
+        fresh = 1 + len(demand.forks)
+        needed = fresh + self._owed(demand.headroom)
+        free, capacity = self.device.num_free, self.device.num_blocks
+        when = When.NOW if needed <= free else When.LATER
+        if fresh > capacity:
+            when = When.NEVER
+        end = self.hit_blocks(demand)
+        lost = self._deepest(demand, end, self.device.was_evicted)
+        size = self.block_size
+        return Fit(when, needed, free, capacity, end * size, (lost - end) * size)
+
+    def hit_blocks(self, demand: Demand) -> int:
+        """Leading blocks of the demand after which a snapshot has been taken."""
+        return self._deepest(demand, 0, lambda name: self._find(name) is not None)
+
+    def admit(self, seq_id: int, demand: Demand) -> int | None:
+        self._refuse_known(seq_id)
+        if self.fit(demand).when is not When.NOW:
+            return None
+        end = self.hit_blocks(demand)
+        found = self._find(demand.block_hashes[end - 1]) if end else None
+        if found is None:
+            slot = self._snapshots.take()
+        else:
+            slot = found
+            self.device.share_all([slot], found=True)
+            self._snapshots.found(slot)
+        table = _Live(slot, end * self.block_size, demand.num_tokens)
+        table.entry, table.depth = self.device.charged(slot), end
+        self.tables[seq_id] = table
+        return table.num_tokens
+
+    def _find(self, name: BlockHash) -> int | None:
+        """A copy is made before the step that computes an unsettled snapshot."""
+        slot = self.device.find(name)
+        return None if slot in self._unsettled else slot
+
+    def _deepest(self, demand: Demand, least: int, there: Callable[[BlockHash], bool]) -> int:
+        """The most leading blocks, more than ``least``, of whose last name that is true."""
+        computed = demand.num_tokens - 1  # one token is left to compute
+        if demand.most_cached is not None:
+            computed = min(computed, demand.most_cached)
+        names = demand.block_hashes
+        end = min(len(names), computed // self.block_size)
+        while end > least and not there(names[end - 1]):
+            end -= 1
+        return max(end, least)
+
+    def _owed(self, headroom: int, coming: int = 0) -> int:
+        """Slots that are to be taken before each sequence has its own.
+
+        headroom: sequences that run, or will once they have forked.
+        coming: those that come back from the host, which count among them.
+        """
+        on_device = [table.slot for table in self.tables.values() if not table.swapped]
+        return max(len(on_device) + coming, headroom) - len(set(on_device))
+
+    # -- growing -------------------------------------------------------------------------------
+
+    def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
+        writers: dict[int, int] = {}
+        for seq_id in new_tokens:
+            slot = self.tables[seq_id].slot
+            writers[slot] = writers.get(slot, 0) + 1
+        # Of k writers among r owners all copy, except the last if nobody else holds the slot.
+        counts = self.device.ref_counts
+        return sum(min(k, counts[slot] - 1) for slot, k in writers.items())
+
+    def append(
+        self, new_tokens: Mapping[int, int], group: Collection[int] = ()
+    ) -> list[BlockMove] | None:
+        if self.blocks_to_append(new_tokens) > self.device.num_free:
+            return None
+        moves: list[BlockMove] = []
+        tables = [self.tables[seq_id] for seq_id in new_tokens]
+        for table in tables:  # those that must copy first, while there are slots
+            if self.device.ref_counts[table.slot] > 1:
+                moves.append(self._copy(table))
+        for table, count in zip(tables, new_tokens.values(), strict=True):
+            if self.device.content(table.slot) is not None:
+                if self._snapshots.make_room(table.slot):
+                    moves.append(self._copy(table))
+                else:
+                    self.invalidate(table.slot)
+            table.num_tokens += count
+        return moves
+
+    def _copy(self, table: _Live) -> BlockMove:
+        """Let the sequence go on in a slot of its own."""
+        source = table.slot
+        self._leave(table)
+        table.slot = self._snapshots.take()
+        table.entry, table.view = self.device.charged(table.slot), None
+        return BlockMove(MoveKind.COPY, source, table.slot)
+
+    def _leave(self, table: _Live) -> None:
+        table.charge += self.device.charged(table.slot) - table.entry
+        self.device.release(table.slot)
+
+    def can_draft(self, seq_id: int, count: int) -> bool:
+        """Never: a state that has seen drafts cannot be cut back."""
+        return False
+
+    def draft(self, seq_id: int, count: int) -> bool:
+        return False
+
+    def trim(self, seq_id: int, num_tokens: int) -> None:
+        if num_tokens != self.tables[seq_id].num_tokens:
+            raise ValueError(f"the state of sequence {seq_id} cannot be cut back")
+
+    def drop(self, seq_ids: Iterable[int]) -> None:
+        """Nothing: a sequence needs its slot until its end."""
+
+    def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
+        self._refuse_known(child_id)
+        parent = self.tables[parent_id]
+        child = _Live(parent.slot, parent.num_tokens, parent.num_tokens)
+        child.depth, child.swapped = parent.depth, parent.swapped
+        pool = self.host if parent.swapped else self.device
+        pool.share(parent.slot)
+        child.entry = pool.charged(parent.slot)
+        self.tables[child_id] = child
+        return []
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> None:
+        table = self.tables[seq_id]
+        if table.num_tokens != count * self.block_size:
+            return  # it stands for more than full blocks
+        decoding = table.num_tokens > table.admitted
+        if decoding and table.num_tokens % self._kept.decoding:
+            return
+        if decoding and table.latest is not None:  # of those that decoding leaves, the last alone
+            self._forget_unused(*table.latest)
+        if self._snapshots.add(table.slot, block_hashes, count, table.depth):
+            self._unsettled.add(table.slot)
+            if decoding:
+                table.latest = table.slot, block_hashes[count - 1]
+        table.depth = count
+
+    def _forget_unused(self, slot: int, name: BlockHash) -> None:
+        device = self.device
+        unused = device.content(slot) == name and not device.times_found[slot]
+        if unused and not device.ref_counts[slot]:
+            self.invalidate(slot)
+
+    def settle(self) -> None:
+        self._unsettled.clear()
+
+    def take_fetches(self) -> list[BlockMove]:
+        return []
+
+    def locate(self, content: BlockHash) -> Sequence[int] | None:
+        slot = self.device.find(content)
+        return None if slot is None else (slot,)
+
+    def invalidate(self, block: int, kv_group: int = 0) -> None:
+        self._snapshots.forget(block)
+        self.device.invalidate(block)
+
+    def watch(self, watcher: ContentWatcher, kv_group: int = 0) -> None:
+        self.device.watch(watcher, kv_group)
+
+    def clear_contents(self) -> None:
+        self.device.clear()
+
+    # -- giving back and swapping --------------------------------------------------------------
+
+    def free(self, seq_id: int, *, invalid: bool = False) -> float:
+        table = self.tables.pop(seq_id)
+        if table.swapped:
+            self.host.release(table.slot)
+            return table.charge
+        if invalid:
+            self.invalidate(table.slot)
+        self._leave(table)
+        return table.charge
+
+    def charge(self, seq_id: int) -> float:
+        table = self.tables[seq_id]
+        if table.swapped:
+            return table.charge
+        return table.charge + self.device.charged(table.slot) - table.entry
+
+    def can_swap_out(self, seq_ids: Iterable[int]) -> bool:
+        return len({self.tables[seq_id].slot for seq_id in seq_ids}) <= self.host.num_free
+
+    def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
+        ids = list(seq_ids)
+        if not self.can_swap_out(ids):
+            return None
+        target: dict[int, int] = {}
+        for table in (self.tables[seq_id] for seq_id in ids):
+            source = table.slot
+            if source in target:
+                self.host.share(target[source])
+            else:
+                target[source] = self.host.take()
+            self._leave(table)
+            table.slot, table.swapped, table.view = target[source], True, None
+        return [BlockMove(MoveKind.SWAP_OUT, *pair) for pair in target.items()]
+
+    def can_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> bool:
+        return self._owed(headroom, len([*seq_ids])) <= self.device.num_free
+
+    def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
+        ids = list(seq_ids)
+        if not self.can_swap_in(ids, headroom):
+            return None
+        target: dict[int, int] = {}
+        for table in (self.tables[seq_id] for seq_id in ids):
+            source = table.slot
+            if source in target:
+                self.device.share(target[source])
+            else:
+                target[source] = self._snapshots.take()
+            self.host.release(source)
+            table.slot, table.swapped, table.view = target[source], False, None
+            table.entry = self.device.charged(table.slot)
+        return [BlockMove(MoveKind.SWAP_IN, *pair) for pair in target.items()]
+
+    # -- for those who look --------------------------------------------------------------------
+
+    def table(self, seq_id: int) -> BlockTable:
+        table = self.tables[seq_id]
+        if table.view is None:
+            table.view = BlockTable((table.slot,), self.block_size, keeps_state=True)
+        return table.view
+
+    def num_tokens(self, seq_id: int) -> int:
+        return self.tables[seq_id].num_tokens
+
+    def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
+        slots = [self.tables[seq_id].slot for seq_id in seq_ids if not self.tables[seq_id].swapped]
+        distinct = len(set(slots))
+        return distinct, len(slots) - distinct
+
+    def usage(self) -> Usage:
+        """Of slots that count like blocks; one that is held is in use as a whole."""
+        size, pool = self.block_size, self.device
+        blank = pool.num_free - pool.num_cached
+        return Usage(pool.num_held * size, cached=pool.num_cached * size, free=blank * size)
+
+    def views(self) -> tuple[PoolView, ...]:
+        return (PagedView(self.device, None, None),)
+
+    def audit(self, known: Collection[int]) -> list[str]:
+        faults = []
+        for seq_id in [one for one in self.tables if one not in known]:
+            self.free(seq_id)
+            faults.append(f"sequence {seq_id} had a state, and nobody who would free it")
+        tables = self.tables.values()
+        faults += self.device.audit("state", ((t.slot,) for t in tables if not t.swapped))
+        return faults + self.host.audit("host", ((t.slot,) for t in tables if t.swapped))
+
+    def _refuse_known(self, seq_id: int) -> None:
+        if seq_id in self.tables:
+            raise ValueError(f"sequence {seq_id} already has a state")

@@ -1,0 +1,206 @@
+"""Random walks over states beside blocks: what each slot holds is the text that it stands for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from quire.core.memory import (
+    BlockMove,
+    Demand,
+    LayeredAllocator,
+    MoveKind,
+    PagedAllocator,
+    SnapshotStops,
+    State,
+    StateAllocator,
+    When,
+    Window,
+    hash_blocks,
+)
+from support.invariants import check_states
+
+Text = tuple[int, ...]
+
+
+class Write(NamedTuple):
+    """A chunk of a step: which slot it goes on in, from where to where of which text."""
+
+    seq_id: int
+    slot: int
+    start: int
+    text: Text
+
+
+class StatesMachine(RuleBasedStateMachine):
+    """A slot holds a text; a sequence must find there what it has written, and nothing else."""
+
+    @initialize(
+        slots=st.integers(1, 6),
+        size=st.sampled_from([1, 2, 4]),
+        host=st.integers(0, 3),
+        window=st.none() | st.builds(Window, st.integers(1, 6), st.just(8), st.just(0)),
+        decoding=st.sampled_from([1, 2, 3]),
+        blocks=st.sampled_from([12, 200]),
+    )
+    def build(
+        self, slots: int, size: int, host: int, window: Window | None, decoding: int, blocks: int
+    ) -> None:
+        kept = State(every=2 * size, decoding=decoding * size)
+        groups = [PagedAllocator(blocks, size, 100)]
+        if window is not None:
+            groups.append(PagedAllocator(blocks, size, 100, window))
+        alive = lambda name: groups[0].locate(name) is not None  # noqa: E731
+        self.states = StateAllocator(slots, size, host, kept, alive)
+        self.allocator = LayeredAllocator(size, groups, self.states)
+        self.size, self.number, self.roomy = size, len(groups), blocks == 200
+        self.stops = SnapshotStops(kept.every, size)
+        self.device: dict[int, Text] = {}
+        self.host: dict[int, Text] = {}
+        self.texts: dict[int, Text] = {}  # computed tokens of each sequence
+        self.swapped: set[int] = set()
+        self.next_id = 0
+        self.held = self.charged = self.clock = 0.0
+
+    def replay(self, moves: list[BlockMove]) -> None:
+        pools = {
+            MoveKind.COPY: (self.device, self.device),
+            MoveKind.SWAP_OUT: (self.device, self.host),
+            MoveKind.SWAP_IN: (self.host, self.device),
+        }
+        for move in moves:
+            if move.kv_group == self.number:
+                source, target = pools[move.kind]
+                target[move.target] = source[move.source]
+
+    def slot_of(self, seq_id: int) -> int:
+        table = self.allocator.table(seq_id).kv_groups[-1]
+        assert table.keeps_state and len(table.block_ids) == 1
+        return table.block_ids[0]
+
+    @property
+    def running(self) -> list[int]:
+        return [one for one in self.texts if one not in self.swapped]
+
+    def grow(self, seq_id: int, known: Text, moves: list[BlockMove]) -> Write | None:
+        """Plan a chunk of all that is known of a sequence, up to where a snapshot is taken."""
+        start = len(self.texts[seq_id])
+        free = self.states.num_free_blocks
+        more = self.allocator.append({seq_id: len(known) - start})
+        if more is None:
+            assert self.states.blocks_to_append({seq_id: 1}) > free or not self.roomy
+            return None
+        moves += more
+        full = len(known) // self.size
+        if full > start // self.size:
+            self.allocator.commit(seq_id, hash_blocks(b"", known, self.size), full)
+        return Write(seq_id, self.slot_of(seq_id), start, known)
+
+    @rule(data=st.data(), arrivals=st.integers(0, 2))
+    def step(self, data: st.DataObject, arrivals: int) -> None:
+        """Some grow, others are let in; then all moves are carried out, then all is written."""
+        self.allocator.settle()
+        moves: list[BlockMove] = []
+        writes = []
+        for seq_id in list(self.running):
+            if data.draw(st.booleans()):
+                count = data.draw(st.integers(1, 5))
+                more = tuple(data.draw(st.integers(0, 1)) for _ in range(count))
+                writes.append(self.grow(seq_id, self.texts[seq_id] + more, moves))
+        for _ in range(arrivals):
+            prompt = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=14))
+            writes.append(self.arrive(tuple(prompt), moves))
+        self.replay(moves)
+        done = [write for write in writes if write is not None]
+        assert len({write.slot for write in done}) == len(done), "two write one slot"
+        for seq_id, slot, start, text in done:
+            assert not start or self.device[slot] == text[:start], "it goes on from its own"
+            self.device[slot] = self.texts[seq_id] = text
+
+    def arrive(self, prompt: Text, moves: list[BlockMove]) -> Write | None:
+        demand = Demand(len(prompt), hash_blocks(b"", prompt, self.size))
+        fit, seq_id = self.allocator.fit(demand), self.next_id
+        cached = self.allocator.admit(seq_id, demand)
+        assert (cached is not None) == (fit.when is When.NOW)
+        slots = self.states.device.num_blocks
+        if self.roomy:  # each has a slot, or will: then there is no room for more; else there is
+            assert (cached is not None) == (len(self.running) < slots)
+        if cached is None:
+            return None
+        assert cached == fit.cached <= max(0, len(prompt) - 1) and not cached % self.size
+        assert cached + fit.stateless < len(prompt)
+        self.next_id += 1
+        self.texts[seq_id] = prompt[:cached]
+        stops = self.stops.of(len(prompt), cached, cached + fit.stateless)
+        end = stops[0] if stops else len(prompt)
+        write = self.grow(seq_id, prompt[:end], moves)
+        assert write is not None, "what is let in has room to begin"
+        return write
+
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        if self.running and len(self.running) < self.states.device.num_blocks:
+            parent = data.draw(st.sampled_from(self.running))
+            self.replay(self.allocator.fork(parent, self.next_id))
+            self.texts[self.next_id] = self.texts[parent]
+            self.next_id += 1
+
+    @rule(data=st.data())
+    def swap(self, data: st.DataObject) -> None:
+        """As between steps: what was planned is done."""
+        self.allocator.settle()
+        back = data.draw(st.booleans())
+        among = sorted(self.swapped) if back else self.running
+        if not among:
+            return
+        ids = data.draw(st.lists(st.sampled_from(among), min_size=1, unique=True))
+        moves = self.allocator.swap_in(ids) if back else self.allocator.swap_out(ids)
+        if moves is None:
+            return
+        self.replay(moves)
+        self.swapped = self.swapped - set(ids) if back else self.swapped | set(ids)
+
+    @rule(data=st.data(), invalid=st.booleans())
+    def end(self, data: st.DataObject, invalid: bool) -> None:
+        if self.texts:
+            seq_id = data.draw(st.sampled_from(sorted(self.texts)))
+            slot, gone = self.slot_of(seq_id), seq_id not in self.swapped
+            self.states.free(seq_id, invalid=invalid)
+            for kv_group in self.allocator.kv_groups[:-1]:
+                kv_group.free(seq_id, invalid=invalid)
+            if invalid and gone:
+                assert self.states.device.content(slot) is None
+            del self.texts[seq_id]
+            self.swapped.discard(seq_id)
+
+    @rule()
+    def reset(self) -> None:
+        self.allocator.clear_contents()
+
+    @rule(seconds=st.integers(1, 5))
+    def wait(self, seconds: int) -> None:
+        self.clock += seconds
+        self.allocator.advance(self.clock)
+
+    @invariant()
+    def is_sound(self) -> None:
+        if not hasattr(self, "states"):
+            return
+        check_states(self.states)
+        for seq_id, text in self.texts.items():
+            pool = self.host if seq_id in self.swapped else self.device
+            assert not text or pool[self.slot_of(seq_id)] == text
+        pool = self.states.device
+        for name, slot in pool._block_of.items():
+            held = self.device[slot]
+            assert len(held) % self.size == 0, "a snapshot stands at the end of a block"
+            assert hash_blocks(b"", held, self.size)[-1] == name
+        assert self.allocator.audit(self.texts) == []
+
+
+TestStates = pytest.mark.filterwarnings("ignore")(StatesMachine.TestCase)
+TestStates.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
