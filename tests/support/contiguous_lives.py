@@ -19,7 +19,7 @@ def regions(reservation: Reservation, settings: Settings) -> ContiguousAllocator
 def life_in_regions(number: int) -> Life:
     life = draw(number)
     events = [event for event in life.events if isinstance(event, (Ask, Abort, Fault, Reset))]
-    settings = replace(life.settings, windows=Settings().windows, forgets=None)
+    settings = replace(life.settings, windows=Settings().windows, forgets=None, states=0)
     if number % 2:  # regions of the longest have room, but not many
         settings = replace(settings, blocks=260 // settings.block_size)
     return replace(life, settings=settings, events=tuple(events))

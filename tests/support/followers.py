@@ -94,7 +94,7 @@ def followed_life(number: int) -> Life:
     """No step fails or is planned ahead, and there are no cuts, which events do not tell."""
     life = draw(number)
     events = [event for event in life.events if isinstance(event, (Ask, Abort, Reset))]
-    settings = replace(life.settings, ahead=False, watched=True, forgets=None)
+    settings = replace(life.settings, ahead=False, watched=True, forgets=None, states=0)
     return replace(life, settings=settings, events=tuple(events))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup
@@ -26,6 +26,20 @@ from quire.core.scheduling import (
     Scheduler,
     SessionLimits,
 )
+
+
+class LayerBytes(Protocol):
+    """What layers keep, in bytes, by layer."""
+
+    @property
+    def token_bytes(self) -> Sequence[int]:
+        """Of a token's keys and values."""
+        ...
+
+    @property
+    def state_bytes(self) -> Sequence[int]:
+        """Of a sequence's state; nothing at all where no layer has one."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -94,21 +108,18 @@ class EngineLimits:
         """Of each KV group, in tokens."""
         return [kv_group.window and kv_group.window.tokens for kv_group in self.kv_groups]
 
-    def block_bytes(self, token_bytes: Sequence[int], state_bytes: Sequence[int] = ()) -> list[int]:
-        """Of a block in each KV group: it holds keys and values of the KV group's layers.
-
-        token_bytes: of a token in each layer. state_bytes: of a state; a slot is its group's block.
-        """
+    def block_bytes(self, kept: LayerBytes) -> list[int]:
+        """Of a block in each KV group: keys and values of tokens, or states, of its layers."""
         return [
-            self.block_size * sum(token_bytes[layer] for layer in kv_group.layers)
+            self.block_size * sum(kept.token_bytes[layer] for layer in kv_group.layers)
             if kv_group.state is None
-            else sum(state_bytes[layer] for layer in kv_group.layers)
+            else sum(kept.state_bytes[layer] for layer in kv_group.layers)
             for kv_group in self.kv_groups
         ]
 
-    def pool_bytes(self, token_bytes: Sequence[int], state_bytes: Sequence[int] = ()) -> int:
+    def pool_bytes(self, kept: LayerBytes) -> int:
         """Of the whole pool on the device."""
-        sizes = zip(self.kv_groups, self.block_bytes(token_bytes, state_bytes), strict=True)
+        sizes = zip(self.kv_groups, self.block_bytes(kept), strict=True)
         return sum(kv_group.num_blocks * each for kv_group, each in sizes)
 
     def allocator(self) -> KVAllocator:

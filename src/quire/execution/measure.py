@@ -28,34 +28,44 @@ def measure_recovery(
     A block's cost is the mean over the KV groups. A step and a sequence may have ``max_tokens``.
     ``settle`` waits for work that was begun.
     """
-    num_blocks = min(kv_group.num_blocks for kv_group in kv_groups)
-    count = min(_BLOCKS, num_blocks, *(kv_group.num_host_blocks for kv_group in kv_groups))
-    swaps = count * len(kv_groups)
+    paged = [kv_group for kv_group in kv_groups if kv_group.state is None]
+    num_blocks = min((kv_group.num_blocks for kv_group in paged), default=max_tokens)
     tokens = min(_PROMPT_TOKENS, num_blocks * block_size, max_tokens)
     blocks = tuple(range(-(-tokens // block_size)))
     first, *further = (
         BlockTable(blocks, block_size, num_sink_blocks=kv_group.num_sink_blocks(block_size))
+        if kv_group.state is None
+        else BlockTable((0,), block_size, keeps_state=True)
         for kv_group in kv_groups
     )
     table = first._replace(further=tuple(further))
     request = Request("measure", (0,) * tokens, SamplingParams(), 1, seed=0)
     opened, chunk = Opened(0, request, 0, tokens), Chunk(0, [0] * tokens, 0, table, tokens, None)
     step, end = Step(chunks=[chunk], opened=[opened]), Step(closed=[0])
-    there, back = (
-        [
-            BlockMove(kind, block, block, kv_group)
-            for kv_group in range(len(kv_groups))
-            for block in range(count)
-        ]
-        for kind in (MoveKind.SWAP_OUT, MoveKind.SWAP_IN)
-    )
-
     move = executor.worker.move
 
-    def swap() -> None:
-        if move(there) or move(back):
-            raise EngineError("the swap space cannot be written and read")
-        settle()
+    def seconds_to_swap(first: int, groups: Sequence[KVGroup]) -> float:
+        """One way, of a block; the mean over these KV groups, the ``first`` and those after it."""
+        count = min(
+            (min(_BLOCKS, one.num_blocks, one.num_host_blocks) for one in groups), default=0
+        )
+        if not count:
+            return 0.0
+        there, back = (
+            [
+                BlockMove(kind, block, block, kv_group)
+                for kv_group in range(first, first + len(groups))
+                for block in range(count)
+            ]
+            for kind in (MoveKind.SWAP_OUT, MoveKind.SWAP_IN)
+        )
+
+        def swap() -> None:
+            if move(there) or move(back):
+                raise EngineError("the swap space cannot be written and read")
+            settle()
+
+        return _seconds(swap) / (2 * count * len(groups))
 
     def compute() -> None:
         executor.submit(step).collect()
@@ -63,8 +73,9 @@ def measure_recovery(
         executor.submit(end)
 
     return RecoveryCosts(
-        swap_per_block=_seconds(swap) / (2 * swaps) if swaps else 0.0,
+        swap_per_block=seconds_to_swap(0, paged),
         recompute_per_token=_seconds(compute) / tokens,
+        swap_per_state=seconds_to_swap(len(paged), kv_groups[len(paged) :]),
     )
 
 

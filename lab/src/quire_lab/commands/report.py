@@ -64,7 +64,7 @@ def write(
     from quire_lab.reports import write_report
 
     deployment, model = setup.deployment, setup.deployment.model
-    limits, pool = setup.limits, setup.limits.pool_bytes(deployment.cache.token_bytes)
+    limits, pool = setup.limits, setup.limits.pool_bytes(deployment.cache)
     machine = describe_machine(deployment.machine, deployment.tensor_parallel)
     lengths = f"{arguments.input} in, {arguments.output} out"
     trace = arguments.trace and Path(arguments.trace).name

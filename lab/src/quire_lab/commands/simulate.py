@@ -207,7 +207,7 @@ def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
         "tensor_parallel": deployment.tensor_parallel,
         "kv_bytes_per_token": deployment.kv_bytes_per_token,
         "weight_bytes": deployment.model.weight_bytes,
-        "kv_bytes": limits.pool_bytes(deployment.cache.token_bytes),
+        "kv_bytes": limits.pool_bytes(deployment.cache),
         "settings": {
             **asdict(limits),
             "num_blocks": limits.num_blocks,
@@ -250,7 +250,7 @@ def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
         f"{model.name} on {describe_machine(deployment.machine, deployment.tensor_parallel)}",
         f"  {size(model.weight_bytes)} of weights in {model.weight_form.name}"
         f"{_describe_experts(model)}, {size(deployment.kv_bytes_per_token)} of KV cache a token; "
-        f"the KV pool is {size(limits.pool_bytes(deployment.cache.token_bytes))}{kept}: "
+        f"the KV pool is {size(limits.pool_bytes(deployment.cache))}{kept}: "
         f"{describe_kv_groups(limits)}",
         *_describe_draft(deployment),
         *(f"  ({note})" for note in model.notes),

@@ -366,7 +366,7 @@ def _capacity(
     dense: Sequence[Dense],
 ) -> Capacity:
     model, draft, dtype, cache, limits, _, adapter_share, _ = loaded
-    pool_bytes = limits.pool_bytes(cache.token_bytes)
+    pool_bytes = limits.pool_bytes(cache)
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
         dtype=dtype_name(model.dtype),

@@ -87,7 +87,7 @@ def kept_and_files(
     config: EngineConfig, limits: EngineLimits, cache: CacheShape
 ) -> tuple[int, int]:
     """Bytes that pool and blocks beside it take over time, and those of files at the start."""
-    return limits.pool_bytes(cache.token_bytes) + offloaded(config), _swap_bytes(config)
+    return limits.pool_bytes(cache) + offloaded(config), _swap_bytes(config)
 
 
 def _numbers_per_token(model: Model, directory: Path, config: EngineConfig) -> int:

@@ -63,7 +63,7 @@ def open_store(
         disk = DiskStore(Path(config.kv_store), _bytes(config.kv_store_size), form)
     if config.kv_offloading_size is None:
         return disk
-    size, pool = offloaded(config), limits.pool_bytes(cache.token_bytes)
+    size, pool = offloaded(config), limits.pool_bytes(cache)
     if size <= pool:
         each = " of each rank" if config.tensor_parallel_size > 1 else ""
         raise ConfigError(
@@ -114,7 +114,7 @@ def _bytes(gib: float) -> int:
 def record_form(identity: Mapping[str, str], limits: EngineLimits, cache: CacheShape) -> RecordForm:
     """Of an engine's blocks."""
     fingerprint = xxhash.xxh3_128_digest(json.dumps(dict(identity), sort_keys=True).encode())
-    return RecordForm(fingerprint, limits.block_size, tuple(limits.block_bytes(cache.token_bytes)))
+    return RecordForm(fingerprint, limits.block_size, tuple(limits.block_bytes(cache)))
 
 
 def block_identity(

@@ -69,12 +69,15 @@ class Capacity:
     @property
     def mean_block_bytes(self) -> int:
         """Bytes of a block, whose layers are those of its KV group."""
+        if self.limits.states is not None:
+            return self.pool_bytes // max(1, self.num_blocks)
         return self.kv_bytes_per_token * self.limits.block_size // max(1, len(self.kv_groups))
 
     def kv_bytes_read(self, context: float) -> float:
         """Bytes of keys and values that a token reads, of ``context`` before it."""
-        layers = sum(len(one.layers) for one in self.kv_groups)
-        windows = [(one, one.window or Window(sys.maxsize, 0)) for one in self.kv_groups]
+        paged = [one for one in self.kv_groups if one.state is None]
+        layers = sum(len(one.layers) for one in paged) or 1
+        windows = [(one, one.window or Window(sys.maxsize, 0)) for one in paged]
         seen = sum(len(one.layers) * min(context, w.tokens + w.sinks) for one, w in windows)
         return self.kv_bytes_per_token * seen / layers
 
@@ -167,6 +170,12 @@ def describe_kv_groups(limits: EngineLimits) -> str:
     """Blocks and tokens of the pool, and in which layers, where there are windows."""
     clauses, num_layers = [], sum(len(kv_group.layers) for kv_group in limits.kv_groups)
     for kv_group in limits.kv_groups:
+        if kv_group.state is not None:
+            clauses.append(
+                f"{kv_group.num_blocks:,} states of a sequence, for {len(kv_group.layers)} of "
+                f"{num_layers} layers"
+            )
+            continue
         clause = (
             f"{kv_group.num_blocks:,} blocks of {limits.block_size}, "
             f"{kv_group.num_blocks * limits.block_size:,} tokens"

@@ -7,18 +7,24 @@ from collections.abc import Iterable
 from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup, layers_by_window
 from quire.core.limits import EngineLimits
-from quire.core.memory import Window
+from quire.core.memory import State, Window
 from quire.engine.config import EngineConfig
 from quire.models.shape import CacheShape, windows_in_force
+
+_EVERY, _DECODING = 1024, 64
+"""Tokens between snapshots of states, while a prompt is read and while it is answered: to take one
+costs a copy, a part in a thousand of computing those tokens, and who keeps which is weighed later
+(see ``Snapshots``)."""
 
 
 def limits_of(config: EngineConfig, cache: CacheShape) -> EngineLimits:
     """A config, applied to a model. ConfigError if the model cannot do what is asked for."""
     longest = cache.max_positions if config.window is None else config.max_model_len
     tokens = config.max_num_batched_tokens
-    kv_groups = (
+    kv_groups = [
         KVGroup(layers, 1, 0, window) for window, layers in _windows(config, cache, longest)
-    )
+    ]
+    kv_groups += _states(config, cache)
     sessions = config.max_num_sessions
     return EngineLimits(
         kv_groups=tuple(kv_groups),
@@ -42,16 +48,42 @@ def _windows(
     config: EngineConfig, cache: CacheShape, longest: int | None
 ) -> Iterable[tuple[Window | None, tuple[int, ...]]]:
     """The windows that blocks are left behind by, each with its layers."""
-    windows = cache.windows
+    paged = [layer for layer, state in enumerate(cache.states) if not state]
+    windows = tuple(cache.windows[layer] for layer in paged)
     if config.window is not None:
         windows = (config.window,) * len(windows)
     else:
         windows = windows_in_force(windows, longest)
-    for tokens, layers in layers_by_window(windows).items():
+    for tokens, numbers in layers_by_window(windows).items():
+        layers = tuple(paged[number] for number in numbers)
         window = None
         if tokens is not None:
             window = Window(tokens, config.max_num_batched_tokens, config.attention_sinks)
         yield window, layers
+
+
+def _states(config: EngineConfig, cache: CacheShape) -> Iterable[KVGroup]:
+    """The group of the layers that keep a state, if there are any."""
+    layers = tuple(layer for layer, state in enumerate(cache.states) if state)
+    if not layers:
+        return
+    for setting, given, why in (
+        ("window", config.window is not None, "their states have no window"),
+        ("attention_sinks", config.attention_sinks > 0, "their states see all that was before"),
+        ("speculative_config", config.speculation is not None, "drafts that are wrong need states "
+         "that can be cut back"),
+        ("tensor_parallel_size", config.tensor_parallel_size > 1, "their states are not divided"),
+        ("kv_store", config.kv_store is not None, "their states are not stored"),
+        ("kv_offloading_size", config.kv_offloading_size is not None, "their states are not "
+         "stored"),
+        ("role", config.role != "both", "their states are not handed over"),
+    ):  # fmt: skip
+        if given:
+            raise ConfigError(f"{setting}: {len(layers)} of this model's {len(cache.windows)} "
+                              f"layers keep a state, and {why}; leave it out")  # fmt: skip
+    size = config.block_size
+    kept = State(*(max(size, tokens // size * size) for tokens in (_EVERY, _DECODING)))
+    yield KVGroup(layers, 1, state=kept)
 
 
 def _prefix_caching(config: EngineConfig, cache: CacheShape) -> bool:

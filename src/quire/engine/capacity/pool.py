@@ -13,6 +13,12 @@ from quire.engine.config import EngineConfig
 from quire.execution.memory_limits import MemoryBudget
 from quire.models.shape import CacheShape
 
+_STATES = 0.5
+"""The most of a pool that is for states of those that run, unless their tokens leave more."""
+
+_SNAPSHOTS = 0.1
+"""The part of a pool that is for further states, which texts that begin alike go on from."""
+
 
 def fill(
     limits: EngineLimits, cache: CacheShape, config: EngineConfig, budget: MemoryBudget
@@ -25,26 +31,40 @@ def fill(
         ConfigError: there is less room than was asked for, or too little to be of use.
     """
     size, kv_groups = limits.block_size, limits.kv_groups
-    block_bytes = limits.block_bytes(cache.token_bytes)
+    block_bytes = limits.block_bytes(cache)
     least, full_load = (
         [kv_group.most_held(limits.max_model_len, size, count) for kv_group in kv_groups]
         for count in (1, limits.max_num_seqs)
     )
     full_bytes = sum(n * each for n, each in zip(full_load, block_bytes, strict=True))
+    slot_bytes = block_bytes[-1] if limits.states is not None else 0
+    if slot_bytes:
+        full_bytes = math.ceil(full_bytes / (1 - _SNAPSHOTS))
     together = sum(block_bytes)  # of a block in every KV group
-    pool_bytes = together * pool_blocks(
-        together, math.ceil(full_bytes / together), config.kv_cache_memory_bytes, budget
+    unit = together - slot_bytes or together  # states are large: to whole ones much would be lost
+    pool_bytes = unit * pool_blocks(
+        unit, math.ceil(full_bytes / unit), config.kv_cache_memory_bytes, budget
     )
     most = [
         n if kv_group.kept.forgets else None
         for kv_group, n in zip(kv_groups, full_load, strict=True)
     ]
+    if slot_bytes:
+        longest, tokens = (
+            sum(n * each for n, each in zip(counts[:-1], block_bytes, strict=False))
+            for counts in (least, full_load)
+        )
+        states = max(int(pool_bytes * _STATES), int(pool_bytes * (1 - _SNAPSHOTS)) - tokens)
+        running = min(limits.max_num_seqs, states // slot_bytes)
+        least[-1] = most[-1] = _slots(pool_bytes, slot_bytes, running, longest)
     blocks = divide(pool_bytes, block_bytes, least, most)
     swap_bytes = int(config.swap_space * 2**30)
     host_blocks = [0] * len(blocks)
     if config.swap_space:
         if swap_bytes < together:
             raise ConfigError(f"swap_space must hold at least one block, {together:,} bytes")
+        if slot_bytes:
+            most[-1] = max(1, blocks[-1] * swap_bytes // pool_bytes)
         host_blocks = divide(swap_bytes, block_bytes, [1] * len(blocks), most)
     filled = tuple(
         kv_group._replace(num_blocks=count, num_host_blocks=on_host)
@@ -52,6 +72,17 @@ def fill(
     )
     longest = _longest_that_fits(config, limits, filled, block_bytes)
     return replace(limits, kv_groups=filled, max_model_len=longest)
+
+
+def _slots(pool_bytes: int, slot_bytes: int, running: int, longest: int) -> int:
+    """Slots for the states of sequences that run, and some for snapshots.
+
+    longest: bytes that blocks of the longest text take. Snapshots and slots of those that run give
+    way to it, where that makes room.
+    """
+    wanted = max(1, running + int(pool_bytes * _SNAPSHOTS) // slot_bytes)
+    room = (pool_bytes - longest) // slot_bytes
+    return min(wanted, room) if room > 0 else wanted
 
 
 def pool_blocks(

@@ -31,6 +31,11 @@ class CacheShape(NamedTuple):
     def bytes_per_token(self) -> int:
         return sum(self.token_bytes)
 
+    @property
+    def states(self) -> tuple[int, ...]:
+        """``state_bytes`` of every layer."""
+        return self.state_bytes or (0,) * len(self.windows)
+
     def with_draft(self, draft: CacheShape) -> CacheShape:
         """The shape with a draft model's layers after those of the model."""
         return CacheShape(
@@ -38,7 +43,7 @@ class CacheShape(NamedTuple):
             self.token_bytes + draft.token_bytes,
             self.max_positions,
             self.depends_on_prompt_length or draft.depends_on_prompt_length,
-            self.state_bytes + draft.state_bytes,
+            self.states + draft.states if any(self.states + draft.states) else (),
         )
 
 

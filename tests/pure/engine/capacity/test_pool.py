@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup
 from quire.core.limits import EngineLimits
-from quire.core.memory import LayeredAllocator, PagedAllocator, Window
+from quire.core.memory import LayeredAllocator, PagedAllocator, State, Window
 from quire.core.protocol import RecoveryCosts, SchedulingPolicy
 from quire.core.scheduling import BatchLimits
 from quire.engine.capacity import fill, limits_of
@@ -75,7 +77,7 @@ def test_layers_with_a_window_hold_windows_and_the_others_get_the_rest() -> None
     assert windowed.window == Window(24, 32) and full.window is None
     assert windowed.num_blocks == 2 * windowed.window.seq_blocks(16) + 1
     assert full.num_blocks > windowed.num_blocks
-    assert limits.pool_bytes(CACHE.token_bytes) <= FREE.free * FREE.share
+    assert limits.pool_bytes(CACHE) <= FREE.free * FREE.share
     assert isinstance(limits.allocator(), LayeredAllocator)
 
 
@@ -134,3 +136,62 @@ def test_a_scheduler_is_what_the_limits_say() -> None:
         KVGroup((0,), 5, 2),
         KVGroup((1,), 5, 2, Window(24, 32)),
     )
+
+
+# A layer of eight bytes a token between two that keep a state of 2,000.
+HYBRID = CacheShape((None,) * 3, (0, 8, 0), 256, False, (2000, 0, 2000))
+
+
+def test_states_have_a_slot_for_each_sequence_that_runs_and_a_tenth_of_the_pool_more() -> None:
+    limits = filled(HYBRID, max_num_seqs=5)
+    paged, states = limits.kv_groups
+    assert (paged.layers, states.layers) == ((1,), (0, 2)) and limits.states == states
+    assert states.state == State(every=1024, decoding=64) and states.kept == states.state
+    pool = limits.pool_bytes(HYBRID)
+    assert states.num_blocks == 5 + int(pool * 0.1) // 4000
+    assert paged.num_blocks * 16 * 8 + states.num_blocks * 4000 == pool <= FREE.free * FREE.share
+    assert EngineLimits.of_values(json.loads(json.dumps(limits.values()))) == limits
+    assert isinstance(limits.allocator(), LayeredAllocator)
+    usage = limits.allocator().usage()
+    assert usage.capacity == usage.free == limits.num_blocks * 16
+    swapping = filled(HYBRID, max_num_seqs=5, swap_space=1e-4)  # 107,374 bytes
+    taken = [a * b.num_host_blocks for a, b in zip((128, 4000), swapping.kv_groups, strict=True)]
+    assert min(taken) >= 4000 and sum(taken) <= 107_374
+
+
+def test_in_a_small_pool_fewer_sequences_have_states_and_the_longest_text_has_room() -> None:
+    limits = filled(HYBRID, kv_cache_memory_bytes=41_000)
+    _, states = limits.kv_groups
+    assert states.num_blocks == 6 and limits.max_model_len == 256  # half, and a tenth
+    asked = filled(HYBRID._replace(max_positions=3000), kv_cache_memory_bytes=41_000,
+                   max_model_len=3000)  # fmt: skip
+    assert asked.kv_groups[1].num_blocks == 4 and asked.max_model_len == 3000
+    longest = filled(HYBRID._replace(max_positions=9999), kv_cache_memory_bytes=41_000)
+    assert longest.kv_groups[1].num_blocks == 6 and longest.max_model_len == 16 * (
+        (41_000 - 24_000) // 128
+    )
+    with pytest.raises(ConfigError, match="room for 0 tokens"):
+        filled(HYBRID, kv_cache_memory_bytes=2000)
+
+
+def test_a_model_of_states_alone_has_slots_alone() -> None:
+    limits = filled(CacheShape((None,), (0,), 256, False, (1000,)))
+    (states,) = limits.kv_groups
+    assert states.num_blocks == int(FREE.free * FREE.share) // 1000 and limits.max_model_len == 256
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"window": 32},
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
+        {"tensor_parallel_size": 2},
+        {"kv_store": "/tmp"},
+        {"kv_offloading_size": 1},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_what_states_cannot_do_is_refused_by_name(settings: dict[str, object]) -> None:
+    name = next(iter(settings))
+    with pytest.raises(ConfigError, match=f"^{name}: 2 of this model's 3 layers keep a state"):
+        filled(HYBRID, **settings)

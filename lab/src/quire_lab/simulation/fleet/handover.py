@@ -65,7 +65,7 @@ class BlockHandover:
         """Send these blocks, except those that have come already for another request."""
         has, limits = target.source, target.limits
         new = [name for name in names if has is None or not has.has(name)]
-        size = len(new) * sum(limits.block_bytes(target.kind.deployment.cache.token_bytes))
+        size = len(new) * sum(limits.block_bytes(target.kind.deployment.cache))
         ends = [(one.slot, one.kind.deployment) for one in (source, target)]
         end = self._links.send(ends[0], ends[1], size, now)
         return Sent(flight, source, target, names, size, end, life, target.life, flight.times_lost)

@@ -61,7 +61,7 @@ class Planner:
         return Plan(
             deployment=self.deployment,
             limits=limits,
-            kv_bytes=limits.pool_bytes(self.deployment.cache.token_bytes),
+            kv_bytes=limits.pool_bytes(self.deployment.cache),
             sample=self.sample,
             goals=self.goals,
             asked_rate=rate,
