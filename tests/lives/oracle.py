@@ -25,6 +25,9 @@ class Oracle:
         self.kv_groups = [
             one for one in kv_groups if isinstance(one, (PagedAllocator, StateAllocator))
         ]
+        self.states = None  # the number of the KV group that keeps states
+        if self.kv_groups and isinstance(self.kv_groups[-1], StateAllocator):
+            self.states = len(self.kv_groups) - 1
         self.size = allocator.block_size
         self.contents: dict[bytes, list[int]] = {}  # keys of a block, by its name
         self.happened: Counter[str] = Counter()
@@ -157,7 +160,7 @@ class Oracle:
         assert slots.most is None or len(slots.in_use) <= slots.most
         for move in step.moves:
             self.happened[move.kind.value] += 1
-            if isinstance(self.kv_groups[move.kv_group], StateAllocator):
+            if move.kv_group == self.states:
                 self.happened["states " + move.kind.value] += 1
         self.happened["ahead"] += step.ahead
         self.happened["drafts"] += sum(len(chunk.drafts) for chunk in step.chunks)
@@ -176,7 +179,7 @@ class Oracle:
                 assert name not in computed, "who gave way is computed"
             elif what in (Verdict.ADMIT, Verdict.RESUME):
                 admitted.add(name)
-                if isinstance(self.kv_groups[-1], StateAllocator):
+                if self.states is not None:
                     self.happened["states found"] += decision.why[0] in "123456789"
                     self.happened["states missed"] += "snapshot" in decision.why
             elif what is Verdict.EXPIRE:

@@ -19,6 +19,7 @@ OFTEN = {  # in a thousand lives, at least
     "ahead": 500, "abort": 100, "beams": 50, "charges": 1000, "copy": 100, "cuts": 100,
     "drafts": 500, "EngineError": 50, "events": 500, "expire": 50, "fetch": 10, "forks": 100,
     "recompute": 30, "recompute idle": 10, "refuse": 50, "resume": 10, "store": 500, "swap": 10,
+    "states copy": 1000, "states found": 100, "states missed": 100, "states swap_in": 2,
     "swap idle": 5, "swap_in": 30, "turns": 100,
 }  # fmt: skip
 
