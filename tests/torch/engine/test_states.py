@@ -1,0 +1,70 @@
+"""A model of attention and of a state: whatever happens to a request, it has its own bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from quire import LLM, SamplingParams
+from quire.core.errors import RequestError
+from support.decaying import serve_decaying
+from support.engine_lives import save_models
+from support.law_of_bits import tallies
+
+FORM = {"dtype": "float32"}
+GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return save_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(autouse=True)
+def hybrids(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    serve_decaying(monkeypatch)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("kind", ["cached", "chunks", "swap", "everything"])
+def test_a_request_has_the_bits_that_it_has_alone(kind: str, models: dict[str, Path]) -> None:
+    found = tallies(FORM, models, (kind,), 12, at_once=6)
+    tally = found[kind]
+    assert tally.first is None, f"{tally.bits} of {tally.requests}; {tally.first}"
+    sign = {"cached": "found", "swap": "swap"}.get(kind)
+    assert sign is None or tally.happened[sign]
+
+
+def test_what_it_is_and_what_it_holds_is_said(models: dict[str, Path]) -> None:
+    llm = LLM(models["6 heads on 2 of 32"], **FORM, max_num_seqs=3, kv_cache_memory_bytes="1MiB")
+    said = llm.capacity.describe()
+    slots = llm.capacity.kv_groups[-1].num_blocks
+    assert f"{slots:,} states of a sequence, for 1 of 3 layers" in said
+    prompt = list(range(5, 105))
+    first = llm.generate([prompt], GREEDY)[0]
+    second = llm.generate([prompt + [7] * 30], GREEDY)[0]
+    assert first.metrics.cached_tokens == 0
+    assert second.metrics.cached_tokens == 96, "the last block's end before the prompt's"
+    fork = llm.generate([prompt[:50] + [9] * 30], GREEDY)[0]
+    assert fork.metrics.cached_tokens == 0, "nobody has left a state there"
+    stats = llm.engine.scheduler.stats
+    assert stats.prefix_stateless == 48
+    again = llm.generate([prompt[:50] + [8] * 30], GREEDY)[0]
+    assert again.metrics.cached_tokens == 48, "where the one before has left what was known"
+
+
+def test_a_session_cuts_hard_and_not_softly(models: dict[str, Path]) -> None:
+    llm = LLM(models["6 heads on 2 of 32"], **FORM, max_num_seqs=3, kv_cache_memory_bytes="1MiB")
+    with llm.open_session() as session:
+        session.append([5, 6, 7])
+        whole = session.generate(GREEDY)
+        with pytest.raises(RequestError, match="keep a state of all the history"):
+            session.soft_cut(-1.0, 4)
+        session.hard_cut()
+        session.append([5, 6, 7])
+        assert session.generate(GREEDY).outputs[0].token_ids == whole.outputs[0].token_ids
