@@ -57,6 +57,7 @@ class LayeredAllocator:
         if any(kv_group.block_size != block_size for kv_group in kv_groups):
             raise ValueError("KV groups must have one block size")
         self._paged = tuple(kv_groups)
+        self._states = states
         self.kv_groups = self._paged if states is None else (*self._paged, states)
         self.block_size = block_size
 
@@ -81,13 +82,16 @@ class LayeredAllocator:
         before = [kv_group.fit(demand) for kv_group in paged] or [_NOTHING]
         reach = min(fit.cached + fit.evicted for fit in before)
         there = cached = fits[0].cached
-        if len(paged) < len(self.kv_groups):
+        if self._states is not None and self._paged:
             there = paged[0].fit(self._common_hits(demand, paged)).cached
         stateless = max(0, there // self.block_size * self.block_size - cached)
         return tightest._replace(evicted=max(0, reach - there), stateless=stateless)
 
     def admit(self, seq_id: int, demand: Demand) -> int | None:
         common = self._common_hits(demand, self.kv_groups)
+        if self._states is not None and self._paged:
+            known = self._paged[0].hit_blocks(self._common_hits(demand, self._paged))
+            common = replace(common, known=known * self.block_size)
         if any(kv_group.fit(common).when is not When.NOW for kv_group in self.kv_groups):
             return None
         cached = {kv_group.admit(seq_id, common) for kv_group in self.kv_groups} or {0}

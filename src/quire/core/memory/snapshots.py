@@ -32,14 +32,19 @@ class SnapshotStops(NamedTuple):
         return sorted(stop for stop in stops if cached < stop < num_tokens)
 
 
+_FIRST = 0.2
+"""The chance that a text parts where none has, beside that of one that goes on where it ended."""
+
+
 class Snapshots:
     """The snapshots in a pool of slots, by their worth.
 
     Without one, a text that begins alike goes on from the next shallower: the tokens in between,
-    times how often it has been found, are what it is worth. Worth ages, as in GreedyDual-Size with
-    Frequency (Cherkasova, 1998): what is added or found counts from the worth of what went last.
-    So a shallow one that a branch needs does not go for being old, and a deep one of a text that
-    nobody goes on with does not stay for being long.
+    times the chance that such a text comes, are what it is worth. The chance falls with the number
+    of texts that have come since it was used, and rises with how many have gone on from it: from
+    one whose own text has ended, the text itself may go on; from one in the midst of a text, only
+    another, for which it must have parted from this one here. So a shallow one where texts part
+    does not go for being old, nor does a long text's last one stay for being deep.
     """
 
     def __init__(self, pool: BlockPool, alive: Callable[[BlockHash], bool]) -> None:
@@ -49,46 +54,57 @@ class Snapshots:
         self._depths = [0] * pool.num_blocks  # of the snapshot in each slot, in blocks
         self._bases = [0] * pool.num_blocks  # of the next shallower one, 0: there is none
         self._below: list[int | None] = [None] * pool.num_blocks  # the slot of that one
-        self._worth = [0.0] * pool.num_blocks
-        self._age = 0.0
+        self._names: list[Sequence[BlockHash]] = [()] * pool.num_blocks  # of the text it is of
+        self._passed = [0] * pool.num_blocks  # texts that have gone on beyond it unasked
+        self._used = [0] * pool.num_blocks  # texts that had come when it was used last
+        self._texts = 0
 
-    def add(self, slot: int, names: Sequence[BlockHash], depth: int, known: int) -> bool:
+    def text_comes(self) -> None:
+        """One more, of which what is not used now has nothing."""
+        self._texts += 1
+
+    def add(self, slot: int, names: Sequence[BlockHash], depth: int, passed: int) -> bool:
         """The state of a text's first ``depth`` blocks; False: it is there already.
 
-        known: blocks of a shallower one that there may still be, and none in between.
+        passed: texts that are known to go on from there: its own, unless it ends about here, and
+            one that has parted from it.
         """
-        pool = self._pool
-        if pool.find(names[depth - 1]) is not None:
+        pool, name = self._pool, names[depth - 1]
+        if pool.find(name) is not None:
             return False
-        pool.publish(slot, names[depth - 1])
-        base = min(known, depth - 1)
+        pool.publish(slot, name)
+        base = depth - 1
         while base and pool.find(names[base - 1]) is None:
             base -= 1
-        self._depths[slot], self._bases[slot] = depth, base
+        self._depths[slot], self._bases[slot], self._passed[slot] = depth, base, passed
         self._below[slot] = pool.find(names[base - 1]) if base else None
+        for other, deep in enumerate(self._depths):  # it may stand between two others
+            if deep > depth > self._bases[other] and self._names[other][depth - 1] == name:
+                self._bases[other], self._below[other] = depth, slot
+        self._names[slot] = names
         self.found(slot)
         return True
 
     def found(self, slot: int) -> None:
-        """A text has gone on from it."""
-        covered = self._depths[slot] - self._bases[slot]
-        self._worth[slot] = self._age + covered * (1 + self._pool.times_found[slot])
+        """A text goes on from it."""
+        self._used[slot] = self._texts
 
     def forget(self, slot: int) -> None:
         """Before it goes: those above it cover its tokens, too."""
-        if self._pool.content(slot) is None:
-            return
         for other, below in enumerate(self._below):
             if below == slot:
-                gained = self._bases[other] - self._bases[slot]
                 self._bases[other], self._below[other] = self._bases[slot], self._below[slot]
-                self._worth[other] += gained * (1 + self._pool.times_found[other])
-        self._below[slot] = None
+        self._depths[slot], self._below[slot], self._names[slot] = 0, None, ()
+
+    def clear(self) -> None:
+        """All of them are gone."""
+        for slot in range(self._pool.num_blocks):
+            self._depths[slot], self._below[slot], self._names[slot] = 0, None, ()
 
     def take(self) -> int:
         """A free slot, that of the snapshot of least worth if none is blank."""
         if self._pool.num_free == self._pool.num_cached:
-            self._evict(self._least())
+            self._evict(min(self._pool.cached_blocks(), key=self._worth))
         return self._pool.take()
 
     def make_room(self, slot: int) -> bool:
@@ -101,20 +117,21 @@ class Snapshots:
             return True
         if not pool.num_free:
             return False
-        least = self._least()
-        if self._value(least) > self._value(slot):
+        least = min(pool.cached_blocks(), key=self._worth)
+        if self._worth(least) > self._worth(slot):
             return False
         self._evict(least)
         return True
 
     def _evict(self, slot: int) -> None:
-        self._age = max(self._age, self._value(slot))
         self.forget(slot)
         self._pool.evict(slot)
 
-    def _least(self) -> int:
-        return min(self._pool.cached_blocks(), key=self._value)
-
-    def _value(self, slot: int) -> float:
+    def _worth(self, slot: int) -> float:
         name = self._pool.content(slot)
-        return self._worth[slot] if name is not None and self._alive(name) else -1.0
+        if name is None or not self._alive(name):
+            return -1.0
+        others = max(0, self._passed[slot] + self._pool.times_found[slot] - 1)
+        chance = _FIRST + others + (slot not in self._below)
+        covered = self._depths[slot] - self._bases[slot]
+        return covered * chance / (1 + self._texts - self._used[slot])

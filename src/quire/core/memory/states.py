@@ -15,8 +15,9 @@ from quire.core.memory.views import PagedView, PoolView
 class _Live:
     """The state of one sequence."""
 
-    __slots__ = ("admitted", "charge", "depth", "entry", "latest", "num_tokens", "slot", "swapped",
-                 "view")  # fmt: skip
+    __slots__ = (
+        "admitted", "charge", "entry", "known", "latest", "num_tokens", "slot", "swapped", "view",
+    )  # fmt: skip
 
     def __init__(self, slot: int, num_tokens: int, admitted: int) -> None:
         self.slot = slot
@@ -24,7 +25,7 @@ class _Live:
         self.admitted = admitted  # tokens that were known when it was let in
         self.charge = 0.0  # slot-seconds, for slots that have been given back
         self.entry = 0.0  # BlockPool.charged of the slot when it was acquired
-        self.depth = 0  # blocks of the deepest snapshot of its text that is known of
+        self.known = 0  # tokens that somebody else has computed, whose text parts there
         self.latest: tuple[int, BlockHash] | None = None  # the last one that decoding has left
         self.swapped = False
         self.view: BlockTable | None = None
@@ -96,6 +97,7 @@ class StateAllocator:
             return None
         end = self.hit_blocks(demand)
         found = self._find(demand.block_hashes[end - 1]) if end else None
+        self._snapshots.text_comes()
         if found is None:
             slot = self._snapshots.take()
         else:
@@ -103,7 +105,7 @@ class StateAllocator:
             self.device.share_all([slot], found=True)
             self._snapshots.found(slot)
         table = _Live(slot, end * self.block_size, demand.num_tokens)
-        table.entry, table.depth = self.device.charged(slot), end
+        table.entry, table.known = self.device.charged(slot), demand.known
         self.tables[seq_id] = table
         return table.num_tokens
 
@@ -192,7 +194,7 @@ class StateAllocator:
         self._refuse_known(child_id)
         parent = self.tables[parent_id]
         child = _Live(parent.slot, parent.num_tokens, parent.num_tokens)
-        child.depth, child.swapped = parent.depth, parent.swapped
+        child.swapped = parent.swapped
         pool = self.host if parent.swapped else self.device
         pool.share(parent.slot)
         child.entry = pool.charged(parent.slot)
@@ -210,11 +212,11 @@ class StateAllocator:
             return
         if decoding and table.latest is not None:  # of those that decoding leaves, the last alone
             self._forget_unused(*table.latest)
-        if self._snapshots.add(table.slot, block_hashes, count, table.depth):
+        passed = 0 if decoding else 1 + (table.num_tokens == table.known)
+        if self._snapshots.add(table.slot, block_hashes, count, passed):
             self._unsettled.add(table.slot)
             if decoding:
                 table.latest = table.slot, block_hashes[count - 1]
-        table.depth = count
 
     def _forget_unused(self, slot: int, name: BlockHash) -> None:
         device = self.device
@@ -233,13 +235,15 @@ class StateAllocator:
         return None if slot is None else (slot,)
 
     def invalidate(self, block: int, kv_group: int = 0) -> None:
-        self._snapshots.forget(block)
-        self.device.invalidate(block)
+        if self.device.content(block) is not None:
+            self._snapshots.forget(block)
+            self.device.invalidate(block)
 
     def watch(self, watcher: ContentWatcher, kv_group: int = 0) -> None:
         self.device.watch(watcher, kv_group)
 
     def clear_contents(self) -> None:
+        self._snapshots.clear()
         self.device.clear()
 
     # -- giving back and swapping --------------------------------------------------------------

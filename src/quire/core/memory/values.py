@@ -24,6 +24,8 @@ class Demand:
         look at width and longest.
     fetchable: names of blocks that can be fetched where the pool does not have them. It answers
         the same each time.
+    known: tokens whose blocks are here, with or without a state to go on from; for who keeps states
+        it is filled in.
     """
 
     num_tokens: int
@@ -34,6 +36,7 @@ class Demand:
     longest: int = 0
     most_cached: int | None = None
     fetchable: Container[BlockHash] = ()
+    known: int = 0
 
 
 class When(Enum):
