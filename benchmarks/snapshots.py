@@ -202,7 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("--state", type=int, default=3000, help="tokens (default: %(default)s)")
     parser.add_argument("--pool", type=int, default=1_000_000, help="tokens (default: %(default)s)")
-    parser.add_argument("--every", type=int, default=1024, help="(default: %(default)s)")
+    parser.add_argument("--every", type=int, default=512, help="(default: %(default)s)")
     parser.add_argument("--decoding", type=int, default=64, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()

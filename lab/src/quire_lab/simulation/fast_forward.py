@@ -24,8 +24,10 @@ class FastForward:
         self._scheduler = scheduler
         self._live = live
         self._is_paged = name_of(limits) == PAGED
-        # Windows give blocks back as sequences grow.
-        self._has_windows = any(kv_group.kept.forgets for kv_group in limits.kv_groups)
+        # Windows give blocks back as sequences grow, and states are copied at blocks' ends.
+        self._blocks_move = any(
+            kv_group.kept.forgets or kv_group.state is not None for kv_group in limits.kv_groups
+        )
         # Whether the next one may change though no request comes or ends, or it may be passed.
         fair = limits.scheduling_policy == SchedulingPolicy.FAIR.value
         self._time_matters = fair or limits.max_queue_time is not None or limits.max_loras > 0
@@ -46,7 +48,7 @@ class FastForward:
         mixes: although others may have to be prefilled and admitted beside them.
         """
         scheduler, running = self._scheduler, self._scheduler.running
-        if self._has_windows or scheduler.sessions or not running:
+        if self._blocks_move or scheduler.sessions or not running:
             return None
         if not only_decodes(running[0] if mixes else running[-1]):
             return None

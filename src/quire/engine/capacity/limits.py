@@ -11,7 +11,7 @@ from quire.core.memory import State, Window
 from quire.engine.config import EngineConfig
 from quire.models.shape import CacheShape, windows_in_force
 
-_EVERY, _DECODING = 1024, 64
+_EVERY, _DECODING = 512, 64
 """Tokens between snapshots of states, while a prompt is read and while it is answered: to take one
 costs a copy, a part in a thousand of computing those tokens, and who keeps which is weighed later
 (see ``Snapshots``)."""

@@ -146,7 +146,7 @@ def test_states_have_a_slot_for_each_sequence_that_runs_and_a_tenth_of_the_pool_
     limits = filled(HYBRID, max_num_seqs=5)
     paged, states = limits.kv_groups
     assert (paged.layers, states.layers) == ((1,), (0, 2)) and limits.states == states
-    assert states.state == State(every=1024, decoding=64) and states.kept == states.state
+    assert states.state == State(every=512, decoding=64) and states.kept == states.state
     pool = limits.pool_bytes(HYBRID)
     assert states.num_blocks == 5 + int(pool * 0.1) // 4000
     assert paged.num_blocks * 16 * 8 + states.num_blocks * 4000 == pool <= FREE.free * FREE.share

@@ -92,7 +92,8 @@ class Deployment:
         total = int(self.machine.memory * self._share) * self.tensor_parallel
         each, beside = self.model.kv_bytes_per_token, self._draft_kv_bytes
         room = total - self._taken_bytes
-        left = room * (each + beside) // (each * self.copies + beside * self.tensor_parallel)
+        apart = each * self.copies + beside * self.tensor_parallel
+        left = room * (each + beside) // apart if apart else room  # all layers may keep states
         if left < (each + beside) * 16:
             raise ConfigError(self._does_not_fit(total))
         return int(left * FREE_MEMORY_SHARE) if self.machine.is_cpu else left
@@ -125,7 +126,7 @@ class Deployment:
     @property
     def slots(self) -> int:
         """Tokens that the pool holds."""
-        return self.kv_bytes // self.kv_bytes_per_token
+        return self.kv_bytes // max(1, self.kv_bytes_per_token)
 
     @property
     def cache(self) -> CacheShape:
