@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 
-from quire.core.memory import LayeredAllocator, PagedAllocator
+from quire.core.memory import LayeredAllocator, PagedAllocator, StateAllocator
 from quire.core.scheduling import Scheduler
 from quire.core.scheduling.sequence import Status
 from quire.engine.dashboard import BlockState, Cell, number_of
@@ -18,13 +18,15 @@ def true_cells(scheduler: Scheduler) -> list[Cell]:
     kv_groups = allocator.kv_groups if isinstance(allocator, LayeredAllocator) else (allocator,)
     cells: list[Cell] = []
     for number, kv_group in enumerate(kv_groups):
-        assert isinstance(kv_group, (PagedAllocator, ContiguousAllocator))
+        assert isinstance(kv_group, (PagedAllocator, StateAllocator, ContiguousAllocator))
         cells += _true_cells(scheduler, number, kv_group)
     return cells
 
 
 def _true_cells(
-    scheduler: Scheduler, number: int, kv_group: PagedAllocator | ContiguousAllocator
+    scheduler: Scheduler,
+    number: int,
+    kv_group: PagedAllocator | StateAllocator | ContiguousAllocator,
 ) -> list[Cell]:
     size = kv_group.block_size
     owners: dict[int, list[int]] = {}
@@ -39,13 +41,13 @@ def _true_cells(
                 owners.setdefault(block, []).append(number_of(group))
                 sink = index < table.num_sink_blocks
                 logical = index if sink else index + table.num_dropped
-                if logical * size < kv_group.num_tokens(seq_id):
+                if table.keeps_state or logical * size < kv_group.num_tokens(seq_id):
                     filled.add(block)
                 if sink:
                     sinks.add(block)
-    paged = kv_group if isinstance(kv_group, PagedAllocator) else None
+    paged = None if isinstance(kv_group, ContiguousAllocator) else kv_group
     cached = set() if paged is None else {*paged.device.cached_blocks()}
-    windowed = paged is not None and paged.window is not None
+    windowed = isinstance(kv_group, PagedAllocator) and kv_group.window is not None
     cells = []
     for block in range(kv_group.device.num_blocks):
         found = 0 if paged is None else paged.device.times_found[block]
@@ -67,7 +69,7 @@ def true_holders(scheduler: Scheduler, block: int) -> set[tuple[int, int, int, i
     allocator = scheduler.allocator
     kv_groups = allocator.kv_groups if isinstance(allocator, LayeredAllocator) else (allocator,)
     for which, kv_group in enumerate(kv_groups):
-        assert isinstance(kv_group, (PagedAllocator, ContiguousAllocator))
+        assert isinstance(kv_group, (PagedAllocator, StateAllocator, ContiguousAllocator))
         for group in [*scheduler.running, *scheduler.waiting, *scheduler.sessions.resting()]:
             branches = group.branches if group.status is not Status.SWAPPED else ()
             for number, branch in enumerate(branches):
@@ -81,6 +83,7 @@ def true_holders(scheduler: Scheduler, block: int) -> set[tuple[int, int, int, i
                     if first + own == block:
                         tokens = kv_group.num_tokens(branch.seq_id)
                         end = max(min(tokens, place * size + size), place * size)
+                        end = tokens if table.keeps_state else end
                         which_one = number if group.beams is not None else branch.index
                         found.add((number_of(group), which_one, place * size, end))
         first += kv_group.device.num_blocks

@@ -358,6 +358,9 @@ class _EngineCollector:
         yield counter("prefix_cache_evicted", text, stats.prefix_evicted)
         text = "Prompt tokens missed because their last block was not full."
         yield counter("prefix_cache_tails", text, stats.prefix_tails)
+        if any(one.keeps_states for one in engine.scheduler.allocator.views()):
+            text = "Prompt tokens whose blocks were there, but no snapshot of the state after them."
+            yield counter("prefix_cache_stateless", text, stats.prefix_stateless)
         text = "The scheduler's decisions about requests."
         decided = [({"verdict": one.value}, stats.decisions.get(one.value, 0)) for one in Verdict]
         yield self._metric(CounterMetricFamily, "decisions", text, decided)
@@ -386,6 +389,13 @@ class _EngineCollector:
             "num_gpu_blocks": str(usage.capacity // size),
             "enable_prefix_caching": str(scheduler.prefix_cache is not None),
         }
+        states = [one for one in scheduler.allocator.views() if one.keeps_states]
+        if states:
+            held, cached = states[0].num_held, states[0].num_cached  # may be torn, see above
+            free, text = states[0].num_blocks - held - cached, "Slots for states of sequences."
+            counts = {"live": held, "snapshot": cached, "free": free}
+            slots = [({"state": state}, max(0, count)) for state, count in counts.items()]
+            yield self._metric(GaugeMetricFamily, "state_slots", text, slots)
         text = "The KV cache: its blocks, of all KV groups, in any memory."
         yield self._metric(GaugeMetricFamily, "cache_config_info", text, [(facts, 1)])
 

@@ -12,6 +12,7 @@ class RegionView:
     """A view of regions, in which nothing is shared, cached or found."""
 
     window = None
+    keeps_states = False
     num_cached = 0
 
     def __init__(

@@ -33,7 +33,7 @@ class SnapshotStops(NamedTuple):
 
 
 _FIRST = 0.2
-"""The chance that a text parts where none has, beside that of one that goes on where it ended."""
+"""The chance that a text parts where none has, beside that of one that goes on from its deepest."""
 
 
 class Snapshots:
@@ -41,10 +41,10 @@ class Snapshots:
 
     Without one, a text that begins alike goes on from the next shallower: the tokens in between,
     times the chance that such a text comes, are what it is worth. The chance falls with the number
-    of texts that have come since it was used, and rises with how many have gone on from it: from
-    one whose own text has ended, the text itself may go on; from one in the midst of a text, only
-    another, for which it must have parted from this one here. So a shallow one where texts part
-    does not go for being old, nor does a long text's last one stay for being deep.
+    of texts that have come since it was used. It is good for the deepest of a text, which may go
+    on from there; for one that others stand above it rises with the texts that have parted there.
+    So a shallow one that branches need does not go for being old, nor does a long talk keep all
+    that its turns have left.
     """
 
     def __init__(self, pool: BlockPool, alive: Callable[[BlockHash], bool]) -> None:
@@ -54,8 +54,9 @@ class Snapshots:
         self._depths = [0] * pool.num_blocks  # of the snapshot in each slot, in blocks
         self._bases = [0] * pool.num_blocks  # of the next shallower one, 0: there is none
         self._below: list[int | None] = [None] * pool.num_blocks  # the slot of that one
+        self._above = [0] * pool.num_blocks  # snapshots for which it is that one
         self._names: list[Sequence[BlockHash]] = [()] * pool.num_blocks  # of the text it is of
-        self._passed = [0] * pool.num_blocks  # texts that have gone on beyond it unasked
+        self._parted = [0] * pool.num_blocks  # texts that have left there what others said
         self._used = [0] * pool.num_blocks  # texts that had come when it was used last
         self._texts = 0
 
@@ -63,11 +64,12 @@ class Snapshots:
         """One more, of which what is not used now has nothing."""
         self._texts += 1
 
-    def add(self, slot: int, names: Sequence[BlockHash], depth: int, passed: int) -> bool:
+    def add(
+        self, slot: int, names: Sequence[BlockHash], depth: int, *, parted: bool = False
+    ) -> bool:
         """The state of a text's first ``depth`` blocks; False: it is there already.
 
-        passed: texts that are known to go on from there: its own, unless it ends about here, and
-            one that has parted from it.
+        parted: whether it leaves there what others have said.
         """
         pool, name = self._pool, names[depth - 1]
         if pool.find(name) is not None:
@@ -76,30 +78,41 @@ class Snapshots:
         base = depth - 1
         while base and pool.find(names[base - 1]) is None:
             base -= 1
-        self._depths[slot], self._bases[slot], self._passed[slot] = depth, base, passed
-        self._below[slot] = pool.find(names[base - 1]) if base else None
+        self._depths[slot], self._bases[slot], self._parted[slot] = depth, base, int(parted)
+        self._stand_on(slot, pool.find(names[base - 1]) if base else None)
         for other, deep in enumerate(self._depths):  # it may stand between two others
             if deep > depth > self._bases[other] and self._names[other][depth - 1] == name:
-                self._bases[other], self._below[other] = depth, slot
-        self._names[slot] = names
-        self.found(slot)
+                self._bases[other] = depth
+                self._stand_on(other, slot)
+        self._names[slot], self._used[slot] = names, self._texts
         return True
 
     def found(self, slot: int) -> None:
         """A text goes on from it."""
         self._used[slot] = self._texts
+        self._parted[slot] += self._above[slot] > 0
 
     def forget(self, slot: int) -> None:
         """Before it goes: those above it cover its tokens, too."""
         for other, below in enumerate(self._below):
             if below == slot:
-                self._bases[other], self._below[other] = self._bases[slot], self._below[slot]
-        self._depths[slot], self._below[slot], self._names[slot] = 0, None, ()
+                self._bases[other] = self._bases[slot]
+                self._stand_on(other, self._below[slot])
+        self._stand_on(slot, None)
+        self._depths[slot], self._names[slot] = 0, ()
 
     def clear(self) -> None:
         """All of them are gone."""
         for slot in range(self._pool.num_blocks):
-            self._depths[slot], self._below[slot], self._names[slot] = 0, None, ()
+            self._stand_on(slot, None)
+            self._depths[slot], self._names[slot] = 0, ()
+
+    def _stand_on(self, slot: int, below: int | None) -> None:
+        before, self._below[slot] = self._below[slot], below
+        if before is not None:
+            self._above[before] -= 1
+        if below is not None:
+            self._above[below] += 1
 
     def take(self) -> int:
         """A free slot, that of the snapshot of least worth if none is blank."""
@@ -131,7 +144,6 @@ class Snapshots:
         name = self._pool.content(slot)
         if name is None or not self._alive(name):
             return -1.0
-        others = max(0, self._passed[slot] + self._pool.times_found[slot] - 1)
-        chance = _FIRST + others + (slot not in self._below)
+        chance = _FIRST + self._parted[slot] + (not self._above[slot])
         covered = self._depths[slot] - self._bases[slot]
         return covered * chance / (1 + self._texts - self._used[slot])

@@ -212,8 +212,8 @@ class StateAllocator:
             return
         if decoding and table.latest is not None:  # of those that decoding leaves, the last alone
             self._forget_unused(*table.latest)
-        passed = 0 if decoding else 1 + (table.num_tokens == table.known)
-        if self._snapshots.add(table.slot, block_hashes, count, passed):
+        parted = table.num_tokens == table.known
+        if self._snapshots.add(table.slot, block_hashes, count, parted=parted):
             self._unsettled.add(table.slot)
             if decoding:
                 table.latest = table.slot, block_hashes[count - 1]

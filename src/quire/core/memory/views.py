@@ -25,6 +25,11 @@ class PoolView(Protocol):
     @property
     def window(self) -> Window | None: ...
 
+    @property
+    def keeps_states(self) -> bool:
+        """Whether a block is a slot, for the states of one sequence."""
+        ...
+
     def cached_blocks(self) -> Sequence[int]:
         """Free blocks whose content can still be found, the least recently released first."""
         ...
@@ -61,10 +66,11 @@ class PagedView:
     """Of a pool of blocks, or of slots for states."""
 
     def __init__(self, pool: BlockPool, occupancy: Occupancy | None, window: Window | None) -> None:
-        """occupancy: None: a block that is held is in use as a whole."""
+        """occupancy: None: blocks are slots for states, each in use as a whole."""
         self._pool = pool
         self._occupancy = occupancy
         self.window = window
+        self.keeps_states = occupancy is None
         self.num_blocks = pool.num_blocks
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from quire.core.memory import PoolView
@@ -94,7 +94,8 @@ def holding(scheduler: Scheduler, block: int) -> Holding | None:
                 if own in table.block_ids:
                     index = table.block_ids.index(own)
                     place = index + (index >= table.num_sink_blocks) * table.num_dropped
-                    found.append(_holder(scheduler, group, which, place))
+                    one = _holder(scheduler, group, which, place)
+                    found.append(replace(one, end_token=one.tokens) if table.keeps_state else one)
     return Holding(kv_group, found)
 
 

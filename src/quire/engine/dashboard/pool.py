@@ -14,6 +14,7 @@ class KVGroupPool:
     """first_block: its number among all blocks. window: tokens that its layers see; null: all.
 
     layers, draft_layers: of the model, and of the one that drafts for it; null: not known.
+    keeps_states: a block holds the states of one sequence, or a snapshot of them.
     """
 
     first_block: int
@@ -21,6 +22,7 @@ class KVGroupPool:
     window: int | None
     layers: int | None
     draft_layers: int | None
+    keeps_states: bool
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class PrefixCacheFigures:
     """Tokens of prompts, when they were first let in.
 
     Found, fetched from beyond the pool, or missed: evicted before, at the end of a prompt in a
-    block that was not full, or never there.
+    block that was not full, there without a snapshot of the state after them, or never there.
     """
 
     enabled: bool
@@ -66,6 +68,7 @@ class PrefixCacheFigures:
     fetched_tokens: int
     evicted_tokens: int
     tail_tokens: int
+    stateless_tokens: int
     new_tokens: int
 
 
@@ -87,7 +90,9 @@ def pool_figures(
         blank_blocks=total - held - cached,
         slots=allocator.usage()._asdict(),
         kv_groups=[
-            KVGroupPool(first, one.num_blocks, one.window and one.window.tokens, *layers)
+            KVGroupPool(
+                first, one.num_blocks, one.window and one.window.tokens, *layers, one.keeps_states
+            )
             for first, one, layers in zip(firsts, pools, layers_of, strict=True)
         ],
         contiguous=_contiguous(scheduler, max_model_len),
@@ -96,7 +101,13 @@ def pool_figures(
 
 def prefix_cache(scheduler: Scheduler) -> PrefixCacheFigures:
     stats = scheduler.stats
-    known = (stats.prefix_hits, stats.prefix_fetched, stats.prefix_evicted, stats.prefix_tails)
+    known = (
+        stats.prefix_hits,
+        stats.prefix_fetched,
+        stats.prefix_evicted,
+        stats.prefix_tails,
+        stats.prefix_stateless,
+    )
     return PrefixCacheFigures(
         scheduler.prefix_cache is not None,
         stats.prefix_queries,

@@ -29,7 +29,12 @@ def test_what_cannot_be_had_is_asked_for_once() -> None:
     for number in range(20):
         life = draw(number)
         settings = replace(
-            life.settings, forgets=0.0, lost_moves=0.0, caching=True, costs=RecoveryCosts(0.0, 1.0)
+            life.settings,
+            states=0,
+            forgets=0.0,
+            lost_moves=0.0,
+            caching=True,
+            costs=RecoveryCosts(0.0, 1.0),
         )
         first = Run(replace(life, settings=settings))
         first.go()

@@ -43,7 +43,7 @@ const KV_GROUPS = [
   number("First block", (one) => count(one.first_block)),
   number("Layers", (one) => orDash(one.layers), "of the model, whose keys and values are in its blocks"),
   { ...number("Draft layers", (one) => orDash(one.draft_layers), "of the draft model"), show: (all) => all.some((one) => one.draft_layers) },
-  number("Window", (one) => (one.window === null ? "all" : counted(one.window, "token")), "tokens that its layers see"),
+  number("Window", (one) => (one.keeps_states ? "a state" : one.window === null ? "all" : counted(one.window, "token")), "tokens that its layers see"),
 ];
 const SESSIONS = [
   { title: "Session", of: (one) => one.id, kind: "name" },

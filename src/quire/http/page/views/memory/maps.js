@@ -76,7 +76,8 @@ export class Maps {
     const told = this.page.source.state?.pool.kv_groups ?? [];
     if (told.length < 2) return [{ first: 0, count: total, name: `All layers${ofDraft(told[0])}` }];
     return told.map((group) => ({ first: group.first_block, count: group.num_blocks,
-      name: (group.window === null ? "Layers that see everything"
+      name: (group.keeps_states ? "Layers that keep a state: a slot for each sequence, and snapshots"
+        : group.window === null ? "Layers that see everything"
         : `Layers with a window of ${count(group.window)} tokens`) + ofDraft(group) }));
   }
 

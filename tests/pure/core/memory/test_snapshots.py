@@ -1,0 +1,162 @@
+"""Which states are kept, and what they are found for."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.core.memory import (
+    Demand,
+    LayeredAllocator,
+    MoveKind,
+    PagedAllocator,
+    SnapshotStops,
+    State,
+    StateAllocator,
+    When,
+    hash_blocks,
+)
+
+SIZE = 4
+STOPS = SnapshotStops(every=40, block_size=SIZE)
+
+
+class Talks:
+    """Requests one after the other, each in chunks that end where snapshots are taken."""
+
+    def __init__(self, slots: int, blocks: int = 500) -> None:
+        self.blocks = PagedAllocator(blocks, SIZE)
+        self.states = StateAllocator(
+            slots, SIZE, 0, State(40, 2 * SIZE), lambda name: self.blocks.locate(name) is not None
+        )
+        self.allocator = LayeredAllocator(SIZE, [self.blocks], self.states)
+        self.next_id = 0
+
+    def begin(self, prompt: list[int], answer: int = 0) -> tuple[int, int, int]:
+        """Its id, how many tokens were found, and how many have blocks but no state."""
+        names = hash_blocks(b"", [*prompt, *range(-0, answer)], SIZE)
+        demand = Demand(len(prompt), names[: len(prompt) // SIZE])
+        fit, seq_id = self.allocator.fit(demand), self.next_id
+        cached = self.allocator.admit(seq_id, demand)
+        assert cached == fit.cached
+        self.next_id, here = seq_id + 1, cached
+        for end in STOPS.of(len(prompt), cached, cached + fit.stateless):
+            self.grow(seq_id, names, here, end)
+            here = end
+        self.grow(seq_id, names, here, len(prompt))
+        for end in range(len(prompt) + 1, len(prompt) + answer + 1):
+            self.grow(seq_id, names, end - 1, end)
+        return seq_id, cached, fit.stateless
+
+    def grow(self, seq_id: int, names: list[bytes], here: int, end: int) -> None:
+        self.allocator.settle()
+        assert self.allocator.append({seq_id: end - here}) is not None
+        if end // SIZE > here // SIZE:
+            self.allocator.commit(seq_id, names, end // SIZE)
+
+    def ask(self, prompt: list[int], answer: int = 0) -> tuple[int, int]:
+        seq_id, *found = self.begin(prompt, answer)
+        self.allocator.free(seq_id)
+        return found[0], found[1]
+
+    def depths(self) -> list[int]:
+        """Tokens that the snapshots stand for."""
+        depths, pool = self.states._snapshots._depths, self.states.device
+        return sorted(depths[slot] * SIZE for slot in pool.cached_blocks())
+
+
+def text(first: int, length: int) -> list[int]:
+    return list(range(first * 1000, first * 1000 + length))
+
+
+def test_chunks_end_at_the_last_block_where_texts_part_and_every_so_often() -> None:
+    assert STOPS.of(100, 0, 0) == [40, 80, 96]
+    assert STOPS.of(101, 0, 0) == [40, 80, 100]
+    assert STOPS.of(100, 40, 59) == [56, 80, 96]
+    assert STOPS.of(100, 80, 80) == [96] and STOPS.of(100, 96, 96) == []
+    assert STOPS.of(4, 0, 0) == STOPS.of(1, 0, 0) == [] and STOPS.of(5, 0, 0) == [4]
+
+
+def test_a_prompt_goes_on_from_the_deepest_state_before_its_last_token() -> None:
+    talks = Talks(slots=8)
+    assert talks.ask(text(1, 30)) == (0, 0)
+    assert talks.depths() == [28]
+    assert talks.ask(text(1, 30)) == (28, 0)
+    assert talks.ask(text(1, 28)) == (0, 24), "a token is left to compute"
+    assert talks.ask([*text(1, 29), 5, 6, 7]) == (28, 0)
+
+
+def test_where_texts_part_a_state_is_left_for_the_next_one() -> None:
+    talks = Talks(slots=20)
+    tails = [talks.ask([*text(1, 30), *text(n, 10)]) for n in range(2, 9)]
+    assert tails == [(0, 0), (0, 28), *[(28, 0)] * 5]
+
+
+def test_answers_leave_their_last_state_alone() -> None:
+    talks = Talks(slots=8)
+    prompt = text(1, 10)
+    assert talks.ask(prompt, answer=25) == (0, 0)
+    assert talks.depths() == [8, 32]
+    assert talks.ask([*prompt, *range(25), *text(2, 5)]) == (32, 0)
+
+
+def test_a_state_is_found_from_the_step_after_the_one_that_computes_it() -> None:
+    talks = Talks(slots=4)
+    names = hash_blocks(b"", text(1, 8), SIZE)
+    demand = Demand(9, names)
+    talks.allocator.admit(0, Demand(8, names))
+    talks.allocator.append({0: 8})
+    talks.allocator.commit(0, names, 2)
+    assert talks.allocator.fit(demand).cached == 0
+    talks.allocator.settle()
+    assert talks.allocator.fit(demand).cached == 8
+    assert talks.allocator.admit(1, demand) == 8
+    held = [talks.allocator.table(seq_id).kv_groups[1].block_ids for seq_id in (0, 1)]
+    assert held[0] == held[1], "shared, until one of them writes"
+    moves = talks.allocator.append({1: 1})
+    assert moves is not None and [move.kind for move in moves] == [MoveKind.COPY]
+    assert moves[0].source == held[0][0] and moves[0].kv_group == 1
+
+
+def test_a_shallow_state_that_branches_need_outlives_deep_ones() -> None:
+    talks = Talks(slots=6)  # one is live
+    root = text(1, 24)
+    for branch in range(2, 5):
+        talks.ask([*root, *text(branch, 6)])
+    assert 24 in talks.depths()
+    deep = [*root, *text(9, 6)]
+    for turn in range(10, 30):  # a long talk, of which each turn leaves states
+        deep = [*deep, *text(turn, 20)]
+        assert talks.ask(deep)[0] >= max(24, len(deep) - 40)
+    assert talks.ask([*root, *text(99, 6)]) == (24, 0)
+
+
+def test_states_of_texts_whose_blocks_are_gone_go_first() -> None:
+    talks = Talks(slots=4, blocks=18)
+    for n in range(1, 3):
+        talks.ask(text(n, 30))  # eight blocks each
+    assert talks.depths() == [28, 28]
+    talks.ask(text(3, 39))  # takes those of the first
+    assert talks.ask(text(2, 30))[0] == 0 or 28 in talks.depths()
+    assert talks.states.device.num_free == 4
+
+
+def test_snapshots_never_cause_a_lack_of_room() -> None:
+    talks = Talks(slots=2)
+    talks.ask(text(1, 30))
+    first, second = (talks.begin(text(n, 30))[0] for n in (2, 3))
+    assert talks.depths() == [], "both slots are written"
+    assert talks.allocator.fit(Demand(3)).when is When.LATER
+    talks.allocator.free(first)
+    assert talks.allocator.fit(Demand(3)).when is When.NOW
+    assert talks.allocator.fit(Demand(3, headroom=2)).when is When.LATER, "one more will need it"
+    talks.allocator.free(second)
+    assert talks.allocator.fit(Demand(3, forks=[(1, 3)] * 2)).when is When.NEVER
+
+
+def test_a_state_cannot_be_cut_back() -> None:
+    talks = Talks(slots=2)
+    seq_id, *_ = talks.begin(text(1, 10))
+    assert not talks.allocator.draft(seq_id, 1)
+    talks.allocator.trim(seq_id, 10)
+    with pytest.raises(ValueError, match="cannot be cut back"):
+        talks.states.trim(seq_id, 9)
