@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from quire.core.memory import (
     Demand,
+    KeptState,
     LayeredAllocator,
     PagedAllocator,
     SnapshotStops,
-    State,
     StateAllocator,
     hash_blocks,
 )
@@ -157,7 +157,7 @@ class Tally(NamedTuple):
 
 
 def serve(
-    asks: Sequence[Ask], pool: int, slots: int, kept: State, stops: SnapshotStops, oldest: bool
+    asks: Sequence[Ask], pool: int, slots: int, kept: KeptState, stops: SnapshotStops, oldest: bool
 ) -> Tally:
     """Requests one after the other; ``RUNNING`` of them hold their blocks at a time."""
     blocks = PagedAllocator(pool // SIZE, SIZE)
@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     slots = max(1, given.pool // 10 // given.state)
-    kept = State(given.every, given.decoding)
+    kept = KeptState(given.every, given.decoding)
     ours, last = SnapshotStops(given.every, SIZE), LastEnd(given.every, SIZE)
     print(f"{slots} snapshots; the share of what the oracle finds (requests that found nothing)")
     print(f"{'':20} {'tokens':>9} {'Quire':>13} {'last end':>13} {'oldest first':>13}")

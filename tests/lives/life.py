@@ -27,11 +27,11 @@ from lives.texts import EOS, VOCAB, Answer, Beam, Text, beams_of, score, vector
 from quire.capabilities.sessions import SessionManager
 from quire.core.errors import EngineError, QueueTimeoutError, RequestError, SessionBusyError
 from quire.core.memory import (
+    KeptState,
     KVAllocator,
     LayeredAllocator,
     PagedAllocator,
     SnapshotStops,
-    State,
     StateAllocator,
     Window,
 )
@@ -73,7 +73,7 @@ def make_allocator(settings: Settings) -> KVAllocator:
             window = Window(tokens, settings.step_tokens, sinks)
         kv_groups.append(PagedAllocator(blocks, size, host, window))
     if settings.states:
-        first, kept = kv_groups[0], State(settings.every * size, settings.every * size)
+        first, kept = kv_groups[0], KeptState(settings.every * size, settings.every * size)
         states = StateAllocator(
             settings.states, size, host, kept, lambda name: first.locate(name) is not None
         )

@@ -34,7 +34,80 @@ _BEAMS, _BRANCHING = (
     f"{_OF_SCHEDULING}/test_branching.py",
 )
 
+_STATES, _SNAPSHOTS = f"{_OF_MEMORY}/test_states.py::TestStates", f"{_OF_MEMORY}/test_snapshots.py"
+
 MUTANTS = (
+    # -- states --------------------------------------------------------------------------------
+    Mutant(
+        "a state that can be found is written over",
+        f"{_MEMORY}/states.py",
+        "if self.device.content(table.slot) is not None:",
+        "if False:",
+        _STATES,
+    ),
+    Mutant(
+        "forks write one state",
+        f"{_MEMORY}/states.py",
+        "if self.device.ref_counts[table.slot] > 1:",
+        "if False:",
+        _STATES,
+    ),
+    Mutant(
+        "a state is found in the step that computes it",
+        f"{_MEMORY}/states.py",
+        "return None if slot in self._unsettled else slot",
+        "return slot",
+        f"{_SNAPSHOTS}::test_a_state_is_found_from_the_step_after_the_one_that_computes_it",
+    ),
+    Mutant(
+        "a state within a block has the name of the block before",
+        f"{_MEMORY}/states.py",
+        "if table.num_tokens != count * self.block_size:",
+        "if table.num_tokens < count * self.block_size:",
+        _STATES,
+    ),
+    Mutant(
+        "all states that an answer has passed stay",
+        f"{_MEMORY}/states.py",
+        "if decoding and table.latest is not None:",
+        "if False and table.latest is not None:",
+        f"{_SNAPSHOTS}::test_answers_leave_their_last_state_alone",
+    ),
+    Mutant(
+        "sequences that are to fork are owed no slots",
+        f"{_MEMORY}/states.py",
+        "return max(len(on_device) + coming, headroom) - len(set(on_device))",
+        "return coming",
+        f"{_SNAPSHOTS}::test_snapshots_never_cause_a_lack_of_room",
+    ),
+    Mutant(
+        "no state is left where texts part",
+        f"{_MEMORY}/snapshots.py",
+        "stops = {last, known // size * size}",
+        "stops = {last}",
+        f"{_SNAPSHOTS}::test_where_texts_part_a_state_is_left_for_the_next_one",
+    ),
+    Mutant(
+        "where texts have parted counts for nothing",
+        f"{_MEMORY}/snapshots.py",
+        "chance = _FIRST + self._parted[slot] +",
+        "chance = _FIRST +",
+        f"{_SNAPSHOTS}::test_a_shallow_state_that_branches_need_outlives_deep_ones",
+    ),
+    Mutant(
+        "states of a step that failed are found",
+        f"{_SCHEDULING}/invalidation.py",
+        "yield PhysicalBlock(False, kv_group, table.block_ids[0])",
+        "yield from ()",
+        _LIVES,
+    ),
+    Mutant(
+        "steps planned ahead pass where a snapshot is to be taken",
+        f"{_SCHEDULING}/lookahead.py",
+        "tokens = branch.upto_stop(start, tokens)",
+        "tokens = min(tokens, budget)",
+        f"{_OF_SCHEDULING}/test_snapshots.py::test_chunks_end_where_snapshots_are_taken",
+    ),
     # -- memory --------------------------------------------------------------------------------
     Mutant(
         "a fork does not count its references",

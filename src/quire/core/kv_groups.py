@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from quire.core.memory import KV, State, Window, kept_by
+from quire.core.memory import KV, KeptState, Window, kept_by
 from quire.core.protocol import EVERYTHING, Sight
 
 
@@ -19,7 +19,7 @@ class KVGroup(NamedTuple):
     num_blocks: int
     num_host_blocks: int = 0
     window: Window | None = None
-    state: State | None = None
+    state: KeptState | None = None
 
     @classmethod
     def of_values(cls, values: Sequence[Any]) -> KVGroup:
@@ -27,10 +27,10 @@ class KVGroup(NamedTuple):
         layers, num_blocks, num_host_blocks, window, *later = values
         own = cls(tuple(layers), num_blocks, num_host_blocks, window and Window(*window))
         state = later[0] if later else None  # records were made before there were any
-        return own._replace(state=state and State(*state))
+        return own._replace(state=state and KeptState(*state))
 
     @property
-    def kept(self) -> KV | Window | State:
+    def kept(self) -> KV | Window | KeptState:
         """What the layers keep of a text."""
         return kept_by(self.window) if self.state is None else self.state
 

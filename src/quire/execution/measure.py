@@ -25,8 +25,7 @@ def measure_recovery(
 ) -> RecoveryCosts:
     """Time a prefill, and swaps where each has host blocks, on KV groups that nobody uses yet.
 
-    A block's cost is the mean over the KV groups. A step and a sequence may have ``max_tokens``.
-    ``settle`` waits for work that was begun.
+    A step and a sequence may have ``max_tokens``. ``settle`` waits for work that was begun.
     """
     paged = [kv_group for kv_group in kv_groups if kv_group.state is None]
     num_blocks = min((kv_group.num_blocks for kv_group in paged), default=max_tokens)

@@ -11,7 +11,7 @@ from quire.core.memory.blocks import (
     root_hash,
     rooted,
 )
-from quire.core.memory.kept import KV, State, Window, kept_by
+from quire.core.memory.kept import KV, KeptState, Window, kept_by
 from quire.core.memory.layered import LayeredAllocator
 from quire.core.memory.paged import PagedAllocator
 from quire.core.memory.pool import BlockPool, ContentWatcher
@@ -35,12 +35,12 @@ __all__ = [
     "Demand",
     "Fit",
     "KVAllocator",
+    "KeptState",
     "LayeredAllocator",
     "MoveKind",
     "PagedAllocator",
     "PoolView",
     "SnapshotStops",
-    "State",
     "StateAllocator",
     "Usage",
     "When",

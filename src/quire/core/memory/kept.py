@@ -135,7 +135,7 @@ class Window(NamedTuple):
         return (self.step_tokens - 1) // block_size
 
 
-class State(NamedTuple):
+class KeptState(NamedTuple):
     """One value of fixed size for a text, which each of its tokens rewrites.
 
     every, decoding: tokens between two snapshots, while a prompt is read and while it is answered.

@@ -203,7 +203,7 @@ class LayeredAllocator:
         agreed = len(demand.block_hashes)
         while True:
             demand = replace(demand, block_hashes=demand.block_hashes[:agreed])
-            agreed = min((kv_group.hit_blocks(demand) for kv_group in kv_groups), default=0)
+            agreed = min((group.hit_blocks(demand) for group in kv_groups), default=0)
             if agreed == len(demand.block_hashes):
                 return demand
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from quire.core.memory.blocks import BlockHash, BlockMove, MoveKind
-from quire.core.memory.kept import State
+from quire.core.memory.kept import KeptState
 from quire.core.memory.pool import BlockPool, ContentWatcher
 from quire.core.memory.snapshots import Snapshots
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
@@ -50,7 +50,7 @@ class StateAllocator:
         num_slots: int,
         block_size: int,
         num_host_slots: int,
-        kept: State,
+        kept: KeptState,
         alive: Callable[[BlockHash], bool] = lambda name: True,
     ) -> None:
         self.block_size = block_size

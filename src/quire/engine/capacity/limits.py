@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup, layers_by_window
 from quire.core.limits import EngineLimits
-from quire.core.memory import State, Window
+from quire.core.memory import KeptState, Window
 from quire.engine.config import EngineConfig
 from quire.models.shape import CacheShape, windows_in_force
 
@@ -82,7 +82,7 @@ def _states(config: EngineConfig, cache: CacheShape) -> Iterable[KVGroup]:
             raise ConfigError(f"{setting}: {len(layers)} of this model's {len(cache.windows)} "
                               f"layers keep a state, and {why}; leave it out")  # fmt: skip
     size = config.block_size
-    kept = State(*(max(size, tokens // size * size) for tokens in (_EVERY, _DECODING)))
+    kept = KeptState(*(max(size, tokens // size * size) for tokens in (_EVERY, _DECODING)))
     yield KVGroup(layers, 1, state=kept)
 
 

@@ -56,7 +56,8 @@ def fill(
         )
         states = max(int(pool_bytes * _STATES), int(pool_bytes * (1 - _SNAPSHOTS)) - tokens)
         running = min(limits.max_num_seqs, states // slot_bytes)
-        least[-1] = most[-1] = _slots(pool_bytes, slot_bytes, running, longest)
+        least[-1] = _slots(pool_bytes, slot_bytes, running, longest)
+        most[-1] = least[-1]
     blocks = divide(pool_bytes, block_bytes, least, most)
     swap_bytes = int(config.swap_space * 2**30)
     host_blocks = [0] * len(blocks)

@@ -6,11 +6,11 @@ import pytest
 
 from quire.core.memory import (
     Demand,
+    KeptState,
     LayeredAllocator,
     MoveKind,
     PagedAllocator,
     SnapshotStops,
-    State,
     StateAllocator,
     When,
     hash_blocks,
@@ -26,7 +26,11 @@ class Talks:
     def __init__(self, slots: int, blocks: int = 500) -> None:
         self.blocks = PagedAllocator(blocks, SIZE)
         self.states = StateAllocator(
-            slots, SIZE, 0, State(40, 2 * SIZE), lambda name: self.blocks.locate(name) is not None
+            slots,
+            SIZE,
+            0,
+            KeptState(40, 2 * SIZE),
+            lambda name: self.blocks.locate(name) is not None,
         )
         self.allocator = LayeredAllocator(SIZE, [self.blocks], self.states)
         self.next_id = 0

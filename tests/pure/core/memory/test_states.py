@@ -12,11 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from quire.core.memory import (
     BlockMove,
     Demand,
+    KeptState,
     LayeredAllocator,
     MoveKind,
     PagedAllocator,
     SnapshotStops,
-    State,
     StateAllocator,
     When,
     Window,
@@ -50,7 +50,7 @@ class StatesMachine(RuleBasedStateMachine):
     def build(
         self, slots: int, size: int, host: int, window: Window | None, decoding: int, blocks: int
     ) -> None:
-        kept = State(every=2 * size, decoding=decoding * size)
+        kept = KeptState(every=2 * size, decoding=decoding * size)
         groups = [PagedAllocator(blocks, size, 100)]
         if window is not None:
             groups.append(PagedAllocator(blocks, size, 100, window))

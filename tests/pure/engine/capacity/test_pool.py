@@ -9,7 +9,7 @@ import pytest
 from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup
 from quire.core.limits import EngineLimits
-from quire.core.memory import LayeredAllocator, PagedAllocator, State, Window
+from quire.core.memory import KeptState, LayeredAllocator, PagedAllocator, Window
 from quire.core.protocol import RecoveryCosts, SchedulingPolicy
 from quire.core.scheduling import BatchLimits
 from quire.engine.capacity import fill, limits_of
@@ -146,7 +146,7 @@ def test_states_have_a_slot_for_each_sequence_that_runs_and_a_tenth_of_the_pool_
     limits = filled(HYBRID, max_num_seqs=5)
     paged, states = limits.kv_groups
     assert (paged.layers, states.layers) == ((1,), (0, 2)) and limits.states == states
-    assert states.state == State(every=512, decoding=64) and states.kept == states.state
+    assert states.state == KeptState(every=512, decoding=64) and states.kept == states.state
     pool = limits.pool_bytes(HYBRID)
     assert states.num_blocks == 5 + int(pool * 0.1) // 4000
     assert paged.num_blocks * 16 * 8 + states.num_blocks * 4000 == pool <= FREE.free * FREE.share
