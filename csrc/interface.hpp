@@ -250,6 +250,8 @@ struct Product;  // products.hpp
 struct Grouped;
 struct Embed;
 struct Adapt;  // adapters.hpp
+struct Recurrence;  // recurrence.hpp
+struct Recur;
 
 // The code of one instruction set.
 struct Build {
@@ -271,6 +273,8 @@ struct Build {
   void (*route)(const Route&, Team&);
   void (*combine)(const Combine&, Team&);
   void (*adapt)(const Adapt&, Team&);
+  int64_t (*recur_scratch)(const Recurrence&, int64_t tokens, int threads);
+  void (*recur)(const Recur&, Team&);
 };
 
 }  // namespace quire

@@ -9,6 +9,7 @@ namespace {
 
 // Bringing threads together takes as long as some hundred thousand products, or as reading so much.
 constexpr int64_t attention_from = 1 << 18;    // products
+constexpr int64_t recurrence_from = 1 << 16;   // numbers of states, as often as tokens rewrite them
 constexpr int64_t elementwise_from = 1 << 17;  // elements
 
 }  // namespace
@@ -56,6 +57,17 @@ void Kernels::attend(Plan& plan, const Layer& layer, Rows query, Rows key, Rows 
   a.out = out;
   together(a.schedule.soon_done ? 1 : plan.threads(),
            [&](Team& team) { build_->attend(a, team); });
+}
+
+void Kernels::recur(const Plan& plan, const Recurrence& layer, float* rows, float* state, Rows x,
+                    DType dtype, void* out) {
+  if (!plan.num_tokens()) return;
+  Recur r{layer, rows, state, plan.num_sequences(), plan.query_starts(), plan.context_lens(),
+          plan.state_slots, x.data, x.stride, out, dtype, nullptr};
+  r.scratch = recurring_.get(build_->recur_scratch(layer, plan.num_tokens(), plan.threads()));
+  int64_t each = layer.convolution.channels + layer.outputs() * layer.key_dim;
+  together(plan.num_tokens() * each < recurrence_from ? 1 : plan.threads(),
+           [&](Team& team) { build_->recur(r, team); });
 }
 
 void Kernels::norm(const Norm& norm, const void* x, int64_t x_stride, void* delta,

@@ -9,6 +9,7 @@
 #include "layers/decoder.hpp"
 #include "layers/experts.hpp"
 #include "products/products.hpp"
+#include "recurrence/recurrence.hpp"
 #include "schedule.hpp"
 #include "workspace.hpp"
 
@@ -24,12 +25,15 @@ class Kernels {
   std::string name() const { return build_->name; }
   size_t workspace_bytes() const {
     return scratch_.bytes() + parts_.bytes() + products_.bytes() + states_.bytes() +
-           adapting_.bytes() + continued_.bytes();
+           adapting_.bytes() + continued_.bytes() + recurring_.bytes();
   }
 
   // query [T, H, D], key [T, Hkv, D], value [T, Hkv, Dv] -> out [T, H, Dv], contiguous.
   void attend(Plan& plan, const Layer& layer, Rows query, Rows key, Rows value, void* out,
               const Rotation* rotation);
+  // x [T, columns] -> out [T, outputs], contiguous; takes the states at ``rows`` and ``state`` on.
+  void recur(const Plan& plan, const Recurrence& layer, float* rows, float* state, Rows x,
+             DType dtype, void* out);
   // x, delta, sum (by x_stride) and out (contiguous) are [rows, width]. ``delta`` and ``sum`` null:
   // norm of x; otherwise of x + delta, which is stored at ``sum``, and is all that is done where
   // there is no norm.
@@ -68,6 +72,7 @@ class Kernels {
   Workspace<char> states_;
   Workspace<float> adapting_;
   Workspace<char> continued_;
+  Workspace<char> recurring_;
 };
 
 }  // namespace quire

@@ -38,6 +38,7 @@ class Plan {
 
   AdaptedBatch adapted;  // rows that adapters change
   ColumnBias bias{};
+  const int64_t* state_slots = nullptr;  // [S], where the states of sequences are
 
   // The division for a kind of layer, made when it is first asked for.
   Division& division(const Division& wanted, int tile_rows);

@@ -15,6 +15,8 @@ void embed(const Embed&);
 void route(const Route&, Team&);
 void combine(const Combine&, Team&);
 void adapt(const Adapt&, Team&);
+int64_t recur_scratch(const Recurrence&, int64_t tokens, int threads);
+void recur(const Recur&, Team&);
 }  // namespace quire::QUIRE_WITHOUT_TILES
 
 namespace quire::QUIRE_ISA {
@@ -53,6 +55,6 @@ const Build build = {
     QUIRE_ISA_NAME,   tile_from,       lane_rows,       scratch_bytes,   attend,
     plain::norm_rows, plain::activate, plain::argmax,   plain::add_up,   product_scratch,
     product,          grouped_scratch, grouped_product, plain::embed,    plain::route,
-    plain::combine,   plain::adapt};
+    plain::combine,   plain::adapt,     plain::recur_scratch, plain::recur};
 
 }  // namespace quire::QUIRE_ISA

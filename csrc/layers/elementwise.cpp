@@ -8,18 +8,6 @@ QUIRE_INLINE float as_float(const float* p) { return *p; }
 QUIRE_INLINE float as_float(const bf16* p) { return load_some(p, 1)[0]; }
 QUIRE_INLINE float as_float(const f16* p) { return load_some(p, 1)[0]; }
 
-// Apply ``each(at, count)`` to whole vectors, then to what is left.
-template <class Each>
-QUIRE_INLINE void for_vectors(int64_t n, const Each& each) {
-  int64_t i = 0;
-  for (; i + W <= n; i += W) each(i, W);
-  if (i < n) each(i, n - i);
-}
-template <class T>
-QUIRE_INLINE F load_n(const T* p, int n) { return n == W ? load(p) : load_some(p, n); }
-template <class T>
-QUIRE_INLINE void store_n(T* p, F v, int n) { n == W ? store(p, v) : store_some(p, v, n); }
-
 QUIRE_INLINE F load_as(DType dtype, const void* p, int64_t i, int n) {
   if (dtype == DType::float32) return load_n((const float*)p + i, n);
   if (dtype == DType::bfloat16) return load_n((const bf16*)p + i, n);
@@ -90,7 +78,7 @@ constexpr float clamp = 7.0f;  // of clamped_swiglu
 
 QUIRE_INLINE F apply(Activation activation, F x) {
   switch (activation) {
-    case Activation::silu: return x / (1.0f + exp(-x));
+    case Activation::silu: return silu(x);
     case Activation::clamped_swiglu: return x / (1.0f + exp(-1.702f * x));
     case Activation::relu: return x < 0.0f ? F{} : x;
     case Activation::relu2: return x < 0.0f ? F{} : x * x;

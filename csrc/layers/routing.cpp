@@ -44,11 +44,6 @@ void choose_in_groups(const Worth& worth, const Route& a, int32_t* out) {
     found = choose(worth, groups[i] * size, (groups[i] + 1) * size, how.chosen, out, found);
 }
 
-template <class T>
-QUIRE_INLINE F load_n(const T* p, int64_t n) { return n >= W ? load(p) : load_some(p, int(n)); }
-template <class T>
-QUIRE_INLINE void store_n(T* p, F v, int64_t n) { n >= W ? store(p, v) : store_some(p, v, int(n)); }
-
 // The sum of exp(x - most).
 float likelihoods(const float* x, int64_t n, float most) {
   F sum{};

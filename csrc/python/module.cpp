@@ -22,6 +22,7 @@
 #include "python/decoder_module.hpp"
 #include "python/products_module.hpp"
 #include "python/ranks_module.hpp"
+#include "python/recurrence_module.hpp"
 
 namespace nb = nanobind;
 
@@ -148,12 +149,16 @@ NB_MODULE(_native, m) {
       .def("set_bias", [](Plan& self, Address before, Address bias, int64_t steps) {
         self.bias = {at<int64_t>(before), at<float>(bias), steps};
       })
+      .def("set_state_slots", [](Plan& self, Address slots) {
+        self.state_slots = at<int64_t>(slots);
+      })
       .def("add_adapted", [](Plan& self, const Adapter& adapter, const Ranges& ranges) {
         self.adapted.add(adapter, ranges);
       });
   bind_adapters(m);
   bind_products(m);
   bind_ranks(m);
+  bind_recurrence(m);
   bind_decoder(m);
   nb::class_<Kernels>(m, "Kernels")
       .def(nb::init<const std::string&>())
@@ -166,6 +171,11 @@ NB_MODULE(_native, m) {
                     {at<void>(value), value_stride}, at<void>(out), rotation);
       }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg().none(), nb::call_guard<nb::gil_scoped_release>())
+      .def("recur", [](Kernels& self, const Plan& plan, const Recurrence& layer, Address rows,
+                       Address state, Address x, int64_t x_stride, int dtype, Address out) {
+        self.recur(plan, layer, at<float>(rows), at<float>(state), {at<void>(x), x_stride},
+                   DType(dtype), at<void>(out));
+      }, nb::call_guard<nb::gil_scoped_release>())
       .def("norm", [](Kernels& self, const Norm& norm, Address x, int64_t x_stride, Address delta,
                       int64_t delta_stride, Address sum, Address out, int64_t rows, int64_t width,
                       int dtype, int threads) {

@@ -172,6 +172,20 @@ QUIRE_INLINE void store_some(T* p, F v, int n) {
   __builtin_memcpy(p, buffer, n * sizeof(T));
 }
 
+// n numbers, at most W.
+template <class T>
+QUIRE_INLINE F load_n(const T* p, int64_t n) { return n >= W ? load(p) : load_some(p, int(n)); }
+template <class T>
+QUIRE_INLINE void store_n(T* p, F v, int64_t n) { n >= W ? store(p, v) : store_some(p, v, int(n)); }
+
+// Apply ``each(at, count)`` to whole vectors, then to what is left.
+template <class Each>
+QUIRE_INLINE void for_vectors(int64_t n, const Each& each) {
+  int64_t i = 0;
+  for (; i + W <= n; i += W) each(i, W);
+  if (i < n) each(i, n - i);
+}
+
 // --- sums and maxima over lanes --------------------------------------------------------------
 
 // Halves are added to each other, down to one lane.
@@ -270,6 +284,18 @@ QUIRE_INLINE F exp2(F x) {
 }
 
 QUIRE_INLINE F exp(F x) { return exp2(x * log2e); }
+
+QUIRE_INLINE F sigmoid(F x) { return 1.0f / (1.0f + exp(-x)); }
+QUIRE_INLINE F silu(F x) { return x / (1.0f + exp(-x)); }
+
+// log(1 + e^x) within 3e-7 of itself: log(1 + y) is 2 artanh(y / (2 + y)), whose argument is at
+// most 1/3; the first term left out is below 2e-9.
+QUIRE_INLINE F softplus(F x) {
+  F y = exp(-maximum(x, -x)), z = y / (2.0f + y), squared = z * z;
+  F p = splat(1.0f / 15);
+  for (int n = 13; n > 0; n -= 2) p = fma(p, squared, 1.0f / n);
+  return fma(2.0f * z, p, maximum(x, F{}));
+}
 
 QUIRE_INLINE F tanh(F x) {
   F e = exp(minimum(x * 2.0f, splat(40.0f)));

@@ -49,6 +49,7 @@ class Plan:
         self, slots: int, block_tables: int, width: int, num_dropped: int, num_sink_blocks: int, /
     ) -> None: ...
     def set_bias(self, before: int, bias: int, steps: int, /) -> None: ...
+    def set_state_slots(self, slots: int, /) -> None: ...
     def add_adapted(self, adapter: Adapter, ranges: Sequence[tuple[int, int]], /) -> None: ...
 
 class Adapter:
@@ -63,6 +64,29 @@ class Adapter:
         scales: int,
         parts: Sequence[tuple[int, int, int, int, int]],
         /,
+    ) -> None: ...
+
+class Recurrence:
+    @staticmethod
+    def make(weight: int, bias: int, channels: int, kernel: int, /) -> Recurrence: ...
+    def set_heads(
+        self,
+        heads: int,
+        key_heads: int,
+        key_dim: int,
+        value_dim: int,
+        delta: bool,
+        by_channel: bool,
+        decay: int,
+        bias: int,
+        skip: int,
+        factor: float,
+        least: float,
+        most: float,
+        /,
+    ) -> None: ...
+    def set_gate(
+        self, norm: int, width: int, eps: float, factor: float, first: bool, sigmoid: bool, /
     ) -> None: ...
 
 class Norms:
@@ -146,6 +170,18 @@ class Kernels:
         out_stride: int,
         dtype: int,
         threads: int,
+        /,
+    ) -> None: ...
+    def recur(
+        self,
+        plan: Plan,
+        layer: Recurrence,
+        rows: int,
+        state: int,
+        x: int,
+        x_stride: int,
+        dtype: int,
+        out: int,
         /,
     ) -> None: ...
     def norm(

@@ -21,6 +21,7 @@ from quire.kernels.native import (
     native_mlp,
     native_norm,
     native_norms,
+    native_recurrence,
 )
 from quire.kernels.ops import (
     AttentionBatch,
@@ -32,12 +33,14 @@ from quire.kernels.ops import (
     Kernels,
     LayerKV,
     LayerMemory,
+    LayerState,
     Norm,
     Rotation,
     Texts,
     counterparts,
 )
 from quire.kernels.plain import mixed
+from quire.kernels.recurrence import RecurrentSpec
 from quire.kernels.shared_ranks import SharedMemoryRanks
 
 if not _native.usable():  # so that there are no kernels here, for whoever asks
@@ -88,6 +91,10 @@ class CPUPlan:
             bias = (batch.bias.bias.double() / math.log(2)).float().contiguous()
             self._tensors += (before, bias)
             self.native.set_bias(before.data_ptr(), bias.data_ptr(), bias.shape[1])
+        if batch.state_slots is not None:
+            slots = batch.state_slots.contiguous()
+            self._tensors.append(slots)
+            self.native.set_state_slots(slots.data_ptr())
         for ranges, adapter in batch.adapted:
             self.native.add_adapted(adapter.native, ranges)
         self._adapted = batch.adapted
@@ -140,6 +147,7 @@ class CPUKernels(Kernels):
         self._native = _native.Kernels(instruction_set)
         self._layers: dict[int, _Layer] = {}
         self._norms: dict[int, tuple[Norm, _native.Norm]] = {}
+        self._recurrences: dict[int, tuple[RecurrentSpec, _native.Recurrence]] = {}
         self._experts: dict[int, tuple[Experts, _native.Experts | None]] = {}
         self._decoders: dict[int, _Decoder] = {}
 
@@ -186,6 +194,25 @@ class CPUKernels(Kernels):
             value.stride(0),
             out.data_ptr(),
             None if rotation is None else plan.rotation(rotation),
+        )
+        return out
+
+    def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: CPUPlan) -> Tensor:
+        """See ``Kernels.recur``."""
+        known = self._recurrences.get(id(spec))
+        if known is None:
+            known = self._recurrences[id(spec)] = (spec, native_recurrence(spec))
+        x = x if x.stride(1) == 1 else x.contiguous()
+        out = x.new_empty((len(x), spec.outputs))
+        self._native.recur(
+            plan.native,
+            known[1],
+            state.rows.data_ptr(),
+            state.state.data_ptr(),
+            x.data_ptr(),
+            x.stride(0),
+            CODES[x.dtype],
+            out.data_ptr(),
         )
         return out
 

@@ -22,6 +22,7 @@ from quire.kernels.ops import (
     SelfAttention,
 )
 from quire.kernels.products import PackedWeight
+from quire.kernels.recurrence import Recurrence, RecurrentSpec
 
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}  # DType in C++
 
@@ -122,6 +123,29 @@ def native_layer(
         _norm_or_none(spec.query_norm),
         _norm_or_none(spec.key_norm),
     )
+
+
+def native_recurrence(spec: RecurrentSpec) -> _native.Recurrence:
+    weight, bias = spec.convolution
+    native = _native.Recurrence.make(
+        weight.data_ptr(), _address(bias), weight.shape[1], weight.shape[0]
+    )
+    if isinstance(spec, Recurrence):
+        native.set_heads(
+            *spec.state[:1],
+            spec.num_key_heads,
+            *spec.state[1:],
+            spec.delta,
+            spec.by_channel,
+            spec.decay.data_ptr(),
+            spec.bias.data_ptr(),
+            _address(spec.skip),
+            *spec.steps,
+        )
+        gate = spec.gate
+        norm = _address(gate.norm)
+        native.set_gate(norm, gate.width, gate.eps, gate.factor, gate.first, gate.sigmoid)
+    return native
 
 
 def native_norms(norms: Norms) -> _native.Norms:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Site, Updates
 from quire.kernels.ranks import Ranks
+from quire.kernels.recurrence import RecurrentSpec
 
 
 class KVShape(NamedTuple):
@@ -58,7 +59,10 @@ class LayerKV(NamedTuple):
 
 
 class LayerState(NamedTuple):
-    """One layer's states, by slot: where it stands in the place of a ``LayerKV``."""
+    """One layer's states, by slot: where it stands in the place of a ``LayerKV``.
+
+    The order of a slot's numbers is private to the kernels.
+    """
 
     rows: Tensor  # [slots, *StateShape.rows] float32
     state: Tensor  # [slots, *StateShape.state] float32; [slots, 0]: there is none
@@ -360,6 +364,14 @@ class Kernels(Protocol):
         query [T, H, D], key [T, Hkv, D], value [T, Hkv, Dv] -> [T, H, Dv], causal. Queries and
         keys are first normalised as ``spec`` says and turned by ``rotation``. They may be views
         of one fused projection, whose contents need not outlast the call.
+        """
+        ...
+
+    def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: Any) -> Tensor:
+        """Take each sequence's state on by its new tokens: x [T, spec.columns] -> [T, outputs].
+
+        States are float32, and tokens are taken one after the other: so results do not depend on
+        how a text is cut into steps. x need not outlast the call.
         """
         ...
 

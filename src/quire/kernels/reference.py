@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,25 +23,36 @@ from quire.kernels.ops import (
     Kernels,
     LayerKV,
     LayerMemory,
+    LayerState,
     Norm,
     Rotation,
     counterparts,
 )
 from quire.kernels.plain import activate, mixed
+from quire.kernels.recurrence import RecurrentSpec
 from quire.kernels.reference_plan import Decodes, Prefill, ReferencePlan, plan_kv_group
+from quire.kernels.reference_recurrence import Run, plan_runs, recur
 
 # Scores of a prefill slice, or gathered keys and values of a decode slice, in elements: 32 MiB of
 # float32. More is cut into slices, so that memory does not grow with the batch.
 _SLICE_ELEMENTS = 1 << 23
 
 
+class StepPlan(NamedTuple):
+    """What layers share: by KV group, and of states."""
+
+    kv_groups: list[ReferencePlan]
+    runs: list[Run]
+
+
 class ReferenceKernels(Kernels):
     """``Kernels`` for any device that torch has."""
 
-    def plan(self, batch: AttentionBatch) -> list[ReferencePlan]:
-        """Index arrays that layers share, by KV group; reads ``context_lens`` on the host."""
+    def plan(self, batch: AttentionBatch) -> StepPlan:
+        """Index arrays that layers share; reads ``context_lens`` on the host."""
         contexts: list[int] = batch.context_lens.tolist()
-        return [plan_kv_group(batch, kv_group, contexts) for kv_group in batch.kv_groups]
+        kv_groups = [plan_kv_group(batch, kv_group, contexts) for kv_group in batch.kv_groups]
+        return StepPlan(kv_groups, plan_runs(batch, contexts))
 
     def attend(
         self,
@@ -49,7 +61,7 @@ class ReferenceKernels(Kernels):
         value: Tensor,
         kv: LayerKV,
         spec: AttentionSpec,
-        plan: Sequence[ReferencePlan],
+        plan: StepPlan,
         rotation: Rotation | None = None,
     ) -> Tensor:
         """See ``Kernels.attend``; the result has the query's dtype."""
@@ -64,7 +76,7 @@ class ReferenceKernels(Kernels):
             query, key = (_turn(x, rotation.cos, rotation.sin) for x in (query, key))
             if rotation.sink_cos is None:
                 sink_query = query
-        own = plan[kv.kv_group]
+        own = plan.kv_groups[kv.kv_group]
         blocks, offsets = own.slots // own.block_size, own.slots % own.block_size
         for new, pool, scales in (
             (key, kv.keys, kv.key_scales),
@@ -82,6 +94,10 @@ class ReferenceKernels(Kernels):
             index = own.decodes.rows
             output[index] = _attend_decodes(query[index], sink_query[index], kv, spec, own.decodes)
         return output
+
+    def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: StepPlan) -> Tensor:
+        """See ``Kernels.recur``."""
+        return recur(x, state, spec, plan.runs)
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
         """See ``Kernels.norm``."""

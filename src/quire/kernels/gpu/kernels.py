@@ -20,11 +20,13 @@ from quire.kernels.ops import (
     Kernels,
     LayerKV,
     LayerMemory,
+    LayerState,
     Norm,
     Rotation,
     counterparts,
 )
 from quire.kernels.plain import mixed
+from quire.kernels.recurrence import RecurrentSpec
 
 _ACTIVATIONS: Mapping[str, str] = {
     "gelu": "gelu",
@@ -108,6 +110,10 @@ class GPUKernels(Kernels):
         for work in plan.work(shape.HEADS, shape.KV_HEADS, spec.window, tiles):
             _attend(*queries, out, kv, spec, plan, work, shape)
         return out
+
+    def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: GPUPlan) -> Tensor:
+        """Layers with a state are not computed here."""
+        raise NotImplementedError("layers with a state are computed on CPUs only")
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
         """See ``Kernels.norm``."""

@@ -1,0 +1,341 @@
+// Recurrences for one instruction set: token by token, in float32. A head's columns of values do
+// not depend on each other, so that they are divided among threads and vectors, and sums over keys
+// have one order.
+#include "recurrence/recurrence.hpp"
+
+#include "registers/heads.hpp"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+constexpr int wide = 4;                       // vectors of columns that are computed together
+constexpr int64_t columns_at_once = wide * W;
+constexpr int64_t channels_at_once = 256;
+
+// Tokens of a step that are at hand, and memory for what is between the parts of a layer.
+struct Window {
+  int64_t first, last;  // rows of the batch
+  int64_t first_sequence, last_sequence;  // that have some of them
+  float* convolved;  // [last - first, channels]
+  float* read;       // [last - first, heads value_dim]
+  float* own;        // of a thread
+};
+
+// The tokens of a sequence in a window.
+struct Chunk {
+  int64_t begin, end;  // rows of the batch
+  bool fresh;          // the first is the sequence's first
+  int64_t slot;
+
+  Chunk(const Recur& r, const Window& w, int64_t s)
+      : begin(r.query_starts[s] > w.first ? r.query_starts[s] : w.first),
+        end(r.query_starts[s + 1] < w.last ? r.query_starts[s + 1] : w.last),
+        fresh(r.context_lens[s] == r.query_starts[s + 1] - begin),
+        slot(r.slots[s]) {}
+};
+
+// --- the convolution --------------------------------------------------------------------------
+
+// What the convolution sees of a token, from channel c on.
+template <class T>
+QUIRE_INLINE F input(const Recur& r, int64_t row, int64_t c, int64_t n) {
+  const T* x = (const T*)r.x + row * r.x_stride;
+  if (r.layer.heads) return load_n(x + c, n);
+  return load_n(x + c, n) * load_n(x + 2 * r.layer.convolution.channels + c, n);
+}
+
+template <class T>
+QUIRE_INLINE void convolve_channels(const Recur& r, const Window& w, const Chunk& chunk, int64_t c,
+                                    int64_t n) {
+  const Convolution& conv = r.layer.convolution;
+  int64_t kept = conv.kernel - 1, channels = conv.channels;
+  float* rows = r.rows + chunk.slot * kept * channels + c;
+  // The input ``back`` tokens after the oldest that is kept.
+  auto seen = [&](int64_t number) __attribute__((always_inline)) {
+    if (number >= kept) return input<T>(r, chunk.begin + number - kept, c, n);
+    return chunk.fresh ? F{} : load_n(rows + number * channels, n);
+  };
+  for (int64_t row = chunk.begin; row < chunk.end; row++) {
+    F sum = conv.bias ? load_n(conv.bias + c, n) : F{};
+    for (int64_t i = 0; i < conv.kernel; i++) {
+      sum = fma(load_n(conv.weight + i * channels + c, n), seen(row - chunk.begin + i), sum);
+    }
+    if (r.layer.heads) {
+      store_n(w.convolved + (row - w.first) * channels + c, silu(sum), n);
+    } else {
+      F after = load_n((const T*)r.x + row * r.x_stride + channels + c, n);
+      store_n((T*)r.out + row * channels + c, after * sum, n);
+    }
+  }
+  for (int64_t i = 0; i < kept; i++) {  // what is read lies behind what is written
+    store_n(rows + i * channels, seen(i + chunk.end - chunk.begin), n);
+  }
+}
+
+template <class T>
+void convolve(const Recur& r, const Window& w, Team& team) {
+  int64_t channels = r.layer.convolution.channels;
+  int64_t blocks = (channels + channels_at_once - 1) / channels_at_once;
+  team.take((w.last_sequence - w.first_sequence) * blocks, [&](int64_t piece) {
+    Chunk chunk(r, w, w.first_sequence + piece / blocks);
+    if (chunk.begin >= chunk.end) return;
+    int64_t first = piece % blocks * channels_at_once, left = channels - first;
+    for_vectors(left < channels_at_once ? left : channels_at_once, [&](int64_t i, int64_t n) {
+      convolve_channels<T>(r, w, chunk, first + i, n);
+    });
+  });
+}
+
+// --- the recurrence ---------------------------------------------------------------------------
+
+// Some columns of a head's values.
+struct Columns {
+  const Recurrence& layer;
+  int64_t head, first;
+  int count;
+  int64_t keys;  // an even number: rows of the state, with one of zeros perhaps
+  float* state;  // [keys, columns_at_once]
+  float *key, *query, *decay;  // [keys] of a token
+};
+
+// ``count`` numbers as vectors, and back.
+QUIRE_INLINE void load_columns(const float* p, int count, F (&v)[wide]) {
+  for (int i = 0; i < wide; i++) {
+    int n = count - i * W;
+    v[i] = n >= W ? load(p + i * W) : n > 0 ? load_some(p + i * W, n) : F{};
+  }
+}
+QUIRE_INLINE void store_columns(float* p, int count, const F (&v)[wide]) {
+  for (int i = 0; i < wide; i++) {
+    int n = count - i * W;
+    if (n >= W) store(p + i * W, v[i]);
+    else if (n > 0) store_some(p + i * W, v[i], n);
+  }
+}
+
+// x [n] times what makes its length ``length``, to out.
+QUIRE_INLINE void normalise_to(const float* x, float* out, int64_t n, float length) {
+  F squares{};
+  for_vectors(n, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
+    F v = load_n(x + i, count);
+    squares = fma(v, v, squares);
+  });
+  float factor = length / __builtin_sqrtf(lanes_sum(squares) + 1e-6f);
+  for_vectors(n, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
+    store_n(out + i, load_n(x + i, count) * factor, count);
+  });
+}
+
+QUIRE_INLINE F step_of(const Recurrence& layer, F x, F bias) {
+  F step = softplus(fma(x, layer.factor, bias));
+  return minimum(maximum(step, splat(layer.least)), splat(layer.most));
+}
+
+// A token's numbers of a head but for values: keys, queries and decays in ``c``.
+struct Token {
+  float decay, strength;
+};
+
+template <class T>
+QUIRE_INLINE Token take_token(const Columns& c, const T* x, const float* mixed) {
+  const Recurrence& layer = c.layer;
+  int64_t keys = layer.key_dim, key_head = c.head / (layer.heads / layer.key_heads);
+  const float* query = mixed + key_head * keys;
+  const float* key = query + layer.key_heads * keys;
+  const T* strengths = x + layer.convolution.channels + layer.outputs();
+  const T* steps = strengths + (layer.delta ? layer.heads : 0);
+  if (layer.delta) {
+    normalise_to(query, c.query, keys, 1.0f / __builtin_sqrtf(float(keys)));
+    normalise_to(key, c.key, keys, 1.0f);
+  } else {
+    __builtin_memcpy(c.query, query, keys * sizeof(float));
+    __builtin_memcpy(c.key, key, keys * sizeof(float));
+  }
+  Token token{1.0f, 0.0f};
+  if (layer.by_channel) {
+    for_vectors(keys, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+      int64_t at = c.head * keys + i;
+      F step = step_of(layer, load_n(steps + at, n), load_n(layer.bias + at, n));
+      store_n(c.decay + i, exp(step * layer.decay[c.head]), n);
+    });
+  } else {
+    F step = step_of(layer, load_some(steps + c.head, 1), splat(layer.bias[c.head]));
+    token.decay = exp(step * layer.decay[c.head])[0];
+    token.strength = step[0];
+  }
+  if (layer.delta) token.strength = sigmoid(load_some(strengths + c.head, 1))[0];
+  return token;
+}
+
+// What the keys find in the state that has decayed.
+template <bool by_channel>
+QUIRE_INLINE void look_up(const Columns& c, float decay, F (&found)[wide]) {
+  F odd[wide] = {};
+  for (int i = 0; i < wide; i++) found[i] = F{};
+  for (int64_t k = 0; k < c.keys; k += 2) {
+    const float* rows = c.state + k * columns_at_once;
+    F first = splat(by_channel ? c.key[k] * c.decay[k] : c.key[k]);
+    F second = splat(by_channel ? c.key[k + 1] * c.decay[k + 1] : c.key[k + 1]);
+    for (int i = 0; i < wide; i++) {
+      found[i] = fma(load(rows + i * W), first, found[i]);
+      odd[i] = fma(load(rows + columns_at_once + i * W), second, odd[i]);
+    }
+  }
+  for (int i = 0; i < wide; i++) found[i] = (found[i] + odd[i]) * decay;
+}
+
+// The state decays, and has key times ``added`` added to it; what the queries then find.
+template <bool by_channel>
+QUIRE_INLINE void rewrite(const Columns& c, float decay, const F (&added)[wide],
+                          F (&found)[wide]) {
+  for (int i = 0; i < wide; i++) found[i] = F{};
+  for (int64_t k = 0; k < c.keys; k++) {
+    float* row = c.state + k * columns_at_once;
+    F kept = splat(by_channel ? c.decay[k] : decay), key = splat(c.key[k]);
+    F query = splat(c.query[k]);
+    for (int i = 0; i < wide; i++) {
+      F v = fma(key, added[i], load(row + i * W) * kept);
+      store(row + i * W, v);
+      found[i] = fma(query, v, found[i]);
+    }
+  }
+}
+
+template <class T, bool delta, bool by_channel>
+void run(const Recur& r, const Window& w, const Chunk& chunk, const Columns& c) {
+  int64_t outputs = r.layer.outputs(), channels = r.layer.convolution.channels;
+  int64_t values = 2 * r.layer.key_heads * r.layer.key_dim, at = c.head * r.layer.value_dim + c.first;
+  for (int64_t row = chunk.begin; row < chunk.end; row++) {
+    const float* mixed = w.convolved + (row - w.first) * channels;
+    Token token = take_token(c, (const T*)r.x + row * r.x_stride, mixed);
+    F value[wide], added[wide], out[wide];
+    load_columns(mixed + values + at, c.count, value);
+    if (delta) look_up<by_channel>(c, token.decay, added);
+    for (int i = 0; i < wide; i++) {
+      added[i] = (delta ? value[i] - added[i] : value[i]) * token.strength;
+    }
+    rewrite<by_channel>(c, token.decay, added, out);
+    if (r.layer.skip) {
+      for (int i = 0; i < wide; i++) out[i] = fma(value[i], r.layer.skip[c.head], out[i]);
+    }
+    store_columns(w.read + (row - w.first) * outputs + at, c.count, out);
+  }
+}
+
+int64_t even(int64_t n) { return (n + 1) / 2 * 2; }
+
+// A thread's memory, in floats.
+int64_t own_floats(const Recurrence& layer) {
+  return round_up(even(layer.key_dim) * (columns_at_once + 3), 16);
+}
+
+template <class T>
+void run_columns(const Recur& r, const Window& w, const Chunk& chunk, int64_t head, int64_t block) {
+  const Recurrence& layer = r.layer;
+  int64_t keys = even(layer.key_dim), first = block * columns_at_once, left = layer.value_dim - first;
+  float* own = w.own + keys * columns_at_once;
+  Columns c{layer, head, first, int(left < columns_at_once ? left : columns_at_once), keys, w.own,
+            own, own + keys, own + 2 * keys};
+  own[keys - 1] = own[2 * keys - 1] = own[3 * keys - 1] = 0;  // of an odd number of keys
+  float* state = r.state + (chunk.slot * layer.heads + head) * layer.key_dim * layer.value_dim + first;
+  for (int64_t k = 0; k < keys; k++) {
+    F v[wide] = {};
+    if (k < layer.key_dim && !chunk.fresh) load_columns(state + k * layer.value_dim, c.count, v);
+    store_columns(w.own + k * columns_at_once, columns_at_once, v);
+  }
+  if (!layer.delta) run<T, false, false>(r, w, chunk, c);
+  else if (layer.by_channel) run<T, true, true>(r, w, chunk, c);
+  else run<T, true, false>(r, w, chunk, c);
+  for (int64_t k = 0; k < layer.key_dim; k++) {
+    F v[wide];
+    load_columns(w.own + k * columns_at_once, columns_at_once, v);
+    store_columns(state + k * layer.value_dim, c.count, v);
+  }
+}
+
+// --- the gate ---------------------------------------------------------------------------------
+
+// [width] outputs that are normalised together: in place, then to out.
+template <class T>
+QUIRE_INLINE void gate_group(const OutputGate& how, const float* norm, float* read, const T* gates,
+                             T* out) {
+  F squares{};
+  auto gate = [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+    F v = load_n(gates + i, n) * how.factor;
+    return how.sigmoid ? sigmoid(v) : silu(v);
+  };
+  for_vectors(how.width, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+    F v = load_n(read + i, n);
+    if (how.first) store_n(read + i, v *= gate(i, n), n);
+    squares = fma(v, v, squares);
+  });
+  float factor = norm ? 1.0f / __builtin_sqrtf(lanes_sum(squares) / how.width + how.eps) : 1.0f;
+  for_vectors(how.width, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+    F v = load_n(read + i, n) * factor;
+    if (norm) v *= load_n(norm + i, n);
+    if (!how.first) v *= gate(i, n);
+    store_n(out + i, v, n);
+  });
+}
+
+template <class T>
+void gate(const Recur& r, const Window& w, Team& team) {
+  int64_t outputs = r.layer.outputs();
+  team.deal(w.last - w.first, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; row++) {
+      const T* x = (const T*)r.x + (w.first + row) * r.x_stride + r.layer.convolution.channels;
+      T* out = (T*)r.out + (w.first + row) * outputs;
+      const OutputGate& how = r.layer.gate;
+      for (int64_t i = 0; i < outputs; i += how.width) {
+        const float* norm = how.norm ? how.norm + i : nullptr;
+        gate_group(how, norm, w.read + row * outputs + i, x + i, out + i);
+      }
+    }
+  });
+}
+
+template <class T>
+void recur_as(const Recur& r, const Window& w, Team& team) {
+  convolve<T>(r, w, team);
+  if (!r.layer.heads) return;
+  int64_t blocks = (r.layer.value_dim + columns_at_once - 1) / columns_at_once;
+  int64_t each = r.layer.heads * blocks;
+  team.take((w.last_sequence - w.first_sequence) * each, [&](int64_t piece) {
+    Chunk chunk(r, w, w.first_sequence + piece / each);
+    if (chunk.begin < chunk.end) run_columns<T>(r, w, chunk, piece % each / blocks, piece % blocks);
+  });
+  gate<T>(r, w, team);
+}
+
+}  // namespace
+
+int64_t recur_scratch(const Recurrence& layer, int64_t tokens, int threads) {
+  int64_t rows = tokens < recurred_at_once ? tokens : recurred_at_once;
+  if (!layer.heads) return 0;
+  return (rows * (layer.convolution.channels + layer.outputs()) + threads * own_floats(layer)) *
+         int64_t(sizeof(float));
+}
+
+void recur(const Recur& r, Team& team) {
+  int64_t tokens = r.query_starts[r.sequences];
+  int64_t rows = tokens < recurred_at_once ? tokens : recurred_at_once;
+  Window w{};
+  w.convolved = (float*)r.scratch;
+  w.read = w.convolved + rows * r.layer.convolution.channels;
+  w.own = w.read + rows * r.layer.outputs() + team.index * own_floats(r.layer);
+  for (w.first = 0; w.first < tokens; w.first = w.last) {
+    w.last = w.first + rows < tokens ? w.first + rows : tokens;
+    while (r.query_starts[w.first_sequence + 1] <= w.first) w.first_sequence++;
+    w.last_sequence = w.first_sequence;
+    while (w.last_sequence < r.sequences && r.query_starts[w.last_sequence] < w.last) {
+      w.last_sequence++;
+    }
+    switch (r.dtype) {
+      case DType::float32: recur_as<float>(r, w, team); break;
+      case DType::bfloat16: recur_as<bf16>(r, w, team); break;
+      default: recur_as<f16>(r, w, team);
+    }
+  }
+}
+
+}  // namespace quire::QUIRE_ISA

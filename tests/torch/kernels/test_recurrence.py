@@ -1,0 +1,261 @@
+"""Layers with a state: what they compute, whatever runs beside them, however texts are cut."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.kernels.ops import AttentionBatch, Kernels, LayerState
+from quire.kernels.recurrence import (
+    Convolution,
+    GatedConvolution,
+    OutputGate,
+    Recurrence,
+    RecurrentSpec,
+    StepRange,
+)
+from quire.kernels.reference import ReferenceKernels
+from support.every_kernel import make_kernels
+from support.instruction_sets import TESTED
+
+SLOTS = 7
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+
+
+def rand(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
+    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def convolution(channels: int, kernel: int = 4, bias: bool = False) -> Convolution:
+    return Convolution(
+        rand(kernel, channels, seed=1, scale=0.6), rand(channels, seed=2) if bias else None
+    )
+
+
+def recurrence(heads: int, key_heads: int, key_dim: int, value_dim: int, **more: Any) -> Recurrence:
+    delta, by_channel = more.get("delta", True), more.get("by_channel", False)
+    outputs = heads * value_dim
+    steps = heads * key_dim if by_channel else heads
+    gate = OutputGate(rand(outputs, seed=5) + 1, value_dim, 1e-6, first=False)
+    told = {
+        "convolution": convolution(2 * key_heads * key_dim + outputs),
+        "decay": -rand(heads, seed=3).exp(),
+        "bias": rand(steps, seed=4),
+        "gate": gate,
+        "delta": delta,
+    }
+    return Recurrence(heads, key_heads, key_dim, value_dim, **{**told, **more})
+
+
+def state_space(heads: int, groups: int, key_dim: int, value_dim: int, **more: Any) -> Recurrence:
+    channels = 2 * groups * key_dim + heads * value_dim
+    width = heads * value_dim // groups
+    gate = OutputGate(rand(heads * value_dim, seed=5) + 1, width, 1e-5, first=True)
+    told = {
+        "delta": False,
+        "convolution": convolution(channels, bias=True),
+        "skip": rand(heads, seed=6),
+        "steps": StepRange(0.7, 0.05, 1.5),
+        "gate": gate,
+    }
+    return recurrence(heads, groups, key_dim, value_dim, **{**told, **more})
+
+
+SPECS: Mapping[str, RecurrentSpec] = {
+    "gated-delta": recurrence(4, 2, 16, 32),
+    "gated-delta-128": recurrence(2, 2, 128, 128),
+    "odd-sizes": recurrence(3, 1, 13, 37),
+    "by-channel": recurrence(
+        3, 3, 21, 19, by_channel=True,
+        gate=OutputGate(rand(57, seed=5) + 1, 19, 1e-6, first=False, sigmoid=True),
+    ),
+    "state-space": state_space(6, 2, 24, 20),
+    "state-space-plain": state_space(
+        4, 1, 16, 64, skip=None, gate=OutputGate(None, 64, 0.0, first=False, factor=0.4)
+    ),
+    "gated-convolution": GatedConvolution(convolution(300, kernel=3, bias=True)),
+    "without-rows": recurrence(2, 1, 8, 8, convolution=convolution(32, kernel=1)),
+}  # fmt: skip
+with_specs = pytest.mark.parametrize("name", SPECS)
+
+
+def poisoned(spec: RecurrentSpec) -> LayerState:
+    """States that nobody may read before they are written."""
+    channels, kept = spec.convolution.kept
+    return LayerState(
+        torch.full((SLOTS, channels, kept), torch.nan),
+        torch.full((SLOTS, *(spec.state or (0,))), torch.nan),
+    )
+
+
+def batch_of(chunks: Mapping[int, tuple[int, int]]) -> AttentionBatch:
+    """chunks: by slot, the tokens that are known before, and the new ones."""
+    starts = (0, *itertools.accumulate(new for _, new in chunks.values()))
+    contexts = torch.tensor([known + new for known, new in chunks.values()])
+    positions = torch.cat([torch.arange(known, known + new) for known, new in chunks.values()])
+    slots = torch.tensor(list(chunks), dtype=torch.int64)
+    return AttentionBatch(positions, starts, contexts, contexts, (), 4, state_slots=slots)
+
+
+def run(
+    kernels: Kernels,
+    spec: RecurrentSpec,
+    texts: Mapping[int, Tensor],
+    steps: list[dict[int, int]],
+    state: LayerState | None = None,
+) -> dict[int, Tensor]:
+    """texts: x by slot. steps: new tokens by slot -> outputs by slot."""
+    state = poisoned(spec) if state is None else state
+    known = dict.fromkeys(texts, 0)
+    found: dict[int, list[Tensor]] = {slot: [] for slot in texts}
+    for step in steps:
+        batch = batch_of({slot: (known[slot], new) for slot, new in step.items()})
+        x = torch.cat([texts[slot][known[slot] : known[slot] + new] for slot, new in step.items()])
+        out = kernels.recur(x, state, spec, kernels.plan(batch))
+        for (slot, new), part in zip(step.items(), out.split(list(step.values())), strict=True):
+            known[slot] += new
+            found[slot].append(part)
+    return {slot: torch.cat(parts) for slot, parts in found.items()}
+
+
+def texts_of(spec: RecurrentSpec, dtype: torch.dtype, *lengths: int) -> dict[int, Tensor]:
+    return {
+        5 - slot: rand(length, spec.columns, seed=10 + slot).to(dtype)
+        for slot, length in enumerate(lengths)
+    }
+
+
+def by_definition(spec: Recurrence, x: Tensor) -> Tensor:
+    """One text in float64, as the papers write it: head by head, token by token."""
+    x, heads = x.double(), spec.num_heads
+    weight = spec.convolution.weight.double()
+    kernel, channels = weight.shape
+    padded = torch.cat([torch.zeros(kernel - 1, channels).double(), x[:, :channels]])
+    mixed = sum(weight[i] * padded[i : i + len(x)] for i in range(kernel))
+    if spec.convolution.bias is not None:
+        mixed = mixed + spec.convolution.bias.double()
+    mixed = mixed * mixed.sigmoid()
+    gates, rest = x[:, channels : channels + spec.outputs], x[:, channels + spec.outputs :]
+    outputs = []
+    for head in range(heads):
+        own = head // (heads // spec.num_key_heads) * spec.key_dim
+        state = torch.zeros(spec.key_dim, spec.value_dim).double()
+        rows = []
+        for token in range(len(x)):
+            q = mixed[token, own : own + spec.key_dim]
+            k = mixed[token, spec.num_key_heads * spec.key_dim + own :][: spec.key_dim]
+            v = mixed[token, 2 * spec.num_key_heads * spec.key_dim + head * spec.value_dim :]
+            v = v[: spec.value_dim]
+            steps = rest[token, heads:] if spec.delta else rest[token]
+            at = slice(head * spec.key_dim, (head + 1) * spec.key_dim)
+            at = at if spec.by_channel else slice(head, head + 1)
+            step = (1 + (spec.steps.factor * steps[at] + spec.bias[at].double()).exp()).log()
+            step = step.clamp(spec.steps.least, spec.steps.most)
+            state = state * (spec.decay[head].double() * step).exp()[:, None]
+            if spec.delta:
+                k = k / (k.square().sum() + 1e-6).sqrt()
+                q = q / (q.square().sum() + 1e-6).sqrt() / spec.key_dim**0.5
+                state = state + torch.outer(k, rest[token, head].sigmoid() * (v - k @ state))
+            else:
+                state = state + torch.outer(k, step * v)
+            skip = 0 if spec.skip is None else spec.skip[head].double()
+            rows.append(q @ state + skip * v)
+        outputs.append(torch.stack(rows))
+    out = torch.cat(outputs, dim=1)
+    gate = spec.gate.factor * gates
+    gate = gate.sigmoid() * (1 if spec.gate.sigmoid else gate)
+    if spec.gate.norm is None:
+        return out * gate
+    out = out * gate if spec.gate.first else out
+    grouped = out.view(len(x), -1, spec.gate.width)
+    normed = grouped / (grouped.square().mean(2, keepdim=True) + spec.gate.eps).sqrt()
+    normed = normed.flatten(1) * spec.gate.norm.double()
+    return normed if spec.gate.first else normed * gate
+
+
+@with_specs
+def test_the_reference_computes_the_definition(name: str) -> None:
+    spec = SPECS[name]
+    texts = texts_of(spec, torch.float64, 23)
+    found = run(ReferenceKernels(), spec, texts, [{5: 23}])[5]
+    if isinstance(spec, GatedConvolution):
+        before, after, values = texts[5].chunk(3, dim=1)
+        padded = torch.cat([torch.zeros(2, 300).double(), before * values])
+        weight, bias = spec.convolution
+        assert bias is not None
+        expected = after * (sum(weight[i] * padded[i : i + 23] for i in range(3)) + bias)
+    else:
+        expected = by_definition(spec, texts[5])
+    assert (found - expected).abs().max() < 1e-9
+
+
+@with_specs
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("isa", TESTED)
+def test_results(isa: str, dtype: torch.dtype, name: str) -> None:
+    spec = SPECS[name]
+    texts = texts_of(spec, dtype, 40, 1, 17)
+    steps = [{5: 40, 4: 1, 3: 17}]
+    found = run(make_kernels(isa), spec, texts, steps)
+    wide = {slot: text.double() for slot, text in texts.items()}
+    expected = run(ReferenceKernels(), spec, wide, steps)
+    for slot, out in found.items():
+        error = (out.double() - expected[slot]).abs() / (1 + expected[slot].abs())
+        assert error.max() < TOLERANCE[dtype]
+
+
+@with_specs
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("isa", TESTED)
+def test_bits_do_not_depend_on_how_texts_are_cut(isa: str, dtype: torch.dtype, name: str) -> None:
+    """Nor on what else is in a step, on slots, or on threads."""
+    spec, kernels = SPECS[name], make_kernels(isa)
+    texts = texts_of(spec, dtype, 300, 30, 9)
+    alone = {}
+    for slot, text in texts.items():
+        alone.update(run(kernels, spec, {slot: text}, [{slot: len(text)}]))
+    ways: list[list[dict[int, int]]] = [
+        [{5: 300, 4: 30, 3: 9}],
+        [{3: 9}, {4: 7, 5: 1}, *[{5: 1, 4: 1}] * 23, {5: 276}],
+        [{5: 1}, {5: 2}, {5: 253, 4: 3, 3: 2}, {3: 7, 5: 44, 4: 27}],
+    ]
+    for steps in ways:
+        found = run(kernels, spec, texts, steps)
+        for slot, out in found.items():
+            assert torch.equal(out, alone[slot])
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        found = run(kernels, spec, texts, ways[2])
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(out, alone[slot]) for slot, out in found.items())
+
+
+@with_specs
+def test_other_slots_are_left_alone(name: str) -> None:
+    spec = SPECS[name]
+    state = poisoned(spec)
+    run(make_kernels(TESTED[0]), spec, texts_of(spec, torch.float32, 5), [{5: 3}, {5: 2}], state)
+    for part in state:
+        others = part[[slot for slot in range(SLOTS) if slot != 5]]
+        assert others.isnan().all()
+        assert not part[5].isnan().any()
+
+
+def test_x_may_be_a_part_of_wider_rows() -> None:
+    spec = SPECS["gated-delta"]
+    text = texts_of(spec, torch.float32, 8)[5]
+    wider = torch.full((8, spec.columns + 9), torch.nan)
+    wider[:, 4 : 4 + spec.columns] = text
+    kernels = make_kernels(TESTED[0])
+    found = run(kernels, spec, {5: wider[:, 4 : 4 + spec.columns]}, [{5: 8}])[5]
+    # ``run`` joins what it takes; so once more without.
+    x = wider[:, 4 : 4 + spec.columns]
+    out = kernels.recur(x, poisoned(spec), spec, kernels.plan(batch_of({5: (0, 8)})))
+    assert torch.equal(out, found)
