@@ -194,6 +194,14 @@ struct Activate {
   bool gated;
 };
 
+struct Gate {
+  void* x;            // [rows, width], times the sigmoid of
+  const void* gates;  // [rows, width]
+  int64_t rows, width;
+  int64_t x_stride, gates_stride;
+  DType dtype;
+};
+
 struct Argmax {
   const void* x;  // [rows, width]
   int64_t* out;   // [rows]
@@ -263,6 +271,7 @@ struct Build {
   void (*attend)(const Attend&, Team&);
   void (*norm)(const NormRows&, Team&);
   void (*activate)(const Activate&, Team&);
+  void (*gate)(const Gate&, Team&);
   void (*argmax)(const Argmax&, Team&);
   void (*add_up)(const Sum&, int64_t first, int64_t last);  // some of the numbers
   int64_t (*product_scratch)(const Product&, int threads);

@@ -85,6 +85,11 @@ void Kernels::activate(const void* x, int64_t x_stride, void* out, int64_t rows,
            [&](Team& team) { build_->activate(a, team); });
 }
 
+void Kernels::gate(const Gate& gate, int threads) {
+  together(gate.rows * gate.width < elementwise_from / 4 ? 1 : threads,
+           [&](Team& team) { build_->gate(gate, team); });
+}
+
 void Kernels::argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows, int64_t width,
                      DType dtype, int threads) {
   Argmax a{x, out, rows, width, x_stride, dtype};

@@ -9,6 +9,7 @@ namespace quire::QUIRE_WITHOUT_TILES {
 extern const Build build;
 void norm_rows(const NormRows&, Team&);
 void activate(const Activate&, Team&);
+void gate(const Gate&, Team&);
 void argmax(const Argmax&, Team&);
 void add_up(const Sum&, int64_t first, int64_t last);
 void embed(const Embed&);
@@ -52,9 +53,9 @@ void grouped_product(const Grouped&, Team&);
 namespace plain = QUIRE_WITHOUT_TILES;
 extern const Build build;
 const Build build = {
-    QUIRE_ISA_NAME,   tile_from,       lane_rows,       scratch_bytes,   attend,
-    plain::norm_rows, plain::activate, plain::argmax,   plain::add_up,   product_scratch,
-    product,          grouped_scratch, grouped_product, plain::embed,    plain::route,
-    plain::combine,   plain::adapt,     plain::recur_scratch, plain::recur};
+    QUIRE_ISA_NAME,   tile_from,       lane_rows,     scratch_bytes,        attend,
+    plain::norm_rows, plain::activate, plain::gate,   plain::argmax,        plain::add_up,
+    product_scratch,  product,         grouped_scratch, grouped_product,    plain::embed,
+    plain::route,     plain::combine,  plain::adapt,  plain::recur_scratch, plain::recur};
 
 }  // namespace quire::QUIRE_ISA

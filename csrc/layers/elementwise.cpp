@@ -128,6 +128,19 @@ void activate_as(const Activate& a, Team& team) {
   }
 }
 
+template <class T>
+void gate_rows(const Gate& g, Team& team) {
+  team.deal(g.rows, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; row++) {
+      T* x = (T*)g.x + row * g.x_stride;
+      const T* gates = (const T*)g.gates + row * g.gates_stride;
+      for_vectors(g.width, [&](int64_t i, int n) __attribute__((always_inline)) {
+        store_n(x + i, load_n(x + i, n) * sigmoid(load_n(gates + i, n)), n);
+      });
+    }
+  });
+}
+
 // The first of the largest; a NaN counts as larger than all, as in torch.
 template <class T>
 int64_t argmax_row(const T* x, int64_t n) {
@@ -198,6 +211,14 @@ void activate(const Activate& a, Team& team) {
     case DType::float32: return activate_as<float>(a, team);
     case DType::bfloat16: return activate_as<bf16>(a, team);
     default: return activate_as<f16>(a, team);
+  }
+}
+
+void gate(const Gate& g, Team& team) {
+  switch (g.dtype) {
+    case DType::float32: return gate_rows<float>(g, team);
+    case DType::bfloat16: return gate_rows<bf16>(g, team);
+    default: return gate_rows<f16>(g, team);
   }
 }
 

@@ -187,6 +187,11 @@ NB_MODULE(_native, m) {
         self.activate(at<void>(x), x_stride, at<void>(out), rows, width, DType(dtype),
                       Activation(activation), gated, threads);
       }, nb::call_guard<nb::gil_scoped_release>())
+      .def("gate", [](Kernels& self, Address x, int64_t x_stride, Address gates,
+                      int64_t gates_stride, int64_t rows, int64_t width, int dtype, int threads) {
+        self.gate({at<void>(x), at<void>(gates), rows, width, x_stride, gates_stride, DType(dtype)},
+                  threads);
+      }, nb::call_guard<nb::gil_scoped_release>())
       .def("adapt", [](Kernels& self, const std::vector<std::pair<const Adapter*, Ranges>>& adapted,
                        int64_t product, Address x, int64_t x_stride, Address out,
                        int64_t out_stride, int dtype, int threads) {

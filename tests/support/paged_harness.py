@@ -11,7 +11,15 @@ from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Updates
 from quire.kernels.dispatch import choose_kernels
-from quire.kernels.ops import AttentionBatch, KVGroupTables, LayerKV
+from quire.kernels.ops import (
+    AttentionBatch,
+    KVGroupTables,
+    KVShape,
+    LayerKV,
+    LayerMemory,
+    LayerState,
+    StateShape,
+)
 from quire.models.base import Model
 
 
@@ -20,6 +28,7 @@ class _Sequence:
     prompt_len: int
     table: list[int] = field(default_factory=list)
     length: int = 0
+    slot: int = 0  # of its states
 
 
 def make_batch(
@@ -49,7 +58,20 @@ def make_batch(
             ),
         ),
         block_size=block_size,
+        state_slots=torch.tensor([sequence.slot for sequence in sequences]),
     )
+
+
+def poisoned(
+    shape: KVShape | StateShape, num_blocks: int, block_size: int, dtype: torch.dtype
+) -> LayerMemory:
+    """Memory of a layer that nobody may read before it is written."""
+    if isinstance(shape, StateShape):
+        sizes: tuple[tuple[int, ...], ...] = (shape.rows, shape.state or (0,))
+        return LayerState(*(torch.full((num_blocks, *size), torch.nan) for size in sizes))
+    tile = (num_blocks, shape.num_kv_heads, block_size)
+    widths = (shape.key_dim, shape.value_dim)
+    return LayerKV(*(torch.full((*tile, width), torch.nan, dtype=dtype) for width in widths))
 
 
 class PagedHarness:
@@ -65,21 +87,7 @@ class PagedHarness:
         """updates: of an adapter of all sequences."""
         self.model = model
         self.block_size = block_size
-        self.kv = [
-            LayerKV(
-                torch.full(
-                    (num_blocks, s.num_kv_heads, block_size, s.key_dim),
-                    torch.nan,
-                    dtype=model.dtype,
-                ),
-                torch.full(
-                    (num_blocks, s.num_kv_heads, block_size, s.value_dim),
-                    torch.nan,
-                    dtype=model.dtype,
-                ),
-            )
-            for s in model.kv_shapes
-        ]
+        self.kv = [poisoned(shape, num_blocks, block_size, model.dtype) for shape in model.kv_shapes]
         self.kernels = choose_kernels(model.dtype)
         self._adapter = None
         if updates is not None:
@@ -90,7 +98,7 @@ class PagedHarness:
         random.Random(0).shuffle(self._free)
 
     def add(self, seq_id: int, prompt_len: int) -> None:
-        self.sequences[seq_id] = _Sequence(prompt_len)
+        self.sequences[seq_id] = _Sequence(prompt_len, slot=len(self.sequences) + 1)
 
     def step(self, chunks: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
         """Run one step: new tokens by sequence -> logits [new tokens, vocab] by sequence."""

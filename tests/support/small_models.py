@@ -29,6 +29,21 @@ _SIZES = {
 }
 SMALL_LLAMA = {**_SIZES, "intermediate_size": 96, "num_key_value_heads": 2}
 _EXPERTS = {"num_experts_per_tok": 3, "intermediate_size": 48}
+_QWEN_HYBRID = {
+    **SMALL_LLAMA,
+    "head_dim": 24,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 20,
+    "linear_value_head_dim": 12,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+_QWEN_EXPERTS = {
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 80,
+}
 _OPT = {
     **{name: value for name, value in _SIZES.items() if name != "initializer_range"},
     "ffn_dim": 96,
@@ -142,6 +157,12 @@ _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "norm_topk_prob": True,
             "mlp_only_layers": [1],
         },
+    ),
+    "qwen3_next": ("Qwen3NextConfig", {**_QWEN_HYBRID, **_QWEN_EXPERTS, "mlp_only_layers": [1]}),
+    "qwen3_5": ("Qwen3_5TextConfig", _QWEN_HYBRID),
+    "qwen3_5_moe": (
+        "Qwen3_5MoeTextConfig",
+        {**_QWEN_HYBRID, **_QWEN_EXPERTS, "linear_num_value_heads": 4},
     ),
     "olmoe": ("OlmoeConfig", {**SMALL_LLAMA, **_EXPERTS, "num_experts": 6}),
     "granite_moe": (

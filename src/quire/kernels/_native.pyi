@@ -212,6 +212,18 @@ class Kernels:
         threads: int,
         /,
     ) -> None: ...
+    def gate(
+        self,
+        x: int,
+        x_stride: int,
+        gates: int,
+        gates_stride: int,
+        rows: int,
+        width: int,
+        dtype: int,
+        threads: int,
+        /,
+    ) -> None: ...
     def argmax(
         self, x: int, x_stride: int, out: int, rows: int, width: int, dtype: int, threads: int, /
     ) -> None: ...

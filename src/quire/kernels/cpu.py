@@ -28,6 +28,7 @@ from quire.kernels.ops import (
     AttentionSpec,
     Continuing,
     DecoderStack,
+    DenseMLP,
     Experts,
     Fused,
     Kernels,
@@ -36,6 +37,7 @@ from quire.kernels.ops import (
     LayerState,
     Norm,
     Rotation,
+    SelfAttention,
     Texts,
     counterparts,
 )
@@ -120,7 +122,7 @@ class _Decoder(NamedTuple):
     """A decoder whose layers C++ runs as one, or None if it cannot."""
 
     decoder: DecoderStack
-    kv: Sequence[LayerKV]
+    kv: Sequence[LayerMemory]
     fused: Fused | None
     native: _native.Decoder
 
@@ -242,6 +244,18 @@ class CPUKernels(Kernels):
         )
         return out
 
+    def gate(self, x: Tensor, gates: Tensor) -> None:
+        """See ``Kernels.gate``."""
+        self._native.gate(
+            x.data_ptr(),
+            x.stride(0),
+            gates.data_ptr(),
+            gates.stride(0),
+            *x.shape,
+            CODES[x.dtype],
+            torch.get_num_threads(),
+        )
+
     def mix(self, x: Tensor, experts: Experts) -> Tensor:
         """See ``Kernels.mix``."""
         known = self._experts.get(id(experts))
@@ -291,7 +305,7 @@ class CPUKernels(Kernels):
             torch.get_num_threads(),
         )
 
-    def fuse(self, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
+    def fuse(self, decoder: DecoderStack, kv: Sequence[LayerMemory]) -> Fused | None:
         """See ``Kernels.fuse``."""
         known = self._decoders.get(id(decoder))
         if known is None or known.decoder is not decoder or known.kv is not kv:
@@ -303,7 +317,7 @@ class CPUKernels(Kernels):
     def go_on(
         self,
         decoder: DecoderStack,
-        kv: Sequence[LayerKV],
+        kv: Sequence[LayerMemory],
         texts: Texts,
         rotations: Sequence[Rotation],
         vocabulary: Continuing,
@@ -374,25 +388,34 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _fuse(
-    kernels: _native.Kernels, native: _native.Decoder, decoder: DecoderStack, kv: Sequence[LayerKV]
+    kernels: _native.Kernels, native: _native.Decoder, decoder: DecoderStack, kv: Sequence[LayerMemory]
 ) -> Fused | None:
     """Fill ``native`` with the decoder. None: a weight is not packed, or ranks are not reached from
     C++.
     """
     if decoder.ranks is not None:
-        over_all_heads = any(layer.attention.query_norm for layer in decoder.layers)
+        over_all_heads = any(
+            isinstance(layer.mixer, SelfAttention) and layer.mixer.query_norm
+            for layer in decoder.layers
+        )
         if over_all_heads or not isinstance(decoder.ranks, SharedMemoryRanks):
             return None
         native.add_up_over(decoder.ranks.native)
-    for layer, layer_kv in zip(decoder.layers, kv, strict=True):
-        attention = native_attention(layer.attention, layer_kv, decoder.dtype)
-        mlp: _native.Mlp | _native.Experts | None
-        mlp = native_experts(layer.mlp) if isinstance(layer.mlp, Experts) else native_mlp(layer.mlp)
+    for layer, layer_kv in zip(decoder.layers, kv, strict=False):
+        if not isinstance(layer.mixer, SelfAttention) or layer.mixer.gated:
+            return None
+        assert isinstance(layer_kv, LayerKV)
+        attention = native_attention(layer.mixer, layer_kv, decoder.dtype)
+        mlp: _native.Mlp | _native.Experts | None = None
+        if isinstance(layer.mlp, Experts):
+            mlp = native_experts(layer.mlp)
+        elif isinstance(layer.mlp, DenseMLP):
+            mlp = native_mlp(layer.mlp)
         if attention is None or mlp is None:
             return None
         native.add_layer(
             attention,
-            native_norms(layer.attention_norms),
+            native_norms(layer.mixer_norms),
             mlp,
             native_norms(layer.mlp_norms),
             layer.residual_scale,

@@ -207,7 +207,10 @@ class Projection(Protocol):
 
 @dataclass(frozen=True)
 class SelfAttention:
-    """output(attend(qkv(x))); ``spec`` is the kernels' part of it."""
+    """output(attend(qkv(x))); ``spec`` is the kernels' part of it.
+
+    ``gated``: behind the queries ``qkv`` gives as many gates; output(sigmoid(gates) attend(qkv(x))).
+    """
 
     qkv: Projection  # [T, d] -> [T, H D + Hkv D + Hkv Dv]: queries, keys, values of all heads
     output: Projection  # [T, H Dv] -> [T, d]
@@ -216,6 +219,16 @@ class SelfAttention:
     rotation: int | None  # which of the step's; None: no rotary positions
     query_norm: Norm | None  # of all heads together [H D]; of each alone as ``spec`` says
     key_norm: Norm | None  # [Hkv D]
+    gated: bool = False
+
+
+@dataclass(frozen=True)
+class SelfRecurrence:
+    """output(recur(inputs(x)))."""
+
+    inputs: Projection  # [T, d] -> [T, spec.columns]
+    output: Projection  # [T, spec.outputs] -> [T, d]
+    spec: RecurrentSpec
 
 
 @dataclass(frozen=True)
@@ -278,15 +291,15 @@ class Experts:
 
 @dataclass(frozen=True)
 class DecoderLayer:
-    """Attention, then an MLP, each with the norms around it.
+    """What mixes tokens, then an MLP, each with the norms around it; either may be absent.
 
     ``parallel``: both of the same x, and what they give is added to it. Then neither has a norm
-    after, the attention has one before, and an MLP that has none is given the same.
+    after, the mixer has one before, and an MLP that has none is given the same.
     """
 
-    attention: SelfAttention
-    attention_norms: Norms
-    mlp: DenseMLP | Experts
+    mixer: SelfAttention | SelfRecurrence | None
+    mixer_norms: Norms
+    mlp: DenseMLP | Experts | SelfRecurrence | None  # the last is parallel to a mixer
     mlp_norms: Norms
     residual_scale: float  # times what a part gives, before it is added
     parallel: bool
@@ -390,6 +403,10 @@ class Kernels(Protocol):
         """
         ...
 
+    def gate(self, x: Tensor, gates: Tensor) -> None:
+        """x [T, width] becomes x * sigmoid(gates)."""
+        ...
+
     def mix(self, x: Tensor, experts: Experts) -> Tensor:
         """x [T, d] through the experts of each row -> [T, d]."""
         ...
@@ -414,7 +431,7 @@ class Kernels(Protocol):
         """
         raise NotImplementedError
 
-    def fuse(self, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
+    def fuse(self, decoder: DecoderStack, kv: Sequence[LayerMemory]) -> Fused | None:
         """All layers in one call, if these kernels can; called each step, and cached.
 
         None, as here: they have nothing better than their single operations.
@@ -424,7 +441,7 @@ class Kernels(Protocol):
     def go_on(
         self,
         decoder: DecoderStack,
-        kv: Sequence[LayerKV],
+        kv: Sequence[LayerMemory],
         texts: Texts,
         rotations: Sequence[Rotation],
         vocabulary: Continuing,

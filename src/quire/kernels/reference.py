@@ -115,6 +115,10 @@ class ReferenceKernels(Kernels):
         """See ``Kernels.activate``."""
         return activate(x, activation, gated)
 
+    def gate(self, x: Tensor, gates: Tensor) -> None:
+        """See ``Kernels.gate``."""
+        x.mul_(gates.to(torch.promote_types(x.dtype, torch.float32)).sigmoid())
+
     def mix(self, x: Tensor, experts: Experts) -> Tensor:
         """See ``Kernels.mix``."""
         return mixed(x, experts, self)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quire.kernels.adapters import Site
 from quire.models.decoder import DecoderModel
-from quire.models.layers import MLP, Layer
+from quire.models.layers import MLP, Attention, Layer
 from quire.models.linear import Linear
 from quire.models.parts import WHOLE, TensorPart, count_of
 
@@ -46,8 +46,12 @@ def adaptable(model: DecoderModel) -> dict[str, Adaptable]:
 
 
 def _products(layer: Layer) -> Iterator[tuple[Site, Linear]]:
-    yield Site.qkv, layer.attention.qkv.product
-    yield Site.output, layer.attention.output
+    if isinstance(layer.mixer, Attention):
+        yield Site.qkv, layer.mixer.qkv.product
+        yield Site.output, layer.mixer.output
+    elif layer.mixer is not None:
+        yield Site.qkv, layer.mixer.inputs.product
+        yield Site.output, layer.mixer.output
     if isinstance(layer.mlp, MLP):
         yield Site.up, layer.mlp.up.product
         yield Site.down, layer.mlp.down

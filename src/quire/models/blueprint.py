@@ -11,6 +11,7 @@ from typing import Literal
 from quire.core.errors import ModelError
 from quire.kernels.ops import Routing
 from quire.models.config import ConfigFields
+from quire.models.recurrences import RecurrentPlan
 from quire.models.rope import RopeConfig
 from quire.models.shape import ExpertShape, Positions
 from quire.models.shard import Divided
@@ -141,6 +142,8 @@ class Blueprint:
     head_norms: Literal["each", "all"] | None = None  # of queries and keys: of a head, of all
     row_order: RowOrder = "heads"
     mixture: Mixture | None = None
+    recurrent: RecurrentPlan | None = None  # the layers with a state
+    gated_attention: bool = False
     parallel: bool = False
     softcap: float | None = None
     embedding_scale: float = 1.0

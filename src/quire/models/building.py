@@ -13,9 +13,10 @@ from quire.models.blueprint import Blueprint
 from quire.models.decoder import Decoder
 from quire.models.dividing import columns_of, rows_of_heads, rows_of_parts
 from quire.models.experts import read_experts
-from quire.models.layers import MLP, Attention, Layer
+from quire.models.layers import MLP, Attention, Layer, Recurrent
 from quire.models.linear import Joined, LinearReader
 from quire.models.parts import WHOLE, TensorPart, count_of
+from quire.models.recurrences import read_recurrent
 from quire.models.shard import Shard
 from quire.models.weights import Weights
 
@@ -133,37 +134,51 @@ class _NormReader:
 def _read_layer(
     plan: Blueprint, norms: _NormReader, linears: LinearReader, prefix: str, index: int
 ) -> Layer:
-    names, heads = plan.names, plan.heads
-    query_norm, key_norm = norms.of_heads(prefix, together=False)
-    all_queries_norm, all_keys_norm = norms.of_heads(prefix, together=True)
+    names, recurrent = plan.names, plan.recurrent
+    part = "attention" if recurrent is None else recurrent.shape.parts[index]
+    mixer: Attention | Recurrent
+    if part == "state":
+        assert recurrent is not None
+        mixer = read_recurrent(recurrent, plan.hidden_size, norms.weights, linears, prefix)
+    else:
+        mixer = _read_attention(plan, norms, linears, prefix, index)
     return Layer(
-        attention=Attention(
-            qkv=_read_qkv(plan, linears, prefix),
-            output=linears.linear(
-                f"{prefix}.{names.output}",
-                heads.num * heads.dim,
-                plan.hidden_size,
-                plan.biases.output,
-                columns_of(linears.shard, heads.num, heads.dim),
-            ),
-            kv=KVShape(len(linears.shard.kv_heads(heads.num_kv)), heads.dim, heads.dim),
-            spec=AttentionSpec(
-                scale=plan.attention_scale,
-                window=plan.windows[index],
-                softcap=plan.softcap,
-                sink_logits=norms.sink_logits(prefix),
-                query_norm=query_norm,
-                key_norm=key_norm,
-            ),
-            rope=plan.rope_of[index],
-            query_norm=all_queries_norm,
-            key_norm=all_keys_norm,
-        ),
-        attention_norms=norms.around(prefix, names.attention_before, names.attention_output),
+        mixer=mixer,
+        mixer_norms=norms.around(prefix, names.attention_before, names.attention_output),
         mlp=_read_mlp(plan, linears, prefix, index),
         mlp_norms=norms.around(prefix, names.mlp_before, names.mlp_output),
         residual_scale=plan.residual_scale,
         parallel=plan.parallel,
+    )
+
+
+def _read_attention(
+    plan: Blueprint, norms: _NormReader, linears: LinearReader, prefix: str, index: int
+) -> Attention:
+    heads = plan.heads
+    query_norm, key_norm = norms.of_heads(prefix, together=False)
+    all_queries_norm, all_keys_norm = norms.of_heads(prefix, together=True)
+    return Attention(
+        qkv=_read_qkv(plan, linears, prefix),
+        output=linears.linear(
+            f"{prefix}.{plan.names.output}",
+            heads.num * heads.dim,
+            plan.hidden_size,
+            plan.biases.output,
+            columns_of(linears.shard, heads.num, heads.dim),
+        ),
+        kv=KVShape(len(linears.shard.kv_heads(heads.num_kv)), heads.dim, heads.dim),
+        spec=AttentionSpec(
+            scale=plan.attention_scale,
+            window=plan.windows[index],
+            softcap=plan.softcap,
+            sink_logits=norms.sink_logits(prefix),
+            query_norm=query_norm,
+            key_norm=key_norm,
+        ),
+        rope=plan.rope_of[index],
+        query_norm=all_queries_norm,
+        key_norm=all_keys_norm,
     )
 
 
@@ -172,6 +187,12 @@ def _read_qkv(plan: Blueprint, linears: LinearReader, prefix: str) -> Joined:
     query, key = heads.num * heads.dim, heads.num_kv * heads.dim
     names = [f"{prefix}.{name}" for name in plan.names.qkv]
     parts = {"q": query, "k": key, "v": key}
+    if plan.gated_attention:  # of each head the query, then the gate
+        parts["q"] *= 2
+        both, others = torch.arange(sum(parts.values())).tensor_split([parts["q"]])
+        gates = both.view(heads.num, 2, heads.dim).transpose(0, 1).flatten(1)
+        rows = {"q": gates[0], "gate": gates[1], "k": others[:key], "v": others[key:]}
+        return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, rows)
     rows = rows_of_heads(linears.shard, heads, _stored_order(plan))
     return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, rows)
 

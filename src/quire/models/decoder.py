@@ -19,14 +19,14 @@ from quire.kernels.ops import (
     DecoderStack,
     Experts,
     Kernels,
-    LayerKV,
+    LayerMemory,
     Norm,
     Texts,
 )
 from quire.kernels.products import PackedWeight
 from quire.kernels.ranks import Ranks
 from quire.models.base import ExpertFacts
-from quire.models.layers import Layer, run_layers
+from quire.models.layers import Attention, Layer, run_layers
 from quire.models.linear import Linear, NamedParts
 from quire.models.linear.base import PlainLinear
 from quire.models.rope import Rope
@@ -120,8 +120,11 @@ class DecoderModel:
         self.named = named or {}
         self.vocab_size = decoder.vocab_size
         self.dtype = decoder.dtype
-        self.kv_shapes = tuple(layer.attention.kv for layer in decoder.layers)
-        self.windows = tuple(layer.attention.spec.window for layer in decoder.layers)
+        mixers = [mixer for layer in decoder.layers for mixer in layer.mixers]
+        self.kv_shapes = tuple(mixer.kept for mixer in mixers)
+        self.windows = tuple(
+            mixer.spec.window if isinstance(mixer, Attention) else None for mixer in mixers
+        )
         self.max_positions = max_positions
         self.eos_token_ids = eos_token_ids
         self.weight_bytes = weight_bytes
@@ -138,7 +141,7 @@ class DecoderModel:
         self,
         token_ids: Tensor,
         batch: AttentionBatch,
-        kv: Sequence[LayerKV],
+        kv: Sequence[LayerMemory],
         kernels: Kernels,
     ) -> Tensor:
         """See ``Model.forward``."""
@@ -163,7 +166,7 @@ class DecoderModel:
         return x if decoder.project_out is None else decoder.project_out(x)
 
     def go_on(
-        self, texts: Texts, kv: Sequence[LayerKV], kernels: Kernels, vocab_size: int
+        self, texts: Texts, kv: Sequence[LayerMemory], kernels: Kernels, vocab_size: int
     ) -> Tensor | None:
         """See ``Model.go_on``."""
         decoder = self.decoder

@@ -21,12 +21,17 @@ from quire.kernels.ops import (
     Kernels,
     KVShape,
     LayerKV,
+    LayerMemory,
+    LayerState,
     Norm,
     Norms,
     Rotation,
     SelfAttention,
+    SelfRecurrence,
+    StateShape,
 )
 from quire.kernels.ranks import Ranks
+from quire.kernels.recurrence import RecurrentSpec
 from quire.models.linear import Joined, Linear
 
 
@@ -47,6 +52,16 @@ class Attention:
         """Number of query heads."""
         return self.qkv.parts["q"] // self.kv.key_dim
 
+    @property
+    def gated(self) -> bool:
+        """Whether what it gives is gated."""
+        return "gate" in self.qkv.parts
+
+    @property
+    def kept(self) -> KVShape:
+        """What it keeps of each token."""
+        return self.kv
+
     def fusable(self) -> SelfAttention:
         """The same for kernels that run layers whole."""
         return SelfAttention(
@@ -57,7 +72,29 @@ class Attention:
             rotation=self.rope,
             query_norm=self.query_norm,
             key_norm=self.key_norm,
+            gated=self.gated,
         )
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """Of a state that every token rewrites, with the projections around it."""
+
+    inputs: Joined
+    output: Linear
+    spec: RecurrentSpec
+
+    @property
+    def kept(self) -> StateShape:
+        """What it keeps of each sequence."""
+        return StateShape(self.spec.convolution.kept, self.spec.state)
+
+    def fusable(self) -> SelfRecurrence:
+        """See ``Attention.fusable``."""
+        return SelfRecurrence(self.inputs.product, self.output, self.spec)
+
+
+Mixer = Attention | Recurrent
 
 
 @dataclass(frozen=True)
@@ -80,21 +117,32 @@ class MLP:
 
 @dataclass(frozen=True)
 class Layer:
-    """Attention, then an MLP; see ``DecoderLayer``."""
+    """What mixes tokens, then an MLP; see ``DecoderLayer``."""
 
-    attention: Attention
-    attention_norms: Norms
-    mlp: MLP | Experts
+    mixer: Mixer | None
+    mixer_norms: Norms
+    mlp: MLP | Experts | Recurrent | None
     mlp_norms: Norms
     residual_scale: float = 1.0
     parallel: bool = False
 
+    @property
+    def mixers(self) -> list[Mixer]:
+        """What keeps something of the tokens, in the order of ``Model.kv_shapes``."""
+        return [part for part in (self.mixer, self.mlp) if isinstance(part, Attention | Recurrent)]
+
+    @property
+    def before(self) -> Norm | None:
+        """The norm of what comes into the layer."""
+        return (self.mlp_norms if self.mixer is None else self.mixer_norms).before
+
     def fusable(self) -> DecoderLayer:
         """See ``Attention.fusable``."""
+        mlp = self.mlp
         return DecoderLayer(
-            attention=self.attention.fusable(),
-            attention_norms=self.attention_norms,
-            mlp=self.mlp if isinstance(self.mlp, Experts) else self.mlp.fusable(),
+            mixer=None if self.mixer is None else self.mixer.fusable(),
+            mixer_norms=self.mixer_norms,
+            mlp=mlp if mlp is None or isinstance(mlp, Experts) else mlp.fusable(),
             mlp_norms=self.mlp_norms,
             residual_scale=self.residual_scale,
             parallel=self.parallel,
@@ -141,7 +189,7 @@ def run_layers(
     layers: Sequence[Layer],
     final_norm: Norm | None,
     x: Tensor,
-    kv: Sequence[LayerKV],
+    kv: Sequence[LayerMemory],
     kernels: Kernels,
     plan: Any,
     rotations: Sequence[Rotation],
@@ -149,19 +197,25 @@ def run_layers(
     ranks: Ranks | None = None,
 ) -> Tensor:
     """x [T, d], which is used up -> [T, d], operation by operation."""
-    h = _given(x, layers[0].attention_norms.before, kernels)
-    next_norms = [*(layer.attention_norms.before for layer in layers[1:]), final_norm]
-    for number, (layer, layer_kv, next_norm) in enumerate(zip(layers, kv, next_norms, strict=True)):
+    memory, h = iter(kv), _given(x, layers[0].before, kernels)
+    next_norms = [*(layer.before for layer in layers[1:]), final_norm]
+    for number, (layer, next_norm) in enumerate(zip(layers, next_norms, strict=True)):
         multiplying = Multiplying(kernels, adapted, ranks, number)
-        around, scale, before = layer.mlp_norms, layer.residual_scale, layer.mlp_norms.before
-        delta = _attend(layer.attention, h, layer_kv, plan, rotations, multiplying)
-        if layer.parallel:
-            h = h if before is None else kernels.norm(x, before)  # x as the attention had it
-            x, _ = _add(x, delta, scale, layer.attention_norms, None, kernels)
-        else:
-            x, h = _add(x, delta, scale, layer.attention_norms, before, kernels)
-        delta = _go_through(layer.mlp, h, multiplying)
-        x, h = _add(x, delta, scale, around, next_norm, kernels)
+        around, scale, mlp = layer.mlp_norms, layer.residual_scale, layer.mlp
+        if layer.mixer is not None:
+            before = next_norm if mlp is None else around.before
+            delta = _mix(layer.mixer, h, next(memory), plan, rotations, multiplying)
+            if layer.parallel:
+                h = h if before is None else kernels.norm(x, before)  # x as the mixer had it
+                x, _ = _add(x, delta, scale, layer.mixer_norms, None, kernels)
+            else:
+                x, h = _add(x, delta, scale, layer.mixer_norms, before, kernels)
+        if mlp is not None:
+            if isinstance(mlp, Recurrent):
+                delta = _mix(mlp, h, next(memory), plan, rotations, multiplying)
+            else:
+                delta = _go_through(mlp, h, multiplying)
+            x, h = _add(x, delta, scale, around, next_norm, kernels)
     return h
 
 
@@ -195,6 +249,24 @@ def _go_through(mlp: MLP | Experts, h: Tensor, multiplying: Multiplying) -> Tens
     return multiplying.total(Site.down, mlp.down, inner)
 
 
+def _mix(
+    mixer: Mixer,
+    h: Tensor,
+    memory: LayerMemory,
+    plan: Any,
+    rotations: Sequence[Rotation],
+    multiplying: Multiplying,
+) -> Tensor:
+    """h [T, d] -> [T, d]."""
+    if isinstance(mixer, Attention):
+        assert isinstance(memory, LayerKV)
+        return _attend(mixer, h, memory, plan, rotations, multiplying)
+    assert isinstance(memory, LayerState)
+    x = multiplying.product(Site.qkv, mixer.inputs.product, h)
+    found = multiplying.kernels.recur(x, memory, mixer.spec, plan)
+    return multiplying.total(Site.output, mixer.output, found)
+
+
 def _attend(
     attention: Attention,
     h: Tensor,
@@ -203,9 +275,8 @@ def _attend(
     rotations: Sequence[Rotation],
     multiplying: Multiplying,
 ) -> Tensor:
-    """h [T, d] -> [T, d]."""
     joined = multiplying.product(Site.qkv, attention.qkv.product, h)
-    query, key, value = attention.qkv.split(joined)
+    query, *gate, key, value = attention.qkv.split(joined)
     query, key = multiplying.normed(attention, query, key)
     rows, (kv_heads, key_dim, value_dim) = len(h), attention.kv
     attended = multiplying.kernels.attend(
@@ -216,8 +287,10 @@ def _attend(
         attention.spec,
         plan,
         None if attention.rope is None else rotations[attention.rope],
-    )
-    return multiplying.total(Site.output, attention.output, attended.flatten(1))
+    ).flatten(1)
+    if gate:
+        multiplying.kernels.gate(attended, gate[0])
+    return multiplying.total(Site.output, attention.output, attended)
 
 
 def _norm_over(

@@ -40,7 +40,9 @@ def read(config: ModelConfig) -> Blueprint:
         names=names,
         vocab_size=fields.positive("vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=fields.positive("intermediate_size"),
+        intermediate_size=fields.positive(
+            "intermediate_size", fields.get("moe_intermediate_size", int, 0) or None
+        ),
         heads=Heads.read(fields, num_heads, num_kv_heads, head_dim),
         windows=windows,
         positions=positions_of(fields, shape),

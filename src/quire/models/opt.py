@@ -136,7 +136,7 @@ def _read_layer(config: OPTConfig, weights: Weights, linears: LinearReader, pref
 
     names = [f"{prefix}.self_attn.{name}_proj" for name in "qkv"]
     return Layer(
-        attention=Attention(
+        mixer=Attention(
             qkv=linears.joined(
                 names,
                 hidden,
@@ -148,7 +148,7 @@ def _read_layer(config: OPTConfig, weights: Weights, linears: LinearReader, pref
             kv=KVShape(len(shard.kv_heads(heads.num)), heads.dim, heads.dim),
             spec=AttentionSpec(scale=heads.dim**-0.5),
         ),
-        attention_norms=norms("self_attn_layer_norm"),
+        mixer_norms=norms("self_attn_layer_norm"),
         mlp=MLP(
             up=linears.joined(
                 [f"{prefix}.fc1"], hidden, inner, config.bias, rows_of_parts(shard, inner)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from quire.core.errors import ConfigError
 from quire.models.decoder import Decoder
-from quire.models.layers import Layer
+from quire.models.layers import Attention, Layer
 from quire.models.rope import RopeConfig
 
 
@@ -54,5 +54,6 @@ class Streaming(NamedTuple):
         return replace(decoder, layers=layers, ropes=ropes)
 
     def _applied(self, layer: Layer) -> Layer:
-        spec = replace(layer.attention.spec, window=self.window, sinks=self.sinks)
-        return replace(layer, attention=replace(layer.attention, spec=spec))
+        assert isinstance(layer.mixer, Attention), "``check`` refuses others"
+        spec = replace(layer.mixer.spec, window=self.window, sinks=self.sinks)
+        return replace(layer, mixer=replace(layer.mixer, spec=spec))

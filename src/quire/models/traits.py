@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from quire.models import mixtures, variants
+from quire.models import hybrids, mixtures, variants
 from quire.models.blueprint import Blueprint, NormKind, RowOrder, TensorNames
 from quire.models.config import ConfigFields
 
@@ -92,6 +92,17 @@ _COHERE = Traits(
     foreign=("use_qk_norm",),
 )
 _OLMO_2 = Traits(names=_AFTER, mlp_bias=False, head_norms="all")
+_QWEN_HYBRID = Traits(
+    names=replace(_PLAIN, beside=("mtp.",)),
+    mlp_bias=False,
+    head_norms="each",
+    norm=NormKind(around_one=True),
+    rotary_share=0.25,
+    varied=hybrids.qwen3_5,
+)
+_QWEN_BESIDE_IMAGES = replace(
+    _PLAIN, roots=("model.language_model", "model"), beside=("mtp.", "model.visual.", "visual.")
+)
 _MISTRAL = Traits(qkv_bias=False, output_bias=False)
 
 _GATE_AND_UP = replace(_PLAIN, up=("mlp.gate_up_proj",))
@@ -117,6 +128,13 @@ TRAITS: Mapping[str, Traits] = {
         qkv_bias="qkv_bias", output_bias=False, mlp_bias=False, biases=True, varied=mixtures.qwen
     ),
     "Qwen3MoeForCausalLM": Traits(mlp_bias=False, head_norms="each", varied=mixtures.qwen),
+    "Qwen3NextForCausalLM": replace(_QWEN_HYBRID, varied=hybrids.qwen3_next),
+    "Qwen3_5ForCausalLM": _QWEN_HYBRID,
+    "Qwen3_5MoeForCausalLM": replace(_QWEN_HYBRID, varied=hybrids.qwen3_5_moe),
+    "Qwen3_5ForConditionalGeneration": replace(_QWEN_HYBRID, names=_QWEN_BESIDE_IMAGES),
+    "Qwen3_5MoeForConditionalGeneration": replace(
+        _QWEN_HYBRID, names=_QWEN_BESIDE_IMAGES, varied=hybrids.qwen3_5_moe
+    ),
     "OlmoeForCausalLM": Traits(
         mlp_bias=False, head_norms="all", varied=mixtures.qwen, foreign=("clip_qkv",)
     ),

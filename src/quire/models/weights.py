@@ -108,6 +108,12 @@ class Weights:
         self.bytes_taken += tensor.nbytes
         return tensor
 
+    def take_exact(self, name: str, *shape: int) -> Tensor:
+        """Like ``take``, in float32 as far as it is stored so, whatever the model's dtype."""
+        tensor = self.read(name, *shape, dtype=torch.float32)
+        self.bytes_taken += tensor.nbytes
+        return tensor
+
     def check(self, name: str, *shape: int) -> None:
         """ModelError: there is no tensor called ``name``, or it has another shape."""
         if name not in self._files:

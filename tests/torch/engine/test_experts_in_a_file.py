@@ -70,7 +70,7 @@ def test_all_of_them_and_nothing_else_is_in_the_file(model_dir: ModelDir, tmp_pa
 
     layer = model.decoder.layers[0]  # type: ignore[attr-defined]
     assert all(all(mapped(one)) for one in (*layer.mlp.up, *layer.mlp.down))
-    assert not any(mapped(layer.mlp.router) + mapped(layer.attention.qkv.product))
+    assert not any(mapped(layer.mlp.router) + mapped(layer.mixer.qkv.product))
     assert model.experts is not None
     assert sum(end - start for start, end in spans) >= model.experts.weight_bytes
 

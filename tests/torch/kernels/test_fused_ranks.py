@@ -66,7 +66,7 @@ def adapter(model: Any, kernels: CPUKernels, generator: torch.Generator) -> obje
     """Of the first layer's projections over whose inputs ranks share."""
     updates = {}
     layer = model.decoder.layers[0]
-    for site, weight in ((Site.output, layer.attention.output), (Site.down, layer.mlp.down)):
+    for site, weight in ((Site.output, layer.mixer.output), (Site.down, layer.mlp.down)):
         down, up = (
             torch.randn(shape, generator=generator)
             for shape in ((5, weight.inputs), (weight.outputs, 5))

@@ -76,9 +76,9 @@ def by_formula(layer: Layer, x: Tensor) -> Tensor:
         return F.layer_norm(x, (HIDDEN,), norm.weight, norm.bias, norm.eps)
 
     def attention(h: Tensor) -> Tensor:
-        values = layer.attention.qkv.product(h)[:, -KV_HEADS * DIM :].view(-1, KV_HEADS, DIM)
+        values = layer.mixer.qkv.product(h)[:, -KV_HEADS * DIM :].view(-1, KV_HEADS, DIM)
         own = values.repeat_interleave(HEADS // KV_HEADS, dim=1)
-        return layer.attention.output(own.flatten(1))
+        return layer.mixer.output(own.flatten(1))
 
     def mlp(h: Tensor) -> Tensor:
         gate, up = layer.mlp.up.product(h).chunk(2, dim=1)

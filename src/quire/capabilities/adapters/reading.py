@@ -66,7 +66,7 @@ def adapter_check(model: Model, instruction_set: str, max_rank: int) -> Check:
     if not isinstance(model, DecoderModel):
         raise ConfigError("enable_lora needs a model with code of its own here, and this has none")
     modules, kernels = adaptable(model), choose_kernels(model.dtype, instruction_set)
-    num_layers, dtype = len(model.kv_shapes), model.dtype
+    num_layers, dtype = len(model.decoder.layers), model.dtype
 
     def check(path: Path) -> AdapterSource:
         if not path.is_dir():

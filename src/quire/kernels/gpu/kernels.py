@@ -123,6 +123,10 @@ class GPUKernels(Kernels):
         """See ``Kernels.add_norm``."""
         return _norm(x, delta, norm)
 
+    def gate(self, x: Tensor, gates: Tensor) -> None:
+        """See ``Kernels.gate``."""
+        x.mul_(gates.float().sigmoid())
+
     def mix(self, x: Tensor, experts: Experts) -> Tensor:
         """See ``Kernels.mix``. Waits for the device."""
         return mixed(x, experts, self)

@@ -15,6 +15,7 @@ from quire.models.shape.latent import LatentShape
 from quire.models.shape.model_shape import BYTES, CacheShape, ModelShape
 from quire.models.shape.positions import Positions, positions_of
 from quire.models.shape.reader import read_shape, shape_of
+from quire.models.shape.recurrence import RecurrenceShape, recurrence_of
 from quire.models.shape.stored import Scheme, StoredWeights, read_stored
 from quire.models.shape.windows import windows_in_force, windows_of
 
@@ -31,6 +32,7 @@ __all__ = [
     "LatentShape",
     "ModelShape",
     "Positions",
+    "RecurrenceShape",
     "Scheme",
     "StoredWeights",
     "WeightForm",
@@ -43,6 +45,7 @@ __all__ = [
     "read_fields",
     "read_shape",
     "read_stored",
+    "recurrence_of",
     "rounded_form",
     "sampling_defaults",
     "shape_of",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,6 +14,9 @@ WindowRule = Literal[
 that ``layer_types`` names, or the ones from ``max_window_layers`` on, with ``use_sliding_window``;
 with that, those that ``layer_types`` names; those that it names or, without it, all but each
 ``full_every``-th; these, with chunks of ``attention_chunk_size`` for windows."""
+
+RecurrenceKind = Literal["delta rule", "state space", "convolution"]
+"""What layers keep a state for: Gated DeltaNet; Mamba-2; a short convolution and nothing else."""
 
 _HEAD = re.compile(r"(For[A-Z][a-z]+(LM|Classification|Generation|Answering)|(LMHead)?Model)$")
 
@@ -33,6 +37,9 @@ class FamilyFacts:
     own_fields: tuple[str, ...] = ()  # of sizes, that other families' configs do not have
     experts: bool = False  # MLPs are mixtures
     shared_experts: int = 0  # for all rows, where no field tells
+    recurrence: RecurrenceKind | None = None  # of layers that keep a state; None: there are none
+    alone: bool = False  # each layer is one part: an MLP is a layer of its own
+    gated_attention: bool = False  # what attention gives is gated, by as many numbers
     latent: bool = False  # keys and values are made of one vector
     planned_only: bool = False  # Quire has no code of its own for it
     with_images: bool = False  # beside the text, and left out of plans
@@ -71,6 +78,10 @@ def _mixture(model_type: str, architecture: str, **more: Any) -> FamilyFacts:
     )
 
 
+_DELTA: Mapping[str, Any] = {
+    "recurrence": "delta rule", "gated_attention": True, "head_size": 256, "stretches": True,
+}  # fmt: skip
+
 FAMILIES = (
     FamilyFacts("llama", "LlamaForCausalLM", stretches=True),
     FamilyFacts("mistral", "MistralForCausalLM", window="always", stretches=True),
@@ -81,6 +92,14 @@ FAMILIES = (
     FamilyFacts("qwen2_moe", "Qwen2MoeForCausalLM", window="listed", experts=True, stretches=True),
     FamilyFacts(
         "qwen3_moe", "Qwen3MoeForCausalLM", window="all_if_used", experts=True, stretches=True,
+    ),
+    FamilyFacts("qwen3_next", "Qwen3NextForCausalLM", experts=True, **_DELTA),
+    FamilyFacts("qwen3_5_text", "Qwen3_5ForCausalLM", **_DELTA),
+    FamilyFacts("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", experts=True, **_DELTA),
+    FamilyFacts("qwen3_5", "Qwen3_5ForConditionalGeneration", with_images=True, **_DELTA),
+    FamilyFacts(
+        "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", experts=True, with_images=True,
+        **_DELTA,
     ),
     FamilyFacts("olmoe", "OlmoeForCausalLM", experts=True, stretches=True),
     FamilyFacts(

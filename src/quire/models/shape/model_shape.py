@@ -11,6 +11,7 @@ from quire.core.errors import ConfigError
 from quire.models.shape.experts import ExpertShape
 from quire.models.shape.forms import WeightForm, plain_form
 from quire.models.shape.latent import LatentShape
+from quire.models.shape.recurrence import RecurrenceShape
 
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "int8": 1}
 """Bytes of a number, by dtype."""
@@ -73,6 +74,8 @@ class ModelShape:
     kv_dtype: str | None = None
     windows: tuple[int | None, ...] = ()  # by layer; none where all layers see everything
     state_bytes: tuple[int, ...] = ()  # by layer: its state; 0: it has keys and values instead
+    recurrence: RecurrenceShape | None = None  # of layers with a state
+    gated_attention: bool = False  # as many queries again are gates of what attention gives
     experts: ExpertShape | None = None
     position_limit: int | None = None  # the longest text that may be asked for; None: no longer
     stable_positions: int | None = None  # rotations of longer texts are others; None: never
@@ -85,7 +88,12 @@ class ModelShape:
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> ModelShape:
         """The shape from what ``asdict`` and JSON make of one; TypeError: it is not one."""
-        parts = {"experts": ExpertShape, "latent": LatentShape, "form": WeightForm}
+        parts = {
+            "experts": ExpertShape,
+            "latent": LatentShape,
+            "form": WeightForm,
+            "recurrence": RecurrenceShape,
+        }
         made: dict[str, Any] = {
             name: parts[name](**_tuples(value)) if name in parts and value is not None else value
             for name, value in values.items()
@@ -128,7 +136,7 @@ class ModelShape:
             raise ConfigError(f"max_model_len is {longest}; this model allows 1 to {limit}")
         stable = self.stable_positions
         return CacheShape(
-            windows=self.windows or (None,) * self.num_layers,
+            windows=self.windows or (None,) * len(self._token_bytes),
             token_bytes=self._token_bytes,
             max_positions=longest,
             depends_on_prompt_length=stable is not None and longest > stable,
@@ -143,7 +151,31 @@ class ModelShape:
             return self.latent.params(hidden, self.num_heads)
         queries, keys = self.num_heads * self.head_size, self.num_kv_heads * self.head_size
         biases = queries + 2 * keys + hidden if self.biases else 0
-        return hidden * (queries + 2 * keys) + queries * hidden + biases
+        gates = hidden * queries if self.gated_attention else 0
+        return hidden * (queries + 2 * keys) + queries * hidden + biases + gates
+
+    @property
+    def _attending(self) -> int:
+        """Layers that attend."""
+        if self.recurrence is None:
+            return self.num_layers
+        return self.recurrence.count("attention", "both")
+
+    @property
+    def _mixer_params(self) -> int:
+        """Parameters of attention in all layers, and of what keeps states in its place."""
+        total = self._attending * self._attention_params
+        if self.recurrence is not None:
+            with_state = self.recurrence.count("state", "both")
+            total += with_state * self.recurrence.params(self.hidden_size)
+        return total
+
+    @property
+    def _with_mlp(self) -> int:
+        """Layers that have an MLP, or experts."""
+        if self.recurrence is None or not self.recurrence.alone:
+            return self.num_layers
+        return self.recurrence.count("mlp")
 
     def _mlp_params(self, inner: int) -> int:
         matrices = (3 if self.gated_mlp else 2) * self.hidden_size * inner
@@ -162,7 +194,7 @@ class ModelShape:
     @property
     def _all_mlp_params(self) -> int:
         """Parameters of all layers' MLPs; in mixtures, of routers and shared experts."""
-        total = (self.num_layers - self._mixtures) * self._mlp_params(self.intermediate_size)
+        total = (self._with_mlp - self._mixtures) * self._mlp_params(self.intermediate_size)
         if self.experts is not None:
             router = self.experts.count * self.hidden_size
             shared = self._mlp_params(self.experts.shared_inner) if self.experts.shared_inner else 0
@@ -172,8 +204,8 @@ class ModelShape:
     @property
     def _layers_params(self) -> int:
         """Parameters of all layers, without experts."""
-        each = self._attention_params + self._norm_params
-        return self.num_layers * each + self._all_mlp_params
+        norms = self.num_layers * self._norm_params
+        return self._mixer_params + norms + self._all_mlp_params
 
     @cached_property
     def _expert_params(self) -> int:
@@ -213,9 +245,8 @@ class ModelShape:
         if self.stored_bytes is not None:
             return self.stored_bytes
         form = self.weight_form
-        attention = self.num_layers * self._attention_params
         return round(
-            attention * form.attention
+            self._mixer_params * form.attention
             + self._all_mlp_params * form.mlp
             + self._all_expert_params * form.experts
             + self._head_params * form.head
@@ -250,7 +281,11 @@ class ModelShape:
     def flops_per_token(self) -> int:
         """Operations of the layers' matrices: a multiplication and an addition per parameter."""
         chosen = 0 if self.experts is None else self.experts.chosen
-        return 2 * (self._layers_params + chosen * self._expert_params)
+        weights = 2 * (self._layers_params + chosen * self._expert_params)
+        if self.recurrence is None:
+            return weights
+        states = self.recurrence.count("state", "both") * self.recurrence.flops_per_token
+        return weights + states
 
     @property
     def flops_per_sample(self) -> int:
@@ -264,7 +299,7 @@ class ModelShape:
         """
         if self.latent is not None:
             return self.num_layers * self.latent.flops_per_pair(self.num_heads)
-        return 4 * self.num_layers * self.num_heads * self.head_size
+        return 4 * self._attending * self.num_heads * self.head_size
 
     @cached_property
     def flops_per_decode_pair(self) -> int:

@@ -22,10 +22,12 @@ from quire.models.shape.forms import WeightForm, plain_form, stored_form
 from quire.models.shape.latent import latent_of
 from quire.models.shape.model_shape import BYTES, ModelShape
 from quire.models.shape.positions import positions_of
+from quire.models.shape.recurrence import recurrence_of
 from quire.models.shape.understood import (
     GUESSING,
     OF_EXPERTS,
     OF_LATENTS,
+    OF_STATES,
     PLANNED,
     UNDERSTOOD,
     is_of_images,
@@ -74,6 +76,9 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
             f"{fields.source}: word_embed_proj_dim other than hidden_size is not simulated yet"
         )
     dtype = _dtype(fields)
+    recurrence = None
+    if family.recurrence is not None:
+        recurrence = recurrence_of(fields, family.recurrence, num_layers, family.alone)
     positions = positions_of(fields, family)
     windows = windows_in_force(_windows(fields, family), positions.limit)
     return ModelShape(
@@ -96,6 +101,9 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
         dtype=dtype,
         windows=windows if any(windows) else (),
         experts=experts_of(fields, family.shared_experts) if family.experts else None,
+        recurrence=recurrence,
+        gated_attention=family.gated_attention,
+        state_bytes=() if recurrence is None else recurrence.kept(hidden),
         position_limit=positions.limit,
         stable_positions=positions.stable,
         latent=latent_of(fields) if family.latent else None,
@@ -200,6 +208,8 @@ def _understood(family: FamilyFacts) -> frozenset[str]:
     understood = UNDERSTOOD.union(family.own_fields)
     if family.experts:
         understood |= PLANNED if family.planned_only else OF_EXPERTS
+    if family.recurrence is not None:
+        understood |= OF_STATES
     return understood | OF_LATENTS if family.latent else understood
 
 
@@ -235,6 +245,8 @@ def _unknown_window(fields: ConfigFields, family: FamilyFacts | None) -> str | N
     types = set(map(str, fields.get("layer_types", list, [])))
     if family is not None and family.window == "chunked":
         return None
+    if family is not None and family.recurrence is not None:
+        types = set()  # of which ``parts_of`` knows
     if others := types - ATTENTION_KINDS:
         return f"layer_types: {', '.join(sorted(others))}"
     window = fields.values.get("sliding_window")

@@ -84,6 +84,25 @@ _LATENT = """
     kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
 """
 
+_STATES = """
+    linear_num_value_heads linear_num_key_heads linear_key_head_dim linear_value_head_dim
+    linear_conv_kernel_dim full_attention_interval attn_output_gate mamba_ssm_dtype mrope_section
+    mtp_num_hidden_layers mtp_use_dedicated_embeddings mtp_layer_types
+    mamba_n_heads mamba_num_heads num_heads mamba_n_groups n_groups mamba_d_state ssm_state_size
+    state_size mamba_d_head mamba_head_dim mamba_d_conv conv_kernel mamba_expand expand mamba_d_ssm
+    mamba_chunk_size chunk_size mamba_conv_bias use_conv_bias mamba_proj_bias time_step_limit
+    time_step_min time_step_max time_step_floor time_step_rank residual_in_fp32
+    rescale_prenorm_residual mamba_hidden_act mlp_hidden_act use_mamba_kernels
+    mamba_ssm_cache_dtype num_logits_to_keep attn_layer_indices layers_block_type
+    hybrid_override_pattern z_loss_coefficient position_embedding_type conv_bias conv_L_cache
+    full_attn_idxs block_dim block_ff_dim block_ffn_dim_multiplier block_auto_adjust_ff_dim
+    block_multiple_of block_mlp_init_scale block_norm_eps block_out_init_scale block_use_swiglu
+    block_use_xavier_init conv_dim conv_dim_out conv_use_xavier_init tie_embedding norm_eps theta
+    mamba_norm_before_gate mamba_rms_norm mamba_use_mlp projectors_bias lm_head_multiplier
+    mlp_multipliers key_multiplier attention_out_multiplier attention_in_multiplier ssm_multipliers
+    ssm_in_multiplier ssm_out_multiplier mlp_expansion_factor
+"""
+
 OF_EXPERTS = frozenset(_EXPERTS.split())
 """What is understood where MLPs are mixtures of experts."""
 
@@ -93,9 +112,12 @@ PLANNED = OF_EXPERTS | frozenset(_MORE_EXPERTS.split())
 OF_LATENTS = frozenset(_LATENT.split())
 """And where attention is latent."""
 
+OF_STATES = frozenset(_STATES.split())
+"""And where layers keep states."""
+
 GUESSING = (
     "num_nextn_predict_layers", "num_mtp_modules", "use_mtp", "mtp_transformer_layers",
-    "num_mtp_layers",
+    "num_mtp_layers", "mtp_num_hidden_layers",
 )  # fmt: skip
 """Of layers that guess further tokens, which only speculation loads."""
 

@@ -1,0 +1,138 @@
+"""Layers that keep a state in place of keys and values: which they are, and of which kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from quire.core.errors import ModelError
+from quire.models.shape.families import RecurrenceKind
+from quire.models.shape.fields import ConfigFields
+
+Part = Literal["state", "attention", "both", "mlp"]
+"""What a layer mixes tokens with; both: attention and a state of the same input; mlp: nothing."""
+
+_FLOAT = 4  # bytes of a number of a state
+
+# What configs call layers, and the letters of Nemotron's patterns.
+_PARTS: Mapping[str, Part] = {
+    "linear_attention": "state", "mamba": "state", "mamba2": "state", "conv": "state", "M": "state",
+    "full_attention": "attention", "attention": "attention", "*": "attention",
+    "hybrid": "both", "mlp": "mlp", "-": "mlp",
+}  # fmt: skip
+_LISTS = ("layer_types", "layers_block_type", "hybrid_override_pattern")
+_ATTENDING = ("attn_layer_indices", "full_attn_idxs")  # lists of layers that attend
+
+# The fields of sizes, by the names that families have for them.
+_HEADS = ("linear_num_value_heads", "mamba_n_heads", "mamba_num_heads", "num_heads")
+_KEY_HEADS = ("linear_num_key_heads", "mamba_n_groups", "n_groups")
+_KEY_DIM = ("linear_key_head_dim", "mamba_d_state", "ssm_state_size", "state_size")
+_VALUE_DIM = ("linear_value_head_dim", "mamba_d_head", "mamba_head_dim", "head_dim")
+_KERNEL = ("linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel", "conv_L_cache")
+
+
+@dataclass(frozen=True)
+class RecurrenceShape:
+    """A decoder's states: of heads of values, which share some heads of queries and keys."""
+
+    kind: RecurrenceKind
+    parts: tuple[Part, ...]  # by layer
+    kernel: int  # tokens that a short convolution sees
+    heads: int = 0  # a convolution has none
+    key_heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+    alone: bool = False  # a layer is one part: where it mixes tokens, it has no MLP
+
+    @property
+    def outputs(self) -> int:
+        """Values of a token, all heads together."""
+        return self.heads * self.value_dim
+
+    def channels(self, hidden: int) -> int:
+        """Numbers of a token that go through the convolution."""
+        return 2 * self.key_heads * self.key_dim + self.outputs if self.heads else hidden
+
+    def state_bytes(self, hidden: int) -> int:
+        """Of one layer, for one sequence."""
+        rows = self.channels(hidden) * (self.kernel - 1)
+        return _FLOAT * (rows + self.key_dim * self.outputs)
+
+    def kept(self, hidden: int) -> tuple[int, ...]:
+        """State bytes of each layer that keeps something; 0 where that is keys and values."""
+        own = self.state_bytes(hidden)
+        by_part = {"state": (own,), "attention": (0,), "both": (own, 0), "mlp": ()}
+        return tuple(size for part in self.parts for size in by_part[part])
+
+    def count(self, *parts: Part) -> int:
+        """Layers of these kinds."""
+        return sum(part in parts for part in self.parts)
+
+    def params(self, hidden: int) -> int:
+        """Parameters of a layer's mixer."""
+        channels = self.channels(hidden)
+        taps = self.kernel * channels
+        if not self.heads:
+            return 4 * hidden * hidden + taps
+        steps = (2 if self.kind == "delta rule" else 1) * self.heads
+        inputs = channels + self.outputs + steps
+        return hidden * (inputs + self.outputs) + taps + self.outputs
+
+    @property
+    def flops_per_token(self) -> int:
+        """Operations on a layer's states: to decay, to look up, to add and to read."""
+        return (8 if self.kind == "delta rule" else 6) * self.key_dim * self.outputs
+
+
+def recurrence_of(
+    fields: ConfigFields, kind: RecurrenceKind, num_layers: int, alone: bool
+) -> RecurrenceShape:
+    """The states of a family that has such layers. ModelError: a field is missing or wrong."""
+    parts, kernel = parts_of(fields, num_layers), _size(fields, _KERNEL)
+    if kind == "convolution":
+        return RecurrenceShape(kind, parts, kernel)
+    heads, key_heads = _size(fields, _HEADS), _size(fields, _KEY_HEADS)
+    if heads % key_heads:
+        raise ModelError(
+            f"{fields.source}: {heads} heads of states cannot share {key_heads} of keys evenly"
+        )
+    if fields.values.get("mamba_d_head") == "auto":
+        inner = fields.get("mamba_d_ssm", int, 0) or 2 * fields.positive("hidden_size")
+        value_dim = inner // heads
+    else:
+        value_dim = _size(fields, _VALUE_DIM)
+    key_dim = _size(fields, _KEY_DIM)
+    return RecurrenceShape(kind, parts, kernel, heads, key_heads, key_dim, value_dim, alone)
+
+
+def parts_of(fields: ConfigFields, num_layers: int) -> tuple[Part, ...]:
+    """What each layer mixes tokens with. ModelError: a layer is of a kind that is not known."""
+    for name in _LISTS:
+        if name not in fields:
+            continue
+        listed = fields.values[name]
+        kinds = [str(kind) for kind in listed] if isinstance(listed, list | str) else []
+        others = {kind for kind in kinds if kind not in _PARTS}
+        if others:
+            raise ModelError(
+                f"{fields.source}: {name} has layers of kinds that Quire does not compute: "
+                f"{', '.join(sorted(others))[:60]}"
+            )
+        if len(kinds) != num_layers:
+            raise fields.wrong(name, f"a kind for each of {num_layers} layers")
+        return tuple(_PARTS[kind] for kind in kinds)
+    for name in _ATTENDING:
+        if name in fields:
+            attending = fields.get(name, list)
+            layers = range(num_layers)
+            return tuple("attention" if layer in attending else "state" for layer in layers)
+    if "full_attention_interval" in fields:
+        every = fields.positive("full_attention_interval")
+        layers = range(1, num_layers + 1)
+        return tuple("state" if layer % every else "attention" for layer in layers)
+    return ("state",) * num_layers
+
+
+def _size(fields: ConfigFields, names: tuple[str, ...]) -> int:
+    return fields.positive(next((name for name in names if name in fields), names[0]))
