@@ -42,11 +42,16 @@ def hf_greedy(directory: Path, prompt: list[int], count: int) -> list[int]:
     """Greedy tokens with a key-value cache: the prompt in one pass, then a token at a time."""
     model, cache, new = hf_model(directory), None, prompt
     # Since 5.24.
-    name = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
+    known = signature(model.forward).parameters
+    name = "cache" if "cache" in known else "past_key_values"
     output: list[int] = []
     with torch.inference_mode():
         for _ in range(count):
-            step = model(torch.tensor([new]), **{name: cache}, use_cache=True)
+            more: dict[str, Any] = {name: cache}
+            if "position_ids" in known:  # some of its models count from 0 again otherwise
+                first = len(prompt) + len(output) - len(new)
+                more["position_ids"] = torch.arange(first, first + len(new))[None]
+            step = model(torch.tensor([new]), **more, use_cache=True)
             cache, new = step[name], [int(step.logits[0, -1].argmax())]
             output += new
     return output

@@ -87,7 +87,9 @@ class PagedHarness:
         """updates: of an adapter of all sequences."""
         self.model = model
         self.block_size = block_size
-        self.kv = [poisoned(shape, num_blocks, block_size, model.dtype) for shape in model.kv_shapes]
+        self.kv = [
+            poisoned(shape, num_blocks, block_size, model.dtype) for shape in model.kv_shapes
+        ]
         self.kernels = choose_kernels(model.dtype)
         self._adapter = None
         if updates is not None:

@@ -44,6 +44,13 @@ _QWEN_EXPERTS = {
     "moe_intermediate_size": 48,
     "shared_expert_intermediate_size": 80,
 }
+_MAMBA = {
+    "mamba_n_heads": 6,
+    "mamba_d_head": 32,
+    "mamba_expand": 3,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 20,
+}
 _OPT = {
     **{name: value for name, value in _SIZES.items() if name != "initializer_range"},
     "ffn_dim": 96,
@@ -164,6 +171,62 @@ _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
         "Qwen3_5MoeTextConfig",
         {**_QWEN_HYBRID, **_QWEN_EXPERTS, "linear_num_value_heads": 4},
     ),
+    "lfm2": (
+        "Lfm2Config",
+        {
+            **SMALL_LLAMA,
+            "layer_types": ["conv", "full_attention"],
+            "block_multiple_of": 40,
+            "conv_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "granite_hybrid": (
+        "GraniteMoeHybridConfig",
+        {
+            **SMALL_LLAMA,
+            **_MAMBA,
+            **_EXPERTS,
+            "num_local_experts": 6,
+            "layer_types": ["linear_attention", "full_attention"],
+            "shared_intermediate_size": 64,
+            "attention_multiplier": 0.2,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.7,
+            "logits_scaling": 2.0,
+        },
+    ),
+    "granite_hybrid_dense": (
+        "GraniteMoeHybridConfig",
+        {
+            **SMALL_LLAMA,
+            **_MAMBA,
+            "num_local_experts": 0,
+            "layer_types": ["linear_attention", "full_attention"],
+            "shared_intermediate_size": 80,
+            "position_embedding_type": "rope",
+            "mamba_proj_bias": True,
+        },
+    ),
+    "bamba": ("BambaConfig", {**SMALL_LLAMA, **_MAMBA, "attn_layer_indices": [1]}),
+    "mamba2": (
+        "Mamba2Config",
+        {
+            "vocab_size": VOCAB_SIZE,
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "initializer_range": 0.2,
+            "num_heads": 6,
+            "head_dim": 32,
+            "expand": 3,
+            "state_size": 20,
+            "max_position_embeddings": 256,
+            "n_groups": 2,
+            "bos_token_id": 0,
+            "eos_token_id": EOS_TOKEN_ID,
+            "pad_token_id": None,
+        },
+    ),
     "olmoe": ("OlmoeConfig", {**SMALL_LLAMA, **_EXPERTS, "num_experts": 6}),
     "granite_moe": (
         "GraniteMoeSharedConfig",
@@ -218,6 +281,10 @@ _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
             },
         },
+    ),
+    "bamba-limits": (
+        "BambaConfig",
+        {**SMALL_LLAMA, **_MAMBA, "attn_layer_indices": [1], "time_step_limit": [0.2, 1.5]},
     ),
     "cohere": ("CohereConfig", {**SMALL_LLAMA, **_UNTIED, "logit_scale": 0.3}),
     "cohere2": (

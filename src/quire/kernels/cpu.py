@@ -388,7 +388,10 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _fuse(
-    kernels: _native.Kernels, native: _native.Decoder, decoder: DecoderStack, kv: Sequence[LayerMemory]
+    kernels: _native.Kernels,
+    native: _native.Decoder,
+    decoder: DecoderStack,
+    kv: Sequence[LayerMemory],
 ) -> Fused | None:
     """Fill ``native`` with the decoder. None: a weight is not packed, or ranks are not reached from
     C++.

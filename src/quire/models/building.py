@@ -136,17 +136,21 @@ def _read_layer(
 ) -> Layer:
     names, recurrent = plan.names, plan.recurrent
     part = "attention" if recurrent is None else recurrent.shape.parts[index]
-    mixer: Attention | Recurrent
-    if part == "state":
-        assert recurrent is not None
+    mixer: Attention | Recurrent | None = None
+    if recurrent is not None and part == "state":
         mixer = read_recurrent(recurrent, plan.hidden_size, norms.weights, linears, prefix)
-    else:
+    elif part == "attention":
         mixer = _read_attention(plan, norms, linears, prefix, index)
+    has_mlp = mixer is None or recurrent is None or not recurrent.shape.alone
     return Layer(
         mixer=mixer,
-        mixer_norms=norms.around(prefix, names.attention_before, names.attention_output),
-        mlp=_read_mlp(plan, linears, prefix, index),
-        mlp_norms=norms.around(prefix, names.mlp_before, names.mlp_output),
+        mixer_norms=(
+            Norms()
+            if mixer is None
+            else norms.around(prefix, names.attention_before, names.attention_output)
+        ),
+        mlp=_read_mlp(plan, linears, prefix, index) if has_mlp else None,
+        mlp_norms=norms.around(prefix, names.mlp_before, names.mlp_output) if has_mlp else Norms(),
         residual_scale=plan.residual_scale,
         parallel=plan.parallel,
     )

@@ -15,7 +15,7 @@ from quire.models.building import build
 from quire.models.config import ConfigFields, ModelConfig
 from quire.models.family import Family
 from quire.models.rope import RopeConfig
-from quire.models.shape import find_family, positions_of, windows_of
+from quire.models.shape import completed, find_family, positions_of, windows_of
 from quire.models.traits import TRAITS, Traits
 
 _GUESSING = ("num_nextn_predict_layers", "num_mtp_layers")
@@ -26,6 +26,8 @@ def read(config: ModelConfig) -> Blueprint:
     traits, shape = TRAITS[config.architecture], find_family(config.architecture, "")
     assert shape is not None, "every architecture here has a shape"
     fields = _text_fields(config.fields)
+    if shape.recurrence is not None:
+        fields = completed(fields)
     hidden_size = fields.positive("hidden_size")
     num_heads = fields.positive("num_attention_heads")
     head_dim = fields.positive("head_dim", shape.head_size or hidden_size // num_heads)

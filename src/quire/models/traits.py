@@ -103,6 +103,17 @@ _QWEN_HYBRID = Traits(
 _QWEN_BESIDE_IMAGES = replace(
     _PLAIN, roots=("model.language_model", "model"), beside=("mtp.", "model.visual.", "visual.")
 )
+_BACKBONE = TensorNames(
+    roots=("backbone",),
+    embedding="embeddings",
+    final_norm="norm_f",
+    qkv=("mixer.q_proj", "mixer.k_proj", "mixer.v_proj"),
+    output="mixer.o_proj",
+    up=("mixer.up_proj",),
+    down="mixer.down_proj",
+    attention_before="norm",
+    mlp_before="norm",
+)
 _MISTRAL = Traits(qkv_bias=False, output_bias=False)
 
 _GATE_AND_UP = replace(_PLAIN, up=("mlp.gate_up_proj",))
@@ -134,6 +145,41 @@ TRAITS: Mapping[str, Traits] = {
     "Qwen3_5ForConditionalGeneration": replace(_QWEN_HYBRID, names=_QWEN_BESIDE_IMAGES),
     "Qwen3_5MoeForConditionalGeneration": replace(
         _QWEN_HYBRID, names=_QWEN_BESIDE_IMAGES, varied=hybrids.qwen3_5_moe
+    ),
+    "Lfm2ForCausalLM": Traits(
+        names=TensorNames(
+            final_norm="embedding_norm",
+            output="self_attn.out_proj",
+            up=("feed_forward.w1", "feed_forward.w3"),
+            down="feed_forward.w2",
+            attention_before="operator_norm",
+            mlp_before="ffn_norm",
+            query_norm="self_attn.q_layernorm",
+            key_norm="self_attn.k_layernorm",
+        ),
+        mlp_bias=False,
+        head_norms="each",
+        eps="norm_eps",
+        theta=1_000_000.0,
+        varied=hybrids.lfm2,
+    ),
+    "GraniteMoeHybridForCausalLM": Traits(
+        names=TensorNames(up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
+        mlp_bias=False,
+        varied=hybrids.granite,
+    ),
+    "BambaForCausalLM": Traits(
+        names=TensorNames(
+            final_norm="final_layernorm",
+            up=("feed_forward.gate_proj", "feed_forward.up_proj"),
+            down="feed_forward.down_proj",
+            mlp_before="pre_ff_layernorm",
+        ),
+        rotary_share=0.5,
+        varied=hybrids.bamba,
+    ),
+    "Mamba2ForCausalLM": Traits(
+        names=_BACKBONE, mlp_bias=False, eps="layer_norm_epsilon", varied=hybrids.mamba2
     ),
     "OlmoeForCausalLM": Traits(
         mlp_bias=False, head_norms="all", varied=mixtures.qwen, foreign=("clip_qkv",)

@@ -101,6 +101,13 @@ FAMILIES = (
         "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", experts=True, with_images=True,
         **_DELTA,
     ),
+    FamilyFacts("lfm2", "Lfm2ForCausalLM", tied=True, recurrence="convolution", stretches=True),
+    FamilyFacts(
+        "granitemoehybrid", "GraniteMoeHybridForCausalLM", experts=True, recurrence="state space",
+        stretches=True,
+    ),
+    FamilyFacts("bamba", "BambaForCausalLM", recurrence="state space", stretches=True),
+    FamilyFacts("mamba2", "Mamba2ForCausalLM", recurrence="state space", alone=True),
     FamilyFacts("olmoe", "OlmoeForCausalLM", experts=True, stretches=True),
     FamilyFacts(
         "gpt_oss", "GptOssForCausalLM", window="alternating", full_every=2, experts=True,

@@ -15,14 +15,14 @@ from typing import Any
 from quire.core.errors import ModelError
 from quire.models.gguf import GGUFFile, config_of, is_gguf, kept_bytes, open_gguf
 from quire.models.shape.config_file import read_config_file
-from quire.models.shape.experts import experts_of
+from quire.models.shape.experts import ExpertShape, experts_of
 from quire.models.shape.families import FamilyFacts, find_family
 from quire.models.shape.fields import ConfigFields
 from quire.models.shape.forms import WeightForm, plain_form, stored_form
 from quire.models.shape.latent import latent_of
 from quire.models.shape.model_shape import BYTES, ModelShape
 from quire.models.shape.positions import positions_of
-from quire.models.shape.recurrence import recurrence_of
+from quire.models.shape.recurrence import completed, recurrence_of
 from quire.models.shape.understood import (
     GUESSING,
     OF_EXPERTS,
@@ -62,6 +62,8 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
     fields = _with_text(fields)
     family = _known_family(fields)
     fields = fields.holding({**dict(family.defaults), **fields.values})
+    if family.recurrence is not None:
+        fields = completed(fields)
     num_layers = _size(fields, "num_hidden_layers", "n_layer")
     if num_layers > _MOST_LAYERS:
         raise ModelError(
@@ -100,7 +102,7 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
         biases=family.biases and fields.get("enable_bias", bool, True),
         dtype=dtype,
         windows=windows if any(windows) else (),
-        experts=experts_of(fields, family.shared_experts) if family.experts else None,
+        experts=_experts(fields, family),
         recurrence=recurrence,
         gated_attention=family.gated_attention,
         state_bytes=() if recurrence is None else recurrence.kept(hidden),
@@ -111,6 +113,12 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
         planned_only=family.planned_only,
         notes=_notes(fields, family),
     )  # fmt: skip
+
+
+def _experts(fields: ConfigFields, family: FamilyFacts) -> ExpertShape | None:
+    if not family.experts or fields.values.get("num_local_experts") == 0:
+        return None
+    return experts_of(fields, family.shared_experts)
 
 
 def _dtype(fields: ConfigFields) -> str:

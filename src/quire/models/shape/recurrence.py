@@ -13,6 +13,7 @@ from quire.models.shape.fields import ConfigFields
 Part = Literal["state", "attention", "both", "mlp"]
 """What a layer mixes tokens with; both: attention and a state of the same input; mlp: nothing."""
 
+_ENDLESS = 2**20  # tokens
 _FLOAT = 4  # bytes of a number of a state
 
 # What configs call layers, and the letters of Nemotron's patterns.
@@ -104,6 +105,32 @@ def recurrence_of(
         value_dim = _size(fields, _VALUE_DIM)
     key_dim = _size(fields, _KEY_DIM)
     return RecurrenceShape(kind, parts, kernel, heads, key_heads, key_dim, value_dim, alone)
+
+
+def completed(fields: ConfigFields) -> ConfigFields:
+    """The fields of such a family, with the sizes that it leaves out or writes in other words."""
+    values = dict(fields.values)
+    kinds = next((values[name] for name in _LISTS if values.get(name)), None)
+    if isinstance(kinds, list | str):
+        values.setdefault("num_hidden_layers", len(kinds))
+    if "num_attention_heads" not in values:  # Mamba's, where texts have no end either
+        values |= {"max_position_embeddings": _ENDLESS, **values}
+        values.update(num_attention_heads=1, intermediate_size=1)
+    if "block_auto_adjust_ff_dim" in values:
+        values["intermediate_size"] = _adjusted(fields)
+    if values.get("num_local_experts") == 0:  # of Granite's: then all rows share one MLP
+        values["intermediate_size"] = fields.positive("shared_intermediate_size")
+    return fields.holding(values)
+
+
+def _adjusted(fields: ConfigFields) -> int:
+    """The width inside of LFM2's MLPs."""
+    inner = fields.positive("block_ff_dim", fields.get("intermediate_size", int, 0) or None)
+    if not fields.get("block_auto_adjust_ff_dim", bool):
+        return inner
+    inner = int(fields.get("block_ffn_dim_multiplier", float, 1.0) * int(2 * inner / 3))
+    multiple = fields.positive("block_multiple_of", 256)
+    return -(-inner // multiple) * multiple
 
 
 def parts_of(fields: ConfigFields, num_layers: int) -> tuple[Part, ...]:
