@@ -9,7 +9,6 @@ namespace {
 
 // Bringing threads together takes as long as some hundred thousand products, or as reading so much.
 constexpr int64_t attention_from = 1 << 18;    // products
-constexpr int64_t recurrence_from = 1 << 16;   // numbers of states, as often as tokens rewrite them
 constexpr int64_t elementwise_from = 1 << 17;  // elements
 
 }  // namespace
@@ -59,15 +58,22 @@ void Kernels::attend(Plan& plan, const Layer& layer, Rows query, Rows key, Rows 
            [&](Team& team) { build_->attend(a, team); });
 }
 
+Recur Kernels::prepare(const Plan& plan, const Recurrence& layer, float* rows, float* state) {
+  char* scratch =
+      recurring_.get(build_->recur_scratch(layer, plan.num_tokens(), plan.threads()));
+  return {layer, rows, state, plan.num_sequences(), plan.query_starts(), plan.context_lens(),
+          plan.state_slots, nullptr, 0, nullptr, DType::float32, scratch};
+}
+
 void Kernels::recur(const Plan& plan, const Recurrence& layer, float* rows, float* state, Rows x,
                     DType dtype, void* out) {
   if (!plan.num_tokens()) return;
-  Recur r{layer, rows, state, plan.num_sequences(), plan.query_starts(), plan.context_lens(),
-          plan.state_slots, x.data, x.stride, out, dtype, nullptr};
-  r.scratch = recurring_.get(build_->recur_scratch(layer, plan.num_tokens(), plan.threads()));
-  int64_t each = layer.convolution.channels + layer.outputs() * layer.key_dim;
-  together(plan.num_tokens() * each < recurrence_from ? 1 : plan.threads(),
-           [&](Team& team) { build_->recur(r, team); });
+  Recur r = prepare(plan, layer, rows, state);
+  r.x = x.data;
+  r.x_stride = x.stride;
+  r.out = out;
+  r.dtype = dtype;
+  together(soon_done(r) ? 1 : plan.threads(), [&](Team& team) { build_->recur(r, team); });
 }
 
 void Kernels::norm(const Norm& norm, const void* x, int64_t x_stride, void* delta,
@@ -126,21 +132,20 @@ void Kernels::run(const Decoder& decoder, Plan& plan, void* x, void* out,
 // All memory that any layer needs is taken here, before threads come together.
 Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
                     const std::vector<Rotation>& rotations) {
-  const SelfAttention& first = decoder.layers.front().attention;
-  Pass pass{decoder, {}, x, out, nullptr, nullptr, first.layer.fixed.dtype,
-            plan.num_tokens(), first.qkv.inputs};
+  Pass pass{decoder, {}, x, out, nullptr, nullptr, decoder.dtype, plan.num_tokens(),
+            decoder.hidden};
   int64_t wide_size = pass.hidden, narrow_size = 0, scratch = 0;
-  for (const DecoderLayer& layer : decoder.layers) {
-    const SelfAttention& attention = layer.attention;
-    std::vector<const Packed*> weights{&attention.qkv, &attention.output};
-    pass.mixtures.emplace_back();
-    if (auto* experts = std::get_if<Experts>(&layer.mlp)) {
+  auto measure = [&](const Part& part) {
+    std::vector<const Packed*> weights;
+    if (auto* attention = std::get_if<SelfAttention>(&part)) {
+      weights = {&attention->qkv, &attention->output};
+    } else if (auto* recurrence = std::get_if<SelfRecurrence>(&part)) {
+      weights = {&recurrence->inputs, &recurrence->output};
+    } else if (auto* mlp = std::get_if<Mlp>(&part)) {
+      weights = {&mlp->up, &mlp->down};
+    } else if (auto* experts = std::get_if<Experts>(&part)) {
       Mixture mixture(*build_, *experts, pass.dtype, pass.rows, plan.threads());
       scratch = std::max(scratch, mixture.bytes());
-      pass.mixtures.back().emplace(mixture);
-    } else {
-      const Mlp& mlp = std::get<Mlp>(layer.mlp);
-      weights.insert(weights.end(), {&mlp.up, &mlp.down});
     }
     for (const Packed* weight : weights) {
       wide_size = std::max(wide_size, weight->outputs);
@@ -148,35 +153,61 @@ Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
       scratch = std::max(scratch, build_->product_scratch(pass.product(*weight, x, out),
                                                            plan.threads()));
     }
-  }
+  };
+  for (const DecoderLayer& layer : decoder.layers) measure(layer.mixer), measure(layer.mlp);
   int64_t size = size_of(pass.dtype);
   pass.wide = states_.get(pass.rows * (wide_size + narrow_size) * size);
   pass.narrow = pass.wide + pass.rows * wide_size * size;
   pass.scratch = products_.get(scratch);
   pass.placed = decoder.ranks && decoder.ranks->fits(pass.rows * pass.hidden * size);
-  for (auto& mixture : pass.mixtures) {
-    if (mixture) mixture->place(pass.scratch);
-  }
   if (!plan.adapted.empty()) {
     pass.adapting = plan.adapted.prepare(adapting_, plan.threads(), pass.dtype);
   }
   for (const DecoderLayer& layer : decoder.layers) {
-    const SelfAttention& attention = layer.attention;
-    bool turned = attention.rotation >= 0;
-    Attend a = prepare(plan, attention.layer, turned ? &rotations.at(attention.rotation) : nullptr);
-    int64_t stride = attention.qkv.outputs;
-    a.query = {pass.wide, stride};
-    a.key = {pass.wide + attention.query_width() * size, stride};
-    a.value = {pass.wide + (attention.query_width() + attention.key_width()) * size, stride};
-    a.out = pass.narrow;
-    pass.attention.push_back(a);
+    pass.prepared.push_back(prepare(layer.mixer, pass, plan, rotations));
+    pass.prepared.push_back(prepare(layer.mlp, pass, plan, rotations));
   }
   // A later layer may have needed more than an earlier one was given.
-  for (Attend& a : pass.attention) {
-    a.scratch = scratch_.get(0);
-    a.parts = parts_.get(0);
+  for (Prepared& prepared : pass.prepared) {
+    if (auto* a = std::get_if<Attend>(&prepared)) {
+      a->scratch = scratch_.get(0);
+      a->parts = parts_.get(0);
+    } else if (auto* r = std::get_if<Recur>(&prepared)) {
+      r->scratch = recurring_.get(0);
+    }
   }
   return pass;
+}
+
+Prepared Kernels::prepare(const Part& part, const Pass& pass, Plan& plan,
+                          const std::vector<Rotation>& rotations) {
+  int64_t size = size_of(pass.dtype);
+  if (auto* attention = std::get_if<SelfAttention>(&part)) {
+    bool turned = attention->rotation >= 0;
+    Attend a =
+        prepare(plan, attention->layer, turned ? &rotations.at(attention->rotation) : nullptr);
+    int64_t stride = attention->qkv.outputs;
+    char* keys = pass.wide + attention->query_width() * (attention->gated ? 2 : 1) * size;
+    a.query = {pass.wide, stride};
+    a.key = {keys, stride};
+    a.value = {keys + attention->key_width() * size, stride};
+    a.out = pass.narrow;
+    return a;
+  }
+  if (auto* recurrence = std::get_if<SelfRecurrence>(&part)) {
+    Recur r = prepare(plan, recurrence->recurrence, recurrence->rows, recurrence->state);
+    r.x = pass.wide;
+    r.x_stride = recurrence->inputs.outputs;
+    r.out = pass.narrow;
+    r.dtype = pass.dtype;
+    return r;
+  }
+  if (auto* experts = std::get_if<Experts>(&part)) {
+    Mixture mixture(*build_, *experts, pass.dtype, pass.rows, plan.threads());
+    mixture.place(pass.scratch);
+    return mixture;
+  }
+  return {};
 }
 
 }  // namespace quire

@@ -64,6 +64,10 @@ class Kernels {
  private:
   // A layer's attention but for its tensors.
   Attend prepare(Plan& plan, const Layer& layer, const Rotation* rotation);
+  // A layer's recurrence, likewise.
+  Recur prepare(const Plan& plan, const Recurrence& layer, float* rows, float* state);
+  Prepared prepare(const Part& part, const Pass& pass, Plan& plan,
+                   const std::vector<Rotation>& rotations);
   Pass begin(const Decoder& decoder, Plan& plan, void* x, void* out,
              const std::vector<Rotation>& rotations);
 

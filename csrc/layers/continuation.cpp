@@ -22,12 +22,11 @@ int64_t slot_of(const Tables& tables, int64_t text, int64_t position, int64_t bl
 }  // namespace
 
 void Kernels::go_on(const Continuation& c) {
-  const SelfAttention& first = c.decoder.layers.front().attention;
-  const DType dtype = first.layer.fixed.dtype;
+  const DType dtype = c.decoder.dtype;
   constexpr int64_t line = 64;
   std::vector<int64_t> starts{0}, tokens(c.given, c.given + c.num_given), contexts(c.texts);
   for (int64_t i = 0; i < c.texts; i++) starts.push_back(starts.back() + c.lengths[i]);
-  const int64_t width = first.qkv.inputs * size_of(dtype), bytes = c.num_given * width;
+  const int64_t width = c.decoder.hidden * size_of(dtype), bytes = c.num_given * width;
   const int64_t states = (bytes + line - 1) / line * line;
   char* x = continued_.get(2 * states + c.texts * c.head.outputs * 4);
   char* normed = x + states;
@@ -67,7 +66,7 @@ void Kernels::go_on(const Continuation& c) {
     for (int64_t i = 0; i < texts && rows > texts; i++) {
       std::memmove(last + i * width, last + (starts[i + 1] - 1) * width, width);
     }
-    multiply(*build_, products_, {c.head, last, first.qkv.inputs, logits, texts, dtype,
+    multiply(*build_, products_, {c.head, last, c.decoder.hidden, logits, texts, dtype,
                                   DType::float32, nullptr}, c.threads);
     argmax(logits, c.head.outputs, tokens.data(), texts, c.vocabulary, DType::float32, c.threads);
     for (int64_t i = 0; i < texts; i++) {

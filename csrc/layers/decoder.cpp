@@ -6,33 +6,55 @@ namespace {
 // Bringing threads together takes as long as reading so many bytes of weights.
 constexpr int64_t products_from = 1 << 16;
 
+// As long as rewriting so many numbers of states.
+constexpr int64_t states_from = 1 << 16;
+
 }  // namespace
+
+bool soon_done(const Recur& r) {
+  const Recurrence& layer = r.layer;
+  int64_t each = layer.convolution.channels + layer.outputs() * layer.key_dim;
+  return r.query_starts[r.sequences] * each < states_from;
+}
 
 bool soon_done(const Product& p) {
   return p.weight.bytes() * (1 + p.rows / 8) < products_from;
+}
+
+const Packed* first_product(const Part& part) {
+  if (auto* attention = std::get_if<SelfAttention>(&part)) return &attention->qkv;
+  if (auto* recurrence = std::get_if<SelfRecurrence>(&part)) return &recurrence->inputs;
+  if (auto* mlp = std::get_if<Mlp>(&part)) return &mlp->up;
+  return nullptr;
 }
 
 void Walk::go() {
   const Decoder& decoder = pass_.decoder;
   layer_ = decoder.layers.data();
   if (decoder.ranks) sums_ = decoder.ranks->sums();
-  const void* from = given(layer_->attention_norms.before);
-  for (const Attend& prepared : pass_.attention) {
-    const DecoderLayer& layer = *layer_;
-    attend(layer.attention, prepared, from);
-    if (!add_up()) return;
-    if (layer.parallel) {
-      // Before x is what the attention makes of it. Adding leaves what is given where it is.
-      if (layer.mlp_norms.before.used) from = given(layer.mlp_norms.before);
-      add(layer.attention_norms, Norm{});
-    } else {
-      from = add(layer.attention_norms, layer.mlp_norms.before);
-    }
-    std::visit([&](const auto& mlp) { go_through(mlp, from); }, layer.mlp);
-    if (!add_up()) return;
+  const void* from = given(layer_->before());
+  for (const DecoderLayer& layer : decoder.layers) {
+    layer_ = &layer;
     bool last = &layer == &decoder.layers.back();
-    from = add(layer.mlp_norms, last ? decoder.final_norm : layer_[1].attention_norms.before);
-    layer_++;
+    const Norm& next = last ? decoder.final_norm : layer_[1].before();
+    if (is_there(layer.mixer)) {
+      second_ = false;
+      go_through(layer.mixer, from);
+      if (!add_up()) return;
+      if (layer.parallel) {
+        // Before x is what the mixer makes of it. Adding leaves what is given where it is.
+        if (layer.mlp_norms.before.used) from = given(layer.mlp_norms.before);
+        add(layer.mixer_norms, Norm{});
+      } else {
+        from = add(layer.mixer_norms, is_there(layer.mlp) ? layer.mlp_norms.before : next);
+      }
+    }
+    if (is_there(layer.mlp)) {
+      second_ = true;
+      go_through(layer.mlp, from);
+      if (!add_up()) return;
+      from = add(layer.mlp_norms, next);
+    }
   }
   if (decoder.ranks && team_.index == 0) decoder.ranks->have_done(sums_);
 }
@@ -70,32 +92,55 @@ const void* Walk::add(const Norms& norms, const Norm& next) {
   bool after = norms.after.used;
   build_.norm({pass_.x, pass_.x, pass_.wide, after ? pass_.x : pass_.out, pass_.rows, pass_.hidden,
                pass_.hidden, pass_.hidden, pass_.hidden, pass_.dtype, after ? norms.after : next,
-               norms.output, layer_->residual_scale}, team_);
+               norms.output, norms.scale}, team_);
   if (after) return given(next);
   return next.used ? pass_.out : pass_.x;
 }
 
-void Walk::attend(const SelfAttention& attention, const Attend& prepared, const void* from) {
-  times(Projection::qkv, attention.qkv, from, pass_.wide, nullptr);
+const Packed* Walk::following() const {
+  if (!second_ && is_there(layer_->mlp)) return first_product(layer_->mlp);
+  if (layer_ == &pass_.decoder.layers.back()) return nullptr;
+  return first_product(is_there(layer_[1].mixer) ? layer_[1].mixer : layer_[1].mlp);
+}
+
+void Walk::go_through(const Part& part, const void* from) {
+  std::visit([&](const auto& known) { go_through(known, from); }, part);
+}
+
+void Walk::go_through(const SelfAttention& attention, const void* from) {
+  const Attend& prepared = std::get<Attend>(at_hand());
+  times(second_ ? Projection::up : Projection::qkv, attention.qkv, from, pass_.wide, nullptr);
   normalise_heads(attention.query_norm, prepared.query, attention.query_width());
   normalise_heads(attention.key_norm, prepared.key, attention.key_width());
   share(team_, prepared.schedule.soon_done, [&](Team& team) { build_.attend(prepared, team); });
-  auto* mlp = std::get_if<Mlp>(&layer_->mlp);
-  times(Projection::output, attention.output, pass_.narrow, delta(), mlp ? &mlp->up : nullptr);
+  if (attention.gated) {
+    int64_t width = attention.output.inputs;
+    const char* gates = pass_.wide + attention.query_width() * size_of(pass_.dtype);
+    build_.gate({pass_.narrow, gates, pass_.rows, width, width, prepared.query.stride, pass_.dtype},
+                team_);
+  }
+  times(second_ ? Projection::down : Projection::output, attention.output, pass_.narrow, delta(),
+        following());
+}
+
+void Walk::go_through(const SelfRecurrence& recurrence, const void* from) {
+  const Recur& prepared = std::get<Recur>(at_hand());
+  times(second_ ? Projection::up : Projection::qkv, recurrence.inputs, from, pass_.wide, nullptr);
+  share(team_, soon_done(prepared), [&](Team& team) { build_.recur(prepared, team); });
+  times(second_ ? Projection::down : Projection::output, recurrence.output, pass_.narrow, delta(),
+        following());
 }
 
 void Walk::go_through(const Mlp& mlp, const void* from) {
   times(Projection::up, mlp.up, from, pass_.wide, &mlp.down);
   build_.activate({pass_.wide, pass_.narrow, pass_.rows, mlp.down.inputs, mlp.up.outputs,
                    pass_.dtype, mlp.activation, mlp.gated}, team_);
-  bool last = layer_ == &pass_.decoder.layers.back();
-  times(Projection::down, mlp.down, pass_.narrow, delta(),
-        last ? nullptr : &layer_[1].attention.qkv);
+  times(Projection::down, mlp.down, pass_.narrow, delta(), following());
 }
 
 void Walk::go_through(const Experts&, const void* from) {
-  const Mixture& mixture = *pass_.mixtures[layer_ - pass_.decoder.layers.data()];
   auto* to = static_cast<char*>(delta());
+  const Mixture& mixture = std::get<Mixture>(at_hand());
   mixture.run(build_, static_cast<const char*>(from), to, pass_.rows, team_);
 }
 

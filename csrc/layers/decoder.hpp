@@ -1,7 +1,6 @@
 // A decoder's layers, and how the threads of a step go through them.
 #pragma once
 
-#include <optional>
 #include <variant>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "layers/experts.hpp"
 #include "products/products.hpp"
 #include "ranks/ranks.hpp"
+#include "recurrence/recurrence.hpp"
 
 namespace quire {
 
@@ -27,9 +27,19 @@ struct SelfAttention {
   Norm query_norm;  // of all heads together, H D; of each alone as ``layer`` says
   Norm key_norm;    // Hkv D
   int rotation;  // which of the step's; -1: none
+  bool gated;    // behind its queries qkv gives as many gates of what is attended
 
   int64_t query_width() const { return int64_t(layer.fixed.num_heads) * layer.fixed.key_dim; }
   int64_t key_width() const { return int64_t(layer.fixed.num_kv_heads) * layer.fixed.key_dim; }
+};
+
+// A state that every token rewrites, by slot.
+struct SelfRecurrence {
+  Packed inputs;  // d -> what recurrences take
+  Recurrence recurrence;
+  float* rows;
+  float* state;
+  Packed output;
 };
 
 struct Mlp {
@@ -42,29 +52,43 @@ struct Mlp {
 // Around a part of a layer: x becomes after(x + scale * output(part(before(x)))).
 struct Norms {
   Norm before{}, output{}, after{};
+  float scale = 1.0f;
 };
 
-// Attention, then an MLP. ``parallel``: both of the same x, and what they give is added to it. Then
-// neither has a norm after, the attention has one before; an MLP that has none is given the same.
+using Part = std::variant<std::monostate, SelfAttention, SelfRecurrence, Mlp, Experts>;
+
+QUIRE_INLINE bool is_there(const Part& part) { return part.index() != 0; }
+// The product that takes x; null: there is no one such.
+const Packed* first_product(const Part& part);
+
+// What mixes tokens, then an MLP; either may be absent. ``parallel``: both of the same x, and what
+// they give is added to it. Then neither has a norm after, the mixer has one before; an MLP that has
+// none is given the same.
 struct DecoderLayer {
-  SelfAttention attention;
-  Norms attention_norms;
-  std::variant<Mlp, Experts> mlp;
+  Part mixer;
+  Norms mixer_norms;
+  Part mlp;
   Norms mlp_norms;
-  float residual_scale;
   bool parallel;
+
+  const Norm& before() const { return (is_there(mixer) ? mixer_norms : mlp_norms).before; }
 };
 
 struct Decoder {
+  DType dtype;
+  int64_t hidden;
   std::vector<DecoderLayer> layers;
   Norm final_norm{};
   Ranks* ranks = nullptr;  // over whom attention's and MLPs' outputs are added up
 };
 
+// What a step makes of a part.
+using Prepared = std::variant<std::monostate, Attend, Recur, Mixture>;
+
 // One way through a decoder's layers.
 struct Pass {
   const Decoder& decoder;
-  std::vector<Attend> attention;  // by layer
+  std::vector<Prepared> prepared;  // by layer, its mixer and its MLP
   void* x;    // [rows, hidden]
   void* out;  // [rows, hidden]
   char* wide;    // what qkv and up give, then what output and down give
@@ -72,7 +96,6 @@ struct Pass {
   DType dtype;
   int64_t rows, hidden;
   char* scratch = nullptr;  // of products
-  std::vector<std::optional<Mixture>> mixtures{};  // by layer, of those with experts
   Adapt adapting{};  // of no rows, where nobody has an adapter
   bool placed = false;  // what output and down give has room among the ranks' parts
 
@@ -83,6 +106,7 @@ struct Pass {
 
 // A product that is done before threads could have come together.
 bool soon_done(const Product& p);
+bool soon_done(const Recur& r);
 
 // A pass as one thread of its team goes it.
 class Walk {
@@ -107,15 +131,25 @@ class Walk {
   const void* given(const Norm& norm);
   // What a part gave, in ``wide``, is added to x. The next part is given the sum, normalised.
   const void* add(const Norms& norms, const Norm& next);
-  void attend(const SelfAttention& attention, const Attend& prepared, const void* from);
+  // Through the part at hand. A layer's second part has the projections of an MLP.
+  void go_through(const Part& part, const void* from);
+  void go_through(const std::monostate&, const void*) {}
+  void go_through(const SelfAttention& attention, const void* from);
+  void go_through(const SelfRecurrence& recurrence, const void* from);
   void go_through(const Mlp& mlp, const void* from);
   void go_through(const Experts& experts, const void* from);
+  const Prepared& at_hand() const {
+    return pass_.prepared[2 * (layer_ - pass_.decoder.layers.data()) + second_];
+  }
+  // The product after those of the part at hand.
+  const Packed* following() const;
   void normalise_heads(const Norm& norm, const Rows& heads, int64_t width);
 
   const Build& build_;
   const Pass& pass_;
   Team& team_;
   const DecoderLayer* layer_ = nullptr;  // at hand
+  bool second_ = false;                  // so is its MLP
   uint32_t sums_ = 0;  // over ranks
 };
 

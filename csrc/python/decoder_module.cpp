@@ -12,13 +12,19 @@ namespace {
 
 Norm or_none(const Norm* norm) { return norm ? *norm : Norm{}; }
 
-Norms make_norms(const Norm* before, const Norm* output, const Norm* after) {
-  return {or_none(before), or_none(output), or_none(after)};
+Norms make_norms(const Norm* before, const Norm* output, const Norm* after, float scale) {
+  return {or_none(before), or_none(output), or_none(after), scale};
 }
 
 SelfAttention make_attention(const Packed& qkv, const Layer& layer, const Packed& output,
-                             const Norm* query_norm, const Norm* key_norm, int rotation) {
-  return {qkv, layer, output, or_none(query_norm), or_none(key_norm), rotation};
+                             const Norm* query_norm, const Norm* key_norm, int rotation,
+                             bool gated) {
+  return {qkv, layer, output, or_none(query_norm), or_none(key_norm), rotation, gated};
+}
+
+SelfRecurrence make_recurrence(const Packed& inputs, const Recurrence& recurrence, Address rows,
+                               Address state, const Packed& output) {
+  return {inputs, recurrence, at<float>(rows), at<float>(state), output};
 }
 
 Mlp make_mlp(const Packed& up, const Packed& down, int activation, bool gated) {
@@ -38,29 +44,43 @@ Experts make_experts(const Packed& router, std::vector<Packed> up, std::vector<P
   return e;
 }
 
-void add_layer(Decoder& decoder, const SelfAttention& attention, const Norms& attention_norms,
-               std::variant<Mlp, Experts> mlp, const Norms& mlp_norms, float residual_scale,
+void add_layer(Decoder& decoder, const Norms& mixer_norms, const Norms& mlp_norms,
                bool parallel) {
-  decoder.layers.push_back(
-      {attention, attention_norms, std::move(mlp), mlp_norms, residual_scale, parallel});
+  decoder.layers.push_back({{}, mixer_norms, {}, mlp_norms, parallel});
+}
+
+using GivenPart = std::variant<SelfAttention, SelfRecurrence, Mlp, Experts>;
+
+// Of the last layer.
+void set_mixer(Decoder& decoder, const GivenPart& part) {
+  std::visit([&](const auto& known) { decoder.layers.back().mixer = known; }, part);
+}
+void set_mlp(Decoder& decoder, const GivenPart& part) {
+  std::visit([&](const auto& known) { decoder.layers.back().mlp = known; }, part);
 }
 
 }  // namespace
 
 void bind_decoder(nb::module_& m) {
   nb::class_<Norms>(m, "Norms")
-      .def_static("make", &make_norms, nb::arg().none(), nb::arg().none(), nb::arg().none());
+      .def_static("make", &make_norms, nb::arg().none(), nb::arg().none(), nb::arg().none(),
+                  nb::arg());
   nb::class_<SelfAttention>(m, "SelfAttention")
       .def_static("make", &make_attention, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
-                  nb::arg().none(), nb::arg());
+                  nb::arg().none(), nb::arg(), nb::arg());
+  nb::class_<SelfRecurrence>(m, "SelfRecurrence").def_static("make", &make_recurrence);
   nb::class_<Mlp>(m, "Mlp").def_static("make", &make_mlp);
   nb::class_<Routing>(m, "Routing").def_static("make", &make_routing);
   nb::class_<Experts>(m, "Experts")
       .def_static("make", &make_experts, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
                   nb::arg(), nb::arg().none(), nb::arg().none());
   nb::class_<Decoder>(m, "Decoder")
-      .def(nb::init<>())
+      .def("__init__", [](Decoder* self, int dtype, int64_t hidden) {
+        new (self) Decoder{DType(dtype), hidden, {}};
+      })
       .def("add_layer", &add_layer)
+      .def("set_mixer", &set_mixer)
+      .def("set_mlp", &set_mlp)
       .def("add_up_over", [](Decoder& self, Ranks& ranks) { self.ranks = &ranks; },
            nb::keep_alive<1, 2>())
       .def("end", [](Decoder& self, const Norm& norm) { self.final_norm = norm; });

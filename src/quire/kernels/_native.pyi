@@ -91,7 +91,9 @@ class Recurrence:
 
 class Norms:
     @staticmethod
-    def make(before: Norm | None, output: Norm | None, after: Norm | None, /) -> Norms: ...
+    def make(
+        before: Norm | None, output: Norm | None, after: Norm | None, scale: float, /
+    ) -> Norms: ...
 
 class SelfAttention:
     @staticmethod
@@ -102,6 +104,7 @@ class SelfAttention:
         query_norm: Norm | None,
         key_norm: Norm | None,
         rotation: int,
+        gated: bool,
         /,
     ) -> SelfAttention: ...
 
@@ -125,19 +128,18 @@ class Ranks:
     def abort(self, reason: str, /) -> None: ...
     def failure(self) -> str | None: ...
 
+class SelfRecurrence:
+    @staticmethod
+    def make(
+        inputs: Packed, recurrence: Recurrence, rows: int, state: int, output: Packed, /
+    ) -> SelfRecurrence: ...
+
 class Decoder:
-    def __init__(self) -> None: ...
+    def __init__(self, dtype: int, hidden: int, /) -> None: ...
     def add_up_over(self, ranks: Ranks, /) -> None: ...
-    def add_layer(
-        self,
-        attention: SelfAttention,
-        attention_norms: Norms,
-        mlp: Mlp | Experts,
-        mlp_norms: Norms,
-        residual_scale: float,
-        parallel: bool,
-        /,
-    ) -> None: ...
+    def add_layer(self, mixer_norms: Norms, mlp_norms: Norms, parallel: bool, /) -> None: ...
+    def set_mixer(self, part: SelfAttention | SelfRecurrence | Mlp | Experts, /) -> None: ...
+    def set_mlp(self, part: SelfAttention | SelfRecurrence | Mlp | Experts, /) -> None: ...
     def end(self, norm: Norm, /) -> None: ...
 
 class Kernels:

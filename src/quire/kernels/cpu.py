@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 # First, so that the module below finds torch's OpenMP loaded and shares its threads.
@@ -22,6 +22,7 @@ from quire.kernels.native import (
     native_norm,
     native_norms,
     native_recurrence,
+    native_state,
 )
 from quire.kernels.ops import (
     AttentionBatch,
@@ -36,12 +37,15 @@ from quire.kernels.ops import (
     LayerMemory,
     LayerState,
     Norm,
+    Projection,
     Rotation,
     SelfAttention,
+    SelfRecurrence,
     Texts,
     counterparts,
 )
 from quire.kernels.plain import mixed
+from quire.kernels.products import PackedWeight
 from quire.kernels.recurrence import RecurrentSpec
 from quire.kernels.shared_ranks import SharedMemoryRanks
 
@@ -309,7 +313,7 @@ class CPUKernels(Kernels):
         """See ``Kernels.fuse``."""
         known = self._decoders.get(id(decoder))
         if known is None or known.decoder is not decoder or known.kv is not kv:
-            native = _native.Decoder()
+            native = _native.Decoder(CODES[decoder.dtype], _width(decoder))
             fused = _fuse(self._native, native, decoder, kv)
             known = self._decoders[id(decoder)] = _Decoder(decoder, kv, fused, native)
         return known.fused
@@ -404,26 +408,18 @@ def _fuse(
         if over_all_heads or not isinstance(decoder.ranks, SharedMemoryRanks):
             return None
         native.add_up_over(decoder.ranks.native)
-    for layer, layer_kv in zip(decoder.layers, kv, strict=False):
-        if not isinstance(layer.mixer, SelfAttention) or layer.mixer.gated:
-            return None
-        assert isinstance(layer_kv, LayerKV)
-        attention = native_attention(layer.mixer, layer_kv, decoder.dtype)
-        mlp: _native.Mlp | _native.Experts | None = None
-        if isinstance(layer.mlp, Experts):
-            mlp = native_experts(layer.mlp)
-        elif isinstance(layer.mlp, DenseMLP):
-            mlp = native_mlp(layer.mlp)
-        if attention is None or mlp is None:
-            return None
+    memory = iter(kv)
+    for layer in decoder.layers:
         native.add_layer(
-            attention,
-            native_norms(layer.mixer_norms),
-            mlp,
-            native_norms(layer.mlp_norms),
-            layer.residual_scale,
-            layer.parallel,
+            native_norms(layer.mixer_norms), native_norms(layer.mlp_norms), layer.parallel
         )
+        for part, put in ((layer.mixer, native.set_mixer), (layer.mlp, native.set_mlp)):
+            if part is None:
+                continue
+            made = _native_part(part, memory, decoder.dtype)
+            if made is None:
+                return None
+            put(made)
     if decoder.final_norm is not None:
         native.end(native_norm(decoder.final_norm))
 
@@ -435,3 +431,32 @@ def _fuse(
         return x if decoder.final_norm is None else out
 
     return fused
+
+
+def _native_part(
+    part: SelfAttention | SelfRecurrence | DenseMLP | Experts,
+    memory: Iterator[LayerMemory],
+    dtype: torch.dtype,
+) -> _native.SelfAttention | _native.SelfRecurrence | _native.Mlp | _native.Experts | None:
+    if isinstance(part, SelfAttention):
+        kv = next(memory)
+        assert isinstance(kv, LayerKV)
+        return native_attention(part, kv, dtype)
+    if isinstance(part, SelfRecurrence):
+        state = next(memory)
+        assert isinstance(state, LayerState)
+        return native_state(part, state)
+    return native_experts(part) if isinstance(part, Experts) else native_mlp(part)
+
+
+def _width(decoder: DecoderStack) -> int:
+    """Of what goes from layer to layer; 0 if its weights are not packed."""
+    layer = decoder.layers[0]
+    part = layer.mlp if layer.mixer is None else layer.mixer
+    if isinstance(part, SelfAttention):
+        first: Projection = part.qkv
+    elif isinstance(part, SelfRecurrence):
+        first = part.inputs
+    else:
+        first = part.router if isinstance(part, Experts) else part.up
+    return first.inputs if isinstance(first, PackedWeight) else 0

@@ -16,10 +16,12 @@ from quire.kernels.ops import (
     DenseMLP,
     Experts,
     LayerKV,
+    LayerState,
     Norm,
     Norms,
     Routing,
     SelfAttention,
+    SelfRecurrence,
 )
 from quire.kernels.products import PackedWeight
 from quire.kernels.recurrence import Recurrence, RecurrentSpec
@@ -52,6 +54,20 @@ def native_attention(
         _norm_or_none(attention.query_norm),
         _norm_or_none(attention.key_norm),
         -1 if attention.rotation is None else attention.rotation,
+        attention.gated,
+    )
+
+
+def native_state(mixer: SelfRecurrence, state: LayerState) -> _native.SelfRecurrence | None:
+    inputs, output = mixer.inputs, mixer.output
+    if not isinstance(inputs, PackedWeight) or not isinstance(output, PackedWeight):
+        return None
+    return _native.SelfRecurrence.make(
+        inputs.native,
+        native_recurrence(mixer.spec),
+        state.rows.data_ptr(),
+        state.state.data_ptr(),
+        output.native,
     )
 
 
@@ -149,7 +165,8 @@ def native_recurrence(spec: RecurrentSpec) -> _native.Recurrence:
 
 
 def native_norms(norms: Norms) -> _native.Norms:
-    return _native.Norms.make(*map(_norm_or_none, norms))
+    *around, scale = norms
+    return _native.Norms.make(*map(_norm_or_none, around), scale)
 
 
 def _norm_or_none(norm: Norm | None) -> _native.Norm | None:

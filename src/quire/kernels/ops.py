@@ -178,12 +178,13 @@ class Rotation(NamedTuple):
 class Norms(NamedTuple):
     """Around a part of a layer: x becomes after(x + scale * output(part(before(x)))).
 
-    The scale is the layer's, and any norm may be absent.
+    Any norm may be absent.
     """
 
     before: Norm | None = None
     output: Norm | None = None
     after: Norm | None = None
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class Projection(Protocol):
 class SelfAttention:
     """output(attend(qkv(x))); ``spec`` is the kernels' part of it.
 
-    ``gated``: behind the queries ``qkv`` gives as many gates; output(sigmoid(gates) attend(qkv(x))).
+    ``gated``: behind the queries ``qkv`` gives gates: output(sigmoid(gates) * attend(qkv(x))).
     """
 
     qkv: Projection  # [T, d] -> [T, H D + Hkv D + Hkv Dv]: queries, keys, values of all heads
@@ -299,9 +300,8 @@ class DecoderLayer:
 
     mixer: SelfAttention | SelfRecurrence | None
     mixer_norms: Norms
-    mlp: DenseMLP | Experts | SelfRecurrence | None  # the last is parallel to a mixer
+    mlp: DenseMLP | Experts | SelfAttention | None  # attention, where it is parallel to a state
     mlp_norms: Norms
-    residual_scale: float  # times what a part gives, before it is added
     parallel: bool
 
 

@@ -55,3 +55,6 @@ def _products(layer: Layer) -> Iterator[tuple[Site, Linear]]:
     if isinstance(layer.mlp, MLP):
         yield Site.up, layer.mlp.up.product
         yield Site.down, layer.mlp.down
+    elif isinstance(layer.mlp, Attention):
+        yield Site.up, layer.mlp.qkv.product
+        yield Site.down, layer.mlp.output

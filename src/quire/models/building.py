@@ -99,7 +99,7 @@ class _NormReader:
             None if name is None else self.take(f"{prefix}.{name}", width)
             for name in (before, output)
         )
-        return Norms(before=first, output=second)
+        return Norms(before=first, output=second, scale=self.plan.residual_scale)
 
     def of_heads(self, prefix: str, together: bool) -> tuple[Norm | None, Norm | None]:
         """The norms of queries and of keys: of all heads ``together``, or of each alone."""
@@ -151,7 +151,6 @@ def _read_layer(
         ),
         mlp=_read_mlp(plan, linears, prefix, index) if has_mlp else None,
         mlp_norms=norms.around(prefix, names.mlp_before, names.mlp_output) if has_mlp else Norms(),
-        residual_scale=plan.residual_scale,
         parallel=plan.parallel,
     )
 

@@ -19,6 +19,7 @@ from quire.kernels.ops import (
     DecoderStack,
     Experts,
     Kernels,
+    KVShape,
     LayerMemory,
     Norm,
     Texts,
@@ -174,6 +175,7 @@ class DecoderModel:
         scaled = (decoder.embedding_scale, decoder.logits_scale, decoder.logits_softcap)
         beside = (decoder.project_in, decoder.project_out, decoder.positions, decoder.ranks)
         plain = scaled == (1.0, 1.0, None) and all(part is None for part in beside)
+        plain &= all(isinstance(shape, KVShape) for shape in self.kv_shapes)
         if not plain or not isinstance(head, PackedWeight):
             return None
         rows: PackedWeight | Tensor

@@ -95,6 +95,7 @@ class Recurrent:
 
 
 Mixer = Attention | Recurrent
+_MIXER, _SECOND = (Site.qkv, Site.output), (Site.up, Site.down)  # products of a layer's parts
 
 
 @dataclass(frozen=True)
@@ -121,9 +122,8 @@ class Layer:
 
     mixer: Mixer | None
     mixer_norms: Norms
-    mlp: MLP | Experts | Recurrent | None
+    mlp: MLP | Experts | Attention | None
     mlp_norms: Norms
-    residual_scale: float = 1.0
     parallel: bool = False
 
     @property
@@ -144,7 +144,6 @@ class Layer:
             mixer_norms=self.mixer_norms,
             mlp=mlp if mlp is None or isinstance(mlp, Experts) else mlp.fusable(),
             mlp_norms=self.mlp_norms,
-            residual_scale=self.residual_scale,
             parallel=self.parallel,
         )
 
@@ -201,21 +200,21 @@ def run_layers(
     next_norms = [*(layer.before for layer in layers[1:]), final_norm]
     for number, (layer, next_norm) in enumerate(zip(layers, next_norms, strict=True)):
         multiplying = Multiplying(kernels, adapted, ranks, number)
-        around, scale, mlp = layer.mlp_norms, layer.residual_scale, layer.mlp
+        around, mlp = layer.mlp_norms, layer.mlp
         if layer.mixer is not None:
             before = next_norm if mlp is None else around.before
-            delta = _mix(layer.mixer, h, next(memory), plan, rotations, multiplying)
+            delta = _mix(layer.mixer, h, next(memory), plan, rotations, multiplying, _MIXER)
             if layer.parallel:
                 h = h if before is None else kernels.norm(x, before)  # x as the mixer had it
-                x, _ = _add(x, delta, scale, layer.mixer_norms, None, kernels)
+                x, _ = _add(x, delta, layer.mixer_norms, None, kernels)
             else:
-                x, h = _add(x, delta, scale, layer.mixer_norms, before, kernels)
+                x, h = _add(x, delta, layer.mixer_norms, before, kernels)
         if mlp is not None:
-            if isinstance(mlp, Recurrent):
-                delta = _mix(mlp, h, next(memory), plan, rotations, multiplying)
+            if isinstance(mlp, Attention):
+                delta = _mix(mlp, h, next(memory), plan, rotations, multiplying, _SECOND)
             else:
                 delta = _go_through(mlp, h, multiplying)
-            x, h = _add(x, delta, scale, around, next_norm, kernels)
+            x, h = _add(x, delta, around, next_norm, kernels)
     return h
 
 
@@ -224,13 +223,13 @@ def _given(x: Tensor, before: Norm | None, kernels: Kernels) -> Tensor:
 
 
 def _add(
-    x: Tensor, delta: Tensor, scale: float, norms: Norms, before: Norm | None, kernels: Kernels
+    x: Tensor, delta: Tensor, norms: Norms, before: Norm | None, kernels: Kernels
 ) -> tuple[Tensor, Tensor]:
     """The new x [T, d], in place of the old, and the next part's input, made from it."""
     if norms.output is not None:
         delta = kernels.norm(delta, norms.output)
-    if scale != 1.0:
-        delta = delta * scale
+    if norms.scale != 1.0:
+        delta = delta * norms.scale
     if norms.after is not None:
         x = kernels.add_norm(x, delta, norms.after)
         return x, _given(x, before, kernels)
@@ -256,15 +255,16 @@ def _mix(
     plan: Any,
     rotations: Sequence[Rotation],
     multiplying: Multiplying,
+    sites: tuple[Site, Site],
 ) -> Tensor:
-    """h [T, d] -> [T, d]."""
+    """h [T, d] -> [T, d]. sites: of its products."""
     if isinstance(mixer, Attention):
         assert isinstance(memory, LayerKV)
-        return _attend(mixer, h, memory, plan, rotations, multiplying)
+        return _attend(mixer, h, memory, plan, rotations, multiplying, sites)
     assert isinstance(memory, LayerState)
-    x = multiplying.product(Site.qkv, mixer.inputs.product, h)
+    x = multiplying.product(sites[0], mixer.inputs.product, h)
     found = multiplying.kernels.recur(x, memory, mixer.spec, plan)
-    return multiplying.total(Site.output, mixer.output, found)
+    return multiplying.total(sites[1], mixer.output, found)
 
 
 def _attend(
@@ -274,8 +274,9 @@ def _attend(
     plan: Any,
     rotations: Sequence[Rotation],
     multiplying: Multiplying,
+    sites: tuple[Site, Site],
 ) -> Tensor:
-    joined = multiplying.product(Site.qkv, attention.qkv.product, h)
+    joined = multiplying.product(sites[0], attention.qkv.product, h)
     query, *gate, key, value = attention.qkv.split(joined)
     query, key = multiplying.normed(attention, query, key)
     rows, (kv_heads, key_dim, value_dim) = len(h), attention.kv
@@ -290,7 +291,7 @@ def _attend(
     ).flatten(1)
     if gate:
         multiplying.kernels.gate(attended, gate[0])
-    return multiplying.total(Site.output, attention.output, attended)
+    return multiplying.total(sites[1], attention.output, attended)
 
 
 def _norm_over(

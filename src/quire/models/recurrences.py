@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ class RecurrentPlan:
     biased_convolution: bool = False
     gate_first: bool = False
     norm_width: int = 0  # of outputs that are normalised together
-    steps: StepRange = StepRange()
+    steps: StepRange = field(default_factory=StepRange)
     gate_factor: float = 1.0
 
 

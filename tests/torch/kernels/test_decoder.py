@@ -99,10 +99,9 @@ def make_layers(
                     rope,
                     *(pair[i] for pair in all_heads),
                 ),
-                attention_norms[i],
+                attention_norms[i]._replace(scale=scale),
                 MLP(Joined(up[i], parts), down[i], "silu" if gated else "relu"),
-                mlp_norms[i],
-                scale,
+                mlp_norms[i]._replace(scale=scale),
                 parallel,
             )
             for i in range(2)

@@ -55,14 +55,13 @@ def make_layer(
             KVShape(KV_HEADS, DIM, DIM),
             AttentionSpec(1.0, window=1),
         ),
-        Norms(*map(norm, around_attention)),
+        Norms(*map(norm, around_attention), scale),
         MLP(
             Joined(PlainLinear(normal(2 * INNER, HIDDEN) / 5), {"gate": INNER, "up": INNER}),
             PlainLinear(normal(HIDDEN, INNER) / 5),
             "silu",
         ),
-        Norms(*map(norm, around_mlp)),
-        scale,
+        Norms(*map(norm, around_mlp), scale),
         parallel,
     )
 
@@ -84,15 +83,15 @@ def by_formula(layer: Layer, x: Tensor) -> Tensor:
         gate, up = layer.mlp.up.product(h).chunk(2, dim=1)
         return layer.mlp.down(F.silu(gate) * up)
 
-    first, second = layer.attention_norms, layer.mlp_norms
+    first, second = layer.mixer_norms, layer.mlp_norms
     if layer.parallel:
         h = normed(x, first.before)
         given = h if second.before is None else normed(x, second.before)
         parts = normed(attention(h), first.output) + normed(mlp(given), second.output)
-        return x + layer.residual_scale * parts
+        return x + first.scale * parts
     for part, norms in ((attention, first), (mlp, second)):
         delta = normed(part(normed(x, norms.before)), norms.output)
-        x = normed(x + layer.residual_scale * delta, norms.after)
+        x = normed(x + norms.scale * delta, norms.after)
     return x
 
 
@@ -139,7 +138,7 @@ def test_the_parts_of_a_joined_weight_are_known(
     model = load_model(model_dir(family), quantization=quantization)
     assert isinstance(model, DecoderModel)
     stored = load_file(model_dir(family) / "model.safetensors")
-    attention, mlp = model.decoder.layers[1].attention, model.decoder.layers[1].mlp
+    attention, mlp = model.decoder.layers[1].mixer, model.decoder.layers[1].mlp
     joined = {"self_attn.qkv": (attention.qkv, "q", "k", "v")}
     if family != "opt":
         joined["mlp.gate_up"] = (mlp.up, "gate", "up")
