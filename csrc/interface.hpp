@@ -192,6 +192,7 @@ struct Activate {
   DType dtype;
   Activation activation;
   bool gated;
+  float factor = 1.0f;  // of what is activated, before
 };
 
 struct Gate {

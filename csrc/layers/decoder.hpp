@@ -47,6 +47,7 @@ struct Mlp {
   Packed down;  // F -> d
   Activation activation;
   bool gated;
+  float factor;  // of what is activated, before
 };
 
 // Around a part of a layer: x becomes after(x + scale * output(part(before(x)))).

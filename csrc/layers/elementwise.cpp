@@ -105,7 +105,7 @@ void activate_rows(const Activate& a, Team& team) {
       const T* x = (const T*)a.x + row * a.x_stride;
       T* out = (T*)a.out + row * a.width;
       for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
-        F v = load_n(x + i, n);
+        F v = load_n(x + i, n) * a.factor;
         if (activation == Activation::clamped_swiglu) v = -maximum(-v, splat(-clamp));
         v = apply(activation, v);
         if (a.gated) v *= factor<activation>(load_n(x + a.width + i, n));

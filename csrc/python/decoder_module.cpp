@@ -27,8 +27,8 @@ SelfRecurrence make_recurrence(const Packed& inputs, const Recurrence& recurrenc
   return {inputs, recurrence, at<float>(rows), at<float>(state), output};
 }
 
-Mlp make_mlp(const Packed& up, const Packed& down, int activation, bool gated) {
-  return {up, down, Activation(activation), gated};
+Mlp make_mlp(const Packed& up, const Packed& down, int activation, bool gated, float factor) {
+  return {up, down, Activation(activation), gated, factor};
 }
 
 Routing make_routing(int chosen, bool renormalise, bool sigmoid, uintptr_t bias, float scale,

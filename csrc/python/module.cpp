@@ -183,9 +183,10 @@ NB_MODULE(_native, m) {
                   at<void>(out), rows, width, DType(dtype), threads);
       }, nb::call_guard<nb::gil_scoped_release>())
       .def("activate", [](Kernels& self, Address x, int64_t x_stride, Address out, int64_t rows,
-                          int64_t width, int dtype, int activation, bool gated, int threads) {
+                          int64_t width, int dtype, int activation, bool gated, float factor,
+                          int threads) {
         self.activate(at<void>(x), x_stride, at<void>(out), rows, width, DType(dtype),
-                      Activation(activation), gated, threads);
+                      Activation(activation), gated, factor, threads);
       }, nb::call_guard<nb::gil_scoped_release>())
       .def("gate", [](Kernels& self, Address x, int64_t x_stride, Address gates,
                       int64_t gates_stride, int64_t rows, int64_t width, int dtype, int threads) {

@@ -209,6 +209,37 @@ _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "bamba": ("BambaConfig", {**SMALL_LLAMA, **_MAMBA, "attn_layer_indices": [1]}),
+    "falcon_h1": (
+        "FalconH1Config",
+        {
+            **SMALL_LLAMA,
+            **{name: value for name, value in _MAMBA.items() if name != "mamba_expand"},
+            "num_hidden_layers": 1,
+            "mamba_d_ssm": 192,
+            "attention_in_multiplier": 0.9,
+            "attention_out_multiplier": 1.2,
+            "embedding_multiplier": 2.0,
+            "key_multiplier": 0.7,
+            "lm_head_multiplier": 0.6,
+            "mlp_multipliers": [0.8, 1.1],
+            "ssm_in_multiplier": 1.3,
+            "ssm_multipliers": [0.5, 0.9, 0.7, 1.1, 0.6],
+            "ssm_out_multiplier": 0.8,
+        },
+    ),
+    "nemotron_h": (
+        "NemotronHConfig",
+        {
+            **SMALL_LLAMA,
+            "head_dim": 24,
+            "layers_block_type": ["linear_attention", "mlp", "full_attention"],
+            "mamba_num_heads": 6,
+            "mamba_head_dim": 32,
+            "n_groups": 2,
+            "ssm_state_size": 20,
+            "time_step_min": 1e-6,  # transformers lifts shorter steps, in prompts alone
+        },
+    ),
     "mamba2": (
         "Mamba2Config",
         {
@@ -280,6 +311,17 @@ _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
                 "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e4},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
             },
+        },
+    ),
+    "falcon_h1-normed": (
+        "FalconH1Config",
+        {
+            **SMALL_LLAMA,
+            **_MAMBA,
+            "mamba_d_ssm": None,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+            "projectors_bias": True,
         },
     ),
     "bamba-limits": (

@@ -110,7 +110,7 @@ class SelfAttention:
 
 class Mlp:
     @staticmethod
-    def make(up: Packed, down: Packed, activation: int, gated: bool, /) -> Mlp: ...
+    def make(up: Packed, down: Packed, activation: int, gated: bool, factor: float, /) -> Mlp: ...
 
 class Ranks:
     most: int
@@ -211,6 +211,7 @@ class Kernels:
         dtype: int,
         activation: int,
         gated: bool,
+        factor: float,
         threads: int,
         /,
     ) -> None: ...

@@ -230,7 +230,7 @@ class CPUKernels(Kernels):
         """See ``Kernels.add_norm``."""
         return self._norm(x, delta, norm)
 
-    def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
+    def activate(self, x: Tensor, activation: str, gated: bool, factor: float = 1.0) -> Tensor:
         """See ``Kernels.activate``."""
         rows, width = x.shape
         width = width // 2 if gated else width
@@ -244,6 +244,7 @@ class CPUKernels(Kernels):
             CODES[x.dtype],
             ACTIVATION_CODES[activation],
             gated,
+            factor,
             torch.get_num_threads(),
         )
         return out

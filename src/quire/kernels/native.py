@@ -75,7 +75,7 @@ def native_mlp(mlp: DenseMLP) -> _native.Mlp | None:
     if not isinstance(mlp.up, PackedWeight) or not isinstance(mlp.down, PackedWeight):
         return None
     activation = ACTIVATION_CODES[mlp.activation]
-    return _native.Mlp.make(mlp.up.native, mlp.down.native, activation, mlp.gated)
+    return _native.Mlp.make(mlp.up.native, mlp.down.native, activation, mlp.gated, mlp.factor)
 
 
 def native_experts(experts: Experts) -> _native.Experts | None:

@@ -234,7 +234,7 @@ class SelfRecurrence:
 
 @dataclass(frozen=True)
 class DenseMLP:
-    """down(activation(up(x))).
+    """down(activation(factor up(x))).
 
     ``gated``: ``up`` gives two halves, and it is activation(first) * second (Shazeer, "GLU
     variants improve Transformer", 2020).
@@ -244,6 +244,7 @@ class DenseMLP:
     down: Projection  # [T, F] -> [T, d]
     activation: str
     gated: bool
+    factor: float = 1.0
 
 
 class FloatProjection(Projection, Protocol):
@@ -396,8 +397,8 @@ class Kernels(Protocol):
         """Add ``delta`` to ``x`` in place, both [T, d]; the sum normalised [T, d]."""
         ...
 
-    def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
-        """[T, F] -> activation(x); ``gated``: [T, 2 F] -> activation(first half) * second half.
+    def activate(self, x: Tensor, activation: str, gated: bool, factor: float = 1.0) -> Tensor:
+        """[T, F] -> activation(factor x); ``gated``: [T, 2 F] -> of one half, times the other.
 
         The names are configs' own (``ACTIVATIONS``). x need not outlast the call.
         """

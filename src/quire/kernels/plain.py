@@ -22,7 +22,7 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activate(x: Tensor, activation: str, gated: bool) -> Tensor:
+def activate(x: Tensor, activation: str, gated: bool, factor: float = 1.0) -> Tensor:
     """See ``Kernels.activate``."""
     if activation == CLAMPED_SWIGLU:
         gate, up = x.chunk(2, dim=-1)
@@ -30,9 +30,9 @@ def activate(x: Tensor, activation: str, gated: bool) -> Tensor:
         return gate * torch.sigmoid(1.702 * gate) * (up + 1)
     function = _ACTIVATIONS[activation]
     if not gated:
-        return function(x)
+        return function(factor * x)
     gate, up = x.chunk(2, dim=-1)
-    return function(gate) * up
+    return function(factor * gate) * up
 
 
 def mixed(x: Tensor, experts: Experts, kernels: Kernels) -> Tensor:
@@ -90,7 +90,7 @@ def _in_best_groups(worth: Tensor, routing: Routing) -> Tensor:
 
 
 def _through(mlp: DenseMLP, x: Tensor, kernels: Kernels) -> Tensor:
-    return mlp.down(kernels.activate(mlp.up(x), mlp.activation, mlp.gated))
+    return mlp.down(kernels.activate(mlp.up(x), mlp.activation, mlp.gated, mlp.factor))
 
 
 def _wide(x: Tensor) -> torch.dtype:

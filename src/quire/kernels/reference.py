@@ -111,9 +111,9 @@ class ReferenceKernels(Kernels):
         """See ``Kernels.add_norm``."""
         return self.norm(x.add_(delta), norm)
 
-    def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
+    def activate(self, x: Tensor, activation: str, gated: bool, factor: float = 1.0) -> Tensor:
         """See ``Kernels.activate``."""
-        return activate(x, activation, gated)
+        return activate(x, activation, gated, factor)
 
     def gate(self, x: Tensor, gates: Tensor) -> None:
         """See ``Kernels.gate``."""

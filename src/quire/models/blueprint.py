@@ -5,8 +5,8 @@ Their differences are fields here, so that one function (``build``) reads the te
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from quire.core.errors import ModelError
 from quire.kernels.ops import Routing
@@ -115,6 +115,15 @@ class Biases:
     head: bool = False
 
 
+class PartFactors(NamedTuple):
+    """Times what the parts of a layer give, and what the gates of MLPs are given."""
+
+    state: float = 1.0
+    attention: float = 1.0
+    mlp: float = 1.0
+    gate: float = 1.0
+
+
 RowOrder = Literal["heads", "pairs", "groups"]
 """How the outputs of q, k and v are stored: in our order; the two dimensions that are turned
 together side by side; or head by head, the queries that share a key before it and its value."""
@@ -149,6 +158,7 @@ class Blueprint:
     embedding_scale: float = 1.0
     embedding_scale_in_dtype: bool = False  # it is rounded as the embedding is
     residual_scale: float = 1.0
+    factors: PartFactors = field(default_factory=PartFactors)
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     guessing_layers: int = 0  # after the others, in the checkpoint; not read

@@ -13,7 +13,7 @@ from quire.models.blueprint import Blueprint
 from quire.models.decoder import Decoder
 from quire.models.dividing import columns_of, rows_of_heads, rows_of_parts
 from quire.models.experts import read_experts
-from quire.models.layers import MLP, Attention, Layer, Recurrent
+from quire.models.layers import MLP, Attention, Layer
 from quire.models.linear import Joined, LinearReader
 from quire.models.parts import WHOLE, TensorPart, count_of
 from quire.models.recurrences import read_recurrent
@@ -48,8 +48,9 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
         dtype=weights.dtype,
         embed=embed,
         layers=tuple(
-            _read_layer(plan, norms, linears, f"{root}{names.layers}.{index}", index)
+            layer
             for index in range(len(plan.windows))
+            for layer in _read_layer(plan, norms, linears, f"{root}{names.layers}.{index}", index)
         ),
         final_norm=norms.take(f"{root}{names.final_norm}", plan.hidden_size),
         head=logits,
@@ -92,14 +93,16 @@ class _NormReader:
             bias = self.weights.take(f"{name}.bias", width, part=part)
         return Norm(count_of(part.rows, width), weight, kind.eps, bias, kind.centred)
 
-    def around(self, prefix: str, before: str | None, output: str | None) -> Norms:
-        """The norm of a part of the layer ``prefix``."""
+    def around(
+        self, prefix: str, before: str | None, output: str | None, factor: float = 1.0
+    ) -> Norms:
+        """The norms of a part of the layer ``prefix``, whose output is multiplied by ``factor``."""
         width = self.plan.hidden_size
         first, second = (
             None if name is None else self.take(f"{prefix}.{name}", width)
             for name in (before, output)
         )
-        return Norms(before=first, output=second, scale=self.plan.residual_scale)
+        return Norms(before=first, output=second, scale=factor * self.plan.residual_scale)
 
     def of_heads(self, prefix: str, together: bool) -> tuple[Norm | None, Norm | None]:
         """The norms of queries and of keys: of all heads ``together``, or of each alone."""
@@ -133,26 +136,27 @@ class _NormReader:
 
 def _read_layer(
     plan: Blueprint, norms: _NormReader, linears: LinearReader, prefix: str, index: int
-) -> Layer:
-    names, recurrent = plan.names, plan.recurrent
+) -> list[Layer]:
+    """The layer ``prefix``; as two where it has two mixers beside each other, before its MLP."""
+    names, recurrent, factors = plan.names, plan.recurrent, plan.factors
     part = "attention" if recurrent is None else recurrent.shape.parts[index]
-    mixer: Attention | Recurrent | None = None
-    if recurrent is not None and part == "state":
-        mixer = read_recurrent(recurrent, plan.hidden_size, norms.weights, linears, prefix)
-    elif part == "attention":
-        mixer = _read_attention(plan, norms, linears, prefix, index)
-    has_mlp = mixer is None or recurrent is None or not recurrent.shape.alone
-    return Layer(
-        mixer=mixer,
-        mixer_norms=(
-            Norms()
-            if mixer is None
-            else norms.around(prefix, names.attention_before, names.attention_output)
-        ),
-        mlp=_read_mlp(plan, linears, prefix, index) if has_mlp else None,
-        mlp_norms=norms.around(prefix, names.mlp_before, names.mlp_output) if has_mlp else Norms(),
-        parallel=plan.parallel,
-    )
+    attention = state = None
+    if recurrent is not None and part in ("state", "both"):
+        state = read_recurrent(recurrent, plan.hidden_size, norms.weights, linears, prefix)
+    if part in ("attention", "both"):
+        attention = _read_attention(plan, norms, linears, prefix, index)
+    around = Norms()
+    if part != "mlp":
+        factor = factors.attention if state is None else factors.state
+        around = norms.around(prefix, names.attention_before, names.attention_output, factor)
+    mlp, around_mlp = None, Norms()
+    if recurrent is None or not recurrent.shape.alone or part == "mlp":
+        mlp = _read_mlp(plan, linears, prefix, index)
+        around_mlp = norms.around(prefix, names.mlp_before, names.mlp_output, factors.mlp)
+    if state is not None and attention is not None:
+        beside = Layer(state, around, attention, Norms(scale=factors.attention), parallel=True)
+        return [beside, Layer(None, Norms(), mlp, around_mlp)]
+    return [Layer(state or attention, around, mlp, around_mlp, plan.parallel)]
 
 
 def _read_attention(
@@ -212,6 +216,7 @@ def _read_mlp(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -
             f"{prefix}.{plan.names.down}", inner, hidden, bias, columns_of(linears.shard, inner)
         ),
         activation=plan.activation,
+        factor=plan.factors.gate,
     )
 
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quire.core.errors import ModelError
+from quire.kernels.ops import ACTIVATIONS
 from quire.kernels.recurrence import StepRange
 from quire.models import mixtures, variants
-from quire.models.blueprint import Blueprint
+from quire.models.blueprint import Blueprint, PartFactors
 from quire.models.config import ConfigFields
 from quire.models.recurrences import RecurrentNames, RecurrentPlan
-from quire.models.shape import recurrence_of
+from quire.models.shape import RecurrenceShape, find_family, recurrence_of
 
 _QWEN = RecurrentNames(
     inputs=tuple(f"linear_attn.in_proj_{part}" for part in ("qkv", "z", "b", "a")),
@@ -38,7 +40,7 @@ _LFM2 = RecurrentNames(("conv.in_proj",), "conv.out_proj", "conv.conv")
 
 def qwen3_5(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Three of four layers follow the gated delta rule; the others' attention is gated."""
-    shape = recurrence_of(fields, "delta rule", len(plan.windows), alone=False)
+    shape = _shape(fields, plan, "qwen3_5_text")
     recurrent = RecurrentPlan(shape, _QWEN, plan.norm.eps)
     return replace(plan, recurrent=recurrent, gated_attention=True)
 
@@ -59,9 +61,11 @@ def qwen3_next(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 
 def lfm2(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Most layers are short convolutions between two gates."""
-    shape = recurrence_of(fields, "convolution", len(plan.windows), alone=False)
+    shape = _shape(fields, plan, "lfm2")
     bias = fields.get("conv_bias", bool, False)
-    recurrent = RecurrentPlan(shape, _LFM2, plan.norm.eps, biased=bias, biased_convolution=bias)
+    recurrent = RecurrentPlan(
+        shape, _LFM2, plan.norm.eps, biased=bias, biased_output=bias, biased_convolution=bias
+    )
     return replace(plan, recurrent=recurrent)
 
 
@@ -81,38 +85,105 @@ def granite(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 
 def bamba(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Most layers are Mamba's."""
-    return _with_mamba(fields, plan, _MAMBA, "mamba_conv_bias", "mamba_proj_bias")
+    return _with_mamba(fields, plan, _MAMBA, "bamba", "mamba_conv_bias", "mamba_proj_bias")
 
 
 def mamba2(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """All layers are Mamba's, and nothing else."""
-    names = replace(
-        _MAMBA,
+    return _backbone(fields, plan, "mamba2")
+
+
+def nemotron(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """A layer is Mamba's, attention without positions, or an MLP without gates."""
+    plan = replace(
+        plan,
+        gated=False,
+        activation=fields.choice("mlp_hidden_act", ACTIVATIONS, "relu2"),
+        biases=replace(plan.biases, qkv=False, output=False),
+    )
+    return _backbone(fields, plan, "nemotron_h")
+
+
+def falcon(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """All layers have attention and Mamba beside it, with a multiplier for everything."""
+    plan = _with_mamba(fields, plan, _MAMBA, "falcon_h1", "mamba_conv_bias", "mamba_proj_bias")
+    recurrent = plan.recurrent
+    assert recurrent is not None
+
+    def factor(name: str) -> float:
+        return fields.get(name, float, 1.0)
+
+    into = factor("attention_in_multiplier")
+    into_state = factor("ssm_in_multiplier")
+    gate, values, keys, queries, steps = _factors(fields, "ssm_multipliers", 5)
+    if (recurrent.biased and into_state != 1) or (plan.biases.qkv and into != 1):
+        raise ModelError(f"{fields.source}: inputs are multiplied and have biases as well")
+    mlp_gate, mlp = _factors(fields, "mlp_multipliers", 2)
+    if not fields.get("mamba_rms_norm", bool, False):
+        recurrent = replace(recurrent, names=replace(recurrent.names, norm=None), norm_width=0)
+    recurrent = replace(
+        recurrent,
+        gate_first=not fields.get("mamba_norm_before_gate", bool, True),
+        gate_factor=gate * into_state,
+        taps=(queries * into_state, keys * into_state, values * into_state),
+        steps=recurrent.steps._replace(factor=steps * into_state),
+        biased_output=fields.get("projectors_bias", bool, False),
+    )
+    return replace(
+        plan,
+        recurrent=recurrent,
+        attention_scale=plan.attention_scale * into**2 * factor("key_multiplier"),
+        embedding_scale=factor("embedding_multiplier"),
+        logits_scale=factor("lm_head_multiplier"),
+        factors=PartFactors(
+            factor("ssm_out_multiplier"), into * factor("attention_out_multiplier"), mlp, mlp_gate
+        ),
+    )
+
+
+def _shape(fields: ConfigFields, plan: Blueprint, family: str) -> RecurrenceShape:
+    facts = find_family(None, family)
+    assert facts is not None
+    return recurrence_of(fields, facts, len(plan.windows))
+
+
+def _factors(fields: ConfigFields, name: str, count: int) -> list[float]:
+    told = fields.get(name, list, [1.0] * count)
+    if len(told) != count or not all(isinstance(one, float | int) for one in told):
+        raise fields.wrong(name, f"{count} numbers")
+    return [float(one) for one in told]
+
+
+def _backbone(fields: ConfigFields, plan: Blueprint, family: str) -> Blueprint:
+    """Mamba's own names, and no rotations."""
+    names = RecurrentNames(
         inputs=("mixer.in_proj",),
-        **{
-            part: getattr(_MAMBA, part).replace("mamba.", "mixer.")
-            for part in ("output", "convolution", "bias", "decay", "skip", "norm")
-        },
+        output="mixer.out_proj",
+        convolution="mixer.conv1d",
+        bias="mixer.dt_bias",
+        decay="mixer.A_log",
+        skip="mixer.D",
+        norm="mixer.norm",
     )
     plan = replace(plan, ropes=(), rope_of=(None,) * len(plan.windows))
-    return _with_mamba(fields, plan, names, "use_conv_bias", "use_bias", alone=True)
+    return _with_mamba(fields, plan, names, family, "use_conv_bias", "use_bias")
 
 
 def _with_mamba(
     fields: ConfigFields,
     plan: Blueprint,
     names: RecurrentNames,
+    family: str,
     conv_bias: str,
     proj_bias: str,
-    *,
-    alone: bool = False,
 ) -> Blueprint:
-    shape = recurrence_of(fields, "state space", len(plan.windows), alone)
+    shape, bias = _shape(fields, plan, family), fields.get(proj_bias, bool, False)
     recurrent = RecurrentPlan(
         shape,
         names,
         plan.norm.eps,
-        biased=fields.get(proj_bias, bool, False),
+        biased=bias,
+        biased_output=bias,
         biased_convolution=fields.get(conv_bias, bool, True),
         gate_first=True,
         norm_width=shape.outputs // shape.key_heads,

@@ -105,6 +105,7 @@ class MLP:
     up: Joined  # the gate, if there is one, and what it multiplies
     down: Linear
     activation: str
+    factor: float = 1.0  # of what is activated, before
 
     @property
     def gated(self) -> bool:
@@ -113,7 +114,7 @@ class MLP:
 
     def fusable(self) -> DenseMLP:
         """See ``Attention.fusable``."""
-        return DenseMLP(self.up.product, self.down, self.activation, self.gated)
+        return DenseMLP(self.up.product, self.down, self.activation, self.gated, self.factor)
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,7 @@ def _go_through(mlp: MLP | Experts, h: Tensor, multiplying: Multiplying) -> Tens
     if isinstance(mlp, Experts):
         return multiplying.mixed(h, mlp)
     up = multiplying.product(Site.up, mlp.up.product, h)
-    inner = multiplying.kernels.activate(up, mlp.activation, mlp.gated)
+    inner = multiplying.kernels.activate(up, mlp.activation, mlp.gated, mlp.factor)
     return multiplying.total(Site.down, mlp.down, inner)
 
 

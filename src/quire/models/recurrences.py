@@ -41,12 +41,14 @@ class RecurrentPlan:
     names: RecurrentNames
     eps: float
     by_key_head: bool = False  # inputs are stored key head by key head
-    biased: bool = False  # the projections
+    biased: bool = False  # what is projected into the layer
+    biased_output: bool = False  # and out of it
     biased_convolution: bool = False
     gate_first: bool = False
     norm_width: int = 0  # of outputs that are normalised together
     steps: StepRange = field(default_factory=StepRange)
     gate_factor: float = 1.0
+    taps: tuple[float, float, float] = (1.0, 1.0, 1.0)  # times queries, keys, values that come in
 
 
 def read_recurrent(
@@ -65,7 +67,7 @@ def read_recurrent(
     )
     convolution = _read_convolution(plan, channels, weights, prefix)
     width = shape.outputs or hidden
-    output = linears.linear(f"{prefix}.{names.output}", width, hidden, plan.biased)
+    output = linears.linear(f"{prefix}.{names.output}", width, hidden, plan.biased_output)
     if not shape.heads:
         return Recurrent(inputs, output, GatedConvolution(convolution))
     spec = Recurrence(
@@ -118,6 +120,10 @@ def _read_convolution(
         values, key, query = torch.arange(channels).split([plan.shape.outputs, keys, keys])
         order = torch.cat([query, key, values])
         taps, bias = taps[order], None if bias is None else bias[order]
+        factors = torch.tensor(plan.taps).repeat_interleave(
+            torch.tensor([keys, keys, plan.shape.outputs])
+        )
+        taps = taps * factors[:, None]
     return Convolution(taps.T.contiguous(), bias)
 
 
@@ -125,7 +131,7 @@ def _read_gate(plan: RecurrentPlan, weights: Weights, prefix: str) -> OutputGate
     shape, norm = plan.shape, None
     width = plan.norm_width or shape.value_dim
     if plan.names.norm is not None:
-        stored = shape.outputs if plan.gate_first else width
+        stored = width if shape.kind == "delta rule" else shape.outputs
         norm = weights.take_exact(f"{prefix}.{plan.names.norm}.weight", stored)
         norm = norm.repeat(shape.outputs // stored)
     return OutputGate(norm, width, plan.eps, plan.gate_first, plan.gate_factor)

@@ -178,6 +178,22 @@ TRAITS: Mapping[str, Traits] = {
         rotary_share=0.5,
         varied=hybrids.bamba,
     ),
+    "FalconH1ForCausalLM": Traits(
+        names=TensorNames(
+            final_norm="final_layernorm",
+            up=("feed_forward.gate_proj", "feed_forward.up_proj"),
+            down="feed_forward.down_proj",
+            mlp_before="pre_ff_layernorm",
+        ),
+        varied=hybrids.falcon,
+    ),
+    "NemotronHForCausalLM": Traits(
+        names=replace(_BACKBONE, roots=("backbone", "model")),
+        qkv_bias=False,
+        output_bias=False,
+        eps="layer_norm_epsilon",
+        varied=hybrids.nemotron,
+    ),
     "Mamba2ForCausalLM": Traits(
         names=_BACKBONE, mlp_bias=False, eps="layer_norm_epsilon", varied=hybrids.mamba2
     ),

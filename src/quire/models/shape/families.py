@@ -38,6 +38,7 @@ class FamilyFacts:
     experts: bool = False  # MLPs are mixtures
     shared_experts: int = 0  # for all rows, where no field tells
     recurrence: RecurrenceKind | None = None  # of layers that keep a state; None: there are none
+    beside_attention: bool = False  # all layers have both
     alone: bool = False  # each layer is one part: an MLP is a layer of its own
     gated_attention: bool = False  # what attention gives is gated, by as many numbers
     latent: bool = False  # keys and values are made of one vector
@@ -107,6 +108,13 @@ FAMILIES = (
         stretches=True,
     ),
     FamilyFacts("bamba", "BambaForCausalLM", recurrence="state space", stretches=True),
+    FamilyFacts(
+        "falcon_h1", "FalconH1ForCausalLM", recurrence="state space", beside_attention=True,
+        stretches=True,
+    ),
+    FamilyFacts(
+        "nemotron_h", "NemotronHForCausalLM", gated_mlp=False, recurrence="state space", alone=True,
+    ),
     FamilyFacts("mamba2", "Mamba2ForCausalLM", recurrence="state space", alone=True),
     FamilyFacts("olmoe", "OlmoeForCausalLM", experts=True, stretches=True),
     FamilyFacts(

@@ -80,7 +80,7 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
     dtype = _dtype(fields)
     recurrence = None
     if family.recurrence is not None:
-        recurrence = recurrence_of(fields, family.recurrence, num_layers, family.alone)
+        recurrence = recurrence_of(fields, family, num_layers)
     positions = positions_of(fields, family)
     windows = windows_in_force(_windows(fields, family), positions.limit)
     return ModelShape(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quire.core.errors import ModelError
-from quire.models.shape.families import RecurrenceKind
+from quire.models.shape.families import FamilyFacts, RecurrenceKind
 from quire.models.shape.fields import ConfigFields
 
 Part = Literal["state", "attention", "both", "mlp"]
@@ -86,11 +86,13 @@ class RecurrenceShape:
         return (8 if self.kind == "delta rule" else 6) * self.key_dim * self.outputs
 
 
-def recurrence_of(
-    fields: ConfigFields, kind: RecurrenceKind, num_layers: int, alone: bool
-) -> RecurrenceShape:
+def recurrence_of(fields: ConfigFields, family: FamilyFacts, num_layers: int) -> RecurrenceShape:
     """The states of a family that has such layers. ModelError: a field is missing or wrong."""
-    parts, kernel = parts_of(fields, num_layers), _size(fields, _KERNEL)
+    kind, kernel = family.recurrence, _size(fields, _KERNEL)
+    assert kind is not None
+    parts: tuple[Part, ...] = ("both",) * num_layers
+    if not family.beside_attention:
+        parts = parts_of(fields, num_layers)
     if kind == "convolution":
         return RecurrenceShape(kind, parts, kernel)
     heads, key_heads = _size(fields, _HEADS), _size(fields, _KEY_HEADS)
@@ -99,12 +101,13 @@ def recurrence_of(
             f"{fields.source}: {heads} heads of states cannot share {key_heads} of keys evenly"
         )
     if fields.values.get("mamba_d_head") == "auto":
-        inner = fields.get("mamba_d_ssm", int, 0) or 2 * fields.positive("hidden_size")
+        inner = fields.get("mamba_d_ssm", int, 0)
+        inner = inner or fields.positive("mamba_expand", 2) * fields.positive("hidden_size")
         value_dim = inner // heads
     else:
         value_dim = _size(fields, _VALUE_DIM)
     key_dim = _size(fields, _KEY_DIM)
-    return RecurrenceShape(kind, parts, kernel, heads, key_heads, key_dim, value_dim, alone)
+    return RecurrenceShape(kind, parts, kernel, heads, key_heads, key_dim, value_dim, family.alone)
 
 
 def completed(fields: ConfigFields) -> ConfigFields:

@@ -100,7 +100,11 @@ _STATES = """
     block_use_xavier_init conv_dim conv_dim_out conv_use_xavier_init tie_embedding norm_eps theta
     mamba_norm_before_gate mamba_rms_norm mamba_use_mlp projectors_bias lm_head_multiplier
     mlp_multipliers key_multiplier attention_out_multiplier attention_in_multiplier ssm_multipliers
-    ssm_in_multiplier ssm_out_multiplier mlp_expansion_factor
+    ssm_in_multiplier ssm_out_multiplier mlp_expansion_factor moe_latent_size
+    moe_shared_expert_intermediate_size moe_shared_expert_overlap mtp_layers_block_type
+    mtp_hybrid_override_pattern n_routed_experts n_shared_experts moe_intermediate_size
+    num_experts_per_tok norm_topk_prob routed_scaling_factor n_group topk_group
+    output_router_logits mamba_n_layers layer_norm_epsilon
 """
 
 OF_EXPERTS = frozenset(_EXPERTS.split())
