@@ -172,4 +172,5 @@ class Blueprint:
         if mixture is not None:
             inner["moe_intermediate_size"] = mixture.shape.inner
             inner["shared_expert_intermediate_size"] = mixture.shape.shared_inner
-        return Divided(self.heads.num, self.heads.num_kv, self.vocab_size, inner)
+        has_states = self.recurrent is not None
+        return Divided(self.heads.num, self.heads.num_kv, self.vocab_size, inner, has_states)

@@ -29,7 +29,7 @@ from quire.models.gguf import is_gguf
 from quire.models.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, split_file
 from quire.models.linear import LinearReader, Quantization
 from quire.models.linear.checkpoints import GGUF, RoundedProjections, read_checkpoint
-from quire.models.shape import read_stored
+from quire.models.shape import check_without_states, read_stored
 from quire.models.shard import Shard
 from quire.models.streaming import Streaming
 from quire.models.transformers_loading import check_decoder, encoder_base, sees_both_ways
@@ -168,6 +168,7 @@ def load_model(
     shard = Shard() if ranks is None else Shard(ranks.rank, ranks.size)
     check_divides(config, shard.size, device.type)
     if family is None:
+        check_without_states(config.fields)
         _check_foreign(config, streaming, rounded=rounded, in_file=experts_path is not None)
         weights = Weights(directory, wanted)
         _check_layers(config, weights)
@@ -297,6 +298,8 @@ def _build(
     """Build a decoder. Whatever the config rules out is refused before tensors are read."""
     described: FamilyConfig = family.read(config)
     longest, limit, _ = described.positions
+    if streaming is not None and described.divided.has_states:
+        raise ConfigError("window: this model has layers that keep a state of the whole text")
     if streaming is not None:
         streaming.check(described.ropes, described.windows, limit)
     max_positions = checked_max_positions(max_model_len, longest, limit)

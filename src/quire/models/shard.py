@@ -19,9 +19,12 @@ class Divided(NamedTuple):
     num_kv_heads: int
     vocab_size: int
     inner: Mapping[str, int]  # of MLPs
+    has_states: bool = False  # of layers that no ranks divide
 
     def why_not(self, size: int) -> str | None:
         """The reason why this many ranks cannot divide the model; None: they can."""
+        if self.has_states and size > 1:
+            return "do not divide layers that keep a state"
         evenly = {"num_attention_heads": self.num_heads, **self.inner}
         for name, count in evenly.items():
             if count % size:

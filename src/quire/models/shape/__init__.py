@@ -15,7 +15,12 @@ from quire.models.shape.latent import LatentShape
 from quire.models.shape.model_shape import BYTES, CacheShape, ModelShape
 from quire.models.shape.positions import Positions, positions_of
 from quire.models.shape.reader import read_shape, shape_of
-from quire.models.shape.recurrence import RecurrenceShape, completed, recurrence_of
+from quire.models.shape.recurrence import (
+    RecurrenceShape,
+    check_without_states,
+    completed,
+    recurrence_of,
+)
 from quire.models.shape.stored import Scheme, StoredWeights, read_stored
 from quire.models.shape.windows import windows_in_force, windows_of
 
@@ -36,6 +41,7 @@ __all__ = [
     "Scheme",
     "StoredWeights",
     "WeightForm",
+    "check_without_states",
     "completed",
     "config_files",
     "experts_of",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -166,3 +167,23 @@ def parts_of(fields: ConfigFields, num_layers: int) -> tuple[Part, ...]:
 
 def _size(fields: ConfigFields, names: tuple[str, ...]) -> int:
     return fields.positive(next((name for name in names if name in fields), names[0]))
+
+
+# Kinds of layers, and fields of configs, that are about a state of one sort or another.
+_OF_STATES = re.compile(
+    r"linear_attention|mamba|^conv$|recurrent|rwkv|ssm|delta|lightning|linear_(attn|num|key|value)"
+    r"|^state_size$|^time_step_|^conv_L_cache$|^lru_width$"
+)
+
+
+def check_without_states(fields: ConfigFields) -> None:
+    """ModelError if a config of an unknown family tells of layers that keep a state."""
+    listed = [kind for name in _LISTS for kind in (fields.values.get(name) or ())]
+    kinds = {str(kind) for kind in listed if _OF_STATES.search(str(kind))}
+    kinds = kinds or {name for name in fields.values if _OF_STATES.search(name)}
+    if kinds:
+        family = fields.values.get("model_type")
+        raise ModelError(
+            f"{fields.source}: {family} has layers that keep a state, of a kind that is not computed "
+            f"here: {', '.join(sorted(kinds))[:100]}"
+        )
