@@ -181,6 +181,20 @@ _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": False,
         },
     ),
+    "lfm2_moe": (
+        "Lfm2MoeConfig",
+        {
+            **SMALL_LLAMA,
+            **_EXPERTS,
+            "intermediate_size": 80,
+            "moe_intermediate_size": 48,
+            "num_experts": 6,
+            "num_dense_layers": 1,
+            "routed_scaling_factor": 1.3,
+            "layer_types": ["full_attention", "conv"],
+            "tie_word_embeddings": False,
+        },
+    ),
     "granite_hybrid": (
         "GraniteMoeHybridConfig",
         {
@@ -238,6 +252,26 @@ _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "n_groups": 2,
             "ssm_state_size": 20,
             "time_step_min": 1e-6,  # transformers lifts shorter steps, in prompts alone
+        },
+    ),
+    "nemotron_h_moe": (
+        "NemotronHConfig",
+        {
+            **SMALL_LLAMA,
+            "head_dim": 24,
+            "layers_block_type": ["full_attention", "moe", "linear_attention"],
+            "mamba_num_heads": 6,
+            "mamba_head_dim": 32,
+            "n_groups": 2,
+            "ssm_state_size": 20,
+            "time_step_min": 1e-6,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "n_group": 2,
+            "topk_group": 1,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 64,
+            "routed_scaling_factor": 1.4,
         },
     ),
     "mamba2": (

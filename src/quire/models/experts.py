@@ -30,7 +30,7 @@ def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefi
         up=tuple(up for up, _ in pairs),
         down=tuple(down for _, down in pairs),
         activation=plan.activation,
-        gated=True,
+        gated=plan.gated,
         routing=mixture.routing._replace(bias=_choice_bias(mixture, linears, prefix)),
         shared=_read_shared(plan, mixture, linears, prefix),
         shared_gate=gated,
@@ -47,12 +47,14 @@ def _read_expert(
 ) -> tuple[Linear, Linear]:
     """The projection for gate and up, and the one for their product."""
     shape, names, hidden = mixture.shape, mixture.names, plan.hidden_size
-    parts = {"gate": shape.inner, "up": shape.inner}
+    parts = _parts(plan, shape.inner)
     rows, columns = rows_of_parts(linears.shard, parts), columns_of(linears.shard, shape.inner)
     for stacks in names.stacks:
         up, down = (f"{prefix}.{name}" for name in stacks)
         if linears.has_stack(up) or (stacks == names.stacks[-1] and not names.up):
-            stack = Stack(up, (shape.count, 2 * shape.inner, hidden), names.turned, names.biased)
+            stack = Stack(
+                up, (shape.count, sum(parts.values()), hidden), names.turned, names.biased
+            )
             held = ALL if rows is None else torch.cat(list(rows.values()))
             if names.paired:
                 stored = torch.arange(2 * shape.inner).view(-1, 2).T.flatten()
@@ -81,11 +83,15 @@ def _read_shared(
     if not inner or not names.shared_up:
         return None
     up = [f"{prefix}.{name}" for name in names.shared_up]
-    parts, down = {"gate": inner, "up": inner}, f"{prefix}.{names.shared_down}"
+    parts, down = _parts(plan, inner), f"{prefix}.{names.shared_down}"
     rows, columns = rows_of_parts(linears.shard, parts), columns_of(linears.shard, inner)
     return DenseMLP(
         up=linears.joined(up, plan.hidden_size, parts, False, rows).product,
         down=linears.linear(down, inner, plan.hidden_size, False, columns),
         activation=plan.activation,
-        gated=True,
+        gated=plan.gated,
     )
+
+
+def _parts(plan: Blueprint, inner: int) -> dict[str, int]:
+    return {"gate": inner, "up": inner} if plan.gated else {"up": inner}

@@ -10,7 +10,7 @@ from quire.core.errors import ModelError
 from quire.kernels.ops import ACTIVATIONS
 from quire.kernels.recurrence import StepRange
 from quire.models import mixtures, variants
-from quire.models.blueprint import Blueprint, PartFactors
+from quire.models.blueprint import Blueprint, ExpertNames, PartFactors
 from quire.models.config import ConfigFields
 from quire.models.recurrences import RecurrentNames, RecurrentPlan
 from quire.models.shape import RecurrenceShape, find_family, recurrence_of
@@ -36,6 +36,23 @@ _MAMBA = RecurrentNames(
     norm="mamba.norm",
 )
 _LFM2 = RecurrentNames(("conv.in_proj",), "conv.out_proj", "conv.conv")
+
+_LFM2_EXPERTS = ExpertNames(
+    routers=("feed_forward.gate",),
+    up=("feed_forward.experts.{}.w1", "feed_forward.experts.{}.w3"),
+    down="feed_forward.experts.{}.w2",
+    stacks=(("feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj"),),
+    choice_biases=("feed_forward.expert_bias",),
+)
+_NEMOTRON_EXPERTS = ExpertNames(
+    routers=("mixer.gate",),
+    up=("mixer.experts.{}.up_proj",),
+    down="mixer.experts.{}.down_proj",
+    stacks=(("mixer.experts.up_proj", "mixer.experts.down_proj"),),
+    shared_up=("mixer.shared_experts.up_proj",),
+    shared_down="mixer.shared_experts.down_proj",
+    choice_biases=("mixer.gate.e_score_correction_bias",),
+)
 
 
 def qwen3_5(fields: ConfigFields, plan: Blueprint) -> Blueprint:
@@ -67,6 +84,14 @@ def lfm2(fields: ConfigFields, plan: Blueprint) -> Blueprint:
         shape, _LFM2, plan.norm.eps, biased=bias, biased_output=bias, biased_convolution=bias
     )
     return replace(plan, recurrent=recurrent)
+
+
+def lfm2_moe(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """The same with mixtures after the first layers."""
+    names = _LFM2_EXPERTS
+    if not fields.get("use_expert_bias", bool, True):
+        names = replace(names, choice_biases=())
+    return lfm2(fields, mixtures.by_sigmoid(fields, plan, names))
 
 
 def granite(fields: ConfigFields, plan: Blueprint) -> Blueprint:
@@ -101,6 +126,10 @@ def nemotron(fields: ConfigFields, plan: Blueprint) -> Blueprint:
         activation=fields.choice("mlp_hidden_act", ACTIVATIONS, "relu2"),
         biases=replace(plan.biases, qkv=False, output=False),
     )
+    if "moe_layers" in fields:
+        if "moe_latent_size" in fields:
+            raise fields.wrong("moe_latent_size", "null: experts of another width are not computed")
+        plan = mixtures.grouped(fields, plan, _NEMOTRON_EXPERTS)
     return _backbone(fields, plan, "nemotron_h")
 
 

@@ -109,7 +109,12 @@ def gpt_oss(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 def deepseek(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Scores are sigmoids, the choice is among some groups and has biases of its own."""
     _only(fields, scoring_func="sigmoid", topk_method="noaux_tc")
-    mixture = _mixture(fields, _DEEPSEEK, fields.get("norm_topk_prob", bool, False))
+    return grouped(fields, plan, _DEEPSEEK)
+
+
+def grouped(fields: ConfigFields, plan: Blueprint, names: ExpertNames) -> Blueprint:
+    """Scores are sigmoids, and the choice is among some groups of experts."""
+    mixture = _mixture(fields, names, fields.get("norm_topk_prob", bool, False))
     count, groups = mixture.shape.count, fields.positive("n_group", 1)
     chosen = fields.positive("topk_group", 1)
     if groups > _MOST_GROUPS or count % groups or chosen > groups:
@@ -136,6 +141,14 @@ def minimax(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     _only(fields, scoring_func="sigmoid", use_routing_bias=True, qk_norm_type="per_layer")
     mixture = _mixture(fields, _MINIMAX)
     routing = mixture.routing._replace(sigmoid=True)
+    return replace(plan, mixture=replace(mixture, routing=routing))
+
+
+def by_sigmoid(fields: ConfigFields, plan: Blueprint, names: ExpertNames) -> Blueprint:
+    """Scores are sigmoids."""
+    mixture = _mixture(fields, names, fields.get("norm_topk_prob", bool, True))
+    scale = fields.get("routed_scaling_factor", float, 1.0)
+    routing = mixture.routing._replace(sigmoid=True, scale=scale)
     return replace(plan, mixture=replace(mixture, routing=routing))
 
 

@@ -103,6 +103,23 @@ _QWEN_HYBRID = Traits(
 _QWEN_BESIDE_IMAGES = replace(
     _PLAIN, roots=("model.language_model", "model"), beside=("mtp.", "model.visual.", "visual.")
 )
+_LFM2 = Traits(
+    names=TensorNames(
+        final_norm="embedding_norm",
+        output="self_attn.out_proj",
+        up=("feed_forward.w1", "feed_forward.w3"),
+        down="feed_forward.w2",
+        attention_before="operator_norm",
+        mlp_before="ffn_norm",
+        query_norm="self_attn.q_layernorm",
+        key_norm="self_attn.k_layernorm",
+    ),
+    mlp_bias=False,
+    head_norms="each",
+    eps="norm_eps",
+    theta=1_000_000.0,
+    varied=hybrids.lfm2,
+)
 _BACKBONE = TensorNames(
     roots=("backbone",),
     embedding="embeddings",
@@ -146,23 +163,8 @@ TRAITS: Mapping[str, Traits] = {
     "Qwen3_5MoeForConditionalGeneration": replace(
         _QWEN_HYBRID, names=_QWEN_BESIDE_IMAGES, varied=hybrids.qwen3_5_moe
     ),
-    "Lfm2ForCausalLM": Traits(
-        names=TensorNames(
-            final_norm="embedding_norm",
-            output="self_attn.out_proj",
-            up=("feed_forward.w1", "feed_forward.w3"),
-            down="feed_forward.w2",
-            attention_before="operator_norm",
-            mlp_before="ffn_norm",
-            query_norm="self_attn.q_layernorm",
-            key_norm="self_attn.k_layernorm",
-        ),
-        mlp_bias=False,
-        head_norms="each",
-        eps="norm_eps",
-        theta=1_000_000.0,
-        varied=hybrids.lfm2,
-    ),
+    "Lfm2ForCausalLM": _LFM2,
+    "Lfm2MoeForCausalLM": replace(_LFM2, varied=hybrids.lfm2_moe),
     "GraniteMoeHybridForCausalLM": Traits(
         names=TensorNames(up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
         mlp_bias=False,

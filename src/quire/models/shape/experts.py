@@ -11,7 +11,11 @@ from quire.models.shape.fields import ConfigFields
 _COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_k")
 _INNERS = ("moe_intermediate_size", "intermediate_size")
-_SHARED_WIDTHS = ("shared_expert_intermediate_size", "shared_intermediate_size")
+_SHARED_WIDTHS = (
+    "shared_expert_intermediate_size",
+    "shared_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+)
 _SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 
 

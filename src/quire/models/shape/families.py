@@ -104,6 +104,10 @@ FAMILIES = (
     ),
     FamilyFacts("lfm2", "Lfm2ForCausalLM", tied=True, recurrence="convolution", stretches=True),
     FamilyFacts(
+        "lfm2_moe", "Lfm2MoeForCausalLM", tied=True, experts=True, recurrence="convolution",
+        stretches=True,
+    ),
+    FamilyFacts(
         "granitemoehybrid", "GraniteMoeHybridForCausalLM", experts=True, recurrence="state space",
         stretches=True,
     ),
@@ -113,7 +117,8 @@ FAMILIES = (
         stretches=True,
     ),
     FamilyFacts(
-        "nemotron_h", "NemotronHForCausalLM", gated_mlp=False, recurrence="state space", alone=True,
+        "nemotron_h", "NemotronHForCausalLM", gated_mlp=False, experts=True,
+        recurrence="state space", alone=True,
     ),
     FamilyFacts("mamba2", "Mamba2ForCausalLM", recurrence="state space", alone=True),
     FamilyFacts("olmoe", "OlmoeForCausalLM", experts=True, stretches=True),

@@ -21,7 +21,7 @@ _FLOAT = 4  # bytes of a number of a state
 _PARTS: Mapping[str, Part] = {
     "linear_attention": "state", "mamba": "state", "mamba2": "state", "conv": "state", "M": "state",
     "full_attention": "attention", "attention": "attention", "*": "attention",
-    "hybrid": "both", "mlp": "mlp", "-": "mlp",
+    "mlp": "mlp", "-": "mlp", "moe": "mlp", "E": "mlp",
 }  # fmt: skip
 _LISTS = ("layer_types", "layers_block_type", "hybrid_override_pattern")
 _ATTENDING = ("attn_layer_indices", "full_attn_idxs")  # lists of layers that attend
@@ -117,12 +117,21 @@ def completed(fields: ConfigFields) -> ConfigFields:
     kinds = next((values[name] for name in _LISTS if values.get(name)), None)
     if isinstance(kinds, list | str):
         values.setdefault("num_hidden_layers", len(kinds))
+        mixtures = [layer for layer, kind in enumerate(kinds) if kind in ("moe", "E")]
+        if mixtures:
+            values["moe_layers"] = mixtures
+        elif "n_routed_experts" in values:
+            values["num_local_experts"] = 0
+    if "num_dense_layers" in values:  # LFM2's
+        values["first_k_dense_replace"] = values["num_dense_layers"]
     if "num_attention_heads" not in values:  # Mamba's, where texts have no end either
         values |= {"max_position_embeddings": _ENDLESS, **values}
         values.update(num_attention_heads=1, intermediate_size=1)
     if "block_auto_adjust_ff_dim" in values:
         values["intermediate_size"] = _adjusted(fields)
-    if values.get("num_local_experts") == 0:  # of Granite's: then all rows share one MLP
+    if (
+        values.get("num_local_experts") == 0 and "shared_intermediate_size" in values
+    ):  # of Granite's: then all rows share one MLP
         values["intermediate_size"] = fields.positive("shared_intermediate_size")
     return fields.holding(values)
 
@@ -184,6 +193,6 @@ def check_without_states(fields: ConfigFields) -> None:
     if kinds:
         family = fields.values.get("model_type")
         raise ModelError(
-            f"{fields.source}: {family} has layers that keep a state, of a kind that is not computed "
-            f"here: {', '.join(sorted(kinds))[:100]}"
+            f"{fields.source}: {family} has layers that keep a state of a kind that is not "
+            f"computed here: {', '.join(sorted(kinds))[:100]}"
         )
