@@ -1,0 +1,121 @@
+"""Models whose layers keep states: their bits, their forms, and what they are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from quire.core.errors import ConfigError, ModelError
+from quire.kernels.cpu import CPUKernels
+from quire.kernels.ops import StateShape
+from quire.models.config import read_config
+from quire.models.loader import check_divides, load_model
+from quire.models.shape import read_shape
+from quire.models.streaming import Streaming
+from support.hf_reference import hf_logits, random_prompts
+from support.paged_harness import PagedHarness
+from support.small_models import _QWEN_HYBRID, save_tokenizer
+
+ModelDir = Callable[[str], Path]
+
+HYBRIDS = (
+    "qwen3_next", "qwen3_5", "qwen3_5_moe", "lfm2", "lfm2_moe", "granite_hybrid",
+    "granite_hybrid_dense", "bamba", "falcon_h1", "nemotron_h", "nemotron_h_moe", "mamba2",
+)  # fmt: skip
+with_hybrids = pytest.mark.parametrize("family", HYBRIDS)
+
+
+@with_hybrids
+def test_bits_do_not_depend_on_how_texts_are_cut(family: str, model_dir: ModelDir) -> None:
+    texts = random_prompts(1, 40, 21)
+    model = load_model(model_dir(family), dtype="bfloat16")
+    assert isinstance(model.kv_shapes[0], StateShape) or family in ("lfm2_moe", "nemotron_h_moe")
+    expected = [PagedHarness(model).prefill([text], 64)[0] for text in texts]
+    for chunk in (1, 7, 64):
+        found = PagedHarness(model).prefill(texts, chunk)
+        assert all(map(torch.equal, found, expected))
+
+
+@with_hybrids
+def test_layers_in_one_call_give_what_single_operations_give(
+    family: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, model = random_prompts(3, 30), load_model(model_dir(family))
+    fused = PagedHarness(model).prefill(texts, 7)
+    asked: list[object] = []
+    monkeypatch.setattr(CPUKernels, "fuse", lambda *_: asked.append(None))
+    single = PagedHarness(model).prefill(texts, 7)
+    assert asked
+    for found, expected in zip(fused, single, strict=True):
+        assert (found - expected).abs().max() < 1e-4
+
+
+@with_hybrids
+@pytest.mark.parametrize(("form", "tolerance"), [("int8", 0.12), ("int4", 0.8)])
+def test_rounded(family: str, form: str, tolerance: float, model_dir: ModelDir) -> None:
+    directory, texts = model_dir(family), random_prompts(20)
+    model = load_model(directory, quantization=form)
+    found = PagedHarness(model).prefill(texts, 7)[0]
+    expected = hf_logits(directory, texts[0])
+    assert (found - expected).square().mean().sqrt() < tolerance * expected.std()
+
+
+def test_the_text_of_a_model_that_sees(tmp_path: Path) -> None:
+    import transformers
+
+    vision = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32}
+    more = {"out_hidden_size": 64, "num_position_embeddings": 16, "patch_size": 4}
+    ids = dict.fromkeys(("image_token_id", "video_token_id"), 5)
+    config = transformers.Qwen3_5Config(
+        text_config=_QWEN_HYBRID, vision_config={**vision, **more}, **ids
+    )
+    torch.manual_seed(0)
+    whole = transformers.Qwen3_5ForConditionalGeneration(config).eval()
+    whole.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    assert read_shape(tmp_path).state_bytes[0] > 0
+    text = random_prompts(19)[0]
+    found = PagedHarness(load_model(tmp_path)).prefill([text], 7)[0]
+    with torch.inference_mode():
+        expected = whole(input_ids=torch.tensor([text])).logits[0]
+    assert (found - expected).abs().max() < 1e-4
+
+
+def test_ranks_and_windows_are_refused(model_dir: ModelDir) -> None:
+    directory = model_dir("qwen3_5")
+    with pytest.raises(ConfigError, match=r"do not divide layers that keep a state in .*allowed: 1"):
+        check_divides(read_config(directory), 2)
+    with pytest.raises(ConfigError, match="layers that keep a state of the whole text"):
+        load_model(directory, streaming=Streaming(16, 4))
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        ("jamba", "mamba"),
+        ("mamba", "state_size"),
+        ("olmo_hybrid", "linear_attention"),
+        ("kimi_linear", "linear_attention"),
+        ("minimax", "linear_attention"),
+        ("zamba2", "linear_attention"),
+    ],
+)
+def test_other_states_are_refused_by_their_kind(kind: str, named: str, tmp_path: Path) -> None:
+    from transformers import CONFIG_MAPPING
+
+    CONFIG_MAPPING[kind]().save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({**told, "architectures": ["OtherForCausalLM"]}))
+    with pytest.raises(ModelError, match=f"{kind} has layers that keep a state.*{named}"):
+        load_model(tmp_path)
+
+
+def test_a_layer_of_an_unknown_kind_is_refused_by_name(model_dir: ModelDir) -> None:
+    override = {"layer_types": ["linear_attention", "sparse_attention"]}
+    with pytest.raises(ModelError, match="kinds that Quire does not compute: sparse_attention"):
+        load_model(model_dir("qwen3_5"), hf_overrides=override)
