@@ -76,11 +76,11 @@ def read_recurrent(
         shape.key_dim,
         shape.value_dim,
         convolution,
-        decay=-weights.take_exact(f"{prefix}.{names.decay}", shape.heads).exp(),
-        bias=weights.take_exact(f"{prefix}.{names.bias}", shape.heads),
+        decay=-_numbers(weights, f"{prefix}.{names.decay}", shape.heads).exp(),
+        bias=_numbers(weights, f"{prefix}.{names.bias}", shape.heads),
         gate=_read_gate(plan, weights, prefix),
         delta=shape.kind == "delta rule",
-        skip=weights.take_exact(f"{prefix}.{names.skip}", shape.heads) if names.skip else None,
+        skip=_numbers(weights, f"{prefix}.{names.skip}", shape.heads) if names.skip else None,
         steps=plan.steps,
     )
     return Recurrent(inputs, output, spec)
@@ -113,8 +113,8 @@ def _read_convolution(
     plan: RecurrentPlan, channels: int, weights: Weights, prefix: str
 ) -> Convolution:
     name = f"{prefix}.{plan.names.convolution}"
-    taps = weights.take_exact(f"{name}.weight", channels, 1, plan.shape.kernel)[:, 0]
-    bias = weights.take_exact(f"{name}.bias", channels) if plan.biased_convolution else None
+    taps = _numbers(weights, f"{name}.weight", channels, 1, plan.shape.kernel)[:, 0]
+    bias = _numbers(weights, f"{name}.bias", channels) if plan.biased_convolution else None
     if plan.shape.kind == "state space":  # values, keys, queries
         keys = plan.shape.key_heads * plan.shape.key_dim
         values, key, query = torch.arange(channels).split([plan.shape.outputs, keys, keys])
@@ -132,6 +132,10 @@ def _read_gate(plan: RecurrentPlan, weights: Weights, prefix: str) -> OutputGate
     width = plan.norm_width or shape.value_dim
     if plan.names.norm is not None:
         stored = width if shape.kind == "delta rule" else shape.outputs
-        norm = weights.take_exact(f"{prefix}.{plan.names.norm}.weight", stored)
+        norm = _numbers(weights, f"{prefix}.{plan.names.norm}.weight", stored)
         norm = norm.repeat(shape.outputs // stored)
     return OutputGate(norm, width, plan.eps, plan.gate_first, plan.gate_factor)
+
+
+def _numbers(weights: Weights, name: str, *shape: int) -> Tensor:
+    return weights.take_floats(name, *shape, exact=True)

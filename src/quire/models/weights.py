@@ -102,15 +102,11 @@ class Weights:
         self.bytes_taken += tensor.nbytes
         return tensor
 
-    def take_floats(self, name: str, *shape: int, part: TensorPart = WHOLE) -> Tensor:
-        """Like ``take``, for the model's dtype, but widened to float32."""
-        tensor = self.read(name, *shape, part=part).float()
-        self.bytes_taken += tensor.nbytes
-        return tensor
-
-    def take_exact(self, name: str, *shape: int) -> Tensor:
-        """Like ``take``, in float32 as far as it is stored so, whatever the model's dtype."""
-        tensor = self.read(name, *shape, dtype=torch.float32)
+    def take_floats(
+        self, name: str, *shape: int, part: TensorPart = WHOLE, exact: bool = False
+    ) -> Tensor:
+        """Like ``take``, but widened to float32; ``exact``: never in the model's dtype before."""
+        tensor = self.read(name, *shape, dtype=torch.float32 if exact else None, part=part).float()
         self.bytes_taken += tensor.nbytes
         return tensor
 
