@@ -15,7 +15,7 @@ Recurrence make_convolution(Address weight, Address bias, int64_t channels, int6
 }
 
 void set_heads(Recurrence& r, int64_t heads, int64_t key_heads, int64_t key_dim, int64_t value_dim,
-               bool delta, bool by_channel, Address decay, Address bias, Address skip, float factor,
+               bool delta, bool by_channel, bool tiled, Address decay, Address bias, Address skip, float factor,
                float least, float most) {
   r.heads = heads;
   r.key_heads = key_heads;
@@ -23,6 +23,7 @@ void set_heads(Recurrence& r, int64_t heads, int64_t key_heads, int64_t key_dim,
   r.value_dim = value_dim;
   r.delta = delta;
   r.by_channel = by_channel;
+  r.tiled = tiled;
   r.decay = at<float>(decay);
   r.bias = at<float>(bias);
   r.skip = at<float>(skip);

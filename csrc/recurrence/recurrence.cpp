@@ -139,7 +139,9 @@ struct Token {
 template <class T>
 QUIRE_INLINE Token take_token(const Columns& c, const T* x, const float* mixed) {
   const Recurrence& layer = c.layer;
-  int64_t keys = layer.key_dim, key_head = c.head / (layer.heads / layer.key_heads);
+  int64_t keys = layer.key_dim;
+  int64_t key_head =
+      layer.tiled ? c.head % layer.key_heads : c.head / (layer.heads / layer.key_heads);
   const float* query = mixed + key_head * keys;
   const float* key = query + layer.key_heads * keys;
   const T* strengths = x + layer.convolution.channels + layer.outputs();

@@ -28,6 +28,7 @@ struct Recurrence {
   Convolution convolution;
   int64_t heads, key_heads, key_dim, value_dim;
   bool delta, by_channel;
+  bool tiled;  // heads with one key are not neighbours, but as many apart as there are keys
   const float* decay;  // [heads]
   const float* bias;   // [heads]; by_channel: [heads, key_dim]
   const float* skip;   // [heads]; null: none

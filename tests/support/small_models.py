@@ -165,133 +165,6 @@ _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "mlp_only_layers": [1],
         },
     ),
-    "qwen3_next": ("Qwen3NextConfig", {**_QWEN_HYBRID, **_QWEN_EXPERTS, "mlp_only_layers": [1]}),
-    "qwen3_5": ("Qwen3_5TextConfig", _QWEN_HYBRID),
-    "qwen3_5_moe": (
-        "Qwen3_5MoeTextConfig",
-        {**_QWEN_HYBRID, **_QWEN_EXPERTS, "linear_num_value_heads": 4},
-    ),
-    "lfm2": (
-        "Lfm2Config",
-        {
-            **SMALL_LLAMA,
-            "layer_types": ["conv", "full_attention"],
-            "block_multiple_of": 40,
-            "conv_bias": True,
-            "tie_word_embeddings": False,
-        },
-    ),
-    "lfm2_moe": (
-        "Lfm2MoeConfig",
-        {
-            **SMALL_LLAMA,
-            **_EXPERTS,
-            "intermediate_size": 80,
-            "moe_intermediate_size": 48,
-            "num_experts": 6,
-            "num_dense_layers": 1,
-            "routed_scaling_factor": 1.3,
-            "layer_types": ["full_attention", "conv"],
-            "tie_word_embeddings": False,
-        },
-    ),
-    "granite_hybrid": (
-        "GraniteMoeHybridConfig",
-        {
-            **SMALL_LLAMA,
-            **_MAMBA,
-            **_EXPERTS,
-            "num_local_experts": 6,
-            "layer_types": ["linear_attention", "full_attention"],
-            "shared_intermediate_size": 64,
-            "attention_multiplier": 0.2,
-            "embedding_multiplier": 3.0,
-            "residual_multiplier": 0.7,
-            "logits_scaling": 2.0,
-        },
-    ),
-    "granite_hybrid_dense": (
-        "GraniteMoeHybridConfig",
-        {
-            **SMALL_LLAMA,
-            **_MAMBA,
-            "num_local_experts": 0,
-            "layer_types": ["linear_attention", "full_attention"],
-            "shared_intermediate_size": 80,
-            "position_embedding_type": "rope",
-            "mamba_proj_bias": True,
-        },
-    ),
-    "bamba": ("BambaConfig", {**SMALL_LLAMA, **_MAMBA, "attn_layer_indices": [1]}),
-    "falcon_h1": (
-        "FalconH1Config",
-        {
-            **SMALL_LLAMA,
-            **{name: value for name, value in _MAMBA.items() if name != "mamba_expand"},
-            "num_hidden_layers": 1,
-            "mamba_d_ssm": 192,
-            "attention_in_multiplier": 0.9,
-            "attention_out_multiplier": 1.2,
-            "embedding_multiplier": 2.0,
-            "key_multiplier": 0.7,
-            "lm_head_multiplier": 0.6,
-            "mlp_multipliers": [0.8, 1.1],
-            "ssm_in_multiplier": 1.3,
-            "ssm_multipliers": [0.5, 0.9, 0.7, 1.1, 0.6],
-            "ssm_out_multiplier": 0.8,
-        },
-    ),
-    "nemotron_h": (
-        "NemotronHConfig",
-        {
-            **SMALL_LLAMA,
-            "head_dim": 24,
-            "layers_block_type": ["linear_attention", "mlp", "full_attention"],
-            "mamba_num_heads": 6,
-            "mamba_head_dim": 32,
-            "n_groups": 2,
-            "ssm_state_size": 20,
-            "time_step_min": 1e-6,  # transformers lifts shorter steps, in prompts alone
-        },
-    ),
-    "nemotron_h_moe": (
-        "NemotronHConfig",
-        {
-            **SMALL_LLAMA,
-            "head_dim": 24,
-            "layers_block_type": ["full_attention", "moe", "linear_attention"],
-            "mamba_num_heads": 6,
-            "mamba_head_dim": 32,
-            "n_groups": 2,
-            "ssm_state_size": 20,
-            "time_step_min": 1e-6,
-            "n_routed_experts": 8,
-            "num_experts_per_tok": 3,
-            "n_group": 2,
-            "topk_group": 1,
-            "moe_intermediate_size": 32,
-            "moe_shared_expert_intermediate_size": 64,
-            "routed_scaling_factor": 1.4,
-        },
-    ),
-    "mamba2": (
-        "Mamba2Config",
-        {
-            "vocab_size": VOCAB_SIZE,
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "initializer_range": 0.2,
-            "num_heads": 6,
-            "head_dim": 32,
-            "expand": 3,
-            "state_size": 20,
-            "max_position_embeddings": 256,
-            "n_groups": 2,
-            "bos_token_id": 0,
-            "eos_token_id": EOS_TOKEN_ID,
-            "pad_token_id": None,
-        },
-    ),
     "olmoe": ("OlmoeConfig", {**SMALL_LLAMA, **_EXPERTS, "num_experts": 6}),
     "granite_moe": (
         "GraniteMoeSharedConfig",
@@ -346,21 +219,6 @@ _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
             },
         },
-    ),
-    "falcon_h1-normed": (
-        "FalconH1Config",
-        {
-            **SMALL_LLAMA,
-            **_MAMBA,
-            "mamba_d_ssm": None,
-            "mamba_rms_norm": True,
-            "mamba_norm_before_gate": False,
-            "projectors_bias": True,
-        },
-    ),
-    "bamba-limits": (
-        "BambaConfig",
-        {**SMALL_LLAMA, **_MAMBA, "attn_layer_indices": [1], "time_step_limit": [0.2, 1.5]},
     ),
     "cohere": ("CohereConfig", {**SMALL_LLAMA, **_UNTIED, "logit_scale": 0.3}),
     "cohere2": (
@@ -520,7 +378,163 @@ _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+# Layers keep states, which no ranks divide.
+_HYBRIDS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "qwen3_next": ("Qwen3NextConfig", {**_QWEN_HYBRID, **_QWEN_EXPERTS, "mlp_only_layers": [1]}),
+    "qwen3_5": ("Qwen3_5TextConfig", _QWEN_HYBRID),
+    "qwen3_5_moe": (
+        "Qwen3_5MoeTextConfig",
+        {**_QWEN_HYBRID, **_QWEN_EXPERTS, "linear_num_value_heads": 4},
+    ),
+    "lfm2": (
+        "Lfm2Config",
+        {
+            **SMALL_LLAMA,
+            "layer_types": ["conv", "full_attention"],
+            "block_multiple_of": 40,
+            "conv_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "lfm2_plain": (
+        "Lfm2Config",
+        {
+            **SMALL_LLAMA,
+            "layer_types": ["conv", "full_attention"],
+            "block_multiple_of": 40,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "lfm2_moe": (
+        "Lfm2MoeConfig",
+        {
+            **SMALL_LLAMA,
+            **_EXPERTS,
+            "intermediate_size": 80,
+            "moe_intermediate_size": 48,
+            "num_experts": 6,
+            "num_dense_layers": 1,
+            "routed_scaling_factor": 1.3,
+            "layer_types": ["full_attention", "conv"],
+            "tie_word_embeddings": False,
+        },
+    ),
+    "granite_hybrid": (
+        "GraniteMoeHybridConfig",
+        {
+            **SMALL_LLAMA,
+            **_MAMBA,
+            **_EXPERTS,
+            "num_local_experts": 6,
+            "layer_types": ["linear_attention", "full_attention"],
+            "shared_intermediate_size": 64,
+            "attention_multiplier": 0.2,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.7,
+            "logits_scaling": 2.0,
+        },
+    ),
+    "granite_hybrid_dense": (
+        "GraniteMoeHybridConfig",
+        {
+            **SMALL_LLAMA,
+            **_MAMBA,
+            "num_local_experts": 0,
+            "layer_types": ["linear_attention", "full_attention"],
+            "shared_intermediate_size": 80,
+            "position_embedding_type": "rope",
+            "mamba_proj_bias": True,
+        },
+    ),
+    "bamba": ("BambaConfig", {**SMALL_LLAMA, **_MAMBA, "attn_layer_indices": [1]}),
+    "falcon_h1": (
+        "FalconH1Config",
+        {
+            **SMALL_LLAMA,
+            **{name: value for name, value in _MAMBA.items() if name != "mamba_expand"},
+            "num_hidden_layers": 1,
+            "mamba_d_ssm": 192,
+            "attention_in_multiplier": 0.9,
+            "attention_out_multiplier": 1.2,
+            "embedding_multiplier": 2.0,
+            "key_multiplier": 0.7,
+            "lm_head_multiplier": 0.6,
+            "mlp_multipliers": [0.8, 1.1],
+            "ssm_in_multiplier": 1.3,
+            "ssm_multipliers": [0.5, 0.9, 0.7, 1.1, 0.6],
+            "ssm_out_multiplier": 0.8,
+        },
+    ),
+    "nemotron_h": (
+        "NemotronHConfig",
+        {
+            **SMALL_LLAMA,
+            "head_dim": 24,
+            "layers_block_type": ["linear_attention", "mlp", "full_attention"],
+            "mamba_num_heads": 6,
+            "mamba_head_dim": 32,
+            "n_groups": 2,
+            "ssm_state_size": 20,
+            "time_step_min": 1e-6,  # transformers lifts shorter steps, in prompts alone
+        },
+    ),
+    "nemotron_h_moe": (
+        "NemotronHConfig",
+        {
+            **SMALL_LLAMA,
+            "head_dim": 24,
+            "layers_block_type": ["full_attention", "moe", "linear_attention"],
+            "mamba_num_heads": 6,
+            "mamba_head_dim": 32,
+            "n_groups": 2,
+            "ssm_state_size": 20,
+            "time_step_min": 1e-6,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "n_group": 2,
+            "topk_group": 1,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 64,
+            "routed_scaling_factor": 1.4,
+        },
+    ),
+    "mamba2": (
+        "Mamba2Config",
+        {
+            "vocab_size": VOCAB_SIZE,
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "initializer_range": 0.2,
+            "num_heads": 6,
+            "head_dim": 32,
+            "expand": 3,
+            "state_size": 20,
+            "max_position_embeddings": 256,
+            "n_groups": 2,
+            "bos_token_id": 0,
+            "eos_token_id": EOS_TOKEN_ID,
+            "pad_token_id": None,
+        },
+    ),
+    "falcon_h1-normed": (
+        "FalconH1Config",
+        {
+            **SMALL_LLAMA,
+            **_MAMBA,
+            "mamba_d_ssm": None,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+            "projectors_bias": True,
+        },
+    ),
+    "bamba-limits": (
+        "BambaConfig",
+        {**SMALL_LLAMA, **_MAMBA, "attn_layer_indices": [1], "time_step_limit": [0.2, 1.5]},
+    ),
+}
+
 FAMILIES = tuple(_CONFIGS)
+HYBRIDS = tuple(_HYBRIDS)
 RECORDS = tuple(_RECORDS)
 
 
@@ -528,7 +542,7 @@ def make_model(family: str, directory: Path) -> Path:
     """Save the model of ``family``, and a tokenizer, into ``directory``; the same every time."""
     import transformers
 
-    class_name, fields = {**_CONFIGS, **_RECORDS}[family]
+    class_name, fields = {**_CONFIGS, **_HYBRIDS, **_RECORDS}[family]
     return save_model(getattr(transformers, class_name)(**fields), directory)
 
 

@@ -77,6 +77,7 @@ class Recurrence:
         value_dim: int,
         delta: bool,
         by_channel: bool,
+        tiled: bool,
         decay: int,
         bias: int,
         skip: int,

@@ -153,6 +153,7 @@ def native_recurrence(spec: RecurrentSpec) -> _native.Recurrence:
             *spec.state[1:],
             spec.delta,
             spec.by_channel,
+            spec.tiled,
             spec.decay.data_ptr(),
             spec.bias.data_ptr(),
             _address(spec.skip),

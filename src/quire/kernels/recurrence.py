@@ -98,6 +98,7 @@ class Recurrence:
     gate: OutputGate
     delta: bool
     by_channel: bool = False
+    tiled: bool = False  # head h has key h % Hk, in place of h // (H / Hk)
     skip: Tensor | None = None  # [H] float32
     steps: StepRange = field(default_factory=StepRange)
 

@@ -73,10 +73,9 @@ def _run(x: Tensor, state: LayerState, slot: int, spec: Recurrence) -> Tensor:
     mixed = F.silu(_convolved(mixed, state, slot, spec.convolution))
     keys = key_heads * spec.key_dim
     query, key, value = mixed.split([keys, keys, outputs], dim=1)
-    query, key = (
-        part.view(-1, key_heads, spec.key_dim).repeat_interleave(heads // key_heads, dim=1)
-        for part in (query, key)
-    )
+    keys_of = torch.arange(heads, device=x.device)
+    keys_of = keys_of % key_heads if spec.tiled else keys_of // (heads // key_heads)
+    query, key = (part.view(-1, key_heads, spec.key_dim)[:, keys_of] for part in (query, key))
     value = value.view(-1, heads, spec.value_dim)
     factor, least, most = spec.steps
     step = F.softplus(factor * steps + spec.bias.to(x)).clamp(least, most).view(len(x), heads, -1)

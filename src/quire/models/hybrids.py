@@ -58,7 +58,8 @@ _NEMOTRON_EXPERTS = ExpertNames(
 def qwen3_5(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Three of four layers follow the gated delta rule; the others' attention is gated."""
     shape = _shape(fields, plan, "qwen3_5_text")
-    recurrent = RecurrentPlan(shape, _QWEN, plan.norm.eps)
+    tiled = fields.get("linear_heads_tiled", bool, False)
+    recurrent = RecurrentPlan(shape, _QWEN, plan.norm.eps, tiled=tiled)
     return replace(plan, recurrent=recurrent, gated_attention=True)
 
 

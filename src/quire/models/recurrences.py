@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -41,6 +42,7 @@ class RecurrentPlan:
     names: RecurrentNames
     eps: float
     by_key_head: bool = False  # inputs are stored key head by key head
+    tiled: bool = False  # heads are in the order of GGUF files
     biased: bool = False  # what is projected into the layer
     biased_output: bool = False  # and out of it
     biased_convolution: bool = False
@@ -76,10 +78,11 @@ def read_recurrent(
         shape.key_dim,
         shape.value_dim,
         convolution,
-        decay=-_numbers(weights, f"{prefix}.{names.decay}", shape.heads).exp(),
-        bias=_numbers(weights, f"{prefix}.{names.bias}", shape.heads),
+        decay=_read_decay(weights, f"{prefix}.{names.decay}", shape.heads),
+        bias=_numbers(weights, _bias_name(weights, f"{prefix}.{names.bias}"), shape.heads),
         gate=_read_gate(plan, weights, prefix),
         delta=shape.kind == "delta rule",
+        tiled=plan.tiled,
         skip=_numbers(weights, f"{prefix}.{names.skip}", shape.heads) if names.skip else None,
         steps=plan.steps,
     )
@@ -137,5 +140,20 @@ def _read_gate(plan: RecurrentPlan, weights: Weights, prefix: str) -> OutputGate
     return OutputGate(norm, width, plan.eps, plan.gate_first, plan.gate_factor)
 
 
+def _read_decay(weights: Weights, name: str, heads: int) -> Tensor:
+    """Stored as its logarithm without the sign; in GGUF files as it is."""
+    if name in weights:
+        return -_numbers(weights, name, heads).exp()
+    return _numbers(weights, name.removesuffix("_log"), heads)
+
+
+def _bias_name(weights: Weights, name: str) -> str:
+    return name if name in weights else f"{name.removesuffix('bias')}proj.bias"
+
+
 def _numbers(weights: Weights, name: str, *shape: int) -> Tensor:
-    return weights.take_floats(name, *shape, exact=True)
+    """In float32, whichever dimensions of 1 they are stored with, or in one row for all groups."""
+    stored = weights.shape(name) or shape
+    if math.prod(stored) != math.prod(shape):
+        stored = shape  # which is then refused
+    return weights.take_floats(name, *stored, exact=True).view(shape)

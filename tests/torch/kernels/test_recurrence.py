@@ -69,6 +69,7 @@ def state_space(heads: int, groups: int, key_dim: int, value_dim: int, **more: A
 SPECS: Mapping[str, RecurrentSpec] = {
     "gated-delta": recurrence(4, 2, 16, 32),
     "gated-delta-128": recurrence(2, 2, 128, 128),
+    "tiled": recurrence(6, 2, 16, 32, tiled=True),
     "odd-sizes": recurrence(3, 1, 13, 37),
     "by-channel": recurrence(
         3, 3, 21, 19, by_channel=True,
@@ -143,7 +144,8 @@ def by_definition(spec: Recurrence, x: Tensor) -> Tensor:
     gates, rest = x[:, channels : channels + spec.outputs], x[:, channels + spec.outputs :]
     outputs = []
     for head in range(heads):
-        own = head // (heads // spec.num_key_heads) * spec.key_dim
+        group = heads // spec.num_key_heads
+        own = (head % spec.num_key_heads if spec.tiled else head // group) * spec.key_dim
         state = torch.zeros(spec.key_dim, spec.value_dim).double()
         rows = []
         for token in range(len(x)):

@@ -55,12 +55,14 @@ RIGHT: dict[str, dict[str, Any]] = {
 
 DECODER = {"d_model": 64, "decoder_attention_heads": 4, "decoder_ffn_dim": 96}
 
+CONVOLUTIONS = {"layer_types": ["conv", "full_attention"]}
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Bert": ({"is_decoder": False}, "neither causal nor a sliding window"),
     "Bart": ({**DECODER, "decoder_layers": 2}, "BartForCausalLM is not supported"),
     "Bloom": ({"n_head": 4}, "attention interface"),  # ALiBi
     "GptOss": ({"num_local_experts": 4, "head_dim": 16}, "s_aux"),
-    "Lfm2": ({"layer_types": ["conv", "full_attention"]}, "differ from its own"),
+    "Lfm2": (CONVOLUTIONS, "lfm2 has layers that keep a state of a kind that is not .*: conv"),
     "Nemotron": ({}, "keyword arguments"),
     "StableLm": ({}, "keyword arguments"),
 }
@@ -108,6 +110,13 @@ def test_what_paged_attention_cannot_do_is_refused(architecture: str, tmp_path: 
     directory = make(architecture, fields, tmp_path)
     with pytest.raises(ModelError, match=reason):
         load_model(directory)
+
+
+def test_other_logits_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of layers that nothing names."""
+    monkeypatch.setattr(loader, "check_without_states", lambda fields: None)
+    with pytest.raises(ModelError, match="differ from its own"):
+        load_model(make("Lfm2", CONVOLUTIONS, tmp_path))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -16,20 +16,21 @@ from quire.models.transformers_model import TransformersModel
 from support.hf_reference import hf_greedy, hf_logits, hf_model, random_prompts
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import Tensors, rewritten
-from support.small_models import FAMILIES, RECORDS, VOCAB_SIZE
+from support.small_models import FAMILIES, HYBRIDS, RECORDS, VOCAB_SIZE
 
 ModelDir = Callable[[str], Path]
 
 FALLBACK = ("gpt2",)
 STRETCHING = ("dynamic",)  # with the length of the sequence; 32 tokens at first
 CHUNK = 7
+STEPPED = tuple(family for family in HYBRIDS if "-" not in family)  # alike, prompts and steps
 
 
 def max_difference(found: list[Tensor], expected: list[Tensor]) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *RECORDS])
+@pytest.mark.parametrize("family", [*FAMILIES, *HYBRIDS, *RECORDS])
 def test_logits(family: str, model_dir: ModelDir) -> None:
     directory, texts = model_dir(family), random_prompts(1, 5, 19, 30)
     model = load_model(directory)
@@ -40,7 +41,7 @@ def test_logits(family: str, model_dir: ModelDir) -> None:
     assert min(logits.std() for logits in expected) > 0.05, "too flat to tell anything"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *STEPPED])
 def test_greedy_tokens(family: str, model_dir: ModelDir) -> None:
     directory, texts = model_dir(family), random_prompts(3, 25)
     model = load_model(directory, max_model_len=128)
@@ -94,7 +95,7 @@ def test_which_set_it_is_is_said(
     )
 
 
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f not in STRETCHING])
+@pytest.mark.parametrize("family", [f for f in (*FAMILIES, *STEPPED) if f not in STRETCHING])
 def test_facts(family: str, model_dir: ModelDir) -> None:
     model = load_model(model_dir(family))
     assert model.vocab_size == VOCAB_SIZE

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Kind
 
 from quire.core.errors import ConfigError, ModelError
 from quire.kernels.cpu import CPUKernels
@@ -16,9 +17,10 @@ from quire.models.config import read_config
 from quire.models.loader import check_divides, load_model
 from quire.models.shape import read_shape
 from quire.models.streaming import Streaming
+from support.gguf_hybrids import write_hybrid
 from support.hf_reference import hf_logits, random_prompts
 from support.paged_harness import PagedHarness
-from support.small_models import _QWEN_HYBRID, save_tokenizer
+from support.small_models import _QWEN_HYBRID, make_model, save_tokenizer
 
 ModelDir = Callable[[str], Path]
 
@@ -119,3 +121,25 @@ def test_a_layer_of_an_unknown_kind_is_refused_by_name(model_dir: ModelDir) -> N
     override = {"layer_types": ["linear_attention", "sparse_attention"]}
     with pytest.raises(ModelError, match="kinds that Quire does not compute: sparse_attention"):
         load_model(model_dir("qwen3_5"), hf_overrides=override)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe", "lfm2"])
+def test_gguf_files(family: str, model_dir: ModelDir, tmp_path: Path) -> None:
+    path, texts = tmp_path / "model.gguf", random_prompts(1, 30)
+    if family == "lfm2":  # without biases, which its files have none of
+        directory = make_model("lfm2_plain", tmp_path / "lfm2")
+    else:
+        directory = model_dir(family)
+    write_hybrid(directory, path)
+    model = load_model(path)
+    found = PagedHarness(model).prefill(texts, 7)
+    for text, logits in zip(texts, found, strict=True):
+        assert (logits - hf_logits(directory, text)).abs().max() < 2e-4
+    cache = read_shape(path).cache()
+    assert [bool(size) for size in cache.state_bytes] == [
+        isinstance(shape, StateShape) for shape in model.kv_shapes
+    ]
+    write_hybrid(directory, path, Kind.Q8_0)
+    rounded = PagedHarness(load_model(path, "float32")).prefill(texts, 7)
+    for few, logits in zip(rounded, found, strict=True):
+        assert (few - logits).square().mean().sqrt() < 0.12 * logits.std()

@@ -38,6 +38,7 @@ class Architecture:
     scaled_by_share: int | None = None
     local_theta: float | None = None  # layers with a window have a rotation of their own
     alike_theta: bool = False  # as above, of the same base, and never stretched
+    states: str | None = None  # what layers without attention are called; None: all attend
     whole_yarn: bool = True  # dimensions between which YaRN blends are whole
     # Truths of config.json that tensors of the first layer tell, beside those of all families.
     told_by_tensors: Mapping[str, str] = field(default_factory=dict)
@@ -99,6 +100,43 @@ _DEEPSEEK_EXPERTS = {
 }
 _QUERIES_BIASED = {"attn_q.bias": "attention_bias"}
 
+_DELTA = {
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_a": "linear_attn.A",
+    "ssm_dt": "linear_attn.dt_proj",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+    "post_attention_norm": "post_attention_layernorm",
+}
+_DELTA_FIELDS = {
+    "ssm.conv_kernel": "linear_conv_kernel_dim",
+    "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads",
+    "ssm.time_step_rank": "linear_num_value_heads",
+    "ssm.inner_size": "linear_inner_size",
+    "full_attention_interval": "full_attention_interval",
+    "nextn_predict_layers": "num_nextn_predict_layers",
+}
+_LFM2 = {
+    "attn_norm": "operator_norm",
+    "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
+    "token_embd_norm": "model.embedding_norm",
+    "output_norm": "model.embedding_norm",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.conv": "conv.conv",
+    "shortconv.out_proj": "conv.out_proj",
+}
+
 ARCHITECTURES = (
     Architecture("llama", "llama", "LlamaForCausalLM", interleaved=True),
     Architecture(
@@ -110,6 +148,19 @@ ARCHITECTURES = (
     Architecture(
         "qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", EXPERTS, fields=_QWEN_EXPERTS,
         fixed={"norm_topk_prob": True},
+    ),
+    Architecture(
+        "qwen35", "qwen3_5_text", "Qwen3_5ForCausalLM", norms_with_one=True, names=_DELTA,
+        fields=_DELTA_FIELDS, fixed={"linear_heads_tiled": True}, states="linear_attention",
+    ),
+    Architecture(
+        "qwen35moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", EXPERTS, norms_with_one=True,
+        names=_DELTA, fields={**_QWEN_EXPERTS, **_DELTA_FIELDS},
+        fixed={"linear_heads_tiled": True}, states="linear_attention",
+    ),
+    Architecture(
+        "lfm2", "lfm2", "Lfm2ForCausalLM", names=_LFM2, eps=(_RMS[0], "norm_eps"),
+        fields={"shortconv.l_cache": "conv_L_cache"}, states="conv",
     ),
     Architecture(
         "phi3", "phi3", "Phi3ForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, fields=_WINDOW,

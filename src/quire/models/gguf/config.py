@@ -28,7 +28,8 @@ _OPTIONAL = {
 }
 _OF_EXPERTS = {EXPERTS: "num_experts", "expert_used_count": "num_experts_per_tok"}
 _MOST_EXPERTS = 1 << 12  # of a layer; published models have some hundreds
-_ROUTER = "ffn_gate_inp"  # stored in F32 in all files
+_ROUTER = "ffn_gate_inp"
+_FLOATS = (_ROUTER, "ssm_conv1d", "shortconv.conv.")  # stored in F32 in all files
 _BIASED = {
     "attn_q": ("qkv_bias", "use_qkv_bias"),
     "attn_output": ("attention_bias",),
@@ -79,9 +80,13 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     if any(info.type.is_rounded for info in file.tensors.values()):
         fields["quantization_config"] = {"quant_method": "gguf"}
     needed = {**_NEEDED, known.eps[0]: known.eps[1], **(_OF_EXPERTS if known.has_experts else {})}
+    if known.states is not None and known.has_experts:  # of which all layers have some
+        needed.pop("feed_forward_length")
     told = {**needed, **_OPTIONAL, **known.fields}
     for name, field in told.items():
         value = file.metadata.get(f"{known.name}.{name}")
+        if known.states is not None and _is_list(value):
+            value = [one for one in value if one] or value  # 0 for layers without attention
         if value is not None:
             fields[field] = _of_all_layers(file, f"{known.name}.{name}", value)
         elif name in needed:
@@ -91,6 +96,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     check_understood(file, known, {*told, *known.aside, *_read_beside(file, known)})
     _check_heads(file, known)
     fields |= _windows(file, known, fields)
+    if known.states is not None:
+        fields |= _states(file, known, fields)
     return {**fields, **_rotation(file, known, fields)}
 
 
@@ -138,11 +145,15 @@ def _check_counts(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -
 
 def _of_all_layers(file: GGUFFile, name: str, value: Any) -> Any:
     """Some files have a list, by layer."""
-    if not isinstance(value, Sequence) or isinstance(value, str):
+    if not _is_list(value):
         return value
     if len(set(value)) != 1:
         raise ModelError(f"{file.path}: {name} is not the same in all layers")
     return value[0]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def _vocabulary(file: GGUFFile) -> int:
@@ -156,7 +167,7 @@ def _dtype(file: GGUFFile) -> str:
     stored = {
         info.type.name
         for name, info in file.tensors.items()
-        if len(info.shape) > 1 and _ROUTER not in name
+        if len(info.shape) > 1 and not any(part in name for part in _FLOATS)
     }
     return _STORED.get(stored.pop(), "bfloat16") if len(stored) == 1 else "bfloat16"
 
@@ -176,6 +187,8 @@ def _check_heads(file: GGUFFile, known: Architecture) -> None:
 def _read_beside(file: GGUFFile, known: Architecture) -> Iterator[str]:
     """The fields that become none of a config.json, by the names after the architecture's."""
     yield "attention.value_length"
+    if known.states is not None:  # sections of positions, which are one where there are no images
+        yield from ("attention.recurrent_layers", "rope.dimension_sections")
     if "attention.sliding_window" in known.fields:
         yield "attention.sliding_window_pattern"
     if known.local_theta is not None or known.alike_theta:
@@ -191,10 +204,30 @@ def _windows(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dic
         return {}
     if isinstance(pattern, int):
         return {"sliding_window_pattern": pattern}
-    listed = isinstance(pattern, Sequence) and not isinstance(pattern, str)
-    if not listed or len(pattern) != fields["num_hidden_layers"]:
+    if not _is_list(pattern) or len(pattern) != fields["num_hidden_layers"]:
         raise ModelError(f"{file.path}: {name} must be a number, or a truth for each layer")
     return {"layer_types": [_LAYERS[bool(windowed)] for windowed in pattern]}
+
+
+def _states(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dict[str, Any]:
+    """The layers that keep a state, which have no heads of keys; and the width of its heads."""
+    found: dict[str, Any] = {}
+    listed = file.metadata.get(f"{known.name}.attention.recurrent_layers")
+    heads = file.metadata.get(f"{known.name}.attention.head_count_kv")
+    if listed is None and _is_list(heads):
+        listed = [not count for count in heads]
+    if _is_list(listed):
+        attends = listed[: fields["num_hidden_layers"]]
+        found["layer_types"] = [known.states if one else "full_attention" for one in attends]
+    inner, count = fields.pop("linear_inner_size", None), fields.get("linear_num_value_heads")
+    if inner is not None:
+        if type(inner) is not int or type(count) is not int or count < 1 or inner % count:
+            raise ModelError(
+                f"{file.path}: {known.name}.ssm.inner_size is {short(inner)}, which "
+                f"{short(count)} heads cannot share"
+            )
+        found["linear_value_head_dim"] = inner // count
+    return found
 
 
 def _rotation(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dict[str, Any]:

@@ -92,7 +92,8 @@ class GGUFTensors:
             return part.of(self.get_rounded(name).floats(torch.float32))
         tensor = self._rows(name, part).view(_FLOATS[info.type.name])
         tensor = tensor if len(info.shape) > 1 else tensor.flatten()
-        if self._architecture.norms_with_one and name.endswith("norm.weight"):
+        added_one = name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
+        if self._architecture.norms_with_one and added_one:
             tensor = tensor.float() - 1
         return tensor
 
@@ -189,10 +190,11 @@ def _num_heads(file: GGUFFile, part: str) -> int:
 def _family_name(name: str, special: Mapping[str, str]) -> str | None:
     """The family's name for a tensor; None if no family has it."""
     parts = name.split(".")
-    if len(parts) == 2 and parts[0] in _OUTSIDE:
-        return f"{_OUTSIDE[parts[0]]}.{parts[1]}"
-    if len(parts) == 4 and parts[0] == "blk" and parts[1].isdecimal():
-        found = special.get(parts[2], _OF_A_LAYER.get(parts[2]))
-        if found is not None:
-            return f"model.layers.{parts[1]}.{found}.{parts[3]}"
-    return None
+    if len(parts) == 2:
+        found = special.get(parts[0], _OUTSIDE.get(parts[0]))
+        return None if found is None else f"{found}.{parts[1]}"
+    if len(parts) < 3 or parts[0] != "blk" or not parts[1].isdecimal():
+        return None
+    own, end = (parts[2:3], []) if len(parts) == 3 else (parts[2:-1], parts[-1:])
+    found = special.get(".".join(own), _OF_A_LAYER.get(".".join(own)))
+    return None if found is None else ".".join(["model", "layers", parts[1], found, *end])
