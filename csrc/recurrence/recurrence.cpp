@@ -17,6 +17,8 @@ struct Window {
   int64_t first, last;  // rows of the batch
   int64_t first_sequence, last_sequence;  // that have some of them
   float* convolved;  // [last - first, channels]
+  float* decay;      // [last - first, heads], or [last - first, heads key_dim]
+  float* strength;   // [last - first, heads] of what is added
   float* read;       // [last - first, heads value_dim]
   float* own;        // of a thread
 };
@@ -86,6 +88,61 @@ void convolve(const Recur& r, const Window& w, Team& team) {
   });
 }
 
+// --- decays, and keys and queries of length one -----------------------------------------------
+
+int64_t decays(const Recurrence& layer) {
+  return layer.heads * (layer.by_channel ? layer.key_dim : 1);
+}
+
+// x [n] times what makes its length ``length``, in place.
+QUIRE_INLINE void normalise(float* x, int64_t n, float length) {
+  F squares{};
+  for_vectors(n, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
+    F v = load_n(x + i, count);
+    squares = fma(v, v, squares);
+  });
+  float factor = length / __builtin_sqrtf(lanes_sum(squares) + 1e-6f);
+  for_vectors(n, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
+    store_n(x + i, load_n(x + i, count) * factor, count);
+  });
+}
+
+template <class T>
+QUIRE_INLINE void prepare_row(const Recurrence& layer, const T* x, float* mixed, float* decay,
+                              float* strength) {
+  const T* strengths = x + layer.convolution.channels + layer.outputs();
+  const T* steps = strengths + (layer.delta ? layer.heads : 0);
+  int64_t each = decays(layer) / layer.heads, keys = layer.key_heads * layer.key_dim;
+  for_vectors(decays(layer), [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+    F step = softplus(fma(load_n(steps + i, n), layer.factor, load_n(layer.bias + i, n)));
+    step = minimum(maximum(step, splat(layer.least)), splat(layer.most));
+    if (!layer.delta) store_n(strength + i, step, n);
+    F rate{};
+    for (int lane = 0; lane < n; lane++) rate[lane] = layer.decay[(i + lane) / each];
+    store_n(decay + i, exp(step * rate), n);
+  });
+  if (!layer.delta) return;
+  for_vectors(layer.heads, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+    store_n(strength + i, sigmoid(load_n(strengths + i, n)), n);
+  });
+  float length = 1.0f / __builtin_sqrtf(float(layer.key_dim));
+  for (int64_t i = 0; i < keys; i += layer.key_dim) {
+    normalise(mixed + i, layer.key_dim, length);
+    normalise(mixed + keys + i, layer.key_dim, 1.0f);
+  }
+}
+
+template <class T>
+void prepare(const Recur& r, const Window& w, Team& team) {
+  team.deal(w.last - w.first, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; row++) {
+      prepare_row(r.layer, (const T*)r.x + (w.first + row) * r.x_stride,
+                  w.convolved + row * r.layer.convolution.channels, w.decay + row * decays(r.layer),
+                  w.strength + row * r.layer.heads);
+    }
+  });
+}
+
 // --- the recurrence ---------------------------------------------------------------------------
 
 // Some columns of a head's values.
@@ -93,9 +150,7 @@ struct Columns {
   const Recurrence& layer;
   int64_t head, first;
   int count;
-  int64_t keys;  // an even number: rows of the state, with one of zeros perhaps
-  float* state;  // [keys, columns_at_once]
-  float *key, *query, *decay;  // [keys] of a token
+  float* state;  // [key_dim, columns_at_once]
 };
 
 // ``count`` numbers as vectors, and back.
@@ -113,141 +168,91 @@ QUIRE_INLINE void store_columns(float* p, int count, const F (&v)[wide]) {
   }
 }
 
-// x [n] times what makes its length ``length``, to out.
-QUIRE_INLINE void normalise_to(const float* x, float* out, int64_t n, float length) {
-  F squares{};
-  for_vectors(n, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
-    F v = load_n(x + i, count);
-    squares = fma(v, v, squares);
-  });
-  float factor = length / __builtin_sqrtf(lanes_sum(squares) + 1e-6f);
-  for_vectors(n, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
-    store_n(out + i, load_n(x + i, count) * factor, count);
-  });
-}
-
-QUIRE_INLINE F step_of(const Recurrence& layer, F x, F bias) {
-  F step = softplus(fma(x, layer.factor, bias));
-  return minimum(maximum(step, splat(layer.least)), splat(layer.most));
-}
-
-// A token's numbers of a head but for values: keys, queries and decays in ``c``.
-struct Token {
-  float decay, strength;
-};
-
-template <class T>
-QUIRE_INLINE Token take_token(const Columns& c, const T* x, const float* mixed) {
-  const Recurrence& layer = c.layer;
-  int64_t keys = layer.key_dim;
-  int64_t key_head =
-      layer.tiled ? c.head % layer.key_heads : c.head / (layer.heads / layer.key_heads);
-  const float* query = mixed + key_head * keys;
-  const float* key = query + layer.key_heads * keys;
-  const T* strengths = x + layer.convolution.channels + layer.outputs();
-  const T* steps = strengths + (layer.delta ? layer.heads : 0);
-  if (layer.delta) {
-    normalise_to(query, c.query, keys, 1.0f / __builtin_sqrtf(float(keys)));
-    normalise_to(key, c.key, keys, 1.0f);
-  } else {
-    __builtin_memcpy(c.query, query, keys * sizeof(float));
-    __builtin_memcpy(c.key, key, keys * sizeof(float));
-  }
-  Token token{1.0f, 0.0f};
-  if (layer.by_channel) {
-    for_vectors(keys, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
-      int64_t at = c.head * keys + i;
-      F step = step_of(layer, load_n(steps + at, n), load_n(layer.bias + at, n));
-      store_n(c.decay + i, exp(step * layer.decay[c.head]), n);
-    });
-  } else {
-    F step = step_of(layer, load_some(steps + c.head, 1), splat(layer.bias[c.head]));
-    token.decay = exp(step * layer.decay[c.head])[0];
-    token.strength = step[0];
-  }
-  if (layer.delta) token.strength = sigmoid(load_some(strengths + c.head, 1))[0];
-  return token;
-}
-
-// What the keys find in the state that has decayed.
+// What the keys find in the state that decays: sums of even keys, and of odd ones.
 template <bool by_channel>
-QUIRE_INLINE void look_up(const Columns& c, float decay, F (&found)[wide]) {
+QUIRE_INLINE void look_up(const Columns& c, const float* key, const float* decay, F (&found)[wide]) {
   F odd[wide] = {};
   for (int i = 0; i < wide; i++) found[i] = F{};
-  for (int64_t k = 0; k < c.keys; k += 2) {
+  int64_t k = 0;
+  for (; k + 2 <= c.layer.key_dim; k += 2) {
     const float* rows = c.state + k * columns_at_once;
-    F first = splat(by_channel ? c.key[k] * c.decay[k] : c.key[k]);
-    F second = splat(by_channel ? c.key[k + 1] * c.decay[k + 1] : c.key[k + 1]);
+    F first = splat(by_channel ? key[k] * decay[k] : key[k]);
+    F second = splat(by_channel ? key[k + 1] * decay[k + 1] : key[k + 1]);
     for (int i = 0; i < wide; i++) {
       found[i] = fma(load(rows + i * W), first, found[i]);
       odd[i] = fma(load(rows + columns_at_once + i * W), second, odd[i]);
     }
   }
-  for (int i = 0; i < wide; i++) found[i] = (found[i] + odd[i]) * decay;
+  for (int i = 0; i < wide && k < c.layer.key_dim; i++) {
+    F last = splat(by_channel ? key[k] * decay[k] : key[k]);
+    found[i] = fma(load(c.state + k * columns_at_once + i * W), last, found[i]);
+  }
+  for (int i = 0; i < wide; i++) found[i] = (found[i] + odd[i]) * (by_channel ? 1.0f : *decay);
 }
 
 // The state decays, and has key times ``added`` added to it; what the queries then find.
 template <bool by_channel>
-QUIRE_INLINE void rewrite(const Columns& c, float decay, const F (&added)[wide],
-                          F (&found)[wide]) {
+QUIRE_INLINE void rewrite(const Columns& c, const float* query, const float* key,
+                          const float* decay, const F (&added)[wide], F (&found)[wide]) {
   for (int i = 0; i < wide; i++) found[i] = F{};
-  for (int64_t k = 0; k < c.keys; k++) {
+  for (int64_t k = 0; k < c.layer.key_dim; k++) {
     float* row = c.state + k * columns_at_once;
-    F kept = splat(by_channel ? c.decay[k] : decay), key = splat(c.key[k]);
-    F query = splat(c.query[k]);
+    F kept = splat(by_channel ? decay[k] : *decay), own = splat(key[k]), asked = splat(query[k]);
     for (int i = 0; i < wide; i++) {
-      F v = fma(key, added[i], load(row + i * W) * kept);
+      F v = fma(own, added[i], load(row + i * W) * kept);
       store(row + i * W, v);
-      found[i] = fma(query, v, found[i]);
+      found[i] = fma(asked, v, found[i]);
     }
   }
 }
 
-template <class T, bool delta, bool by_channel>
+template <bool delta, bool by_channel>
 void run(const Recur& r, const Window& w, const Chunk& chunk, const Columns& c) {
-  int64_t outputs = r.layer.outputs(), channels = r.layer.convolution.channels;
-  int64_t values = 2 * r.layer.key_heads * r.layer.key_dim, at = c.head * r.layer.value_dim + c.first;
-  for (int64_t row = chunk.begin; row < chunk.end; row++) {
-    const float* mixed = w.convolved + (row - w.first) * channels;
-    Token token = take_token(c, (const T*)r.x + row * r.x_stride, mixed);
+  const Recurrence& layer = r.layer;
+  int64_t outputs = layer.outputs(), channels = layer.convolution.channels;
+  int64_t keys = layer.key_heads * layer.key_dim, at = c.head * layer.value_dim + c.first;
+  int64_t key_head =
+      layer.tiled ? c.head % layer.key_heads : c.head / (layer.heads / layer.key_heads);
+  int64_t decay_at = c.head * (by_channel ? layer.key_dim : 1);
+  for (int64_t row = chunk.begin - w.first; row < chunk.end - w.first; row++) {
+    const float* query = w.convolved + row * channels + key_head * layer.key_dim;
+    const float* key = query + keys;
+    const float* decay = w.decay + row * decays(layer) + decay_at;
     F value[wide], added[wide], out[wide];
-    load_columns(mixed + values + at, c.count, value);
-    if (delta) look_up<by_channel>(c, token.decay, added);
+    load_columns(w.convolved + row * channels + 2 * keys + at, c.count, value);
+    if (delta) look_up<by_channel>(c, key, decay, added);
     for (int i = 0; i < wide; i++) {
-      added[i] = (delta ? value[i] - added[i] : value[i]) * token.strength;
+      added[i] = (delta ? value[i] - added[i] : value[i]) * w.strength[row * layer.heads + c.head];
     }
-    rewrite<by_channel>(c, token.decay, added, out);
-    if (r.layer.skip) {
-      for (int i = 0; i < wide; i++) out[i] = fma(value[i], r.layer.skip[c.head], out[i]);
+    rewrite<by_channel>(c, query, key, decay, added, out);
+    if (layer.skip) {
+      for (int i = 0; i < wide; i++) out[i] = fma(value[i], layer.skip[c.head], out[i]);
     }
-    store_columns(w.read + (row - w.first) * outputs + at, c.count, out);
+    store_columns(w.read + row * outputs + at, c.count, out);
   }
 }
-
-int64_t even(int64_t n) { return (n + 1) / 2 * 2; }
 
 // A thread's memory, in floats.
-int64_t own_floats(const Recurrence& layer) {
-  return round_up(even(layer.key_dim) * (columns_at_once + 3), 16);
+int64_t own_floats(const Recurrence& layer) { return layer.key_dim * columns_at_once; }
+
+// Of the parts of a layer, in floats for each token.
+int64_t between(const Recurrence& layer) {
+  return layer.convolution.channels + decays(layer) + layer.heads + layer.outputs();
 }
 
-template <class T>
 void run_columns(const Recur& r, const Window& w, const Chunk& chunk, int64_t head, int64_t block) {
   const Recurrence& layer = r.layer;
-  int64_t keys = even(layer.key_dim), first = block * columns_at_once, left = layer.value_dim - first;
-  float* own = w.own + keys * columns_at_once;
-  Columns c{layer, head, first, int(left < columns_at_once ? left : columns_at_once), keys, w.own,
-            own, own + keys, own + 2 * keys};
-  own[keys - 1] = own[2 * keys - 1] = own[3 * keys - 1] = 0;  // of an odd number of keys
+  int64_t first = block * columns_at_once, left = layer.value_dim - first;
+  Columns c{layer, head, first, int(left < columns_at_once ? left : columns_at_once), w.own};
   float* state = r.state + (chunk.slot * layer.heads + head) * layer.key_dim * layer.value_dim + first;
-  for (int64_t k = 0; k < keys; k++) {
+  for (int64_t k = 0; k < layer.key_dim; k++) {
     F v[wide] = {};
-    if (k < layer.key_dim && !chunk.fresh) load_columns(state + k * layer.value_dim, c.count, v);
+    if (!chunk.fresh) load_columns(state + k * layer.value_dim, c.count, v);
     store_columns(w.own + k * columns_at_once, columns_at_once, v);
   }
-  if (!layer.delta) run<T, false, false>(r, w, chunk, c);
-  else if (layer.by_channel) run<T, true, true>(r, w, chunk, c);
-  else run<T, true, false>(r, w, chunk, c);
+  if (!layer.delta) run<false, false>(r, w, chunk, c);
+  else if (layer.by_channel) run<true, true>(r, w, chunk, c);
+  else run<true, false>(r, w, chunk, c);
   for (int64_t k = 0; k < layer.key_dim; k++) {
     F v[wide];
     load_columns(w.own + k * columns_at_once, columns_at_once, v);
@@ -300,11 +305,12 @@ template <class T>
 void recur_as(const Recur& r, const Window& w, Team& team) {
   convolve<T>(r, w, team);
   if (!r.layer.heads) return;
+  prepare<T>(r, w, team);
   int64_t blocks = (r.layer.value_dim + columns_at_once - 1) / columns_at_once;
   int64_t each = r.layer.heads * blocks;
   team.take((w.last_sequence - w.first_sequence) * each, [&](int64_t piece) {
     Chunk chunk(r, w, w.first_sequence + piece / each);
-    if (chunk.begin < chunk.end) run_columns<T>(r, w, chunk, piece % each / blocks, piece % blocks);
+    if (chunk.begin < chunk.end) run_columns(r, w, chunk, piece % each / blocks, piece % blocks);
   });
   gate<T>(r, w, team);
 }
@@ -314,7 +320,7 @@ void recur_as(const Recur& r, const Window& w, Team& team) {
 int64_t recur_scratch(const Recurrence& layer, int64_t tokens, int threads) {
   int64_t rows = tokens < recurred_at_once ? tokens : recurred_at_once;
   if (!layer.heads) return 0;
-  return (rows * (layer.convolution.channels + layer.outputs()) + threads * own_floats(layer)) *
+  return (round_up(rows * between(layer), 16) + threads * own_floats(layer)) *
          int64_t(sizeof(float));
 }
 
@@ -322,9 +328,13 @@ void recur(const Recur& r, Team& team) {
   int64_t tokens = r.query_starts[r.sequences];
   int64_t rows = tokens < recurred_at_once ? tokens : recurred_at_once;
   Window w{};
-  w.convolved = (float*)r.scratch;
-  w.read = w.convolved + rows * r.layer.convolution.channels;
-  w.own = w.read + rows * r.layer.outputs() + team.index * own_floats(r.layer);
+  if (r.layer.heads) {  // or there is nothing in between
+    w.convolved = (float*)r.scratch;
+    w.decay = w.convolved + rows * r.layer.convolution.channels;
+    w.strength = w.decay + rows * decays(r.layer);
+    w.read = w.strength + rows * r.layer.heads;
+    w.own = w.convolved + round_up(rows * between(r.layer), 16) + team.index * own_floats(r.layer);
+  }
   for (w.first = 0; w.first < tokens; w.first = w.last) {
     w.last = w.first + rows < tokens ? w.first + rows : tokens;
     while (r.query_starts[w.first_sequence + 1] <= w.first) w.first_sequence++;
