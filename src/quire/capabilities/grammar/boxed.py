@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -103,6 +104,11 @@ class BoxedGuide:
         self.follower.drop(self)
 
     @property
+    def finder(self) -> Follower:
+        """See ``OutputGuide``."""
+        return self.follower
+
+    @property
     def failure(self) -> str | None:
         """See ``OutputGuide``."""
         return self.rules.failure or self._failure
@@ -111,9 +117,9 @@ class BoxedGuide:
         """See ``OutputGuide``."""
         if self.rules.failure is not None:
             return  # another worker may die of it
-        self._masks = {length: mask for length, mask in self._masks.items() if length in lengths}
         missing = [one for one in lengths if one not in self._masks and one not in self.flight]
         if missing or (forced and self._forced[0] != len(output)):
+            self._masks = {one: mask for one, mask in self._masks.items() if one in lengths}
             self.want(output, missing, forced=forced)
 
     def want(self, output: Sequence[int], lengths: list[int], *, forced: bool = False) -> None:
@@ -235,6 +241,13 @@ class Follower:
         if guide.knower and guide.knower == self._number:
             self._dropped.append(guide.number)
 
+    def begin(self) -> None:
+        """See ``Finder``."""
+        if self._asking:
+            if self._called is not None:
+                self._receive(0.0)
+            self._send()
+
     def pump(self, guide: BoxedGuide | None, deadline: float) -> None:
         """Ask, and take in answers, until the guide has its own or time is up."""
         while True:
@@ -260,8 +273,9 @@ class Follower:
                 threading.Thread(target=self.ready, name="quire-grammar", daemon=True).start()
                 return
             self._number = next(self.numbers)
-            self._table = np.frombuffer(self._worker.shared, np.uint32, offset=HEADER)
-        asks = []
+            table = np.frombuffer(self._worker.shared, np.uint32, offset=HEADER)
+            self._table = table.reshape(-1, self._words)
+        asks: list[tuple[object, ...]] = []
         for guide in list(self._asking.values()):
             if guide.rules.failure is not None:
                 del self._asking[guide.number]
@@ -269,7 +283,7 @@ class Follower:
                 continue
             if len(guide.wanted[1] if guide.wanted else ()) > len(self._rows):
                 break  # in the next call
-            asks.append(self._question(guide))
+            asks.append(tuple(self._question(guide)))  # which is faster to pickle
         news, self._forked, self._dropped = (self._forked, self._dropped), [], []
         try:
             self._called = time.monotonic()
@@ -290,7 +304,7 @@ class Follower:
         guide.wanted, guide.asked = None, output
         guide.flight = dict(zip(lengths, rows, strict=True))
         self._flights[guide.number] = guide, rows
-        tokens = np.asarray(output[kept:end], np.uint32).tobytes()
+        tokens = array("I", output[kept:end]).tobytes()
         places = list(guide.flight.items())
         return Question(guide.number, guide.rules.number, form, kept, tokens, places, forced)
 
@@ -308,11 +322,11 @@ class Follower:
             self._lost(str(error))
             return True
         self._called = None
+        table = self._table
         for done in found:
             guide, rows = self._flights.pop(done.guide, (None, []))
             if guide is not None:
                 self._rows += rows
-                table = self._table.reshape(-1, self._words)
                 flight = guide.flight.items()
                 guide.answer(done, {length: table[row].copy() for length, row in flight})
         return True

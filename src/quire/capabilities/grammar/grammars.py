@@ -31,7 +31,7 @@ _REST = 0.002  # seconds
 class PlainGuide:
     """Where reasoning is guided and the text is free, which takes no grammar. ``OutputGuide``."""
 
-    failure = None
+    failure = finder = None
 
     def __init__(self, guide: Guide, vocab_size: int) -> None:
         self._guide, self._vocab_size = guide, vocab_size
