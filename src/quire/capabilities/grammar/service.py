@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 import tokenizers
 
-from quire.capabilities.grammar.compiler import Asked, Form, GrammarCompiler
+from quire.capabilities.grammar.compiler import Asked, Form, GrammarCompiler, Source
 from quire.capabilities.grammar.guide import Guide
 from quire.core.errors import RequestError
 from quire.kernels.threads import usable_cores
@@ -149,9 +149,9 @@ class GrammarService:
         self._compiler.warm_up()
         self._vocab_size = vocab_size
 
-    def check(self, asked: Asked) -> None:
+    def source(self, asked: Asked) -> Source:
         """RequestError if it cannot be compiled."""
-        self._compiler.matcher(asked)
+        return self._compiler.source(asked)
 
     def misfit(self, schema: str, text: str) -> str:
         """Why JSON does not fit a schema; "" if it does."""

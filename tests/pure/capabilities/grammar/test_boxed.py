@@ -153,3 +153,15 @@ def test_guides_are_asked_about_by_one_call_that_nobody_looks_for_before_time(
     wait_for(guides, 60.0)
     assert calls[:2] == ["send", "receive"]
     assert all(guide.mask(2) is not None for guide in guides)
+
+
+def test_who_follows_a_grammar_does_not_make_out_its_schema_again(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form, own = rules_of(grammars).form, compiler.__wrapped__()
+    monkeypatch.delattr("quire.capabilities.grammar.compiler.grammar_source")
+    output = tokens_of(OBJECT)
+    bits = Guide.fill_masks([(own.rules_of(form).guide(), output, 3)], SIZE)
+    assert (bits[0] == mask(rules_of(grammars).guide(), output, 3)).all()
+    with pytest.raises(NameError):
+        own.rules_of(form._replace(source=None, asked=form.asked._replace(order="a b")))
