@@ -46,16 +46,21 @@ class Form(NamedTuple):
     source: Source | None = None
 
 
+def asked_of(params: SamplingParams) -> Asked | None:
+    """None: the text is free."""
+    if params.structured_outputs is None:
+        return None
+    return Asked(params.structured_outputs, params.reasoning.order if params.reasoning else "")
+
+
 def form_of(params: SamplingParams, tokenizer: GrammarTokenizer) -> Form | None:
     """None: anything may be written. RequestError where there is no way to see to it."""
-    budget, marks, asked = params.thinking_token_budget, params.reasoning, None
+    budget, marks, asked = params.thinking_token_budget, params.reasoning, asked_of(params)
     if budget is not None and marks is None:
         raise RequestError(
             "thinking_token_budget needs the marks of the model's reasoning, which only chats know",
             "thinking_token_budget",
         )
-    if params.structured_outputs is not None:
-        asked = Asked(params.structured_outputs, marks.order if marks else "")
     if asked is None and budget is None:
         return None
     thinking = None

@@ -11,7 +11,7 @@ from typing import Any
 
 from quire.capabilities.box import Box, BoxBroken, BoxWorker
 from quire.capabilities.grammar.boxed import ROWS, BoxedRules, Follower, Mask
-from quire.capabilities.grammar.compiler import Asked, Source, form_of
+from quire.capabilities.grammar.compiler import Asked, Source, asked_of, form_of
 from quire.capabilities.grammar.guide import Guide, Rules
 from quire.capabilities.grammar.service import HEADER, VocabularyFacts
 from quire.capabilities.grammar.vocabulary import GrammarTokenizer
@@ -122,6 +122,12 @@ class Grammars(Capability):
         form = form._replace(source=self._source(form.asked))
         self._follower.ready()
         return BoxedRules(next(self._numbers), form, self._follower, self._slow)
+
+    def compiles(self, params: SamplingParams) -> bool:
+        """Whether ``rules`` has to wait for something to be compiled."""
+        asked = asked_of(params)
+        with self._lock:
+            return asked is not None and asked not in self._compiled
 
     def _source(self, asked: Asked) -> Source:
         """See that it can be compiled, where nobody else's is followed."""

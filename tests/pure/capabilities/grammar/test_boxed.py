@@ -132,6 +132,7 @@ def test_what_cannot_be_compiled_is_refused_and_what_can_is_compiled_once(
                 grammars.rules(params)
         else:
             assert grammars.rules(params) is not None
+        assert grammars.compiles(params) is refused, "who has it compiled waits in a thread for it"
     assert next(calls) == 2
 
 
