@@ -142,7 +142,7 @@ class Server(uvicorn.Server):
 
     def _num_living(self) -> int:
         queue = self._engine.engine.scheduler.queue
-        living = queue.num_waiting + queue.num_running_seqs
+        living: int = queue.num_waiting + queue.num_running_seqs
         # Of who has hung up there is still what works for him, until that is cancelled.
         living += len(self.server_state.connections) + len(self.server_state.tasks)
         if living <= _FEW:  # few outputs can have much as well

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from quire.capabilities.box import BoxBroken, BoxWorker
 from quire.capabilities.grammar.compiler import Form
-from quire.capabilities.grammar.service import HEADER, MOST_LANES, MUCH, SLOW, Done, Question
+from quire.capabilities.grammar.service import HEADER, MOST_LANES, MUCH, SLOW, Done
 from quire.core.errors import QuireError
 
 logger = logging.getLogger(__name__)
@@ -283,7 +283,7 @@ class Follower:
                 continue
             if len(guide.wanted[1] if guide.wanted else ()) > len(self._rows):
                 break  # in the next call
-            asks.append(tuple(self._question(guide)))  # which is faster to pickle
+            asks.append(self._question(guide))
         news, self._forked, self._dropped = (self._forked, self._dropped), [], []
         try:
             self._called = time.monotonic()
@@ -291,7 +291,8 @@ class Follower:
         except BoxBroken as error:
             self._lost(str(error))
 
-    def _question(self, guide: BoxedGuide) -> Question:
+    def _question(self, guide: BoxedGuide) -> tuple[object, ...]:
+        """A ``Question``, as what is fast to pickle."""
         del self._asking[guide.number]
         assert guide.wanted is not None
         output, lengths, forced = guide.wanted
@@ -306,7 +307,7 @@ class Follower:
         self._flights[guide.number] = guide, rows
         tokens = array("I", output[kept:end]).tobytes()
         places = list(guide.flight.items())
-        return Question(guide.number, guide.rules.number, form, kept, tokens, places, forced)
+        return guide.number, guide.rules.number, form, kept, tokens, places, forced
 
     def _receive(self, seconds: float) -> bool:
         """Take in an answer; False: it is not there in time."""
