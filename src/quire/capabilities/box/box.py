@@ -224,14 +224,14 @@ class _Zygote:
 class BoxWorker:
     """A worker process. One thread at a time uses it.
 
-    shared: the memory that it shares with its service. yields: it leaves the cores to others.
+    shared: the memory that it shares with its service.
     """
 
     def __init__(
         self, zygote: _Zygote, process: int, calls: socket.socket, shared: mmap.mmap | None
     ) -> None:
         self.process = process
-        self.ended = self.yields = False
+        self.ended = False
         self._shared = shared
         self._zygote, self._calls, self._connection = zygote, calls, _Connection(calls)
         self._close = weakref.finalize(self, calls.close)
@@ -290,7 +290,6 @@ class BoxWorker:
 
     def _leave_the_cores(self) -> None:
         """To all who want them. That cannot be undone."""
-        self.yields = True
         if sys.platform == "linux":
             with suppress(OSError):
                 for thread in Path(f"/proc/{self.process}/task").iterdir():
