@@ -242,6 +242,13 @@ MUTANTS = (
         f"{_OF_BOX}::test_a_long_call_leaves_the_cores_to_others_and_no_further_one_does",
     ),
     Mutant(
+        "a long call keeps its turn",
+        f"{_BOX}/box.py",
+        "                return worker.receive(min(seconds, _LONG), gives)\n",
+        "                return worker.receive(seconds, gives)\n",
+        f"{_OF_BOX}::test_long_calls_wait_for_each_other_and_keep_no_short_one_waiting",
+    ),
+    Mutant(
         "another worker is not given whole outputs",
         f"{_GRAMMAR}/boxed.py",
         "self._number, 0, guide.rules.form",

@@ -142,7 +142,7 @@ class AsyncEngine:
             output = int(params is sampling and sampling.max_tokens != 0)
             sizes = [input_processor.size(prompt, output=output) for prompt in prompts.values()]
             sizes[0] += len(sampling.prediction or "")  # which is made ready along with it
-            if sampling.structured_outputs is not None:
+            if sampling.structured_outputs is not None and self._compiles(sampling):
                 await self._preparation.compile(ready)
             prepared: list[PreparedRequest] = []
             try:
@@ -172,7 +172,7 @@ class AsyncEngine:
 
         async def submit(places: Places) -> None:
             prepare = partial(self.engine.input_processor.prepare_params, params)
-            if params.structured_outputs is not None:
+            if params.structured_outputs is not None and self._compiles(params):
                 ready = await self._preparation.compile(prepare)
             else:
                 ready = await self._preparation.run(len(params.prediction or ""), prepare)
@@ -213,9 +213,16 @@ class AsyncEngine:
         decode = partial(self.engine.input_processor.detokenize, token_ids, own=own)
         return await self._preparation.run(len(token_ids), decode)
 
+    def _compiles(self, params: SamplingParams) -> bool:
+        return self.engine.input_processor.grammars.compiles(params)
+
     async def check(self, params: SamplingParams) -> None:
         """RequestError where no text can be held to what ``params`` ask for."""
-        await self._preparation.compile(partial(self.engine.input_processor.grammars.rules, params))
+        rules = partial(self.engine.input_processor.grammars.rules, params)
+        if self._compiles(params):
+            await self._preparation.compile(rules)
+        else:
+            await self._preparation.run(0, rules)
 
     async def misfit(self, schema: Mapping[str, Any], text: str) -> str:
         """See ``Grammars.misfit``."""

@@ -12,6 +12,7 @@ from quire.core.errors import EngineError
 from quire.kernels.heap import give_memory_back
 
 LONG = 2**15  # characters or tokens; what is longer is prepared apart
+WAITING = 16  # threads that wait for other processes: who takes long there keeps few waiting
 _REST = 1.0  # seconds from a long input to giving memory back, once for all that come meanwhile
 
 _T = TypeVar("_T")
@@ -28,7 +29,7 @@ class PreparationThreads:
     def __init__(self) -> None:
         self._short = ThreadPoolExecutor(2, "quire-short")
         self._long = ThreadPoolExecutor(1, "quire-long")
-        self._grammars = ThreadPoolExecutor(2, "quire-grammar")
+        self._grammars = ThreadPoolExecutor(WAITING, "quire-grammar")
         self._giving_back: asyncio.TimerHandle | None = None
         self._closed = False
         self._under_way: set[Callable[[], object]] = set()

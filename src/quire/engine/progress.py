@@ -105,6 +105,12 @@ class RequestProgress:
         self._first_token_time: float | None = None
         self.vector: Sequence[float] | None = None  # of the prompt, where that is asked for
 
+    @property
+    def num_tables(self) -> int:
+        """Tokens of which log-probabilities are kept."""
+        scored = 0 if self._scores is None else self._scores.num_tokens
+        return scored + sum(len(branch.output.logprobs or ()) for branch in self.branches)
+
     def advance(self, progress: Progress, now: float) -> Delta:
         branch, sample = self.branches[progress.branch], progress.sample
         output = branch.output

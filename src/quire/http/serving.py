@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 _SELDOM = 1_000  # looks at what is not so young, until all is looked through in any case
 _DUE = 10  # such looks: Python's own measure
 _FEW = 64  # requests that wait, sequences that run, connections, and tasks that answer
+_TABLES = 50  # tokens whose log-probabilities are as many objects as one of these
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _FACTS = ("request_id", "engine_request_id", "method", "path", "status", "duration_ms")
 
@@ -125,10 +126,7 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Whether to go on to ``shutdown``; called ten times a second."""
         must_end = await super().on_tick(counter)
-        queue = self._engine.engine.scheduler.queue
-        held = queue.num_waiting + queue.num_running_seqs
-        # Of who has hung up there is still what works for him, until that is cancelled.
-        collect(held + len(self.server_state.connections) + len(self.server_state.tasks))
+        collect(self._num_living())
         if not self._engine.healthy and not self.exit_status:
             logger.critical("the engine is dead; the server ends with status 1")
             self.exit_status = 1
@@ -141,6 +139,15 @@ class Server(uvicorn.Server):
             logger.info(text, self._drain.running, self._config.shutdown_timeout)
         idle = self._drain.begun and not self._drain.running
         return idle or self.force_exit or time.monotonic() >= self._deadline
+
+    def _num_living(self) -> int:
+        queue = self._engine.engine.scheduler.queue
+        living: int = queue.num_waiting + queue.num_running_seqs
+        # Of who has hung up there is still what works for him, until that is cancelled.
+        living += len(self.server_state.connections) + len(self.server_state.tasks)
+        if living <= _FEW:  # few outputs can have much as well
+            living += self._engine.engine.num_tables() // _TABLES
+        return living
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._last_resort is not None:

@@ -49,7 +49,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_waiting_for_grammars_holds_up_nothing_else() -> None:
     async def main() -> None:
         async with threads() as pool:
-            gates, left = [Gate(), Gate()], Gate()
+            gates, left = [Gate() for _ in range(preparation.WAITING)], Gate()
             busy = [asyncio.create_task(pool.compile(gate)) for gate in gates]
             await until(lambda: all(gate.begun.is_set() for gate in gates))
             assert await asyncio.wait_for(pool.run(1, lambda: "short"), PATIENCE) == "short"
@@ -59,7 +59,7 @@ def test_waiting_for_grammars_holds_up_nothing_else() -> None:
             await asyncio.wait([gone])
             for gate in gates:
                 gate.let.set()
-            assert await asyncio.gather(*busy) == ["done"] * 2
+            assert await asyncio.gather(*busy) == ["done"] * len(gates)
             assert await pool.compile(lambda: "next") == "next"
             assert not left.begun.is_set(), "nobody waits for it"
             with pytest.raises(RequestError, match="bad"):

@@ -62,13 +62,15 @@ class Box:
     ) -> None:
         """memory: bytes that a worker may take, beside what making the service took.
 
-        workers: calls that are carried out at the same time. shared: bytes that each worker shares
+        workers: calls that are carried out at the same time, and as many again that have taken
+        longer than a moment, for which no other call waits. shared: bytes that each worker shares
         with the server (``BoxWorker.shared``); its service has them by its method ``share``.
         """
         self._plan = BoxPlan(target, arguments, memory, shared)
         self._zygote: _Zygote | None = None
         self._lock = threading.Lock()  # of the zygote
         self._turns = threading.Semaphore(workers)
+        self._long_turns = threading.Semaphore(workers)
         self._idle: list[BoxWorker] = []
         self._closed = False
 
@@ -79,14 +81,27 @@ class Box:
         within ``seconds``, which count from when it has a worker.
         """
         with self._turns:
-            worker = self._rested() or self.worker()
+            worker, is_long = self._rested() or self.worker(), False
             try:
-                return worker.call(method, *arguments, seconds=seconds, gives=gives)
+                worker.send(method, *arguments)
+                return worker.receive(min(seconds, _LONG), gives)
+            except TimeoutError:
+                is_long = True
             finally:
-                if worker.yields:
-                    worker.end()
-                if not worker.ended:
+                if not is_long and not worker.ended:
                     self._idle.append(worker)
+        waits = not self._long_turns.acquire(blocking=False)
+        if waits:
+            worker.end()  # and begin anew in its turn
+            self._long_turns.acquire()
+        try:
+            if waits:
+                worker = self.worker()
+                worker.send(method, *arguments)
+            return worker.finish(seconds, gives)
+        finally:
+            worker.end()
+            self._long_turns.release()
 
     def worker(self) -> BoxWorker:
         """A new worker for the caller alone, who ends it."""
@@ -209,14 +224,14 @@ class _Zygote:
 class BoxWorker:
     """A worker process. One thread at a time uses it.
 
-    shared: the memory that it shares with its service. yields: it leaves the cores to others.
+    shared: the memory that it shares with its service.
     """
 
     def __init__(
         self, zygote: _Zygote, process: int, calls: socket.socket, shared: mmap.mmap | None
     ) -> None:
         self.process = process
-        self.ended = self.yields = False
+        self.ended = False
         self._shared = shared
         self._zygote, self._calls, self._connection = zygote, calls, _Connection(calls)
         self._close = weakref.finalize(self, calls.close)
@@ -229,9 +244,13 @@ class BoxWorker:
     def call(self, method: str, *arguments: object, seconds: float, gives: type[_T]) -> _T:
         """See ``Box.call``."""
         self.send(method, *arguments)
+        with suppress(TimeoutError):
+            return self.receive(min(seconds, _LONG), gives)
+        return self.finish(seconds, gives)
+
+    def finish(self, seconds: float, gives: type[_T]) -> _T:
+        """What comes of a call that takes long, of at most ``seconds`` in all."""
         try:
-            with suppress(TimeoutError):
-                return self.receive(min(seconds, _LONG), gives)
             self._leave_the_cores()
             return self.receive(seconds - _LONG, gives)
         except TimeoutError:
@@ -271,7 +290,6 @@ class BoxWorker:
 
     def _leave_the_cores(self) -> None:
         """To all who want them. That cannot be undone."""
-        self.yields = True
         if sys.platform == "linux":
             with suppress(OSError):
                 for thread in Path(f"/proc/{self.process}/task").iterdir():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from quire.capabilities.box import BoxBroken, BoxWorker
 from quire.capabilities.grammar.compiler import Form
-from quire.capabilities.grammar.service import HEADER, MOST_LANES, MUCH, SLOW, Done, Question
+from quire.capabilities.grammar.service import HEADER, MOST_LANES, MUCH, SLOW, Done
 from quire.core.errors import QuireError
 
 logger = logging.getLogger(__name__)
@@ -103,6 +104,11 @@ class BoxedGuide:
         self.follower.drop(self)
 
     @property
+    def finder(self) -> Follower:
+        """See ``OutputGuide``."""
+        return self.follower
+
+    @property
     def failure(self) -> str | None:
         """See ``OutputGuide``."""
         return self.rules.failure or self._failure
@@ -111,9 +117,9 @@ class BoxedGuide:
         """See ``OutputGuide``."""
         if self.rules.failure is not None:
             return  # another worker may die of it
-        self._masks = {length: mask for length, mask in self._masks.items() if length in lengths}
         missing = [one for one in lengths if one not in self._masks and one not in self.flight]
         if missing or (forced and self._forced[0] != len(output)):
+            self._masks = {one: mask for one, mask in self._masks.items() if one in lengths}
             self.want(output, missing, forced=forced)
 
     def want(self, output: Sequence[int], lengths: list[int], *, forced: bool = False) -> None:
@@ -235,6 +241,13 @@ class Follower:
         if guide.knower and guide.knower == self._number:
             self._dropped.append(guide.number)
 
+    def begin(self) -> None:
+        """See ``Finder``."""
+        if self._asking:
+            if self._called is not None:
+                self._receive(0.0)
+            self._send()
+
     def pump(self, guide: BoxedGuide | None, deadline: float) -> None:
         """Ask, and take in answers, until the guide has its own or time is up."""
         while True:
@@ -260,8 +273,9 @@ class Follower:
                 threading.Thread(target=self.ready, name="quire-grammar", daemon=True).start()
                 return
             self._number = next(self.numbers)
-            self._table = np.frombuffer(self._worker.shared, np.uint32, offset=HEADER)
-        asks = []
+            table = np.frombuffer(self._worker.shared, np.uint32, offset=HEADER)
+            self._table = table.reshape(-1, self._words)
+        asks: list[tuple[object, ...]] = []
         for guide in list(self._asking.values()):
             if guide.rules.failure is not None:
                 del self._asking[guide.number]
@@ -277,7 +291,8 @@ class Follower:
         except BoxBroken as error:
             self._lost(str(error))
 
-    def _question(self, guide: BoxedGuide) -> Question:
+    def _question(self, guide: BoxedGuide) -> tuple[object, ...]:
+        """A ``Question``, as what is fast to pickle."""
         del self._asking[guide.number]
         assert guide.wanted is not None
         output, lengths, forced = guide.wanted
@@ -290,9 +305,9 @@ class Follower:
         guide.wanted, guide.asked = None, output
         guide.flight = dict(zip(lengths, rows, strict=True))
         self._flights[guide.number] = guide, rows
-        tokens = np.asarray(output[kept:end], np.uint32).tobytes()
+        tokens = array("I", output[kept:end]).tobytes()
         places = list(guide.flight.items())
-        return Question(guide.number, guide.rules.number, form, kept, tokens, places, forced)
+        return guide.number, guide.rules.number, form, kept, tokens, places, forced
 
     def _receive(self, seconds: float) -> bool:
         """Take in an answer; False: it is not there in time."""
@@ -308,11 +323,11 @@ class Follower:
             self._lost(str(error))
             return True
         self._called = None
+        table = self._table
         for done in found:
             guide, rows = self._flights.pop(done.guide, (None, []))
             if guide is not None:
                 self._rows += rows
-                table = self._table.reshape(-1, self._words)
                 flight = guide.flight.items()
                 guide.answer(done, {length: table[row].copy() for length, row in flight})
         return True

@@ -31,23 +31,36 @@ class Asked(NamedTuple):
     order: str
 
 
+class Source(NamedTuple):
+    """What llguidance is given for it, and how much fuel that takes."""
+
+    text: str
+    fuel: int
+
+
 class Form(NamedTuple):
-    """What is asked of outputs; one of the two at least."""
+    """What is asked of outputs; one of the first two at least. source: if that is known."""
 
     asked: Asked | None
     thinking: Thinking | None
+    source: Source | None = None
+
+
+def asked_of(params: SamplingParams) -> Asked | None:
+    """None: the text is free."""
+    if params.structured_outputs is None:
+        return None
+    return Asked(params.structured_outputs, params.reasoning.order if params.reasoning else "")
 
 
 def form_of(params: SamplingParams, tokenizer: GrammarTokenizer) -> Form | None:
     """None: anything may be written. RequestError where there is no way to see to it."""
-    budget, marks, asked = params.thinking_token_budget, params.reasoning, None
+    budget, marks, asked = params.thinking_token_budget, params.reasoning, asked_of(params)
     if budget is not None and marks is None:
         raise RequestError(
             "thinking_token_budget needs the marks of the model's reasoning, which only chats know",
             "thinking_token_budget",
         )
-    if params.structured_outputs is not None:
-        asked = Asked(params.structured_outputs, marks.order if marks else "")
     if asked is None and budget is None:
         return None
     thinking = None
@@ -71,6 +84,7 @@ def _thinking(
 class _Kept(NamedTuple):
     """What has been compiled."""
 
+    source: Source
     matcher: LLMatcher
     num_bytes: int  # that it is taken to have
 
@@ -115,25 +129,31 @@ class GrammarCompiler:
 
     def rules_of(self, form: Form) -> Rules:
         """See ``rules``."""
-        asked, thinking = form
+        asked, thinking, source = form
         if asked is None:
             return Rules(None, thinking, self._ends)
-        text, anew = self.matcher(asked), cache(partial(self._anew, asked))
+        text, anew = self._compiled(asked, source).matcher, cache(partial(self._anew, form))
         return Rules(text, thinking, self._ends, anew, self._words())
 
-    def _anew(self, asked: Asked) -> LLMatcher | None:
+    def _anew(self, form: Form) -> LLMatcher | None:
         """Between two steps, so that it may not take long."""
-        return None if asked.text.size > _LONGEST_ANEW else self._compile(asked).matcher
+        asked, _, source = form
+        assert asked is not None
+        return None if asked.text.size > _LONGEST_ANEW else self._compile(asked, source).matcher
 
-    def matcher(self, asked: Asked) -> LLMatcher:
-        """At the beginning of a text. It is not to be moved: others have it too."""
+    def source(self, asked: Asked) -> Source:
+        """Of what is compiled now, unless it is known; RequestError as for ``rules``."""
+        return self._compiled(asked, None).source
+
+    def _compiled(self, asked: Asked, source: Source | None) -> _Kept:
+        """Its matcher is at the beginning of a text, and not to be moved: others have it too."""
         with self._kept_lock:
             kept = self._kept.get(asked)
             if kept is not None:
                 self._kept.move_to_end(asked)
         if kept is not None and not _is_spent(kept.matcher):
-            return kept.matcher
-        new = self._compile(asked)
+            return kept
+        new = self._compile(asked, source)
         with self._kept_lock:
             old = self._kept.pop(asked, None)
             self._kept[asked] = new
@@ -141,23 +161,27 @@ class GrammarCompiler:
             while self._num_bytes > _MOST_KEPT:
                 _, oldest = self._kept.popitem(last=False)
                 self._num_bytes -= oldest.num_bytes
-        return new.matcher
+        return new
 
-    def _compile(self, asked: Asked) -> _Kept:
-        vocabulary, limits = self._words(), _limits(_FUELS[-1])
-        source = grammar_source(
-            asked.text,
-            vocabulary.token_id,
-            limits,
-            asked.order,
-            additional_properties=self._additional_properties,
-        )
-        for fuel in _FUELS:
-            matcher = LLMatcher(vocabulary.words, source, log_level=0, limits=_limits(fuel))
+    def _compile(self, asked: Asked, source: Source | None) -> _Kept:
+        vocabulary, least = self._words(), 0
+        if source is not None:
+            text, least = source
+        else:
+            text = grammar_source(
+                asked.text,
+                vocabulary.token_id,
+                _limits(_FUELS[-1]),
+                asked.order,
+                additional_properties=self._additional_properties,
+            )
+        for fuel in (one for one in _FUELS if one >= least):
+            matcher = LLMatcher(vocabulary.words, text, log_level=0, limits=_limits(fuel))
             if not matcher.is_error():
                 matcher.compute_bitmask()  # what it finds out is kept for all copies
             if not matcher.is_error():
-                return _Kept(matcher, fuel * _BYTES_A_FUEL + asked.text.size * _BYTES_A_CHARACTER)
+                num_bytes = fuel * _BYTES_A_FUEL + asked.text.size * _BYTES_A_CHARACTER
+                return _Kept(Source(text, fuel), matcher, num_bytes + len(text))
         why = in_own_words(matcher.get_error().removesuffix("<non-verbose/>"))
         if why.startswith("NoExtension"):
             why = "there is no text that it allows"

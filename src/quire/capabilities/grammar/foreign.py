@@ -38,6 +38,8 @@ _TOO_LARGE = re.compile(r"Unable to determine if regex is empty.*", re.DOTALL)
 _EMPTY = re.compile(r"Regex is empty:.*", re.DOTALL)
 _UNSATISFIABLE = "Unsatisfiable schema"
 _FIELD = "structured_outputs"
+_SCHEMA = "%json "  # in a grammar
+_NOT_COMPILED = "failed to compile JSON schema: "
 
 
 class Unfit(Exception):
@@ -110,7 +112,7 @@ class Foreign:
 
     def text(self, said: Json) -> str:
         """A text, in which all escapes may be; Impossible."""
-        source = f"%json {write({**said, 'type': 'string', _LAYOUT: self._layout})}"
+        source = f"{_SCHEMA}{write({**said, 'type': 'string', _LAYOUT: self._layout})}"
         sure = len(said) < 2 and "pattern" not in said  # to look takes a millisecond
         return source if sure else self._possible(source)
 
@@ -131,7 +133,10 @@ class Foreign:
 
     def _why_not(self, source: str) -> str:
         """What llguidance has against it, "" if nothing."""
-        return in_own_words(LLMatcher.validate_grammar(f"start: {source}", limits=self._limits))
+        # Of the schema alone: to read a grammar around it takes several times as long.
+        alone = f'{{"grammars": [{{"json_schema": {source.removeprefix(_SCHEMA)}}}]}}'
+        why = LLMatcher.validate_grammar(alone, limits=self._limits)
+        return in_own_words(f"{_NOT_COMPILED}{why}") if why else ""
 
     def _json(self, schema: Any) -> str:
         for one, _ in subschemas(schema):
@@ -148,12 +153,12 @@ class Foreign:
         wanted = self._layout.get("json_allowed_escapes", _ESCAPES)
         escapes = "".join(one for one in str(wanted) if one in _ESCAPES)
         layout = {**self._layout, "json_allowed_escapes": escapes}
-        return f"%json {write({**bare, _LAYOUT: layout})}"
+        return f"{_SCHEMA}{write({**bare, _LAYOUT: layout})}"
 
 
 def in_own_words(why: str) -> str:
     """What llguidance has against a grammar, of which it quotes none that is made of a schema."""
-    of_schema = why.partition("failed to compile JSON schema: ")[2]
+    of_schema = why.partition(_NOT_COMPILED)[2]
     if not of_schema:
         return why.strip()[:_LONGEST_REASON]
     at = _PLACE.search(of_schema)

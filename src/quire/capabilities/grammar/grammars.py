@@ -11,7 +11,7 @@ from typing import Any
 
 from quire.capabilities.box import Box, BoxBroken, BoxWorker
 from quire.capabilities.grammar.boxed import ROWS, BoxedRules, Follower, Mask
-from quire.capabilities.grammar.compiler import Asked, form_of
+from quire.capabilities.grammar.compiler import Asked, Source, asked_of, form_of
 from quire.capabilities.grammar.guide import Guide, Rules
 from quire.capabilities.grammar.service import HEADER, VocabularyFacts
 from quire.capabilities.grammar.vocabulary import GrammarTokenizer
@@ -31,7 +31,7 @@ _REST = 0.002  # seconds
 class PlainGuide:
     """Where reasoning is guided and the text is free, which takes no grammar. ``OutputGuide``."""
 
-    failure = None
+    failure = finder = None
 
     def __init__(self, guide: Guide, vocab_size: int) -> None:
         self._guide, self._vocab_size = guide, vocab_size
@@ -101,7 +101,8 @@ class Grammars(Capability):
         self._vocab_size, self._ends = vocab_size, ends
         self._lock = threading.Lock()
         self._box: Box | None = None
-        self._compiled: OrderedDict[Asked, None] = OrderedDict()
+        self._compiled: OrderedDict[Asked, Source] = OrderedDict()
+        self._num_checked = 0  # characters of these
         self._sitting = False  # whether somebody does
         self._numbers = count(1)
         self._follower, self._slow = (
@@ -118,25 +119,34 @@ class Grammars(Capability):
             return None
         if form.asked is None:
             return PlainRules(Rules(None, form.thinking, self._ends), self._vocab_size)
-        self._compile(form.asked)
+        form = form._replace(source=self._source(form.asked))
         self._follower.ready()
         return BoxedRules(next(self._numbers), form, self._follower, self._slow)
 
-    def _compile(self, asked: Asked) -> None:
-        """See that it can be, where nobody else's is followed."""
+    def compiles(self, params: SamplingParams) -> bool:
+        """Whether ``rules`` has to wait for something to be compiled."""
+        asked = asked_of(params)
         with self._lock:
-            if asked in self._compiled:
+            return asked is not None and asked not in self._compiled
+
+    def _source(self, asked: Asked) -> Source:
+        """See that it can be compiled, where nobody else's is followed."""
+        with self._lock:
+            if (known := self._compiled.get(asked)) is not None:
                 self._compiled.move_to_end(asked)
-                return
+                return known
             self._box = box = self._box or self._new_box()
         try:
-            box.call("check", asked, seconds=_LONGEST_COMPILING, gives=type(None))
+            source = box.call("source", asked, seconds=_LONGEST_COMPILING, gives=Source)
         except BoxBroken as error:
             raise RequestError(f"{_FIELD} cannot be compiled: {error}", _FIELD) from None
         with self._lock:
-            self._compiled[asked] = None
-            while sum(one.text.size for one in self._compiled) > _MOST_CHECKED:
-                self._compiled.popitem(last=False)
+            if asked not in self._compiled:  # another thread may have been as fast
+                self._compiled[asked] = source
+                self._num_checked += _size(asked, source)
+            while self._num_checked > _MOST_CHECKED:
+                self._num_checked -= _size(*self._compiled.popitem(last=False))
+        return source
 
     def misfit(self, schema: Mapping[str, Any], text: str) -> str:
         """Why JSON does not fit a schema; "" if it does. Any thread may call it.
@@ -194,3 +204,7 @@ class Grammars(Capability):
             box.close()
         self._follower.close()
         self._slow.close()
+
+
+def _size(asked: Asked, source: Source) -> int:
+    return asked.text.size + len(source.text)

@@ -127,35 +127,31 @@ class Guide:
         after = output[self._length - 1] if self._matched else None
         return self.rules.vocabulary.tokens(text, after) if text else []
 
+    def fill_mask(self, row: Bits, output: Sequence[int], length: int) -> None:
+        """Write into a row whether each token may follow the first ``length`` of ``output``.
+
+        A bit each, the lowest first: [words]. Other threads run meanwhile.
+        """
+        self.follow(output, length)
+        if _fill_without_grammar(row, self, output):
+            _compute(self.text(), row)
+        if self.renewed(output):
+            _compute(self.text(), row)
+        if self.failure is not None:
+            row[:] = 0
+        elif self.next() is May.MATCH_OR_THINK:
+            assert self.rules.thinking is not None
+            _allow(row, self.rules.thinking.start[:1])
+
     @staticmethod
     def fill_masks(places: Sequence[tuple[Guide, Sequence[int], int]], vocab_size: int) -> Bits:
-        """Whether each token may come next, a bit each, the lowest first: [N, words].
+        """``fill_mask`` of each place, one after the other: [N, words].
 
-        places: a row each: a guide, its output, and after how many tokens of it the guide is asked.
-
-        Other threads run meanwhile. A guide that is asked at several places, for drafts, moves from
-        one to the next in their order.
+        places: a guide, its output, and after how many tokens of it the guide is asked.
         """
-        words = -(-vocab_size // 32)
-        bits = np.empty((len(places), words), dtype=np.uint32)
-        for round_ in _rounds(guide for guide, _, _ in places):
-            matchers = []
-            for row in round_:
-                guide, output, length = places[row]
-                guide.follow(output, length)
-                if _fill_without_grammar(bits[row], guide, output):
-                    matchers.append((guide.text(), row))
-            for matcher, row in matchers:
-                _compute(matcher, bits[row])
-            for row in round_:
-                guide, output, _ = places[row]
-                if guide.renewed(output):
-                    _compute(guide.text(), bits[row])
-                if guide.failure is not None:
-                    bits[row] = 0
-                elif guide.next() is May.MATCH_OR_THINK:
-                    assert guide.rules.thinking is not None
-                    _allow(bits[row], guide.rules.thinking.start[:1])
+        bits = np.empty((len(places), -(-vocab_size // 32)), dtype=np.uint32)
+        for row, (guide, output, length) in zip(bits, places, strict=True):
+            guide.fill_mask(row, output, length)
         return bits
 
     @property
@@ -249,19 +245,6 @@ class Guide:
     def _undecided_at(self, length: int) -> bool:
         thinking = self.rules.thinking
         return thinking is not None and length < thinking.num_opening
-
-
-def _rounds(guides: Iterable[Guide]) -> list[list[int]]:
-    """Their numbers, so that in no round a guide is asked twice."""
-    rounds: list[list[int]] = []
-    times: dict[int, int] = {}
-    for row, guide in enumerate(guides):
-        time = times.get(id(guide), 0)
-        times[id(guide)] = time + 1
-        if time == len(rounds):
-            rounds.append([])
-        rounds[time].append(row)
-    return rounds
 
 
 def _fill_without_grammar(row: Bits, guide: Guide, output: Sequence[int]) -> bool:

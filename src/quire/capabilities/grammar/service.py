@@ -17,15 +17,16 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from mmap import mmap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
 import tokenizers
 
-from quire.capabilities.grammar.compiler import Asked, Form, GrammarCompiler
+from quire.capabilities.grammar.compiler import Asked, Form, GrammarCompiler, Source
 from quire.capabilities.grammar.guide import Guide
 from quire.core.errors import RequestError
 from quire.kernels.threads import usable_cores
@@ -92,6 +93,9 @@ class _Turns:
     def __init__(self) -> None:
         self._jobs: dict[int, deque[_Job]] = {}  # by request; the next one first
 
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
     def __len__(self) -> int:
         return sum(map(len, self._jobs.values()))
 
@@ -145,9 +149,9 @@ class GrammarService:
         self._compiler.warm_up()
         self._vocab_size = vocab_size
 
-    def check(self, asked: Asked) -> None:
+    def source(self, asked: Asked) -> Source:
         """RequestError if it cannot be compiled."""
-        self._compiler.matcher(asked)
+        return self._compiler.source(asked)
 
     def misfit(self, schema: str, text: str) -> str:
         """Why JSON does not fit a schema; "" if it does."""
@@ -170,9 +174,15 @@ class GrammarService:
         self._lanes: list[_Lane] = []
 
     def step(
-        self, forked: Sequence[tuple[int, int]], dropped: Sequence[int], asks: Sequence[Question]
+        self,
+        forked: Sequence[tuple[int, int]],
+        dropped: Sequence[int],
+        asks: Sequence[tuple[Any, ...]],
     ) -> list[Done]:
-        """Begin what is asked; what has been found out since the last call, after a moment."""
+        """Begin what is asked; what has been found out since the last call, after a moment.
+
+        asks: a ``Question`` each.
+        """
         for child, parent in forked:
             self._fork(child, parent)
         for guide in dropped:
@@ -180,7 +190,7 @@ class GrammarService:
         deadline = time.monotonic() + _PATIENCE
         with self._changed:
             for ask in asks:
-                job = self._job(ask)
+                job = self._job(Question._make(ask))
                 (self._slow if job.output.standing.slow else self._fast).add(job)
             self._begin()
             while not self._settled and (left := deadline - time.monotonic()) > 0:
@@ -233,9 +243,11 @@ class GrammarService:
                     self._slow.add(other)
                 self._begin()
 
-    def take(self, lane: _Lane) -> _Job | None:
-        """The next job of a lane; None: it ends, for there are others."""
+    def take(self, lane: _Lane, done: Done | None) -> _Job | None:
+        """What a lane does after a job, if there was one; None: it ends, for there are others."""
         with self._changed:
+            if done is not None:
+                self._settle(lane, done)
             while True:
                 many = sum(one.slow for one in self._lanes) > self._most
                 if lane.yielded or (lane.slow and many):
@@ -246,30 +258,31 @@ class GrammarService:
                     return lane.begin(jobs.take())
                 self._changed.wait()
 
-    def carry_out(self, lane: _Lane, job: _Job) -> None:
+    def _settle(self, lane: _Lane, done: Done) -> None:
+        assert lane.job is not None
+        standing, lane.job = lane.job.output.standing, None
+        standing.slow = done.seconds > SLOW
+        standing.seconds += done.seconds if standing.slow else 0.0
+        self._done.append(done)
+        if lane.slow or not self._fast:
+            self._changed.notify_all()
+
+    def carry_out(self, lane: _Lane, job: _Job) -> Done:
         """Find out what a job asks."""
         ask, output = job
         self._at[lane.slot] = ask.guide
-        for _, row in ask.places:
-            self._rows[row] = 0
-        failure, forced = None, list[int]()
         try:
             failure, forced = self._find(ask, output)
-        except RequestError as error:
-            failure = str(error)
         except MemoryError:
             os._exit(1)
         except BaseException as error:  # what native code panics with is no Exception
-            failure = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
-        seconds = lane.seconds
+            refused = isinstance(error, RequestError)
+            why = str(error) if refused else f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+            failure, forced = why, []
+            for _, row in ask.places:  # some may be half written
+                self._rows[row] = 0
         self._at[lane.slot] = 0
-        with self._changed:
-            lane.job = None
-            output.standing.slow = seconds > SLOW
-            output.standing.seconds += seconds if output.standing.slow else 0.0
-            self._done.append(Done(ask.guide, failure, forced, seconds))
-            if lane.slow or not self._fast:
-                self._changed.notify_all()
+        return Done(ask.guide, failure, forced, lane.end())
 
     def _find(self, ask: Question, output: _Output) -> tuple[str | None, list[int]]:
         if output.guide is None:
@@ -280,12 +293,11 @@ class GrammarService:
         del tokens[ask.kept :]
         tokens.frombytes(ask.tokens)
         for length, row in ask.places:
-            self._rows[row] = Guide.fill_masks([(guide, tokens, length)], self._vocab_size)[0]
-        forced = list[int]()
-        if ask.forced and guide.failure is None:
-            guide.follow(tokens, len(tokens))
-            forced = guide.forced(tokens)
-        return guide.failure, forced
+            guide.fill_mask(self._rows[row], tokens, length)
+        if not ask.forced or guide.failure is not None:
+            return guide.failure, []
+        guide.follow(tokens, len(tokens))
+        return guide.failure, guide.forced(tokens)
 
 
 class _Lane(threading.Thread):
@@ -297,15 +309,23 @@ class _Lane(threading.Thread):
         self.slot, self.slow = slot, slow
         self.job: _Job | None = None  # that it is at
         self.yielded = False
+        self._clock = time.monotonic
         self._since = 0.0
 
     def run(self) -> None:
-        while (job := self._service.take(self)) is not None:
-            self._service.carry_out(self, job)
+        if sys.platform == "linux":
+            assert self.ident is not None
+            clock = time.pthread_getcpuclockid(self.ident)
+            self._clock = partial(time.clock_gettime, clock)
+        done = None
+        while (job := self._service.take(self, done)) is not None:
+            done = self._service.carry_out(self, job)
 
     def begin(self, job: _Job) -> _Job:
         """Its own thread calls it."""
-        self.job, self._since = job, self._clock()
+        self.job = job
+        if sys.platform != "linux":
+            self._since = self._clock()  # which goes on while there is nothing to do
         if job.output.standing.seconds > MUCH:
             self.yields()
         return job
@@ -315,11 +335,11 @@ class _Lane(threading.Thread):
         """Of a processor, since it has begun its job: others may keep it from computing."""
         return self._clock() - self._since
 
-    def _clock(self) -> float:
-        if sys.platform != "linux":
-            return time.monotonic()
-        assert self.ident is not None
-        return time.clock_gettime(time.pthread_getcpuclockid(self.ident))
+    def end(self) -> float:
+        """The seconds of the job; its own thread calls it."""
+        now = self._clock()
+        seconds, self._since = now - self._since, now
+        return seconds
 
     def yields(self) -> None:
         """Leave the cores to others; that cannot be undone."""

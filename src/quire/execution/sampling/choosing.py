@@ -14,7 +14,7 @@ from torch import Tensor
 from quire.core.protocol import IN_FLIGHT, Chunk, Opened, Outcome, Readout, Sample, confirmed
 from quire.execution.forward import Hidden, Worker
 from quire.execution.pooling import Pools
-from quire.execution.sampling.guidance import patience, wait_for
+from quire.execution.sampling.guidance import begin_finding, patience, wait_for
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.prompt_logprobs import prompt_logprobs
 from quire.execution.sampling.rows import to_device
@@ -84,6 +84,7 @@ class Choosing:
         self._worker, self._pools = worker, pools
         self._draws: Draws | None = None
         self._told = False  # whether what was drawn is among the outcomes
+        self._remembered = False  # whether guides were asked about this step
         self._outcomes: dict[int, Outcome] = {}
         self.delays: dict[int, float] = {}  # see ``StepResult``, as far as is known
         self._late = set[int]()  # sequences that are given no token
@@ -113,7 +114,8 @@ class Choosing:
             return
         if logits is not None:
             if self._has_pasts:
-                self._remember()
+                if not self._remembered:
+                    self._remember()
                 self._wait_for_guides()
             self._sample(logits)
             if self._has_beams:
@@ -176,8 +178,8 @@ class Choosing:
                 first = last
             self._told = True
             if self._has_pasts:
-                self._note_costs()
                 self._look_ahead()
+                self._note_costs()
         return self._outcomes
 
     def _delay(self, seq_id: int, seconds: float) -> None:
@@ -204,8 +206,9 @@ class Choosing:
             asking.past.take(asking.num_output_tokens, tokens)
             asking.past.ask([len(asking.past)], forced=self._tell_forced)
             guides[seq_id] = guide, len(asking.past)
-        wait_for((guide for guide, _ in guides.values()), _FORCED if self._tell_forced else 0.0)
+        begin_finding(guide for guide, _ in guides.values())
         if self._tell_forced:
+            wait_for((guide for guide, _ in guides.values()), _FORCED)
             for seq_id, (guide, length) in guides.items():
                 forced = guide.forced(length)
                 self._outcomes[seq_id] = self._outcomes[seq_id]._replace(forced=forced)
@@ -229,10 +232,11 @@ class Choosing:
         """Have it found out what may come next, as far as the tokens are known before."""
         if self._has_pasts and self._before is None:
             self._remember()
-            wait_for((one.past.guide for one in self._asking if one.past and one.past.guide), 0.0)
+            begin_finding(one.past.guide for one in self._asking if one.past and one.past.guide)
 
     def _remember(self) -> None:
         """Note what the sequences have been given, where their params look at it."""
+        self._remembered = True
         for asking in self._asking:
             if asking.past is not None:
                 chunk = asking.chunk

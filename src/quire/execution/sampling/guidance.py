@@ -25,11 +25,21 @@ def patience(seconds: float) -> float:
     return min(max(PATIENCE, _SHARE * seconds), _LONGEST)
 
 
-class OutputGuide(Protocol):
-    """Knows what may come next in one output. It is derived from that, and can be made again.
+class Finder(Protocol):
+    """Finds out beside the engine what guides were asked, for all of them together."""
 
-    What it is asked is found out beside the engine, for all guides together.
-    """
+    def begin(self) -> None:
+        """As soon as it is done with what it is at. Does not wait."""
+        ...
+
+
+class OutputGuide(Protocol):
+    """Knows what may come next in one output. It is derived from that, and can be made again."""
+
+    @property
+    def finder(self) -> Finder | None:
+        """Of what it is asked; None: it knows at once."""
+        ...
 
     @property
     def failure(self) -> str | None:
@@ -37,10 +47,10 @@ class OutputGuide(Protocol):
         ...
 
     def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> None:
-        """Begin to find out what may follow the first ``length`` tokens of ``output``, of each.
+        """Have it found out what may follow the first ``length`` tokens of ``output``, of each.
 
-        Lengths increase. forced: and which tokens must come after all of ``output``, if there is
-        one way to go on.
+        That begins with ``begin_finding`` or ``wait_for``. Lengths increase. forced: and which
+        tokens must come after all of ``output``, if there is one way to go on.
         """
         ...
 
@@ -81,8 +91,15 @@ class OutputRules(Protocol):
         ...
 
 
+def begin_finding(guides: Iterable[OutputGuide]) -> None:
+    """Have it found out what they were asked."""
+    for finder in {guide.finder for guide in guides}:
+        if finder is not None:
+            finder.begin()
+
+
 def wait_for(guides: Iterable[OutputGuide], seconds: float) -> None:
-    """Until they know what they were asked, or for so long; 0 only has it begun."""
+    """Until they know what they were asked, or for so long."""
     deadline = time.monotonic() + seconds
     for guide in guides:
         guide.wait(deadline)

@@ -183,6 +183,8 @@ def _gather(rows: Sequence[SampleRow]) -> _BatchEdits:
             continue
         repetition = params.repetition_penalty
         frequency, presence = params.frequency_penalty, params.presence_penalty
+        if repetition == 1.0 and not frequency and not presence:
+            continue
         counts = row.past.counts(row.num_output_tokens)
         if repetition != 1.0:
             factor = clamp_positive(repetition)

@@ -8,6 +8,7 @@ a field that is ``UNSET`` is left out.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ else:
 Json = dict[str, Any]
 _JSON = "application/json"
 _LEVELS = 5  # of an answer, down to the log-probabilities of one token
+_REST = 0.001  # seconds: of rendering at a stretch, and of leaving Python to others after them
 
 
 class Answer(Struct, forbid_unknown_fields=True):
@@ -56,14 +58,31 @@ async def json_response(build: Callable[[], object], *, large: bool) -> Response
 
     def render() -> bytes:
         out = bytearray()
-        _render(build(), _LEVELS, out)
+        _render(build(), _LEVELS, out, _rests())
         return bytes(out)
 
     content = await asyncio.to_thread(render) if large else encode(build())
     return Response(content, media_type=_JSON)
 
 
-def _render(value: object, levels: int, out: bytearray) -> None:
+def _rests() -> Callable[[], None]:
+    """To be called after each piece.
+
+    A step of the engine is hundreds of short calls, after each of which it waits for Python for as
+    long as another thread may keep it: beside an answer of 20 MB, it took ten times as long.
+    """
+    until = time.perf_counter() + _REST
+
+    def rest() -> None:
+        nonlocal until
+        if time.perf_counter() >= until:
+            time.sleep(_REST)
+            until = time.perf_counter() + _REST
+
+    return rest
+
+
+def _render(value: object, levels: int, out: bytearray, rest: Callable[[], None]) -> None:
     """JSON, rendered in pieces: while one is made, no other thread runs."""
     if levels and isinstance(value, Struct):
         named = ((name, getattr(value, name)) for name in value.__struct_fields__)
@@ -72,13 +91,14 @@ def _render(value: object, levels: int, out: bytearray) -> None:
         for number, (key, item) in enumerate(value.items()):
             out += b"," if number else b"{"
             out += encode(key) + b":"
-            _render(item, levels - 1, out)
+            _render(item, levels - 1, out, rest)
         out += b"}" if value else b"{}"
     elif levels and isinstance(value, (list, Iterator)):
         out += b"["
         for number, item in enumerate(value):
             out += b"," if number else b""
-            _render(item, levels - 1, out)
+            _render(item, levels - 1, out, rest)
         out += b"]"
     else:
         out += encode(value)
+        rest()

@@ -101,6 +101,24 @@ def test_a_call_does_not_wait_for_a_long_one(box: Box) -> None:
     threads[0].join()
 
 
+def test_long_calls_wait_for_each_other_and_keep_no_short_one_waiting(box: Box) -> None:
+    """In more threads than there are turns: four that take long held all of them."""
+    gave: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: gave.append(box.call("sleep", 1.0, seconds=30, gives=int)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    while not gave and box._long_turns.acquire(blocking=False):  # until none is left
+        box._long_turns.release()
+    say(box)
+    assert len(gave) < 4, "it has waited for all of them"
+    for thread in threads:
+        thread.join()
+    assert len(set(gave)) == 4, "each has a worker of its own, which is ended"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_long_call_leaves_the_cores_to_others_and_no_further_one_does(box: Box) -> None:
     worker = box.worker()
@@ -111,7 +129,7 @@ def test_a_long_call_leaves_the_cores_to_others_and_no_further_one_does(box: Box
     assert worker.call("process", seconds=30, gives=int) == worker.process
     assert not nice_of(worker.process)
     worker.call("sleep", 0.3, seconds=30, gives=int)
-    assert nice_of(worker.process) == {10} and worker.yields
+    assert nice_of(worker.process) == {10}
     worker.end()
     slow = box.call("sleep", 0.3, seconds=30, gives=int)
     quick = box.call("process", seconds=30, gives=int)

@@ -9,11 +9,12 @@ from itertools import count
 import numpy as np
 import pytest
 
-from quire.capabilities.box import Box, BoxBroken
+from quire.capabilities.box import Box, BoxBroken, BoxWorker
 from quire.capabilities.grammar import BoxedRules, Grammars, Guide
 from quire.capabilities.grammar.boxed import BoxedGuide
 from quire.core.errors import RequestError
 from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
+from quire.execution.sampling.guidance import begin_finding, wait_for
 from support.grammars import END, Words, backend, compiler, tokens_of
 
 SIZE = backend().get_vocab_size()
@@ -131,4 +132,37 @@ def test_what_cannot_be_compiled_is_refused_and_what_can_is_compiled_once(
                 grammars.rules(params)
         else:
             assert grammars.rules(params) is not None
+        assert grammars.compiles(params) is refused, "who has it compiled waits in a thread for it"
     assert next(calls) == 2
+
+
+def test_guides_are_asked_about_by_one_call_that_nobody_looks_for_before_time(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guides = [rules_of(grammars).guide() for _ in range(8)]
+    for guide in guides:
+        mask(guide, [], 0)
+    calls: list[str] = []
+    send, receive = BoxWorker.send, BoxWorker.receive
+    monkeypatch.setattr(BoxWorker, "send", lambda *a: (calls.append("send"), send(*a))[1])
+    monkeypatch.setattr(BoxWorker, "receive", lambda *a: (calls.append("receive"), receive(*a))[1])
+    output = tokens_of(OBJECT)
+    for guide in guides:
+        guide.ask(output, [2])
+    begin_finding(guides)
+    assert calls == ["send"]
+    wait_for(guides, 60.0)
+    assert calls[:2] == ["send", "receive"]
+    assert all(guide.mask(2) is not None for guide in guides)
+
+
+def test_who_follows_a_grammar_does_not_make_out_its_schema_again(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form, own = rules_of(grammars).form, compiler.__wrapped__()
+    monkeypatch.delattr("quire.capabilities.grammar.compiler.grammar_source")
+    output = tokens_of(OBJECT)
+    bits = Guide.fill_masks([(own.rules_of(form).guide(), output, 3)], SIZE)
+    assert (bits[0] == mask(rules_of(grammars).guide(), output, 3)).all()
+    with pytest.raises(NameError):
+        own.rules_of(form._replace(source=None, asked=form.asked._replace(order="a b")))
