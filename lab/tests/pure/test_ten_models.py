@@ -10,7 +10,7 @@ from quire.engine.traces.request import TraceRequest
 from quire.models.shape import ConfigFields, ModelShape, shape_of
 from quire_lab.simulation import MACHINES, Deployment, Simulator
 
-KIB, TIB = 2**10, 2**40
+KIB = 2**10
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
@@ -94,7 +94,7 @@ OPT = {
 
 
 class By(NamedTuple):
-    """By hand. params, active: as published; bytes are those in 16 bits but for gpt-oss."""
+    """By hand. params, active: as published; bytes in 16 bits but for DeepSeek-V3 and gpt-oss."""
 
     config: dict[str, Any]
     params: float
@@ -133,7 +133,7 @@ MODELS = {
         4 * 48 * 4096, {None: 48},
     ),
     "deepseek-v3": By(  # of 37 billion, 0.93 are an embedding of which a token reads one row
-        DEEPSEEK, 671e9, 37.5e9, 1.22 * TIB, 61 * (512 + 64) * 2,
+        DEEPSEEK, 671e9, 37.5e9, 673e9, 61 * (512 + 64) * 2,
         61 * (7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168)
         + 3 * 3 * 7168 * 18432 + 58 * (256 * 7168 + 9 * 3 * 7168 * 2048),
         61 * 2 * 128 * (192 + 128), {None: 61},
@@ -244,7 +244,7 @@ def test_a_window_is_held_as_the_engine_holds_it() -> None:
         ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "gptq", 0.5 + 2 / 128),
         ({"quant_method": "awq", "bits": 4, "group_size": 64}, "awq", 0.5 + 2 / 64),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bitsandbytes", 1),
-        ({"quant_method": "fp8"}, "bfloat16, from fp8", 2),  # which Quire does not keep
+        ({"quant_method": "fp8"}, "fp8", 1),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4", 0.5 + 1 / 16),
     ],
     ids=str,

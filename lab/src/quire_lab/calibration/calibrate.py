@@ -84,7 +84,7 @@ def _measured(
     """alone: see ``WatchedEngine``."""
     engine, capacity = build_engine(config)
     directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
-    shape = read_shape(directory, config.hf_overrides)
+    shape = read_shape(directory, config.hf_overrides).as_quire_keeps()
     name = DEMO_NAME if config.model is None else shape.name
     scenarios = grid(config, capacity)
     if len(scenarios) < _HELD_OUT:

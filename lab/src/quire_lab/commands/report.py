@@ -63,7 +63,7 @@ def write(
     """Write the report; the path of its page."""
     from quire_lab.reports import write_report
 
-    deployment, model = setup.deployment, setup.deployment.model
+    deployment, model = setup.deployment, setup.deployment.kept
     limits, pool = setup.limits, setup.limits.pool_bytes(deployment.cache)
     machine = describe_machine(deployment.machine, deployment.tensor_parallel)
     lengths = f"{arguments.input} in, {arguments.output} out"
@@ -71,8 +71,9 @@ def write(
     workload = trace or arguments.dataset or lengths
     arrives = "; ".join([_how_it_arrives(arguments), *described_trace(setup.trace)])
     facts = {
-        "model": f"{model.name}: {size(model.weight_bytes)} of weights in {model.dtype}, "
-        f"{size(deployment.kv_bytes_per_token)} of keys and values a token",
+        "model": f"{model.name}: {size(model.weight_bytes)} of weights in "
+        f"{model.weight_form.name}, {size(deployment.kv_bytes_per_token)} of keys and values a "
+        "token",
         "machine": machine,
         "workload": f"{workload}, {arrives}",
         "KV pool": f"{size(pool)}: {describe_kv_groups(limits)}, {name_of(limits)}",

@@ -206,7 +206,7 @@ def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
         "machine": asdict(deployment.machine),
         "tensor_parallel": deployment.tensor_parallel,
         "kv_bytes_per_token": deployment.kv_bytes_per_token,
-        "weight_bytes": deployment.model.weight_bytes,
+        "weight_bytes": deployment.kept.weight_bytes,
         "kv_bytes": limits.pool_bytes(deployment.cache),
         "settings": {
             **asdict(limits),
@@ -242,7 +242,7 @@ def _describe_draft(deployment: Deployment) -> list[str]:
 
 def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
     """The division of memory, and the assumptions about the model."""
-    deployment, model = setup.deployment, setup.deployment.model
+    deployment, model = setup.deployment, setup.deployment.kept
     kept = ""
     if deployment.copies > 1:
         kept = f", kept {deployment.copies} times, since there are fewer KV heads than machines"

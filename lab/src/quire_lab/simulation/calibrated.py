@@ -141,10 +141,8 @@ class Calibration:
 
     def draft_costs(self, shape: ModelShape) -> CalibratedCosts:
         """Costs of passes of such a model. ConfigError: unknown."""
-        known = self.draft
-        if known is None or replace(known.model, name=shape.name, notes=()) != replace(
-            shape, notes=()
-        ):
+        known, ours = self.draft, replace(shape.as_quire_keeps(), notes=())
+        if known is None or replace(known.model, name=shape.name, notes=()) != ours:
             whose = "" if known is None else f", but only those of {known.model.name} do"
             raise ConfigError(
                 f"speculative_config: these costs, from {self.measured}, do not tell what passes "

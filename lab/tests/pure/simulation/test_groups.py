@@ -29,7 +29,7 @@ def test_heads_that_are_too_few_are_kept_by_several_machines() -> None:
     cache = []
     for count in (8, 16):
         _, seconds = Roofline(LLAMA, H100, count, 16).parts(work)
-        cache.append(seconds - LLAMA.weight_bytes / (count * H100.bandwidth * 0.8))
+        cache.append(seconds - LLAMA.weight_bytes_read(1) / (count * H100.bandwidth * 0.8))
     assert cache[1] == pytest.approx(cache[0])
 
 

@@ -10,9 +10,16 @@ from quire.models.shape.config_file import config_files
 from quire.models.shape.experts import ExpertShape, experts_of
 from quire.models.shape.families import FAMILIES, FamilyFacts, find_family
 from quire.models.shape.fields import ConfigFields, read_fields
-from quire.models.shape.forms import ROUNDINGS, WeightForm, plain_form, rounded_form
 from quire.models.shape.latent import LatentShape
-from quire.models.shape.model_shape import BYTES, CacheShape, ModelShape
+from quire.models.shape.model_shape import (
+    BYTES,
+    ROUNDINGS,
+    CacheShape,
+    ModelShape,
+    WeightForm,
+    plain_form,
+    rounded_form,
+)
 from quire.models.shape.positions import Positions, positions_of
 from quire.models.shape.reader import read_shape, shape_of
 from quire.models.shape.recurrence import (

@@ -3,20 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from quire.core.errors import ConfigError
 from quire.models.shape.experts import ExpertShape
-from quire.models.shape.forms import WeightForm, plain_form
 from quire.models.shape.latent import LatentShape
 from quire.models.shape.recurrence import RecurrenceShape
 
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "int8": 1}
 """Bytes of a number, by dtype."""
 
+_GROUP_SCALE = 2 / 32  # bytes of a weight's share in a scale, where 32 inputs have one
+_BYTE = 1 + 2 / 64  # int8, where 64 have one
+
+ROUNDINGS = ("int8", "int4", "w8a8", "w4a8", "fp8")
+"""By which weights may be planned: the engine's own, and fp8, which other engines keep."""
+
 _SCALE_BYTES = 4  # of each key and value of a head, where the cache's numbers have 8 bits
+
+
+@dataclass(frozen=True)
+class WeightForm:
+    """Bytes of a weight in attention, in MLPs, in experts, and in the head.
+
+    name: for people. products: of which type they are, where activations are rounded too: int8,
+        fp8 or fp4; "": of the model's own.
+    """
+
+    name: str
+    attention: float
+    mlp: float
+    experts: float
+    head: float
+    products: str = ""
+
+
+def plain_form(dtype: str, size: float) -> WeightForm:
+    """All weights in a type of ``size`` bytes."""
+    return WeightForm(dtype, size, size, size, size)
+
+
+def rounded_form(name: str, plain: WeightForm) -> WeightForm:
+    """The form of weights with ``--quantization``. ConfigError: there is no such form."""
+    products = "int8" if name in ("w8a8", "w4a8") else ""
+    if name in ("int4", "w4a8"):  # attention has 6 bits, and the head 8
+        small = 0.5 + _GROUP_SCALE
+        return WeightForm(name, 0.75 + _GROUP_SCALE, small, small, _BYTE, products)
+    if name in ("int8", "w8a8"):
+        return WeightForm(name, _BYTE, _BYTE, _BYTE, _BYTE, products)
+    if name == "fp8":  # vLLM leaves the head as it is
+        return WeightForm(name, 1, 1, 1, plain.head, "fp8")
+    raise ConfigError(f"quantization must be one of {', '.join(ROUNDINGS)}; got {name!r}")
 
 
 class CacheShape(NamedTuple):
@@ -53,6 +92,11 @@ def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
+def _part(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    known = {field.name for field in fields(kind)}
+    return kind(**_tuples({name: value for name, value in values.items() if name in known}))
+
+
 @dataclass(frozen=True)
 class ModelShape:
     """A decoder's shape. All that memory and time depend on is derived from it."""
@@ -81,24 +125,36 @@ class ModelShape:
     stable_positions: int | None = None  # rotations of longer texts are others; None: never
     stored_bytes: int | None = None  # of weights, where they are told; None: as ``form`` says
     latent: LatentShape | None = None  # of keys and values; None: each head has its own
-    form: WeightForm | None = None  # of weights; None: as ``dtype`` says
+    form: WeightForm | None = None  # of weights, as stored; None: as ``dtype`` says
+    quire_form: WeightForm | None = None  # as Quire keeps them, where it reads such a form
+    stored_kv: str | None = None  # type of keys and values that the checkpoint asks for
     planned_only: bool = False  # Quire has no code of its own for it
     notes: tuple[str, ...] = ()  # what of its config is taken how, and who serves it
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> ModelShape:
-        """The shape from what ``asdict`` and JSON make of one; TypeError: it is not one."""
-        parts = {
+        """The shape from what ``asdict`` and JSON make of one; TypeError: it is not one.
+
+        Fields of parts that earlier versions wrote are passed over.
+        """
+        parts: dict[str, type[Any]] = {
             "experts": ExpertShape,
             "latent": LatentShape,
             "form": WeightForm,
+            "quire_form": WeightForm,
             "recurrence": RecurrenceShape,
         }
         made: dict[str, Any] = {
-            name: parts[name](**_tuples(value)) if name in parts and value is not None else value
+            name: _part(parts[name], value) if name in parts and value is not None else value
             for name, value in values.items()
         }
         return cls(**_tuples(made))
+
+    def as_quire_keeps(self) -> ModelShape:
+        """The same in the forms that Quire has of it in main memory, where it serves the model."""
+        if self.planned_only:
+            return self
+        return replace(self, form=self.quire_form or self.form, stored_kv=None)
 
     @cached_property
     def kv_bytes_per_token(self) -> int:
@@ -113,8 +169,8 @@ class ModelShape:
 
     @property
     def _layer_kv_bytes(self) -> int:
-        size = BYTES[self.kv_dtype or self.dtype]
-        scale = _SCALE_BYTES if size == 1 else 0
+        size = BYTES[self.kv_dtype or self.stored_kv or self.dtype]
+        scale = _SCALE_BYTES if self.kv_dtype is not None and size == 1 else 0
         if self.latent is not None:
             return self.latent.width * size + scale
         return 2 * self.num_kv_heads * (self.head_size * size + scale)
@@ -265,11 +321,14 @@ class ModelShape:
         return self.weight_bytes + round(self.num_layers * more * self.weight_form.attention)
 
     def weight_bytes_read(self, num_tokens: int) -> float:
-        """Bytes of weights that a step reads: without experts that no token chooses."""
-        each = self.weight_form.experts
+        """Bytes of weights that a step reads: of embeddings the tokens' rows, of experts those that
+        some token chooses.
+        """
+        each, table = self.weight_form.experts, float(BYTES[self.dtype])
         if self.stored_bytes is not None:
-            each = self.stored_bytes / self.num_params
-        return self.weight_bytes - self._unread_params(num_tokens) * each
+            each = table = self.stored_bytes / self.num_params
+        unread = max(0, self._table_params - num_tokens * self.hidden_size)
+        return self.weight_bytes - self._unread_params(num_tokens) * each - unread * table
 
     def _unread_params(self, num_tokens: int) -> int:
         if self.experts is None:

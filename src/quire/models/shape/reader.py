@@ -18,9 +18,10 @@ from quire.models.shape.config_file import read_config_file
 from quire.models.shape.experts import ExpertShape, experts_of
 from quire.models.shape.families import FamilyFacts, find_family
 from quire.models.shape.fields import ConfigFields
-from quire.models.shape.forms import WeightForm, plain_form, stored_form
 from quire.models.shape.latent import latent_of
 from quire.models.shape.model_shape import BYTES, ModelShape
+from quire.models.shape.modules import stored_forms
+from quire.models.shape.planned import stored_cache
 from quire.models.shape.positions import positions_of
 from quire.models.shape.recurrence import completed, recurrence_of
 from quire.models.shape.understood import (
@@ -83,7 +84,7 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
         recurrence = recurrence_of(fields, family, num_layers)
     positions = positions_of(fields, family)
     windows = windows_in_force(_windows(fields, family), positions.limit)
-    return ModelShape(
+    shape = ModelShape(
         name=name,
         num_layers=num_layers,
         hidden_size=hidden,
@@ -109,10 +110,14 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
         position_limit=positions.limit,
         stable_positions=positions.stable,
         latent=latent_of(fields) if family.latent else None,
-        form=_form(fields, dtype),
         planned_only=family.planned_only,
         notes=_notes(fields, family),
     )  # fmt: skip
+    rounded = fields.section("quantization_config")
+    if not rounded.values:
+        return shape
+    form, quire_form = stored_forms(rounded, shape)
+    return replace(shape, form=form, quire_form=quire_form, stored_kv=stored_cache(rounded))
 
 
 def _experts(fields: ConfigFields, family: FamilyFacts) -> ExpertShape | None:
@@ -126,12 +131,6 @@ def _dtype(fields: ConfigFields) -> str:
     if dtype not in BYTES:
         raise ModelError(f"{fields.source}: dtype is {short(dtype)}; known: {', '.join(BYTES)}")
     return dtype
-
-
-def _form(fields: ConfigFields, dtype: str) -> WeightForm | None:
-    """The form in which weights that are stored rounded are kept; None: none are."""
-    section = fields.section("quantization_config")
-    return stored_form(section, plain_form(dtype, BYTES[dtype])) if section.values else None
 
 
 def _notes(fields: ConfigFields, family: FamilyFacts) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """How a checkpoint's weights are stored: what ``quantization_config`` says, or why it is refused.
 
 Only what is common to a checkpoint is read here; where its tensors are and what they hold is for
-the loader (``model/linear/checkpoints``).
+the loader (``models/linear/checkpoints``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ Method = Literal["gptq", "awq", "compressed-tensors", "fp8", "bitsandbytes", "mx
 
 _LINEAR = "Linear"  # the class of projections
 _SCALE_BYTES = 2
+_BLOCK_SCALE_BYTES = 4
+_CODEBOOK_GROUP = 64  # of bitsandbytes, whose scales have a byte
 _MOST_REPEATS = 6  # in a regular expression
 
 # What cannot be read, and what its model is better converted to.
@@ -57,16 +59,28 @@ class Scheme:
     block: tuple[int, int] | None = None  # outputs and inputs that share a scale
     symmetric: bool = True
     rounds_rows: bool = False  # activations are rounded to int8, each row to its own scale
+    scale_bytes: int = 2  # of a group, in the file
+    products: str = ""  # of which type, by engines that round activations as is said: fp8, int8...
 
     def bytes_kept(self, dtype_bytes: int) -> float:
         """Bytes of a weight in memory: integers stay as they are, others become the model's dtype.
 
-        Codes of fewer bits than 4 take 4.
+        Codes of fewer bits than 4 take 4. Other engines keep what is stored.
         """
         if self.kind in ("float", "codebook"):
             return dtype_bytes
         codes = 0.5 if self.bits <= 4 else 1.0
         return codes + (0 if self.group is None else _SCALE_BYTES / self.group)
+
+    @property
+    def bytes_stored(self) -> float:
+        """Bytes of a weight in the file, scales included where several share an input's."""
+        codes = self.bits / 8 if self.kind != "int" else 1.0
+        if self.kind == "codebook":
+            return codes + 1 / _CODEBOOK_GROUP
+        if self.block is not None:
+            return codes + _BLOCK_SCALE_BYTES / (self.block[0] * self.block[1])
+        return codes + (0 if self.group is None else self.scale_bytes / self.group)
 
 
 @dataclass(frozen=True)
@@ -119,14 +133,21 @@ def read_stored(section: ConfigFields) -> StoredWeights:
     Raises:
         ModelError: the method, or a variant of it, is not supported; names those that are.
     """
+    return _READERS[method_of(section)](section)
+
+
+def method_of(section: ConfigFields) -> str:
+    """The method by which weights were rounded. ModelError: it is none of those that are known."""
     method = section.get("quant_method", str, _unnamed(section))
     method = _SPELLINGS.get(method, method)
     if method not in _READERS:
         _refuse(section, f"quant_method {method}; supported: {_SUPPORTED}", _OTHERS.get(method))
-    return _READERS[method](section)
+    return method
 
 
 def _unnamed(section: ConfigFields) -> str:
+    if "quant_algo" in section:
+        return "modelopt"
     return "bitsandbytes" if "load_in_4bit" in section else "unnamed"
 
 
@@ -245,6 +266,13 @@ def _bitsandbytes(section: ConfigFields) -> StoredWeights:
 
 
 def _compressed_tensors(section: ConfigFields) -> StoredWeights:
+    return read_groups(section, read_scheme)
+
+
+def read_groups(
+    section: ConfigFields, read: Callable[[ConfigFields, str], Scheme]
+) -> StoredWeights:
+    """What compressed-tensors says; ``read``: the scheme of a group in some format."""
     status = section.get("quantization_status", str, "compressed")
     if status not in _WRITTEN:
         _refuse(section, f"quantization_status {status}; supported: {', '.join(_WRITTEN)}")
@@ -259,22 +287,23 @@ def _compressed_tensors(section: ConfigFields) -> StoredWeights:
     schemes = []
     for name in groups.values:
         group = groups.section(name)
-        targets = _names(group, "targets")
-        schemes.append((targets, _scheme(group, group.get("format", str, form))))
-    return StoredWeights("compressed-tensors", tuple(schemes), _names(section, "ignore"))
+        targets = names_in(group, "targets")
+        schemes.append((targets, read(group, group.get("format", str, form))))
+    return StoredWeights("compressed-tensors", tuple(schemes), names_in(section, "ignore"))
 
 
-def _names(section: ConfigFields, name: str) -> tuple[str, ...]:
+def names_in(section: ConfigFields, name: str) -> tuple[str, ...]:
+    """A list of modules' names, or of patterns. ModelError: it is none."""
     names = section.get(name, list, [])
     for text in names:
         if not isinstance(text, str):
             raise section.wrong(name, "a list of names")
-        if text.startswith("re:") and not _is_quick(text[3:]):
+        if text.startswith("re:") and not is_quick(text[3:]):
             raise section.wrong(name, "a list of short regular expressions", text)
     return tuple(names)
 
 
-def _is_quick(pattern: str) -> bool:
+def is_quick(pattern: str) -> bool:
     """Whether it is a pattern, and no name can keep it busy: others have written it."""
     repeats = re.findall(r"[*+{]", pattern)
     if len(repeats) > _MOST_REPEATS or re.search(r"\)[*+{]", pattern):
@@ -299,7 +328,8 @@ _AUTO_ROUND = {
 _FORMATS = ("int-quantized", "naive-quantized", "pack-quantized", "float-quantized")
 
 
-def _scheme(group: ConfigFields, form: str) -> Scheme:
+def read_scheme(group: ConfigFields, form: str) -> Scheme:
+    """The scheme of a group of compressed-tensors. ModelError: it is not read."""
     weights, rows = group.section("weights"), group.section("input_activations")
     kind = weights.choice("type", ("int", "float"), "int")
     bits = weights.get("num_bits", int, 8)

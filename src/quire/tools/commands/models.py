@@ -98,7 +98,7 @@ def _report(model: CachedModel, memory: int, share: float, tokens: int) -> Repor
         shape = read_shape(model.directory)
         if shape.planned_only:
             return replace(found, note="what fits is unknown: transformers keeps its cache")
-        cache = shape.cache()
+        cache = shape.as_quire_keeps().cache()
     except (ModelError, ConfigError) as error:
         return replace(found, note=f"what fits is unknown: {error}")
     room = room_for(cache, weight_bytes, memory, share, tokens)

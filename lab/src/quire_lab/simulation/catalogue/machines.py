@@ -24,8 +24,8 @@ class Machine:
     """One accelerator, or a CPU box. Bytes, and bytes or operations per second.
 
     memory: what the driver reports, which is less than the name says.
-    flops: dense, in 16 bits with 32-bit sums; flops_int8, flops_fp8: of those types, None where
-        there are no units for them.
+    flops: dense, in 16 bits with 32-bit sums; flops_int8, flops_fp8, flops_fp4: of those types,
+        None where there are no units for them.
     host_bandwidth: one way, over which blocks are swapped.
     link_bandwidth: one way, to the others of its node; network_bandwidth: to those of other nodes.
     per_node: machines that the faster links join.
@@ -46,6 +46,7 @@ class Machine:
     per_node: int = 8
     flops_int8: float | None = None
     flops_fp8: float | None = None
+    flops_fp4: float | None = None
     compute_share: float = 0.6
     bandwidth_share: float = 0.8
     step_seconds: float = 0.003
@@ -55,8 +56,12 @@ class Machine:
     price_per_hour: float | None = None
 
     def peak(self, products: str) -> float:
-        """Operations per second in matrix products of a type: int8, fp8, or of 16 bits."""
-        return {"int8": self.flops_int8, "fp8": self.flops_fp8}.get(products) or self.flops
+        """Operations per second in matrix products of a type: int8, fp8, fp4, or of 16 bits.
+
+        Where there are no units for it, weights are widened first.
+        """
+        peaks = {"int8": self.flops_int8, "fp8": self.flops_fp8, "fp4": self.flops_fp4}
+        return peaks.get(products) or self.flops
 
 
 _SCALES: Mapping[str, tuple[str, float]] = {
@@ -69,6 +74,7 @@ _SCALES: Mapping[str, tuple[str, float]] = {
     "network_gb": ("network_bandwidth", GB),
     "tops_int8": ("flops_int8", 1e12),
     "tflops_fp8": ("flops_fp8", 1e12),
+    "tflops_fp4": ("flops_fp4", 1e12),
     "compute_share": ("compute_share", 1),
     "bandwidth_share": ("bandwidth_share", 1),
     "step_ms": ("step_seconds", 1e-3),

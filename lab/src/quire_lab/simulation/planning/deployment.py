@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from quire.core.errors import ConfigError
@@ -71,6 +72,21 @@ class Deployment:
         parallel, machine = self.tensor_parallel, self.machine.name
         return machine if parallel == 1 else f"{parallel} x {machine}"
 
+    @cached_property
+    def kept(self) -> ModelShape:
+        """The model as the engine there keeps it."""
+        return self._as_kept(self.model)
+
+    def _as_kept(self, model: ModelShape) -> ModelShape:
+        """As Quire keeps it on CPUs; elsewhere as it is stored, for that is what engines of GPUs
+        do. Keys and values have 8 bits only where there are units for them.
+        """
+        if self.machine.is_cpu:
+            return model.as_quire_keeps()
+        if model.stored_kv == "fp8" and self.machine.flops_fp8 is None:
+            return replace(model, stored_kv=None)
+        return model
+
     @property
     def activation_bytes(self) -> int:
         """Bytes of a step of 2,048 tokens: some vectors of each, and a batch's logits."""
@@ -90,7 +106,7 @@ class Deployment:
             self._check_pool(requested)
             return requested
         total = int(self.machine.memory * self._share) * self.tensor_parallel
-        each, beside = self.model.kv_bytes_per_token, self._draft_kv_bytes
+        each, beside = self.kept.kv_bytes_per_token, self._draft_kv_bytes
         room = total - self._taken_bytes
         apart = each * self.copies + beside * self.tensor_parallel
         left = room * (each + beside) // apart if apart else room  # all layers may keep states
@@ -101,16 +117,20 @@ class Deployment:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of a token in the pool, a draft model's included."""
-        return self.model.kv_bytes_per_token + self._draft_kv_bytes
+        return self.kept.kv_bytes_per_token + self._draft_kv_bytes
 
     @property
     def draft(self) -> SmallerModel | None:
         """The model that drafts."""
         return None if self.drafting is None else self.drafting.model
 
+    @cached_property
+    def _draft_kept(self) -> ModelShape | None:
+        return None if self.draft is None else self._as_kept(self.draft.shape)
+
     @property
     def _draft_kv_bytes(self) -> int:
-        return 0 if self.draft is None else self.draft.shape.kv_bytes_per_token
+        return 0 if self._draft_kept is None else self._draft_kept.kv_bytes_per_token
 
     @property
     def copies(self) -> int:
@@ -132,10 +152,11 @@ class Deployment:
     def cache(self) -> CacheShape:
         """Memory of a token in the pool, layer by layer."""
         config = self.config
-        own = self.model.cache(None if config.window is not None else config.max_model_len)
-        if self.draft is None:
+        own = self.kept.cache(None if config.window is not None else config.max_model_len)
+        shape = self._draft_kept
+        if shape is None:
             return own
-        shape, longest = self.draft.shape, own.max_positions if config.window is None else None
+        longest = own.max_positions if config.window is None else None
         try:
             return own.with_draft(shape.cache(longest))
         except ConfigError as error:
@@ -143,10 +164,11 @@ class Deployment:
 
     def cost_model(self, block_size: int) -> CostModel:
         machine, draft = self.machine, self.draft
-        own = self.costs or Roofline(self.model, machine, self.tensor_parallel, block_size)
+        own = self.costs or Roofline(self.kept, machine, self.tensor_parallel, block_size)
         if draft is None:
             return own
-        return CostsWithDraft(own, draft.costs or Roofline(draft.shape, machine, 1, block_size))
+        costs = draft.costs or Roofline(self._as_kept(draft.shape), machine, 1, block_size)
+        return CostsWithDraft(own, costs)
 
     def configured(self, **changes: Any) -> Deployment:
         """The same with other settings of the engine."""
@@ -170,8 +192,8 @@ class Deployment:
     @property
     def _taken_bytes(self) -> int:
         """Bytes of weights and activations, over all machines."""
-        weights = self.model.weight_bytes_over(self.tensor_parallel)
-        draft = 0 if self.draft is None else self.draft.shape.weight_bytes
+        weights = self.kept.weight_bytes_over(self.tensor_parallel)
+        draft = 0 if self._draft_kept is None else self._draft_kept.weight_bytes
         return weights + (self.activation_bytes + draft) * self.tensor_parallel
 
     def _check_pool(self, size: int) -> None:
@@ -186,10 +208,10 @@ class Deployment:
             )
 
     def _does_not_fit(self, total: int) -> str:
-        model, machine = self.model, self.machine
+        model, machine = self.kept, self.machine
         weights = f"{model.weight_bytes / GB:.1f} GB in {model.weight_form.name}"
-        if self.draft is not None:
-            draft = self.draft.shape
+        draft = self._draft_kept
+        if draft is not None:
             weights += f", those of {draft.name}, which drafts, {draft.weight_bytes / GB:.1f} GB"
         text = (
             f"{model.name} does not fit {self.tensor_parallel} x {machine.name}: its weights take "

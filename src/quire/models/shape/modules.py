@@ -1,0 +1,137 @@
+"""The modules of a decoder that hold weights, by the names that checkpoints have for them, and in
+which form a rounded checkpoint has each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from quire.core.errors import ModelError
+from quire.models.shape.fields import ConfigFields
+from quire.models.shape.model_shape import ModelShape, WeightForm
+from quire.models.shape.planned import EXPERTS, PARTS, Rounding, read_planned
+from quire.models.shape.stored import Scheme, read_stored
+
+_BEFORE = ("model", "language_model.model", "model.language_model")
+"""What stands before the layers: the latter two where the decoder is part of a larger model."""
+
+_MLP = ("mlp", "feed_forward", "block_sparse_moe")
+_SHARED = ("shared_experts", "shared_expert", "shared_mlp")
+_PROJECTIONS = {
+    "gate_proj": ("gate_proj", "w1", "gate_up_proj"),
+    "up_proj": ("up_proj", "w3", "gate_up_proj"),
+    "down_proj": ("down_proj", "w2"),
+}
+
+
+class Module(NamedTuple):
+    """A matrix, or those of all experts of a layer. names: all that it may be called."""
+
+    part: str  # of PARTS
+    params: int
+    names: tuple[str, ...]
+
+
+def stored_forms(section: ConfigFields, shape: ModelShape) -> tuple[WeightForm, WeightForm | None]:
+    """The form that ``quantization_config`` gives a model's weights, as it is stored and as Quire
+    keeps it; None: Quire does not read it.
+
+    ModelError: it is not understood.
+    """
+    rounding, plain = read_planned(section), shape.weight_form
+    stored = _averages(rounding, shape, lambda scheme: (scheme.bytes_stored, scheme.products))
+    try:
+        read_stored(section)
+    except ModelError:
+        return stored, None
+    size = int(plain.head)
+
+    def kept(scheme: Scheme) -> tuple[float, str]:
+        return scheme.bytes_kept(size), "int8" if scheme.rounds_rows else ""
+
+    ours = _averages(rounding, shape, kept)
+    if replace(ours, name=plain.name) == plain:
+        ours = replace(ours, name=f"{plain.name}, from {rounding.name}")
+    return stored, ours
+
+
+def _averages(
+    rounding: Rounding, shape: ModelShape, form_of: Callable[[Scheme], tuple[float, str]]
+) -> WeightForm:
+    """The mean bytes of a weight in each part, and the type of most weights' products."""
+    size = shape.weight_form.head
+    params, taken, products = Counter[str](), defaultdict[str, float](float), Counter[str]()
+    for part, count, names in modules_of(shape):
+        scheme = None
+        if rounding.parts is None or part in rounding.parts:
+            scheme = rounding.scheme_of(names)
+        each, product = (size, "") if scheme is None else form_of(scheme)
+        params[part] += count
+        taken[part] += count * each
+        products[product] += count
+    return WeightForm(
+        rounding.name,
+        *(taken[part] / params[part] if params[part] else size for part in PARTS),
+        products=products.most_common(1)[0][0],
+    )
+
+
+def modules_of(shape: ModelShape) -> Iterator[Module]:
+    """The matrices of each layer that may be stored rounded, then the head.
+
+    Routers, norms and embeddings are not among them: nobody rounds those.
+    """
+    experts = shape.experts
+    for layer in range(shape.num_layers):
+        for name, params in _attention(shape):
+            yield Module("attention", params, tuple(_names(layer, ("self_attn",), (name,))))
+        if experts is None or not experts.layers[layer]:
+            yield from _mlp(shape, layer, "mlp", shape.intermediate_size)
+            continue
+        if experts.shared_inner:
+            yield from _mlp(shape, layer, "mlp", experts.shared_inner, shared=True)
+        yield from _mlp(shape, layer, EXPERTS, experts.count * experts.inner)
+    head = ("lm_head", "language_model.lm_head")
+    yield Module("head", shape.vocab_size * shape.hidden_size, head)
+
+
+def _attention(shape: ModelShape) -> Iterator[tuple[str, int]]:
+    hidden, heads, latent = shape.hidden_size, shape.num_heads, shape.latent
+    if latent is None:
+        for name, count in (("q", heads), ("k", shape.num_kv_heads), ("v", shape.num_kv_heads)):
+            yield f"{name}_proj", hidden * count * shape.head_size
+        yield "o_proj", hidden * heads * shape.head_size
+        return
+    queries = heads * (latent.nope + latent.rope)
+    if latent.query_rank is None:
+        yield "q_proj", hidden * queries
+    else:
+        yield "q_a_proj", hidden * latent.query_rank
+        yield "q_b_proj", latent.query_rank * queries
+    yield "kv_a_proj_with_mqa", hidden * latent.width
+    yield "kv_b_proj", latent.kv_rank * heads * (latent.nope + latent.value)
+    yield "o_proj", heads * latent.value * hidden
+
+
+def _mlp(
+    shape: ModelShape, layer: int, part: str, inner: int, shared: bool = False
+) -> Iterator[Module]:
+    """``inner``: of all experts together."""
+    outer = _MLP
+    if shared:
+        outer = tuple(f"{mlp}.{name}" for mlp in _MLP for name in _SHARED)
+    elif part == EXPERTS:
+        outer = tuple(f"{mlp}.experts.0" for mlp in _MLP)
+    for name, called in _PROJECTIONS.items():
+        if name != "gate_proj" or shape.gated_mlp:
+            yield Module(part, shape.hidden_size * inner, tuple(_names(layer, outer, called)))
+
+
+def _names(layer: int, outer: tuple[str, ...], called: tuple[str, ...]) -> Iterator[str]:
+    for before in _BEFORE:
+        for one in outer:
+            for name in called:
+                yield f"{before}.layers.{layer}.{one}.{name}"
