@@ -72,11 +72,11 @@ def _averages(
         params[part] += count
         taken[part] += count * each
         products[product] += count
-    return WeightForm(
-        rounding.name,
-        *(taken[part] / params[part] if params[part] else size for part in PARTS),
-        products=products.most_common(1)[0][0],
+    attention, mlp, experts, head = (
+        taken[part] / params[part] if params[part] else size for part in PARTS
     )
+    most = products.most_common(1)[0][0]
+    return WeightForm(rounding.name, attention, mlp, experts, head, most)
 
 
 def modules_of(shape: ModelShape) -> Iterator[Module]:
@@ -120,7 +120,7 @@ def _mlp(
     shape: ModelShape, layer: int, part: str, inner: int, shared: bool = False
 ) -> Iterator[Module]:
     """``inner``: of all experts together."""
-    outer = _MLP
+    outer: tuple[str, ...] = _MLP
     if shared:
         outer = tuple(f"{mlp}.{name}" for mlp in _MLP for name in _SHARED)
     elif part == EXPERTS:
