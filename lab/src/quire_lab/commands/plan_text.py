@@ -39,8 +39,8 @@ def describe(setup: Setup, plan: Plan) -> list[str]:
     lines += [*_changes(plan), "", *_without_paging(plan), "", *_other_work(plan)]
     if plan.speculation is not None:
         lines += ["", *describe_trials(plan.speculation)]
-    doubt = too_few(plan)
-    return [*lines, "", *([] if doubt is None else [doubt]), answer(plan), advice(plan)]
+    said = (too_few(plan), answer(plan), advice(plan))
+    return [*lines, "", *(one for one in said if one is not None)]
 
 
 def describe_assumed(setup: Setup, plan: Plan) -> list[tuple[str, str]]:

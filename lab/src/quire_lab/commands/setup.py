@@ -46,8 +46,8 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
     engine = parser.add_argument_group("engine")
     engine.add_argument(
         "--quantization", choices=ROUNDINGS, help="round weights: int8, int4, w8a8 or w4a8, as "
-        "quire serve does; or fp8, which engines on GPUs keep and Quire does not (default: as the "
-        "checkpoint stores them)",
+        "quire serve does; or fp8 or nvfp4, which engines on GPUs keep and Quire does not "
+        "(default: as the checkpoint stores them)",
     )  # fmt: skip
     for declared in fields(EngineConfig):
         if declared.name in _SETTINGS:

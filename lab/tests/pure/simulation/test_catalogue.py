@@ -12,11 +12,12 @@ import pytest
 
 from quire.core.errors import ConfigError, ModelError
 from quire.core.protocol import Work
-from quire.models.shape import read_shape
+from quire.models.shape import read_shape, rounded_form
 from quire_lab.simulation import MACHINES, MODELS, Deployment, find_machine, find_model
 from quire_lab.simulation.catalogue import machines
 from quire_lab.simulation.catalogue.machines import Machine
 from quire_lab.simulation.cost_model import decoding
+from quire_lab.simulation.planning.changes import next_faster
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -70,7 +71,8 @@ def test_memory_is_what_drivers_report() -> None:
         "a100-40": 40960, "a100-80": 81920, "h100": 81559, "h200": 143771, "b200": 183359,
         "gb200": 189471, "mi300x": 206141652992 / 2**20, "l4": 23034, "l40s": 46068, "a10": 23028,
         "t4": 15360, "rtx-4090": 24564, "rtx-5090": 32607, "rtx-pro-6000": 97887,
-        "rtx-6000-ada": 49140,
+        "rtx-6000-ada": 49140, "b300": 275040, "gb300": 284208, "h100-nvl": 95830, "h20": 97871,
+        "gh200": 97871, "h100-pcie": 81559, "rtx-3090": 24576, "rtx-a6000": 49140,
     }  # fmt: skip
     for name, size in told.items():
         assert MACHINES[name].memory / 2**20 == pytest.approx(size, rel=0.01), name
@@ -146,6 +148,26 @@ def test_a_machine_from_a_file(tmp_path: Path) -> None:
 def test_every_machine_of_the_catalogue_has_sources() -> None:
     entries = json.loads(Path(machines.__file__).with_name("machines.json").read_text())
     assert len(entries) == len(MACHINES) and all(entry["sources"] for entry in entries)
+
+
+def test_products_in_4_bits_are_as_fast_as_there_are_units_for_them() -> None:
+    b200, h100 = MACHINES["b200"], MACHINES["h100"]
+    assert b200.peak("fp4") == 9e15 == 2 * b200.peak("fp8")
+    assert h100.peak("fp4") == h100.peak("") and MACHINES["mi355x"].peak("fp4") > 1e16
+    model = MODELS["llama-3-70b"]
+    both = (model, replace(model, form=rounded_form("nvfp4", model.weight_form)))
+    prompt = Work(prefill_tokens=8192, prefill_pairs=1, prefill_context=8192)
+    plain, faster = (Deployment(one, b200).cost_model(16).seconds(prompt) for one in both)
+    assert (plain - 0.003) / (faster - 0.003) == pytest.approx(4, rel=0.01)
+
+
+def test_nobody_is_sent_to_a_machine_that_other_engines_are_for() -> None:
+    for machine in MACHINES.values():
+        faster = next_faster(machine)
+        assert faster is None or faster.is_like(machine), machine.name
+    with pytest.raises(ConfigError) as raised:
+        Deployment(MODELS["opt-66b"], MACHINES["l4"]).limits()
+    assert "tpu" not in str(raised.value)
 
 
 def test_what_does_not_fit_is_told_what_would() -> None:

@@ -105,7 +105,8 @@ def chat_plan() -> Plan:
 def test_a_plan_names_the_knob_that_binds(chat_plan: Plan) -> None:
     plan = chat_plan
     assert plan.binds is Binding.LATENCY
-    told = advice(plan)
+    assert advice(plan) is None  # what comes can be served
+    told = advice(replace(plan, asked_rate=None)) or "nothing"
     assert told.startswith("Do this: max_num_batched_tokens 1,024"), told
     assert "because steps take longer than the goal for a token" in told
     gains = {one.change.name: one.gain for one in plan.changed}
@@ -211,16 +212,59 @@ def test_what_is_proposed_is_enough_and_costs_least(chat_plan: Plan) -> None:
         Changed(two._replace(routing="shortest-wait"), 2 * own, 2.0, like="round-robin"),
     )  # fmt: skip
 
-    def told(asked: float, *without: Changed) -> str:
+    def told(asked: float | None, *without: Changed) -> str:
         left = tuple(one for one in changed if one not in without)
-        return advice(replace(plan, changed=left, asked_rate=asked * own))
+        rate = None if asked is None else asked * own
+        return advice(replace(plan, changed=left, asked_rate=rate)) or "nothing"
 
     assert f"3 replicas (a100-40), round-robin ({2.9 * own:.3g} requests/s, +190%" in told(2.2)
     assert "at the price of hardware: $6 an hour, $" in told(2.2)
     assert "h100 for a100-40" in told(2.2, changed[0])
     assert "2 replicas" in told(1.5) and "$4 an hour" in told(1.5)
-    assert "h100 for a100-40" in told(0.5)  # it is enough as it is: the most of what is no more
+    assert "h100 for a100-40" in told(None)  # nothing has to be enough: the most of what is no more
+    assert told(0.5) == told(1.0) == "nothing"  # it is enough as it is
     assert len(ranked(replace(plan, changed=changed))) == 3
+
+
+def test_more_than_as_many_times_as_much_has_a_reason(chat_plan: Plan) -> None:
+    """The pool grows by more than the machines where they divide the weights among themselves."""
+    plan = replace(chat_plan, asked_rate=None)
+    own = plan.goodput.rate
+    two = replicated(PLENTY, 2, "round-robin")
+    halves = replace(DEPLOYMENT, tensor_parallel=2)
+    divided = Change("tensor_parallel_size", "in two", Price.MONEY, "2 share each step", halves)
+
+    def told(change: Change, gain: float) -> str:
+        changed = (Changed(change, gain * own, gain),)
+        return advice(replace(plan, kv_bytes=DEPLOYMENT.kv_bytes, changed=changed)) or ""
+
+    assert told(two, 2.0).endswith("since each gets every second request.")
+    assert told(two, 2.74).endswith(
+        "; more than 2 times as much, for what is too much for one at times is shared."
+    )
+    grown = halves.kv_bytes / DEPLOYMENT.kv_bytes
+    assert grown > 2
+    assert told(divided, 3.66).endswith(f"for the pool is {grown:.3g} times as large.")
+
+
+@pytest.mark.parametrize(
+    ("machine", "forms"),
+    [
+        ("h100", ["int8", "int4", "w8a8", "fp8"]),
+        ("b200", ["int8", "int4", "w8a8", "fp8", "nvfp4"]),
+        ("b300", ["int8", "int4", "fp8", "nvfp4"]),  # int8 is slower than 16 bits there
+        ("a100-80", ["int8", "int4", "w8a8"]),
+        ("xeon-8480", ["int8", "int4", "w8a8", "w4a8"]),
+        ("cpu", ["int8", "int4"]),
+        ("tpu-v6e", ["w8a8"]),
+    ],
+)
+def test_forms_are_those_that_the_machine_s_engines_have(
+    machine: str, forms: list[str], chat_plan: Plan
+) -> None:
+    base, beyond = Deployment(MODELS["llama-3-8b"], MACHINES[machine]), chat_plan.saturation.result
+    found = [one for one in changes(base, beyond, False, {}) if one.knob == "quantization"]
+    assert [one.name.removeprefix("weights in ") for one in found] == forms
 
 
 def test_a_change_that_cannot_matter_is_not_simulated() -> None:

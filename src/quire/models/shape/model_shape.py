@@ -17,9 +17,10 @@ BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8"
 
 _GROUP_SCALE = 2 / 32  # bytes of a weight's share in a scale, where 32 inputs have one
 _BYTE = 1 + 2 / 64  # int8, where 64 have one
+_NVFP4 = 0.5 + 1 / 16
 
-ROUNDINGS = ("int8", "int4", "w8a8", "w4a8", "fp8")
-"""By which weights may be planned: the engine's own, and fp8, which other engines keep."""
+ROUNDINGS = ("int8", "int4", "w8a8", "w4a8", "fp8", "nvfp4")
+"""By which weights may be planned: the engine's own, and the last, which other engines keep."""
 
 _SCALE_BYTES = 4  # of each key and value of a head, where the cache's numbers have 8 bits
 
@@ -55,6 +56,8 @@ def rounded_form(name: str, plain: WeightForm) -> WeightForm:
         return WeightForm(name, _BYTE, _BYTE, _BYTE, _BYTE, products)
     if name == "fp8":  # vLLM leaves the head as it is
         return WeightForm(name, 1, 1, 1, plain.head, "fp8")
+    if name == "nvfp4":
+        return WeightForm(name, _NVFP4, _NVFP4, _NVFP4, plain.head, "fp4")
     raise ConfigError(f"quantization must be one of {', '.join(ROUNDINGS)}; got {name!r}")
 
 

@@ -32,7 +32,8 @@ class Machine:
     compute_share, bandwidth_share: what large matrix products and long reads attain of the peaks.
     step_seconds: a step's fixed cost: launches, scheduling, sampling.
     block_tokens: what finding a block of keys costs, in tokens that could be read meanwhile.
-    is_cpu: others use its memory too, so that a pool takes less of it by default.
+    is_cpu: others use its memory too, so that a pool takes less of it by default. is_tpu: neither
+        Quire nor engines of GPUs compute there.
     price_per_hour: the user's; Quire knows no prices.
     """
 
@@ -52,8 +53,24 @@ class Machine:
     step_seconds: float = 0.003
     block_tokens: float = 0.0
     is_cpu: bool = False
+    is_tpu: bool = False
     watts: float | None = None
     price_per_hour: float | None = None
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """The roundings of weights that engines have there, and that nothing speaks against: Quire
+        on CPUs; on GPUs others, which keep 4 or 8 bits and multiply in the types of their units.
+        """
+        if self.is_cpu:
+            return ("int8", "int4", "w8a8", "w4a8") if self.flops_int8 else ("int8", "int4")
+        units = (("w8a8", self.flops_int8), ("fp8", self.flops_fp8), ("nvfp4", self.flops_fp4))
+        own = tuple(form for form, peak in units if (peak or 0) > self.flops)
+        return own if self.is_tpu else ("int8", "int4", *own)
+
+    def is_like(self, other: Machine) -> bool:
+        """Whether the same engines compute on both."""
+        return (self.is_cpu, self.is_tpu) == (other.is_cpu, other.is_tpu)
 
     def peak(self, products: str) -> float:
         """Operations per second in matrix products of a type: int8, fp8, fp4, or of 16 bits.
@@ -85,7 +102,7 @@ _SCALES: Mapping[str, tuple[str, float]] = {
 """A file's numbers by name: the field of ``Machine`` that each is, and its unit."""
 
 _NEEDED = ("tflops", "bandwidth_gb")
-_OTHERS = ("name", "per_node", "is_cpu", "sources")
+_OTHERS = ("name", "per_node", "is_cpu", "is_tpu", "sources")
 
 
 def machine_of(values: Mapping[str, Any], source: str) -> Machine:
@@ -110,7 +127,7 @@ def machine_of(values: Mapping[str, Any], source: str) -> Machine:
     fields["memory"] = int(fields["memory"])
     host = fields.setdefault("host_bandwidth", 25 * GB)
     fields.setdefault("link_bandwidth", host)  # over the same bus
-    for name, kind in (("per_node", int), ("is_cpu", bool)):
+    for name, kind in (("per_node", int), ("is_cpu", bool), ("is_tpu", bool)):
         value = values.get(name, getattr(Machine, name))
         if type(value) is not kind or (kind is int and value < 1):
             wanted = "a whole number above 0" if kind is int else "true or false"

@@ -16,6 +16,9 @@ BINDS = {
 }
 
 
+_SHARE = 1.05
+"""Of as many times as there are machines, from which on it is more than that."""
+
 _LASTING = 1.1
 """Times the rate of a queue that never empties: a rate above that cannot last."""
 
@@ -54,8 +57,10 @@ def answer(plan: Plan) -> str:
     return f"Not enough: {takes}, but {asked:.3g} come."
 
 
-def advice(plan: Plan) -> str:
-    """What to do, with the reason."""
+def advice(plan: Plan) -> str | None:
+    """What to do, with the reason; None: nothing, for what comes can be served as it is."""
+    if plan.asked_rate is not None and plan.asked_rate <= best_rate(plan):
+        return None
     best, because = ranked(plan), BINDS[plan.binds]
     free = [one for one in best if one.change.price is Price.NOTHING]
     bought = [one for one in best if one.change.price is not Price.NOTHING]
@@ -122,7 +127,7 @@ def _machines(plan: Plan, found: list[Changed]) -> Changed | None:
     enough, no more than twice the machines.
     """
     enough = [one for one in found if _is_enough(plan, one)]
-    if plan.asked_rate is None or plan.asked_rate <= best_rate(plan):
+    if plan.asked_rate is None:
         few = 2 * plan.tensor_parallel
         return next((one for one in found if one.change.machines <= few), None)
     if not enough:
@@ -144,7 +149,22 @@ def _gain(plan: Plan, one: Changed) -> str:
     told = cost(plan, change, one.rate) if change.price is Price.MONEY else None
     price += "" if told is None else f": {told}"
     text = f"{change.name} ({one.rate:.3g} requests/s, {one.gain - 1:+.0%}{price})"
-    return text if change.price is Price.NOTHING else f"{text}, since {change.why}"
+    if change.price is Price.NOTHING:
+        return text
+    return f"{text}, since {change.why}{_more_than_its_share(plan, one)}"
+
+
+def _more_than_its_share(plan: Plan, one: Changed) -> str:
+    """Why some machines serve more than as many times what one does; empty: they do not."""
+    many = one.change.machines / plan.tensor_parallel
+    if many == 1 or one.gain <= _SHARE * many:
+        return ""
+    times = one.change.deployment.kv_bytes / plan.kv_bytes
+    if one.change.replicas == 1 and times > many:
+        return f"; more than {many:g} times as much, for the pool is {times:.3g} times as large"
+    if plan.binds is Binding.MEMORY:
+        return f"; more than {many:g} times as much, for less is preempted and computed again"
+    return f"; more than {many:g} times as much, for what is too much for one at times is shared"
 
 
 def _speculation(plan: Plan, gain: float) -> Changed:

@@ -146,15 +146,13 @@ def _forms(base: Deployment) -> Iterator[Change]:
     model, price = base.model, Price.ACCURACY
     if model.form is None and model.stored_bytes is None:
         plain = plain_form(model.dtype, BYTES[model.dtype])
-        machine = base.machine
-        int8, fp8 = machine.flops_int8, machine.flops_fp8
-        of_8_bits = {"w8a8": int8, "w4a8": int8, "fp8": fp8}
-        for name in ("int8", "int4", *(form for form, peak in of_8_bits.items() if peak)):
-            other = replace(base, model=replace(model, form=rounded_form(name, plain)))
-            faster = name in of_8_bits
-            why = "products in 8 bits are faster, and " * faster + "less is read in each step"
+        for name in base.machine.forms:
+            form = rounded_form(name, plain)
+            other = replace(base, model=replace(model, form=form))
+            faster = "products in fewer bits are faster, and " if form.products else ""
+            why = f"{faster}less is read in each step"
             yield Change("quantization", f"weights in {name}", price, why, other)
-    if model.kv_dtype is None:
+    if model.kv_dtype is None and base.kept.stored_kv is None:
         other = replace(base, model=replace(model, kv_dtype="fp8"))
         why = "the pool holds twice as many tokens"
         yield Change("kv_cache_dtype", "KV cache in 8 bits", price, why, other)
@@ -191,7 +189,7 @@ def next_faster(machine: Machine) -> Machine | None:
         other
         for other in MACHINES.values()
         if other.name != machine.name
-        and other.is_cpu == machine.is_cpu
+        and other.is_like(machine)
         and other.flops >= machine.flops
         and other.bandwidth >= machine.bandwidth
         and other.memory >= machine.memory

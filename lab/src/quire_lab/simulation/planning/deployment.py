@@ -220,7 +220,8 @@ class Deployment:
         fits = [
             f"--tensor-parallel-size {n}" for n in (2, 4, 8, 16, 32, 64) if self._fits(machine, n)
         ][:1]
-        fits += [other.name for other in MACHINES.values() if self._fits(other, 1)]
+        like = (other for other in MACHINES.values() if other.is_tpu <= machine.is_tpu)
+        fits += [other.name for other in like if self._fits(other, 1)]
         fits = [*fits[:_SHOWN], *(["and larger ones"] if len(fits) > _SHOWN else [])]
         return f"{text}; what would fit: {', '.join(fits) or 'none of the known machines'}"
 
