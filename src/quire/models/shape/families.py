@@ -27,6 +27,7 @@ class FamilyFacts:
 
     model_type: str
     architecture: str
+    also: tuple[str, ...] = ()  # other types of configs for the same layers
     gated_mlp: bool = True
     tied: bool = False  # where ``tie_word_embeddings`` is absent
     learned_positions: bool = False
@@ -85,14 +86,24 @@ _DELTA: Mapping[str, Any] = {
 
 FAMILIES = (
     FamilyFacts("llama", "LlamaForCausalLM", stretches=True),
-    FamilyFacts("mistral", "MistralForCausalLM", window="always", stretches=True),
+    FamilyFacts(
+        "mistral", "MistralForCausalLM", also=("ministral3",), window="always", stretches=True,
+    ),
     FamilyFacts("phi3", "Phi3ForCausalLM", window="always", stretches=True),
     FamilyFacts("qwen2", "Qwen2ForCausalLM", window="if_used", stretches=True),
-    FamilyFacts("qwen3", "Qwen3ForCausalLM", window="if_used", stretches=True, head_size=128),
+    FamilyFacts(
+        "qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", also=("qwen2_vl", "qwen2_5_vl_text"),
+        window="if_used", stretches=True, planned_only=True, with_images=True,
+    ),
+    FamilyFacts(
+        "qwen3", "Qwen3ForCausalLM", also=("qwen3_vl_text",), window="if_used", stretches=True,
+        head_size=128,
+    ),
     FamilyFacts("mixtral", "MixtralForCausalLM", window="always", experts=True, stretches=True),
     FamilyFacts("qwen2_moe", "Qwen2MoeForCausalLM", window="listed", experts=True, stretches=True),
     FamilyFacts(
-        "qwen3_moe", "Qwen3MoeForCausalLM", window="all_if_used", experts=True, stretches=True,
+        "qwen3_moe", "Qwen3MoeForCausalLM", also=("qwen3_vl_moe_text",), window="all_if_used",
+        experts=True, stretches=True,
     ),
     FamilyFacts("qwen3_next", "Qwen3NextForCausalLM", experts=True, **_DELTA),
     FamilyFacts("qwen3_5_text", "Qwen3_5ForCausalLM", **_DELTA),
@@ -130,7 +141,9 @@ FAMILIES = (
     FamilyFacts("glm4_moe", "Glm4MoeForCausalLM", experts=True, stretches=True),
     FamilyFacts("solar_open", "SolarOpenForCausalLM", experts=True, stretches=True),
     FamilyFacts("dots1", "Dots1ForCausalLM", experts=True, window="alternating", stretches=True),
-    FamilyFacts("minimax_m2", "MiniMaxM2ForCausalLM", experts=True, stretches=True),
+    FamilyFacts(
+        "minimax_m2", "MiniMaxM2ForCausalLM", also=("minimax",), experts=True, stretches=True
+    ),
     FamilyFacts(
         "ernie4_5_moe", "Ernie4_5_MoeForCausalLM", experts=True, tied=True, stretches=True
     ),
@@ -208,7 +221,7 @@ FAMILIES = (
 )  # fmt: skip
 
 _BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES)}
-_BY_TYPE = {family.model_type: family for family in FAMILIES}
+_BY_TYPE = {name: family for family in FAMILIES for name in (family.model_type, *family.also)}
 
 
 def find_family(architecture: object, model_type: str) -> FamilyFacts | None:

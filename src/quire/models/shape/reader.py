@@ -31,6 +31,7 @@ from quire.models.shape.understood import (
     OF_STATES,
     PLANNED,
     UNDERSTOOD,
+    is_neutral,
     is_of_images,
     kind_of,
 )
@@ -38,6 +39,8 @@ from quire.models.shape.windows import ATTENTION_KINDS, windows_in_force, window
 
 _SHOWN = 4  # fields of one kind that a refusal names
 _MOST_LAYERS = 10_000  # each is looked at
+_OF_THE_WHOLE = ("quantization_config", "tie_word_embeddings", "dtype", "torch_dtype")
+"""Fields that may be beside those of the decoder, and hold for it."""
 
 
 def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelShape:
@@ -60,8 +63,10 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
 
 def shape_of(name: str, fields: ConfigFields) -> ModelShape:
     """The shape that the fields of a config.json describe. ModelError: see ``read_shape``."""
-    fields = _with_text(fields)
+    fields, whole = _with_text(fields)
     family = _known_family(fields)
+    if whole:
+        family = replace(family, model_type=whole, planned_only=True)
     fields = fields.holding({**dict(family.defaults), **fields.values})
     if family.recurrence is not None:
         fields = completed(fields)
@@ -111,7 +116,7 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
         stable_positions=positions.stable,
         latent=latent_of(fields) if family.latent else None,
         planned_only=family.planned_only,
-        notes=_notes(fields, family),
+        notes=_notes(fields, family, bool(whole)),
     )  # fmt: skip
     rounded = fields.section("quantization_config")
     if not rounded.values:
@@ -133,7 +138,7 @@ def _dtype(fields: ConfigFields) -> str:
     return dtype
 
 
-def _notes(fields: ConfigFields, family: FamilyFacts) -> tuple[str, ...]:
+def _notes(fields: ConfigFields, family: FamilyFacts, is_part: bool) -> tuple[str, ...]:
     """What a plan leaves out, and what serves the model."""
     notes = []
     if family.planned_only:
@@ -143,9 +148,9 @@ def _notes(fields: ConfigFields, family: FamilyFacts) -> tuple[str, ...]:
         )
     if "attention_chunk_size" in fields:
         notes.append("chunks of attention are planned as windows: they see and hold no more")
-    if any(not _is_neutral(name, fields.values.get(name)) for name in GUESSING):
+    if any(not is_neutral(name, fields.values) for name in GUESSING):
         notes.append("layers that guess further tokens are left out: only speculation loads them")
-    if family.with_images and any(map(is_of_images, fields.values)):
+    if is_part or (family.with_images and any(map(is_of_images, fields.values))):
         notes.append("texts only: what sees images is left out")
     return tuple(notes)
 
@@ -160,10 +165,30 @@ def _text_fields(
     return ConfigFields(told, str(path))
 
 
-def _with_text(fields: ConfigFields) -> ConfigFields:
-    """The fields of the decoder, where those of other parts are beside it."""
+def _with_text(fields: ConfigFields) -> tuple[ConfigFields, str]:
+    """The fields of the decoder, where those of other parts are beside it; and what it is part of,
+    where only that has a name here: "" if it is known itself.
+
+    ModelError: a field of the whole is not known.
+    """
     inner = fields.values.get("text_config")
-    return fields.holding({**fields.values, **(inner if isinstance(inner, dict) else {})})
+    if not isinstance(inner, dict):
+        return fields, ""
+    whole = fields.get("model_type", str, "")
+    if (
+        find_family(None, whole) is not None
+        or find_family(None, str(inner.get("model_type"))) is None
+    ):
+        return fields.holding({**fields.values, **inner}), ""
+    found: dict[str, list[str]] = {}
+    for name, value in fields.values.items():
+        known = name in UNDERSTOOD or is_of_images(name) or isinstance(value, dict)
+        if not known and not is_neutral(name, fields.values):
+            found.setdefault(kind_of(name), []).append(name)
+    if found:
+        raise ModelError(_refusal(fields.source, found))
+    shared = {name: fields.values[name] for name in _OF_THE_WHOLE if name in fields}
+    return fields.holding({**shared, **inner}), whole
 
 
 def _size(fields: ConfigFields, *names: str, default: int | None = None) -> int:
@@ -193,8 +218,8 @@ def _known_family(fields: ConfigFields) -> FamilyFacts:
     family = find_family(architecture, model_type)
     understood = UNDERSTOOD if family is None else _understood(family)
     found: dict[str, list[str]] = {}
-    for name, value in fields.values.items():
-        if name not in understood and not _is_neutral(name, value):
+    for name in fields.values:
+        if name not in understood and not is_neutral(name, fields.values):
             if family is not None and family.with_images and is_of_images(name):
                 continue
             found.setdefault(kind_of(name), []).append(name)
@@ -230,15 +255,6 @@ def _refusal(source: str, found: Mapping[str, list[str]]) -> str:
         f"{source}: not simulated yet: {'; '.join(parts)}. A field that changes neither the "
         "model's bytes nor its arithmetic can be left out of a copy of the file"
     )
-
-
-def _is_neutral(name: str, value: Any) -> bool:
-    """Whether the field says that something is not there."""
-    if name == "num_experts" or name.endswith("_experts"):
-        return value in (None, 0, 1)
-    if name == "attn_type_list":  # MiniMax: 1 is attention, 0 is none
-        return isinstance(value, list) and set(map(str, value)) == {"1"}
-    return value is None or value is False or value in (0, "", [], {}, "none")
 
 
 def _windows(fields: ConfigFields, family: FamilyFacts) -> tuple[int | None, ...]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 _READ = """
     model_type text_config hidden_size n_embd num_attention_heads n_head num_key_value_heads
     head_dim num_hidden_layers n_layer intermediate_size ffn_dim n_inner vocab_size dtype
     torch_dtype max_position_embeddings n_positions seq_length tie_word_embeddings
     word_embed_proj_dim enable_bias sliding_window use_sliding_window max_window_layers
-    layer_types sliding_window_pattern _sliding_window_pattern ffn_hidden_size quantization_config
+    layer_types sliding_window_pattern _sliding_window_pattern layer_switch ffn_hidden_size
+    quantization_config
 """
 
 # Biases and norms that a family may have or not: less than a thousandth of a model's bytes.
@@ -31,6 +34,8 @@ _SCALING = """
     scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn
     attention_softmax_in_fp32 scale_attention_softmax_in_fp32 use_parallel_residual
     norm_eps slow_but_exact masked_softmax_fusion logit_scale activation
+    position_embedding_type layernorm_full_attention_beta layernorm_linear_attention_beta
+    layernorm_mlp_beta
 """
 
 # Of training, of other tasks, of the tokenizer and of who wrote the file.
@@ -56,6 +61,7 @@ _ASIDE = """
     suppress_tokens begin_suppress_tokens cache_implementation offset_alibi bias_dropout_fusion
     skip_bias_add skip_bias_add_qkv hidden_size_per_head n_embed unk_token skip_embedding
     is_matryoshka matryoshka_dimensions classifier_from_token is_original_qwen3_reranker
+    ignore_index
 """
 
 UNDERSTOOD = frozenset(" ".join((_READ, _SMALL, _SCALING, _ASIDE)).split())
@@ -70,7 +76,7 @@ _EXPERTS = """
     moe_layer_interval mlp_layer_types scoring_func topk_method n_group topk_group
     routed_scaling_factor aux_loss_alpha seq_aux ep_size moe_norm_min moe_use_aux_free
     use_routing_bias input_jitter_noise qk_norm_type num_nextn_predict_layers num_mtp_modules
-    mtp_transformer_layers use_mtp num_mtp_layers
+    mtp_transformer_layers use_mtp num_mtp_layers shared_moe_mode mlp_intermediate_size
 """
 
 # Of those that are planned for other engines, which route in more ways.
@@ -126,7 +132,18 @@ GUESSING = (
 )  # fmt: skip
 """Of layers that guess further tokens, which only speculation loads."""
 
-_OF_IMAGES = re.compile(r"vision|image|mm_tokens|_token_index$|_token_id$|processor_class")
+_OF_IMAGES = re.compile(
+    r"vision|image|video|audio|mm_tokens|_token_index$|_token_id$|processor_class|placeholder"
+    r"|projector|spatial_merge"
+)
+
+_AT_REST: Mapping[str, object] = {
+    "use_gated_activation": True,
+    "use_parallel_block": True,
+    "use_embedding_sharing": True,
+    "order_of_interleaved_layers": "local_attn_first",
+}
+"""Of Cohere's, and what its code has whatever they say."""
 
 _KINDS = (
     (r"expert|moe|routed|router|topk_|first_k_dense|mlp_only|decoder_sparse|n_group|scoring_func"
@@ -155,3 +172,17 @@ def kind_of(name: str) -> str:
 def is_of_images(name: str) -> bool:
     """Whether a field is about the part of a model that sees."""
     return _OF_IMAGES.search(name) is not None
+
+
+def is_neutral(name: str, values: Mapping[str, Any]) -> bool:
+    """Whether a field says that something is not there, or what is so anyway."""
+    value = values.get(name)
+    if name in _AT_REST:
+        return value == _AT_REST[name]
+    if name == "sliding_window_size":  # Gemma 2's files have both
+        return value == values.get("sliding_window")
+    if name == "num_experts" or name.endswith("_experts"):
+        return value in (None, 0, 1)
+    if name == "attn_type_list":  # MiniMax: 1 is attention, 0 is none
+        return isinstance(value, list) and set(map(str, value)) == {"1"}
+    return value is None or value is False or value in (0, "", [], {}, "none")

@@ -79,7 +79,7 @@ def windows_in_force(windows: Sequence[int | None], longest: int | None) -> tupl
 
 
 def _full_every(fields: ConfigFields, family: FamilyFacts) -> int:
-    for name in ("sliding_window_pattern", "_sliding_window_pattern"):
+    for name in ("sliding_window_pattern", "_sliding_window_pattern", "layer_switch"):
         if name in fields:
             return fields.positive(name)
     return family.full_every

@@ -288,6 +288,134 @@ def test_what_is_not_there_is_no_matter(changes: dict[str, Any], tmp_path: Path)
     assert read_shape(write(tmp_path, MISTRAL, **changes)) == plain
 
 
+# google/gemma-2-9b
+GEMMA_2 = {
+    **GEMMA, "architectures": ["Gemma2ForCausalLM"], "attn_logit_softcapping": 50.0,
+    "cache_implementation": "hybrid", "final_logit_softcapping": 30.0, "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 3584, "intermediate_size": 14336,
+    "model_type": "gemma2", "num_hidden_layers": 42, "num_key_value_heads": 8,
+    "query_pre_attn_scalar": 256, "sliding_window": 4096, "sliding_window_size": 4096,
+}  # fmt: skip
+# CohereForAI/c4ai-command-r7b-12-2024
+COHERE_2 = {
+    "architectures": ["Cohere2ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "bos_token_id": 5, "cache_implementation": "hybrid", "eos_token_id": 255001, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 14336, "layer_norm_eps": 1e-05, "layer_switch": 4, "logit_scale": 0.25,
+    "max_position_embeddings": 132096, "model_type": "cohere2", "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 8,
+    "order_of_interleaved_layers": "local_attn_first", "pad_token_id": 0,
+    "position_embedding_type": "rope_gptj", "rope_scaling": None, "rope_theta": 50000,
+    "rotary_pct": 1.0, "sliding_window": 4096, "torch_dtype": "bfloat16",
+    "transformers_version": "4.48.0.dev0", "use_cache": True, "use_embedding_sharing": True,
+    "use_gated_activation": True, "use_parallel_block": True, "use_parallel_embedding": False,
+    "use_qk_norm": False, "vocab_size": 256000,
+}  # fmt: skip
+# MiniMaxAI/MiniMax-M2, whose type is that of other layers
+MINIMAX = {
+    "architectures": ["MiniMaxM2ForCausalLM"], "attention_dropout": 0.0,
+    "attn_type_list": [1] * 62, "bos_token_id": None, "eos_token_id": None, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 3072, "initializer_range": 0.02,
+    "intermediate_size": 1536, "layernorm_full_attention_beta": 1.0,
+    "layernorm_linear_attention_beta": 1.0, "layernorm_mlp_beta": 1.0,
+    "max_position_embeddings": 196608, "mlp_intermediate_size": 8192, "model_type": "minimax",
+    "mtp_transformer_layers": 1, "num_attention_heads": 48, "num_experts_per_tok": 8,
+    "num_hidden_layers": 62, "num_key_value_heads": 8, "num_local_experts": 256,
+    "num_mtp_modules": 3, "output_router_logits": False, "qk_norm_type": "per_layer",
+    "rms_norm_eps": 1e-06, "rope_theta": 5000000, "rotary_dim": 64, "router_aux_loss_coef": 0.001,
+    "router_jitter_noise": 0.0, "scoring_func": "sigmoid", "shared_intermediate_size": 0,
+    "shared_moe_mode": "sigmoid", "sliding_window": None, "tie_word_embeddings": False,
+    "transformers_version": "4.45.2", "use_cache": True, "use_mtp": True, "use_qk_norm": True,
+    "use_routing_bias": True, "vocab_size": 200064, "quantization_config": {
+        "activation_scheme": "dynamic", "fmt": "float8_e4m3fn", "quant_method": "fp8",
+        "weight_block_size": [128, 128],
+        "modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]},
+}  # fmt: skip
+# Qwen/Qwen3-VL-30B-A3B-Instruct
+QWEN3_VL = {
+    "architectures": ["Qwen3VLMoeForConditionalGeneration"], "image_token_id": 151655,
+    "model_type": "qwen3_vl_moe", "text_config": {
+        **QWEN3_MOE, "architectures": None, "dtype": "bfloat16", "model_type": "qwen3_vl_moe_text",
+        "max_position_embeddings": 262144, "tie_word_embeddings": None, "torch_dtype": None},
+    "tie_word_embeddings": False, "video_token_id": 151656, "vision_config": {
+        "deepstack_visual_indexes": [8, 16, 24], "depth": 27, "model_type": "qwen3_vl_moe"},
+    "vision_end_token_id": 151653, "vision_start_token_id": 151652,
+}  # fmt: skip
+# mistralai/Mistral-Small-3.1-24B-Instruct-2503
+MISTRAL_3 = {
+    "architectures": ["Mistral3ForConditionalGeneration"], "image_token_index": 10,
+    "model_type": "mistral3", "multimodal_projector_bias": False, "projector_hidden_act": "gelu",
+    "spatial_merge_size": 2, "text_config": {
+        "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120,
+        "initializer_range": 0.02, "intermediate_size": 32768, "max_position_embeddings": 131072,
+        "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 40,
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000000.0,
+        "sliding_window": None, "use_cache": True, "vocab_size": 131072},
+    "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0",
+    "vision_config": {"hidden_size": 1024, "model_type": "pixtral"}, "vision_feature_layer": -1,
+}  # fmt: skip
+# moonshotai/Kimi-K2.5
+KIMI = {
+    "architectures": ["KimiK25ForConditionalGeneration"], "bos_token_id": 163584,
+    "dtype": "bfloat16", "eos_token_id": 163585, "ignore_index": -100,
+    "media_placeholder_token_id": 163605, "model_type": "kimi_k25", "pad_token_id": 163839,
+    "text_config": {
+        **DEEPSEEK, "architectures": ["DeepseekV3ForCausalLM"], "first_k_dense_replace": 1,
+        "max_position_embeddings": 262144, "model_type": "kimi_k2", "n_group": 1,
+        "n_routed_experts": 384, "num_attention_heads": 64, "num_key_value_heads": 64,
+        "num_nextn_predict_layers": 0, "quantization_config": None, "topk_group": 1,
+        "vocab_size": 163840},
+    "tie_word_embeddings": False, "use_unified_vision_chunk": True,
+    "video_placeholder": "<|kimi_k25_video_placeholder|>", "vision_config": {"depth": 27},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "billions", "kv_bytes", "windowed"),
+    [
+        (GEMMA_2, 9.24, 336 * 1024, 21),
+        (COHERE_2, 8.03, 128 * 1024, 24),
+        (MINIMAX, 228.7, 248 * 1024, 0),
+        (QWEN3_VL, 30.53, 96 * 1024, 0),
+        (MISTRAL_3, 23.57, 160 * 1024, 0),
+        (KIMI, 1026.4, 70272, 0),
+    ],
+    ids=["gemma-2-9b", "command-r7b", "minimax-m2", "qwen3-vl", "mistral-small-3.1", "kimi-k2.5"],
+)
+def test_files_as_they_are_published_are_read_whole(
+    config: dict[str, Any], billions: float, kv_bytes: int, windowed: int, tmp_path: Path
+) -> None:
+    shape = read_shape(write(tmp_path, config))
+    assert shape.num_params == pytest.approx(billions * 1e9, rel=5e-3)
+    assert shape.kv_bytes_per_token == kv_bytes
+    assert sum(window is not None for window in shape.windows) == windowed
+    assert shape.planned_only == ("text_config" in config)
+    if "text_config" in config:
+        notes = " ".join(shape.notes)
+        assert "texts only" in notes and f"no code of its own for {config['model_type']}" in notes
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "message"),
+    [
+        (GEMMA_2, {"sliding_window_size": 512}, "windows (sliding_window_size)"),
+        (COHERE_2, {"order_of_interleaved_layers": "global_first"}, "order_of_interleaved_layers"),
+        (COHERE_2, {"use_gated_activation": False}, "use_gated_activation"),
+        (MINIMAX, {"attn_type_list": [0, 1] * 31}, "attn_type_list"),
+        (MINIMAX, {"architectures": ["MiniMaxForCausalLM"]}, "architecture 'MiniMaxForCausalLM'"),
+        (MISTRAL_3, {"brand_new_thing": 7}, "fields that are not known (brand_new_thing)"),
+        (MISTRAL_3, {"model_type": "mllama", "text_config": {"model_type": "mllama_text_model"}},
+         "the layers of model_type 'mllama_text_model'"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_they_may_say_else_is_refused(
+    config: dict[str, Any], changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=re.escape(message)):
+        read_shape(write(tmp_path, config, **changes))
+
+
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
