@@ -11,14 +11,16 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams
+from quire.capabilities.adapters.reading import most_bytes
 from quire.core.errors import ConfigError
 from quire.engine.assembly import main_memory
 from quire.engine.assembly.loading import load, locate
 from quire.engine.assembly.main_memory import working_bytes
-from quire.engine.capacity import limits_of
+from quire.engine.capacity import adapter_share, limits_of
 from quire.engine.config import EngineConfig
 from quire.execution.promises import promises
 from quire.models.shape import CacheShape
+from quire_lab.simulation import MACHINES, Deployment, find_model
 
 MIB = 2**20
 SMALL = {"max_num_batched_tokens": 64, "max_num_seqs": 4, "block_size": 16}
@@ -56,6 +58,22 @@ def test_computing_needs_more_for_more_tokens_and_rows() -> None:
     assert needed(max_num_batched_tokens=4096) > least + 4000 * 1000
     drafts = {"method": "ngram", "num_speculative_tokens": 7}
     assert needed(speculative_config=drafts) > needed(max_num_seqs=8) > least
+
+
+def test_a_plan_leaves_as_much_as_an_engine_does() -> None:
+    for settings in ({}, {"max_num_batched_tokens": 4096, "max_num_seqs": 100}):
+        config = EngineConfig.create({**SMALL, **settings})
+        plan = Deployment(find_model("quire-demo"), MACHINES["cpu"], config=config)
+        assert plan.working_bytes == needed(**settings)
+
+
+@pytest.mark.parametrize("rank", [16, 32])
+def test_a_plan_counts_adapters_as_an_engine_does(rank: int) -> None:
+    config = EngineConfig.create({"enable_lora": True, "max_loras": 3, "max_lora_rank": rank})
+    model = load(config, locate(config), torch.device("cpu"), lambda num_bytes: None, "")
+    share = adapter_share(find_model("quire-demo"), config, model.dtype.itemsize)
+    assert share is not None and share.num_bytes == 4 * share.bytes_each
+    assert share.bytes_each == pytest.approx(most_bytes(model, rank), rel=0.01)
 
 
 def test_the_largest_step_takes_no_more_than_was_left_to_it() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from quire.core.errors import ConfigError, ModelError
 from quire.core.protocol import Work
+from quire.engine.config import EngineConfig
 from quire.models.shape import read_shape, rounded_form
 from quire_lab.simulation import MACHINES, MODELS, Deployment, find_machine, find_model
 from quire_lab.simulation.catalogue import machines
@@ -60,9 +61,43 @@ def test_kv_bytes_of_a_token() -> None:
 def test_pools_are_about_those_of_the_paper(
     model: str, machine: str, count: int, slots: int
 ) -> None:
-    """Table 1 says how many slots there were, not what else was in memory."""
-    deployment = Deployment(MODELS[model], MACHINES[machine], count)
+    """Table 1 says how many slots there were, not what else was in memory; no recorded steps."""
+    config = EngineConfig(enforce_eager=True)
+    deployment = Deployment(MODELS[model], MACHINES[machine], count, config)
     assert deployment.slots == pytest.approx(slots, rel=0.1)
+
+
+def test_the_pool_is_what_the_settings_leave() -> None:
+    """Llama-3-8B on 24 GiB: of a token 73,728 numbers of 2 bytes are there at once, of a sequence
+    128,256 logits of 16, and an adapter of rank 16 has 41.9 million weights."""
+    plain = Deployment(MODELS["llama-3-8b"], MACHINES["rtx-4090"])
+
+    def pool(**settings: Any) -> int:
+        return plain.configured(**settings).kv_bytes
+
+    assert pool(max_num_batched_tokens=512) - pool(max_num_batched_tokens=16384) == (
+        (16384 - 512) * 73728 * 2
+    )
+    assert pool(max_num_seqs=8) - pool(max_num_seqs=1024) == (1024 - 8) * 128256 * 16
+    drafts = {"method": "ngram", "num_speculative_tokens": 7}
+    drafted = plain.configured(max_num_seqs=8, speculative_config=drafts)
+    assert pool(max_num_seqs=8) - drafted.kv_bytes == 8 * 7 * 128256 * 16
+    adapters = {"enable_lora": True, "max_loras": 64, "max_lora_rank": 16}
+    each = 16 * 32 * (4096 + 4096 + 2 * (4096 + 1024) + 4096 + 4096 + 3 * (4096 + 14336)) * 2
+    assert pool() - pool(**adapters) == 64 * each == pytest.approx(5 * 2**30, rel=0.01)
+    assert pool(enforce_eager=True) - pool() == 512 * 2**20  # recorded steps
+    # Machines that share a model divide heads and MLPs among themselves.
+    two = replace(plain, tensor_parallel=2)
+    assert plain.working_bytes - two.working_bytes == 2048 * (73728 - 5 * 4096) // 2 * 2
+
+
+def test_on_a_cpu_the_pool_is_half_of_what_weights_leave() -> None:
+    """Unless computing needs more than the other half."""
+    plain = Deployment(MODELS["llama-3-8b"], MACHINES["cpu"])
+    free = plain.machine.memory - plain.model.weight_bytes
+    assert plain.kv_bytes == free // 2
+    wide = plain.configured(max_num_batched_tokens=500_000)
+    assert wide.kv_bytes == free - wide.working_bytes < free // 2
 
 
 def test_memory_is_what_drivers_report() -> None:

@@ -171,7 +171,7 @@ def test_the_pool_has_room_for_both_models(machines: int) -> None:
     assert both.kv_bytes_per_token == target + draft == 458_752
     assert len(both.limits().kv_groups[0].layers) == 112
     # The draft model is on one machine, and no other has more blocks than that one.
-    left = 0.9 * 640 * GIB - LARGE.weight_bytes - machines * plain.activation_bytes
+    left = 0.9 * 640 * GIB - LARGE.weight_bytes - machines * plain.working_bytes
     assert plain.slots == pytest.approx(left / target, rel=1e-6)
     left -= machines * 2 * 8_030_261_248
     assert both.slots == pytest.approx(left / (target + machines * draft), rel=1e-6)

@@ -23,7 +23,7 @@ def test_heads_that_are_too_few_are_kept_by_several_machines() -> None:
     keys_and_values = 32 * 2 * 4096 * 8 * 128 * 2  # projections, which there are twice
     assert LLAMA.weight_bytes_over(16) - LLAMA.weight_bytes == keys_and_values
     total = 16 * int(H100.memory * 0.9)
-    left = total - LLAMA.weight_bytes_over(16) - 16 * sixteen.activation_bytes
+    left = total - LLAMA.weight_bytes_over(16) - 16 * sixteen.working_bytes
     assert sixteen.kv_bytes == left // 2
     work = Work(decode_seqs=1, decode_context=10**6)
     cache = []

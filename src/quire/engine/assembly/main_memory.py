@@ -9,7 +9,14 @@ from quire.capabilities.adapters.config import AdapterShare
 from quire.core.errors import ConfigError, ModelError
 from quire.core.limits import EngineLimits
 from quire.engine.assembly.store import offloaded, without_offloading
-from quire.engine.capacity import size_of
+from quire.engine.capacity import (
+    INNER,
+    REQUESTS,
+    STATES,
+    numbers_per_token,
+    size_of,
+    step_bytes,
+)
 from quire.engine.config import EngineConfig
 from quire.execution.free_memory import free_memory, is_memory
 from quire.execution.memory_limits import MemoryBudget
@@ -18,9 +25,6 @@ from quire.models.base import Model
 from quire.models.shape import CacheShape, read_shape
 
 _FLOAT = 4  # bytes; what narrower types give is added up in it
-_STATES, _INNER = 5, 3  # a layer's states, and those within its MLP, that are there at once
-_LOGIT_BYTES = 16  # a logit, edited, and sorted with its place
-_REQUESTS = 64 << 20  # for the tokenizer and for requests, at the least
 _MOST_WAITING = 1 << 30
 
 
@@ -39,10 +43,8 @@ def left_by_adapters(budget: MemoryBudget, share: AdapterShare | None) -> Memory
 
 def working_bytes(limits: EngineLimits, model: Model, directory: Path, config: EngineConfig) -> int:
     """What the largest step takes, and what requests do at the least."""
-    width = _numbers_per_token(model, directory, config)
-    rows = min(limits.max_num_batched_tokens, limits.max_num_seqs * _rows_of_each(config))
-    steps = limits.max_num_batched_tokens * width * _FLOAT
-    return steps + rows * model.vocab_size * _LOGIT_BYTES + _REQUESTS
+    numbers, tokens = _numbers_per_token(model, directory, config), limits.max_num_batched_tokens
+    return step_bytes(config, tokens, numbers, model.vocab_size, _FLOAT) + REQUESTS
 
 
 def bytes_for_waiting(beside: int = 0, engines: int = 1) -> int:
@@ -51,7 +53,7 @@ def bytes_for_waiting(beside: int = 0, engines: int = 1) -> int:
     beside: what computing takes.
     """
     left = (free_memory() - beside) // engines
-    return min(max(left // 4, _REQUESTS // 2), _MOST_WAITING)
+    return min(max(left // 4, REQUESTS // 2), _MOST_WAITING)
 
 
 def left_for_pool(
@@ -90,7 +92,7 @@ def kept_and_files(
     return limits.pool_bytes(cache) + offloaded(config), _swap_bytes(config)
 
 
-def _numbers_per_token(model: Model, directory: Path, config: EngineConfig) -> int:
+def _numbers_per_token(model: Model, directory: Path, config: EngineConfig) -> float:
     """That are there at once while a layer is computed."""
     layers = [
         kept.rows[0]
@@ -98,23 +100,13 @@ def _numbers_per_token(model: Model, directory: Path, config: EngineConfig) -> i
         else kept.num_kv_heads * (kept.key_dim + kept.value_dim)
         for kept in model.kv_shapes
     ]
-    heads = max(layers, default=0)
+    widest = max(layers, default=0)
     try:
-        shape = read_shape(directory, config.hf_overrides)
+        return numbers_per_token(read_shape(directory, config.hf_overrides), widest=widest)
     except ModelError:  # nobody has described it: by the size of its layers, of 12 d^2 weights each
         of_layer = model.weight_bytes / model.dtype.itemsize / max(1, len(layers))
         d = int((of_layer / 12) ** 0.5)
-        return (_STATES + 2) * d + _INNER * 4 * d + heads
-    inner = shape.intermediate_size
-    if shape.experts is not None:
-        inner = max(inner, shape.experts.inner * shape.experts.chosen + shape.experts.shared_inner)
-    queries = shape.num_heads * shape.head_size
-    return _STATES * shape.hidden_size + _INNER * inner + 2 * queries + heads
-
-
-def _rows_of_each(config: EngineConfig) -> int:
-    """Of logits: a sequence's own, and one for each draft."""
-    return 1 if config.speculation is None else 1 + config.speculation.num_speculative_tokens
+        return (STATES + 2) * d + INNER * 4 * d + widest
 
 
 def _swap_bytes(config: EngineConfig) -> int:

@@ -20,6 +20,7 @@ from quire.models.shape.model_shape import (
     plain_form,
     rounded_form,
 )
+from quire.models.shape.modules import modules_of
 from quire.models.shape.positions import Positions, positions_of
 from quire.models.shape.reader import read_shape, shape_of
 from quire.models.shape.recurrence import (
@@ -53,6 +54,7 @@ __all__ = [
     "config_files",
     "experts_of",
     "find_family",
+    "modules_of",
     "plain_form",
     "positions_of",
     "read_checkpoint",

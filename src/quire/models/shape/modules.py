@@ -31,8 +31,14 @@ class Module(NamedTuple):
     """A matrix, or those of all experts of a layer. names: all that it may be called."""
 
     part: str  # of PARTS
-    params: int
+    inputs: int
+    outputs: int
     names: tuple[str, ...]
+    count: int = 1  # of experts
+
+    @property
+    def params(self) -> int:
+        return self.inputs * self.outputs * self.count
 
 
 def stored_forms(section: ConfigFields, shape: ModelShape) -> tuple[WeightForm, WeightForm | None]:
@@ -64,14 +70,14 @@ def _averages(
     """The mean bytes of a weight in each part, and the type of most weights' products."""
     size = shape.weight_form.head
     params, taken, products = Counter[str](), defaultdict[str, float](float), Counter[str]()
-    for part, count, names in modules_of(shape):
-        scheme = None
+    for module in modules_of(shape):
+        part, scheme = module.part, None
         if rounding.parts is None or part in rounding.parts:
-            scheme = rounding.scheme_of(names)
+            scheme = rounding.scheme_of(module.names)
         each, product = (size, "") if scheme is None else form_of(scheme)
-        params[part] += count
-        taken[part] += count * each
-        products[product] += count
+        params[part] += module.params
+        taken[part] += module.params * each
+        products[product] += module.params
     attention, mlp, experts, head = (
         taken[part] / params[part] if params[part] else size for part in PARTS
     )
@@ -86,52 +92,55 @@ def modules_of(shape: ModelShape) -> Iterator[Module]:
     """
     experts = shape.experts
     for layer in range(shape.num_layers):
-        for name, params in _attention(shape):
-            yield Module("attention", params, tuple(_names(layer, ("self_attn",), (name,))))
+        for name, inputs, outputs in _attention(shape):
+            yield Module("attention", inputs, outputs, _names(layer, ("self_attn",), (name,)))
         if experts is None or not experts.layers[layer]:
-            yield from _mlp(shape, layer, "mlp", shape.intermediate_size)
+            yield from _mlp(shape, "mlp", shape.intermediate_size, layer, _MLP)
             continue
         if experts.shared_inner:
-            yield from _mlp(shape, layer, "mlp", experts.shared_inner, shared=True)
-        yield from _mlp(shape, layer, EXPERTS, experts.count * experts.inner)
+            outer = tuple(f"{mlp}.{name}" for mlp in _MLP for name in _SHARED)
+            yield from _mlp(shape, "mlp", experts.shared_inner, layer, outer)
+        outer = tuple(f"{mlp}.experts.0" for mlp in _MLP)
+        for module in _mlp(shape, EXPERTS, experts.inner, layer, outer):
+            yield module._replace(count=experts.count)
     head = ("lm_head", "language_model.lm_head")
-    yield Module("head", shape.vocab_size * shape.hidden_size, head)
+    yield Module("head", shape.hidden_size, shape.vocab_size, head)
 
 
-def _attention(shape: ModelShape) -> Iterator[tuple[str, int]]:
+def _attention(shape: ModelShape) -> Iterator[tuple[str, int, int]]:
+    """Names, inputs and outputs."""
     hidden, heads, latent = shape.hidden_size, shape.num_heads, shape.latent
     if latent is None:
         for name, count in (("q", heads), ("k", shape.num_kv_heads), ("v", shape.num_kv_heads)):
-            yield f"{name}_proj", hidden * count * shape.head_size
-        yield "o_proj", hidden * heads * shape.head_size
+            yield f"{name}_proj", hidden, count * shape.head_size
+        yield "o_proj", heads * shape.head_size, hidden
         return
     queries = heads * (latent.nope + latent.rope)
     if latent.query_rank is None:
-        yield "q_proj", hidden * queries
+        yield "q_proj", hidden, queries
     else:
-        yield "q_a_proj", hidden * latent.query_rank
-        yield "q_b_proj", latent.query_rank * queries
-    yield "kv_a_proj_with_mqa", hidden * latent.width
-    yield "kv_b_proj", latent.kv_rank * heads * (latent.nope + latent.value)
-    yield "o_proj", heads * latent.value * hidden
+        yield "q_a_proj", hidden, latent.query_rank
+        yield "q_b_proj", latent.query_rank, queries
+    yield "kv_a_proj_with_mqa", hidden, latent.width
+    yield "kv_b_proj", latent.kv_rank, heads * (latent.nope + latent.value)
+    yield "o_proj", heads * latent.value, hidden
 
 
 def _mlp(
-    shape: ModelShape, layer: int, part: str, inner: int, shared: bool = False
+    shape: ModelShape, part: str, inner: int, layer: int, outer: tuple[str, ...]
 ) -> Iterator[Module]:
-    """``inner``: of all experts together."""
-    outer: tuple[str, ...] = _MLP
-    if shared:
-        outer = tuple(f"{mlp}.{name}" for mlp in _MLP for name in _SHARED)
-    elif part == EXPERTS:
-        outer = tuple(f"{mlp}.experts.0" for mlp in _MLP)
     for name, called in _PROJECTIONS.items():
         if name != "gate_proj" or shape.gated_mlp:
-            yield Module(part, shape.hidden_size * inner, tuple(_names(layer, outer, called)))
+            sizes = (
+                (shape.hidden_size, inner) if name != "down_proj" else (inner, shape.hidden_size)
+            )
+            yield Module(part, *sizes, _names(layer, outer, called))
 
 
-def _names(layer: int, outer: tuple[str, ...], called: tuple[str, ...]) -> Iterator[str]:
-    for before in _BEFORE:
-        for one in outer:
-            for name in called:
-                yield f"{before}.layers.{layer}.{one}.{name}"
+def _names(layer: int, outer: tuple[str, ...], called: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(
+        f"{before}.layers.{layer}.{one}.{name}"
+        for before in _BEFORE
+        for one in outer
+        for name in called
+    )

@@ -8,17 +8,24 @@ from typing import Any
 
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
-from quire.engine.capacity import fill
+from quire.engine.capacity import (
+    DEVICE,
+    REQUESTS,
+    adapter_share,
+    fill,
+    numbers_per_token,
+    step_bytes,
+)
 from quire.engine.config import EngineConfig
 from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
-from quire.models.shape import CacheShape, ModelShape
+from quire.models.shape import BYTES, CacheShape, ModelShape
 from quire_lab.contiguous import PAGED, limits_under
 from quire_lab.simulation.catalogue.machines import GB, MACHINES, Machine
 from quire_lab.simulation.cost_model import CostModel, CostsWithDraft
 from quire_lab.simulation.drafting import SimulatedDrafting, SmallerModel
 from quire_lab.simulation.roofline import Roofline
 
-ACTIVATION_TOKENS = 2048
+_FLOAT = 4  # bytes; on CPUs narrower types are added up in it
 _SHOWN = 6  # ways in which a model would fit
 
 
@@ -26,8 +33,8 @@ _SHOWN = 6  # ways in which a model would fit
 class Deployment:
     """A model on ``tensor_parallel`` machines.
 
-    config: the engine's settings; its pool is what weights and activations leave of the memory that
-        may be used, unless kv_cache_memory_bytes says otherwise.
+    config: the engine's settings; its pool is what weights, adapters and the largest step leave of
+        the memory that may be used, unless kv_cache_memory_bytes says otherwise.
     costs: calibrated step times; None: the roofline's.
     drafting: how it drafts, and how well; None: not at all. A draft model is on one of the
         machines; the others keep as much free, for all have equally many blocks.
@@ -88,11 +95,26 @@ class Deployment:
         return model
 
     @property
-    def activation_bytes(self) -> int:
-        """Bytes of a step of 2,048 tokens: some vectors of each, and a batch's logits."""
-        model = self.model
-        vectors = 4 * model.hidden_size + 2 * model.intermediate_size
-        return 2 * ACTIVATION_TOKENS * vectors + 4 * 256 * model.vocab_size
+    def working_bytes(self) -> int:
+        """Bytes of the largest step on each machine, by the engine's own rule, and what a GPU keeps
+        for its libraries and for recorded steps.
+        """
+        config, is_cpu = self.config, self.machine.is_cpu
+        size = _FLOAT if is_cpu else BYTES[self.model.dtype]
+        numbers = numbers_per_token(self.model, self.tensor_parallel)
+        tokens = config.max_num_batched_tokens
+        kept = REQUESTS if is_cpu else 0 if config.enforce_eager else DEVICE
+        return step_bytes(config, tokens, numbers, self.model.vocab_size, size) + kept
+
+    @property
+    def adapter_bytes(self) -> int:
+        """Bytes of adapters, over all machines, each of which has a half of each whole."""
+        share = adapter_share(self.model, self.config, BYTES[self.model.dtype])
+        if share is None:
+            return 0
+        if self.machine.is_cpu:
+            return share.num_bytes * self.tensor_parallel
+        return share.most_running * share.bytes_each * (self.tensor_parallel + 1) // 2
 
     @property
     def kv_bytes(self) -> int:
@@ -108,11 +130,14 @@ class Deployment:
         total = int(self.machine.memory * self._share) * self.tensor_parallel
         each, beside = self.kept.kv_bytes_per_token, self._draft_kv_bytes
         room = total - self._taken_bytes
+        if self.machine.is_cpu:  # a share of what weights leave, and all that is computed beside it
+            free = room + self.working_bytes * self.tensor_parallel
+            room = min(room, int(free * FREE_MEMORY_SHARE))
         apart = each * self.copies + beside * self.tensor_parallel
         left = room * (each + beside) // apart if apart else room  # all layers may keep states
         if left < (each + beside) * 16:
             raise ConfigError(self._does_not_fit(total))
-        return int(left * FREE_MEMORY_SHARE) if self.machine.is_cpu else left
+        return left
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -191,10 +216,11 @@ class Deployment:
 
     @property
     def _taken_bytes(self) -> int:
-        """Bytes of weights and activations, over all machines."""
+        """Bytes of weights, adapters and what is computed, over all machines."""
         weights = self.kept.weight_bytes_over(self.tensor_parallel)
         draft = 0 if self._draft_kept is None else self._draft_kept.weight_bytes
-        return weights + (self.activation_bytes + draft) * self.tensor_parallel
+        beside = (self.working_bytes + draft) * self.tensor_parallel
+        return weights + self.adapter_bytes + beside
 
     def _check_pool(self, size: int) -> None:
         """A pool of a given size may take all that there is; a calibrated one has existed."""
