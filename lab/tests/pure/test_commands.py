@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import subprocess
@@ -167,3 +168,27 @@ def test_a_simulation_loads_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_trace_s_own_times_are_scaled_to_a_rate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bursts stay bursts; a trace without times comes at random."""
+    trace, rows = tmp_path / "trace.csv", tmp_path / "rows.csv"
+    times = [10, 10, 10, 14, 20]
+    trace.write_text("t,p,o\n" + "".join(f"{time},64,4\n" for time in times))
+    load = ["llama-3-8b", "--machine", "h100", "--trace", str(trace)]
+    out = ["--requests-out", str(rows)]
+
+    def arrivals(*flags: str) -> list[float]:
+        run(capsys, "simulate", *load, *flags, *out)
+        with rows.open(newline="") as file:
+            return sorted(float(row["arrival_time"]) for row in csv.DictReader(file))
+
+    timed, untimed = ["--columns", "prompt=p,output=o,time=t"], ["--columns", "prompt=p,output=o"]
+    own = arrivals(*timed)
+    assert [one - own[0] for one in own] == [0, 0, 0, 4, 10]
+    assert arrivals(*timed, "--rate", "0.8") == [0, 0, 0, 2, 5]  # twice its own 0.4
+    assert arrivals(*timed, "--rate", "0.8", "--replicas", "2") == [0, 0, 0, 2, 5]
+    drawn = arrivals(*untimed, "--rate", "0.8")
+    assert len(set(drawn)) == 5

@@ -1,7 +1,8 @@
 """``quire calibrate``: measures this machine's step times, fits them, and checks the fit.
 
 The real engine serves a grid of scenarios, in several passes; runs that other processes slowed down
-are left out. Every fourth scenario is held out of the fit, to show its error.
+are left out. Every fourth scenario is held out of the fit, to show its error. With a time limit the
+coarse of the grid comes first, so that what is measured by then spans all of it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from random import Random
 
 from quire.core.errors import ConfigError
@@ -25,25 +27,33 @@ from quire.models.shape import read_shape
 from quire_lab.calibration.fit import fit
 from quire_lab.calibration.grid import Scenario, grid, serve
 from quire_lab.calibration.imported import errors
-from quire_lab.calibration.steps import TimedStep
+from quire_lab.calibration.stages import Run, Stages
 from quire_lab.calibration.watch import WatchedEngine
 from quire_lab.simulation.calibrated import Calibration, DraftCalibration
 
 _PASSES = 4
+_FEWEST = 12  # scenarios, whatever the time limit
 _LONG = 60.0  # seconds; a pass that takes longer is the last
 _DISTURBED = 1.15  # times a scenario's quickest run
 _HELD_OUT = 4
 _MOVES = 32
 _REPEATS = 3
 
-Run = list[TimedStep]
-"""A scenario, served once."""
+Progress = Callable[[str, float], None]
+"""Called with what is being measured, and the share of all that is done."""
 
 
 def calibrate(
-    config: EngineConfig, progress: Callable[[str], None], unit: str = "wall"
+    config: EngineConfig,
+    progress: Progress,
+    unit: str = "wall",
+    limit: float | None = None,
+    path: Path | None = None,
 ) -> Calibration:
-    """Measure and fit. ``progress`` is called with what is being measured.
+    """Measure and fit.
+
+    limit: seconds after which no further scenario is begun; None: there is time for four passes.
+    path: where what is measured is kept meanwhile, and found again; None: nowhere.
 
     Raises:
         ConfigError: the pool or the length is too small to see anything.
@@ -51,17 +61,27 @@ def calibrate(
     # Steps one by one: what they cost cannot be seen where they overlap with their planning. And
     # no drafts but the grid's own.
     alone = replace(config, async_scheduling=False, speculative_config=None)
-    found = _measured(alone, progress, unit)
-    draft = None
-    if config.speculation is not None and config.speculation.has_draft_model:
-        progress(f"passes of {draft_name(config.speculation)}")
-        draft = _draft(config, alone, progress, unit)
+    stages = Stages(path, {"config": asdict(config), "unit": unit, "machine": platform.node()})
+    with_draft = config.speculation is not None and config.speculation.has_draft_model
+    grids = 2 if with_draft else 1
+    seconds = None if limit is None else limit / grids
+    measuring = _Measuring("model", unit, stages, _part(progress, 0, grids), seconds)
+    found, draft = measuring.of(alone), None
+    if config.speculation is not None and with_draft:
+        name = draft_name(config.speculation)
+        progress(f"passes of {name}", 1 / grids)
+        measuring = _Measuring("draft", unit, stages, _part(progress, 1, grids), seconds)
+        draft = _draft(config, alone, measuring)
+    stages.end()
     return replace(found, draft=draft)
 
 
-def _draft(
-    config: EngineConfig, alone: EngineConfig, progress: Callable[[str], None], unit: str
-) -> DraftCalibration:
+def _part(progress: Progress, number: int, count: int) -> Progress:
+    """One of ``count`` parts that are as long."""
+    return lambda text, share: progress(text, (number + share) / count)
+
+
+def _draft(config: EngineConfig, alone: EngineConfig, measuring: _Measuring) -> DraftCalibration:
     """Times of the draft model's forward passes and sampling, when it is served by itself."""
     speculation, directory = config.speculation, str(draft_directory(config))
     assert speculation is not None
@@ -74,45 +94,81 @@ def _draft(
         quantization=speculation.quantization,
         hf_overrides=None,
     )
-    found = _measured(served, progress, unit, alone=True)
+    found = measuring.of(served, alone=True)
     return DraftCalibration(replace(found.model, name=draft_name(speculation)), found.costs)
 
 
-def _measured(
-    config: EngineConfig, progress: Callable[[str], None], unit: str, *, alone: bool = False
-) -> Calibration:
-    """alone: see ``WatchedEngine``."""
-    engine, capacity = build_engine(config)
-    directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
-    shape = read_shape(directory, config.hf_overrides).as_quire_keeps()
-    name = DEMO_NAME if config.model is None else shape.name
-    scenarios = grid(config, capacity)
-    if len(scenarios) < _HELD_OUT:
-        raise ConfigError("max_model_len or the KV pool is too small to calibrate with")
-    watched, random = WatchedEngine(engine, capacity.limits, unit, alone=alone), Random(0)
-    serve(watched, Scenario(1, 8), random)  # warm up
-    runs: list[list[Run]] = [[] for _ in scenarios]
-    for number in range(1, _PASSES + 1):
-        start = time.perf_counter()
-        for i, scenario in enumerate(scenarios):
-            progress(f"pass {number}, {i + 1} of {len(scenarios)}: {scenario}")
-            runs[i].append(serve(watched, scenario, random))
-        if time.perf_counter() - start > _LONG:
-            break
-    fitted, held_out = split([undisturbed(several) for several in runs])
-    copied, swapped = (block_seconds(watched.executor, kind, capacity) for kind in ("copy", "swap"))
-    costs = replace(fit(fitted), per_copied_block=copied, per_swapped_block=swapped)
-    median_error, total_error = errors(costs, held_out)
-    return Calibration(
-        model=replace(shape, name=name, dtype=capacity.dtype, kv_dtype=_kv_dtype(capacity)),
-        machine=f"this machine ({platform.machine()})",
-        block_size=config.block_size,
-        pool_bytes=capacity.pool_bytes,
-        costs=costs,
-        median_error=median_error,
-        total_error=total_error,
-        unit=unit,
-    )
+@dataclass(frozen=True)
+class _Measuring:
+    """Of the steps of one engine, the ``stage``; seconds: for it, None: as many as it takes."""
+
+    stage: str
+    unit: str
+    stages: Stages
+    progress: Progress
+    seconds: float | None
+
+    def of(self, config: EngineConfig, *, alone: bool = False) -> Calibration:
+        """alone: see ``WatchedEngine``."""
+        engine, capacity = build_engine(config)
+        directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
+        shape = read_shape(directory, config.hf_overrides).as_quire_keeps()
+        name = DEMO_NAME if config.model is None else shape.name
+        scenarios = grid(config, capacity)
+        if len(scenarios) < _HELD_OUT:
+            raise ConfigError("max_model_len or the KV pool is too small to calibrate with")
+        watched = WatchedEngine(engine, capacity.limits, self.unit, alone=alone)
+        runs = [several for several in self._runs(watched, scenarios) if several]
+        fitted, held_out = split([undisturbed(several) for several in runs])
+        copied, swapped = (
+            block_seconds(watched.executor, kind, capacity) for kind in ("copy", "swap")
+        )
+        costs = replace(fit(fitted), per_copied_block=copied, per_swapped_block=swapped)
+        median_error, total_error = errors(costs, held_out)
+        part = "" if len(runs) == len(scenarios) else f", {len(runs)} of {len(scenarios)} scenarios"
+        return Calibration(
+            model=replace(shape, name=name, dtype=capacity.dtype, kv_dtype=_kv_dtype(capacity)),
+            machine=f"this machine ({platform.machine()})",
+            block_size=config.block_size,
+            pool_bytes=capacity.pool_bytes,
+            costs=costs,
+            median_error=median_error,
+            total_error=total_error,
+            measured=f"steps of this engine{part}",
+            unit=self.unit,
+        )
+
+    def _runs(self, watched: WatchedEngine, scenarios: Sequence[Scenario]) -> list[list[Run]]:
+        """Each scenario's, in passes: those that are known, and those that there is time for."""
+        random, began = Random(0), time.perf_counter()
+        serve(watched, Scenario(1, 8), random)  # warm up
+        runs: list[list[Run]] = [[] for _ in scenarios]
+        order = range(len(scenarios)) if self.seconds is None else coarse_first(len(scenarios))
+        for number in range(1, _PASSES + 1):
+            start = time.perf_counter()
+            for place, i in enumerate(order):
+                spent = time.perf_counter() - began
+                over = self.seconds is not None and spent >= self.seconds
+                if over and (number > 1 or place >= _FEWEST):
+                    return runs
+                scenario, share = scenarios[i], (number - 1 + place / len(scenarios)) / _PASSES
+                share = share if self.seconds is None else max(share, spent / self.seconds)
+                text = f"pass {number}, {place + 1} of {len(scenarios)}: {scenario}"
+                self.progress(text, min(1.0, share))
+                run = self.stages.get(self.stage, number, str(scenario))
+                if run is None:
+                    run = serve(watched, scenario, random)
+                    self.stages.keep(self.stage, number, str(scenario), run)
+                runs[i].append(run)
+            if time.perf_counter() - start > _LONG:
+                break
+        return runs
+
+
+def coarse_first(count: int) -> list[int]:
+    """The numbers below ``count``, the first of which are far from each other."""
+    bits = max(1, (count - 1).bit_length())
+    return sorted(range(count), key=lambda number: int(f"{number:0{bits}b}"[::-1], 2))
 
 
 def _kv_dtype(capacity: Capacity) -> str | None:

@@ -113,7 +113,12 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """However few requests that says it of."""
+        """Whether every figure does, however few requests that says it of."""
+        return all(one.agrees for one in self.figures)
+
+    @property
+    def means_agree(self) -> bool:
+        """Whether those that decide do."""
         return all(one.agrees for one in self.figures if one.name in DECIDING)
 
     @property
@@ -129,7 +134,7 @@ class Comparison:
 
 
 DECIDING = ("TTFT, mean", "TPOT, mean", "end to end, mean", "preemptions", "requests refused")
-"""What the verdict is about."""
+"""What the verdict is about first."""
 
 
 def compare(recording: Recording, costs: CostModel) -> Comparison:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from quire_lab.calibration.comparison import AGREES, DECIDING, FEWEST, Comparison, Figure
 
@@ -14,15 +14,19 @@ _MILLISECOND = 1e-3
 def verdict(found: Comparison) -> list[str]:
     """Whether they agree, if there is enough data; if not, where they differ and why."""
     deciding = [one for one in found.figures if one.name in DECIDING]
-    if found.agrees:
+    if found.means_agree:
         far = max(deciding, key=lambda one: abs(one.off or 0.0))
         largest = f"; {_short(far)} is {_off(far)}" if far.off else ""
         names = [one.name.partition(",")[0] for one in deciding]
         within = f"{', '.join(names[:-1])} and {names[-1]} are within {AGREES:.0%}{largest}."
-        agrees = f"The simulation agrees with the recording: {within}"
-        sentences = [agrees if found.is_enough else f"{_too_few(found)} Of these, {within}"]
+        how = "agrees with the recording" if found.agrees else "agrees in part with the recording"
+        sentences = [f"The simulation {how}: {within}"]
+        if not found.is_enough:
+            sentences = [f"{_too_few(found)} Of these, {within}"]
+        if not found.agrees:
+            sentences.append(f"Not all agree: {_wrong(found.figures)}.")
     else:
-        wrong = ", ".join(f"{_short(one)} is {_off(one)}" for one in deciding if not one.agrees)
+        wrong = _wrong(deciding)
         sentences = [f"The simulation does not agree with the recording: {wrong}.", _where(found)]
         if not found.is_enough:
             sentences.insert(0, _too_few(found))
@@ -34,9 +38,16 @@ def _too_few(found: Comparison) -> str:
     return f"No verdict: {few} too few, {FEWEST} are the least."
 
 
+def _wrong(figures: Iterable[Figure]) -> str:
+    """Those that do not agree, each with its error."""
+    return ", ".join(f"{_short(one)} is {_off(one)}" for one in figures if not one.agrees)
+
+
 def _short(figure: Figure) -> str:
     name, _, kind = figure.name.partition(", ")
-    return f"the {kind} {name}" if kind else f"the number of {name}"
+    if kind:
+        return f"the {kind} {name}"
+    return f"the {name}" if figure.unit else f"the number of {name}"
 
 
 def _off(figure: Figure) -> str:

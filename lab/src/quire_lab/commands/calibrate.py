@@ -28,7 +28,9 @@ _DESCRIBING = (
 )  # fmt: skip
 """The settings that describe an engine in another process."""
 
-_OF_URL = ("api_key", "served_model_name", "time_limit")
+_OF_URL = ("api_key", "served_model_name")
+_KEPT = ".part"  # after the name of what is written
+_MOST_SECONDS = 86_400
 
 
 def add_calibrate(parser: Parser) -> None:
@@ -42,6 +44,8 @@ def add_calibrate(parser: Parser) -> None:
         "--unit", choices=("wall", "cpu"), default="wall", help="time to measure: wall, elapsed; "
         "cpu, of the processor, for a machine that is shared (default: %(default)s)",
     )  # fmt: skip
+    text = "longest time to measure (default: as long as four passes take; 300 with --url)"
+    add_flag(parser, "time_limit", "float", None, text, value="SECONDS")
     group = parser.add_argument_group(
         "another engine", "Step times of an engine that is not in this process. Settings that "
         "describe it may be given too: " + ", ".join(_DESCRIBING),
@@ -51,8 +55,6 @@ def add_calibrate(parser: Parser) -> None:
     add_flag(group, "api_key", "str", None, "API key of the server", value="KEY")
     text = "the model's name on the server (default: the first that it lists)"
     add_flag(group, "served_model_name", "str", None, text, value="NAME")
-    text = "longest time to measure a server (default: 300)"
-    add_flag(group, "time_limit", "float", None, text, value="SECONDS")
     text = "CSV of step times, as --record-steps writes it (docs/simulation-costs.md)"
     group.add_argument("--steps", metavar="FILE", help=text)
     text = "blocks in its KV pool (default: by kv_cache_memory_bytes, or its /metrics)"
@@ -71,6 +73,8 @@ def calibrate(arguments: argparse.Namespace) -> int:
         for name in _OF_URL:
             if getattr(arguments, name) is not None:
                 raise ConfigError(f"{name} does nothing without a url")
+    if arguments.steps is not None and arguments.time_limit is not None:
+        raise ConfigError("time_limit does nothing with steps: nothing is measured")
     config = EngineConfig.create(options(arguments))
     if arguments.url is not None:
         found = _of_server(arguments, config)
@@ -94,7 +98,45 @@ def _here(arguments: argparse.Namespace, config: EngineConfig) -> Calibration:
         raise ConfigError(
             "num_blocks does nothing without url or steps: give kv_cache_memory_bytes"
         )
-    return measure(config, _progress, arguments.unit)
+    limit, kept = arguments.time_limit, Path(f"{arguments.out}{_KEPT}")
+    if limit is not None and not 1 <= limit <= _MOST_SECONDS:
+        raise ConfigError(f"time_limit must be from 1 to 86,400 seconds, got {limit:g}")
+    with _Bar() as bar:
+        try:
+            return measure(config, bar.show, arguments.unit, limit, kept)
+        except KeyboardInterrupt:
+            if kept.exists():
+                bar.say(f"{kept} has what was measured: the same command goes on from there")
+            raise
+
+
+class _Bar:
+    """How far measuring is: a bar on a terminal, elsewhere a line for each scenario."""
+
+    def __init__(self) -> None:
+        from tqdm import tqdm
+
+        form = "{percentage:3.0f} %|{bar}| {elapsed}<{remaining}{desc}"
+        self._bar = tqdm(total=1.0, bar_format=form, disable=not sys.stderr.isatty(), leave=False)
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def show(self, text: str, share: float) -> None:
+        """What is measured now, and the share of all that is done."""
+        if self._bar.disable:
+            self.say(text)
+            return
+        self._bar.set_description_str(f" {text}", refresh=False)
+        self._bar.update(max(0.0, share - self._bar.n))
+        self._bar.refresh()
+
+    def say(self, text: str) -> None:
+        """One line."""
+        self._bar.write(text, file=sys.stderr)
 
 
 def _of_steps(arguments: argparse.Namespace, config: EngineConfig) -> Calibration:

@@ -27,7 +27,7 @@ _SETTINGS = (
     "dtype", "max_model_len", "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization",
     "kv_cache_dtype", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching",
     "preemption_mode", "swap_space", "speculative_config",
-    "enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras",
+    "enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras", "enforce_eager",
 )  # fmt: skip
 """The engine's settings that a simulation depends on."""
 

@@ -46,7 +46,7 @@ from quire_lab.simulation.export import RecordWriter, summary_values, write_seri
 from quire_lab.simulation.fleet import FleetSetup
 from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import RequestRecord
-from quire_lab.workload import Clipping, Cut, Trace, arrival_times
+from quire_lab.workload import Clipping, Cut, arrival_times
 
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
@@ -171,19 +171,24 @@ def _arrivals(
     )  # fmt: skip
     if arguments.users is not None:
         return ClosedLoop(shown, arguments.users)
-    if isinstance(setup.workload, Trace) and arguments.rate is not None:
-        if setup.has_times:
-            raise ConfigError("this trace has times of its own; --rate would contradict them")
-        return OpenLoop(_at_rate(shown, arguments))
+    if setup.trace is not None and arguments.rate is not None:
+        own = setup.trace.rate if setup.has_times else None
+        return OpenLoop(_at_rate(shown, arguments, own))
     return OpenLoop(shown)
 
 
 def _at_rate(
-    workload: Iterable[TraceRequest], arguments: argparse.Namespace
+    workload: Iterable[TraceRequest], arguments: argparse.Namespace, own: float | None
 ) -> Iterator[TraceRequest]:
+    """A trace at another rate than its ``own``: its times, stretched; None: a process of the flags,
+    for it has none.
+    """
     times = arrival_times(Random(arguments.seed), arguments.rate, arguments.burstiness)
+    first: float | None = None
     for request, time in zip(workload, times, strict=False):
-        yield replace(request, arrival=time)
+        first = request.arrival if first is None else first
+        stretched = time if own is None else (request.arrival - first) * own / arguments.rate
+        yield replace(request, arrival=stretched)
 
 
 @contextlib.contextmanager

@@ -44,6 +44,11 @@ class TraceFacts(NamedTuple):
     unanswered: int  # left out, for there is no output
     span: float
 
+    @property
+    def rate(self) -> float | None:
+        """Requests per second; None: they come at one time."""
+        return (self.requests - 1) / self.span if self.span else None
+
 
 FORMATS: Mapping[str, TraceFormat] = {
     form.name: form

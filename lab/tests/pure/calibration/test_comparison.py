@@ -70,6 +70,19 @@ def test_a_recording_is_its_simulation_where_steps_take_what_they_cost(tmp_path:
     assert {kind.name for kind in found.kinds} == {"after a rest", "with prompts", "decoding only"}
 
 
+def test_it_agrees_only_if_every_row_does(tmp_path: Path) -> None:
+    found = compared(record(tmp_path, requests(), COSTS))
+    figures = tuple(
+        replace(one, simulated=1.296 * one.real) if one.name == "TTFT, p90" else one
+        for one in found.figures
+    )
+    part = replace(found, figures=figures)
+    assert not part.agrees and part.means_agree
+    first, second, *_ = verdict(part)
+    assert first.startswith("The simulation agrees in part with the recording: TTFT, TPOT")
+    assert second == "Not all agree: the p90 TTFT is 29.6% too long."
+
+
 def test_costs_that_are_wrong_are_found_to_be_what_is_wrong(tmp_path: Path) -> None:
     found = compared(
         record(tmp_path, requests(), COSTS), replace(COSTS.times(0.7), per_context=(0,))

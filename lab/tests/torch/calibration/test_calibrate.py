@@ -4,14 +4,17 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
 from quire.core.errors import ConfigError
 from quire.engine.config import EngineConfig
-from quire_lab.calibration.calibrate import calibrate, undisturbed
+from quire_lab.calibration.calibrate import calibrate, coarse_first, undisturbed
 from quire_lab.calibration.fit import fit, non_negative_least_squares
+from quire_lab.calibration.grid import serve
+from quire_lab.calibration.stages import Stages
 from quire_lab.calibration.steps import TimedStep
 from quire_lab.simulation import Work
 from quire_lab.simulation.calibrated import CalibratedCosts, Calibration, read_calibration
@@ -92,7 +95,7 @@ def test_a_calibration_of_the_demo_model_is_written_and_read(
     drafted = {"speculative_config": {"method": "draft"}} if kv_dtype == "int8" else {}
     config = EngineConfig.create({"kv_cache_dtype": kv_dtype, **limits, **drafted})
     seen: list[str] = []
-    calibration = calibrate(config, seen.append)
+    calibration = calibrate(config, lambda text, share: seen.append(text))
     users = [line.partition(": ")[2] for line in seen if line.startswith("pass 1, ")]
     users = users[: len(users) // 2] if drafted else users
     assert users[:3] == [
@@ -122,10 +125,75 @@ def test_a_calibration_of_the_demo_model_is_written_and_read(
     assert read_calibration(tmp_path / "costs.json") == calibration
 
 
+SMALL = {"max_model_len": 400, "max_num_seqs": 2, "kv_cache_memory_bytes": "1MiB"}
+
+
+class Stopped(Exception):
+    """Somebody has had enough."""
+
+
+def test_what_was_measured_is_taken_up_again(tmp_path: Path) -> None:
+    config = EngineConfig.create({**SMALL, "max_model_len": 80})
+    path = tmp_path / "costs.json.part"
+    seen: list[str] = []
+
+    def stop(text: str, share: float) -> None:
+        seen.append(text)
+        if text.startswith("pass 1, 6 of"):
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        calibrate(config, stop, path=path)
+    known = path.read_text().splitlines()
+    assert len(known) == 1 + 5
+    path.write_text("\n".join(known) + '\n["model", 1, "cut')  # while a line was written
+    calls: list[tuple[str, float]] = []
+    served: list[str] = []
+
+    def serve_noted(watched: Any, scenario: Any, random: Any) -> Any:
+        served.append(str(scenario))
+        return serve(watched, scenario, random)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("quire_lab.calibration.calibrate.serve", serve_noted)
+        calibrate(config, lambda *told: calls.append(told), path=path)
+    count = len(calls) // 4
+    assert len(served) == 1 + 4 * count - 5  # and one to warm up
+    shares = [share for _, share in calls]
+    assert shares[0] == 0 and shares == sorted(shares) and shares[-1] < 1
+    assert not path.exists()
+
+
+def test_what_another_calibration_has_left_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "part"
+    run = [TimedStep(Work(1), 0.5)]
+    stages = Stages(path, {"config": 1})
+    stages.keep("model", 1, "a", run)
+    stages.keep("model", 2, "a", run)
+    again = Stages(path, {"config": 1})
+    assert len(again) == 2 and again.get("model", 2, "a") == run
+    assert again.get("draft", 1, "a") is None
+    other = Stages(path, {"config": 2})
+    assert len(other) == 0
+    other.keep("model", 1, "b", run)
+    assert len(Stages(path, {"config": 2})) == 1 and not len(Stages(path, {"config": 1}))
+
+
+def test_a_time_limit_ends_it_with_what_spans_the_grid() -> None:
+    config = EngineConfig.create({**SMALL, "max_num_seqs": 4})
+    seen: list[str] = []
+    found = calibrate(config, lambda text, share: seen.append(text), limit=1e-3)
+    assert len(seen) == 12 and all(text.startswith("pass 1, ") for text in seen)
+    assert found.measured.startswith("steps of this engine, 12 of ")
+    lengths = {text.rpartition("about ")[2].partition(" ")[0] for text in seen}
+    assert {"8", "24", "64", "160"} <= lengths
+    assert coarse_first(6) == [0, 4, 2, 1, 5, 3]
+
+
 def test_too_little_to_measure_is_refused() -> None:
     config = EngineConfig.create({"max_model_len": 16, "kv_cache_memory_bytes": "1MiB"})
     with pytest.raises(ConfigError, match="too small to calibrate"):
-        calibrate(replace(config, max_num_seqs=1), lambda _: None)
+        calibrate(replace(config, max_num_seqs=1), lambda *_: None)
 
 
 @pytest.mark.parametrize(
