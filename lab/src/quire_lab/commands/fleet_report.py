@@ -29,6 +29,7 @@ _SHARES = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5)
 _HEADS = ("machine", "replicas", "machines", "met by", "TTFT p90", "TPOT p90", "in steps", "$/h",
           "$/M tokens", "watts")  # fmt: skip
 
+_KEPT_UP = 0.95  # of the rate that came, from which on it counts as served
 _MOST_FAILURES = 5  # that are told
 
 
@@ -45,6 +46,7 @@ def report_run(
     asked = "the load" if own is None else f"{number(own)} requests/s"
     if arguments.users is not None:
         asked = f"{arguments.users:,} users"
+    came = own if arguments.users is None else None
     dollars = result.dollars
     cards = [(f"{number(result.request_rate)} /s", "requests served, on average")]
     if setup.goals != Goals():
@@ -57,7 +59,7 @@ def report_run(
         cards.append((percent(result.utilisation), "of the time in steps"))
     story = FleetStory(
         title=f"{setup.deployment.model.name} on {together}",
-        answer=_verdict(together, asked, setup.goals, result),
+        answer=_verdict(together, asked, came, setup.goals, result),
         advice=_spread(result),
         cards=cards,
         goals=setup.goals,
@@ -136,11 +138,16 @@ def _together(fleet: FleetSetup) -> str:
     return ", ".join(f"{count:,} × {name}" for name, count in counts.items())
 
 
-def _verdict(together: str, asked: str, goals: Goals, result: FleetResult) -> str:
+def _verdict(
+    together: str, asked: str, own: float | None, goals: Goals, result: FleetResult
+) -> str:
+    """own: requests per second that came; None: they were not asked for by a rate."""
     waited = f"90 % had their first token within {seconds(result.ttft.p90)}"
     if goals == Goals():
-        served = f"{number(result.request_rate)} requests/s on average"
-        return f"{together} served {asked}, {served}; {waited}."
+        served = f"{number(result.request_rate)} requests/s"
+        if own is not None and result.request_rate < _KEPT_UP * own:
+            return f"{together} served {served} of the {number(own)} that came; {waited}."
+        return f"{together} served {asked}, {served} on average; {waited}."
     enough = result.goodput_share >= GOAL_SHARE
     begin = f"{together} {'are enough' if enough else 'are not enough'} for {asked}"
     share = f"{percent(result.goodput_share)} of the requests were within the goals"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _HALF = 6.0  # inches: two pictures beside each other
 _TALL = 3.0  # times the goal, above which lines leave the picture
+_FAR = 1.5  # times what was tried, from where on a limit is named and not drawn
 _LIMITS = ((BLACK, ":"), (PURPLE, "-."))
 """Colour and dashes of vertical lines."""
 
@@ -109,8 +111,13 @@ def _paint_panel(axes: Axes, panel: Panel, styles: dict[str, tuple[str, str, str
     if panel.level is not None:
         height, meaning = panel.level
         axes.axhline(height, color="#555555", linewidth=1, label=meaning)
+    furthest = max((x for curve in panel.curves for x, _ in curve.points), default=math.inf)
     for (place, meaning), (colour, dashes) in zip(panel.limits, _LIMITS, strict=False):
-        axes.axvline(place, color=colour, linestyle=dashes, linewidth=1.5, label=meaning)
+        if place <= _FAR * furthest:
+            axes.axvline(place, color=colour, linestyle=dashes, linewidth=1.5, label=meaning)
+        else:  # it would leave the lines a corner of the picture
+            named = f"{meaning} at {place:.3g}, far right"
+            axes.plot([], [], color=colour, linestyle=dashes, linewidth=1.5, label=named)
 
 
 class LoadCurveLine(NamedTuple):

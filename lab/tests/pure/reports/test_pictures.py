@@ -7,8 +7,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from quire.core.metrics import RequestMetrics
-from quire_lab.reports.curves import Curve, Panel, line_styles
+from quire_lab.reports.curves import Curve, Panel, _paint_panel, line_styles
 from quire_lab.reports.fleet_load import binned
 from quire_lab.reports.waterfall import choose_rows, phases
 from quire_lab.simulation.fleet import Life
@@ -70,3 +72,13 @@ def test_a_replicas_load_is_drawn_where_it_served() -> None:
     loads = binned(one, 0.0, 4.0)
     assert math.isclose(sum(loads[:60]) / 60, 1.0) and math.isclose(sum(loads[60:120]) / 60, 2.0)
     assert all(map(math.isnan, loads[120:]))
+
+
+def test_a_distant_bound_is_named_and_leaves_the_lines_their_width() -> None:
+    load = (Curve("p90", ((1.0, 0.1), (4.0, 0.5))),)
+    panel = Panel("", "", "", load, limits=((5.0, "the pool ends it"), (400.0, "compute ends it")))
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    _paint_panel(axes, panel, line_styles([panel]))
+    assert axes.get_xlim()[1] < 6
+    named = axes.get_legend_handles_labels()[1]
+    assert named == ["p90", "the pool ends it", "compute ends it at 400, far right"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from quire.tools.cli import main
+from quire.tools.commands.text import number
 from support.page_reader import PageReader
 
 pytest.importorskip("matplotlib")
@@ -95,6 +96,15 @@ def test_simulate_writes_a_page_of_a_fleet(
         (0.5, 0.5, 0.25)[one["slot"]] * one["paid_seconds"] / 3600 for one in told["replicas"]
     )
     assert told["dollars"] == pytest.approx(paid)
+
+
+def test_a_fleet_s_headline_says_what_it_served(tmp_path: Path) -> None:
+    flags = [*MODEL, *LOAD, "--rate", "90000", "--replicas", "2", "--report", str(tmp_path)]
+    assert main(["simulate", *flags]) == 0
+    text = PageReader(tmp_path / "fleet.html").text
+    served = json.loads((tmp_path / "fleet.json").read_text(encoding="utf-8"))["request_rate"]
+    assert served < 9000
+    assert f"2 × l4 served {number(served)} requests/s of the 90,000 that came; 90 % had" in text
 
 
 def test_plan_writes_a_page_of_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
