@@ -127,7 +127,7 @@ class _Measuring:
         median_error, total_error = errors(costs, held_out)
         part = "" if len(runs) == len(scenarios) else f", {len(runs)} of {len(scenarios)} scenarios"
         return Calibration(
-            model=replace(shape, name=name, dtype=capacity.dtype, kv_dtype=_kv_dtype(capacity)),
+            model=replace(shape.of_dtype(capacity.dtype), name=name, kv_dtype=_kv_dtype(capacity)),
             machine=f"this machine ({platform.machine()})",
             block_size=config.block_size,
             pool_bytes=capacity.pool_bytes,

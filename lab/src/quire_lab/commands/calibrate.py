@@ -180,7 +180,7 @@ def _of_server(arguments: argparse.Namespace, config: EngineConfig) -> Calibrati
 def _shape(config: EngineConfig, name: str) -> ModelShape:
     model = named_model(name)
     if config.dtype != "auto":
-        model = replace(model, dtype=config.dtype)
+        model = model.of_dtype(config.dtype)
     if config.quantization is not None:
         model = rounded(model, config.quantization)
     if config.kv_cache_dtype != "auto":

@@ -99,7 +99,7 @@ def _shape(speculation: SpeculativeConfig, target: ModelShape, named: Named) -> 
     try:
         if speculation.model is None:
             shape = read_shape(DEMO_DRAFT)
-            shape = replace(shape, name=name, dtype=target.dtype, kv_dtype=target.kv_dtype)
+            shape = replace(shape.of_dtype(target.dtype), name=name, kv_dtype=target.kv_dtype)
         else:
             shape = named(speculation.model, speculation.quantization)
     except (ConfigError, ModelError) as error:

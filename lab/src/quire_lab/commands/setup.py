@@ -13,7 +13,7 @@ from quire.core.limits import EngineLimits
 from quire.core.metrics import Goals
 from quire.engine.config import EngineConfig
 from quire.models.hub import config_file
-from quire.models.shape import BYTES, ROUNDINGS, ModelShape, plain_form, read_shape, rounded_form
+from quire.models.shape import ROUNDINGS, ModelShape, read_shape
 from quire.tools.commands.flags import add_setting
 from quire_lab.commands.drafting import acceptance_of, add_acceptance, drafting_of
 from quire_lab.contiguous import KV_ALLOCATORS, PAGED, limits_under
@@ -239,7 +239,7 @@ class Setup:
         arguments = self._arguments
         model = named_model(given) if isinstance(given, str) else given
         if arguments.dtype != "auto":
-            model = replace(model, dtype=arguments.dtype)
+            model = model.of_dtype(arguments.dtype)
         if quantization is not None:
             model = rounded(model, quantization)
         if arguments.kv_cache_dtype != "auto":
@@ -311,16 +311,13 @@ def named_model(name: str) -> ModelShape:
 
 def rounded(model: ModelShape, quantization: str) -> ModelShape:
     """The model with rounded weights. ConfigError: they are rounded already, in another way."""
-    plain = plain_form(model.dtype, BYTES[model.dtype])
-    stored = "a GGUF file" if model.stored_bytes is not None else None
-    if model.form is not None and quantization not in model.form.name:
-        stored = model.form.name
-    if stored is not None:
+    form = model.form
+    if form is not None and quantization not in form.name:
         raise ConfigError(
             f"quantization is {quantization}, but the weights of {model.name} are stored rounded "
-            f"already ({stored}): leave it out"
+            f"already ({form.name}): leave it out"
         )
-    return replace(model, form=rounded_form(quantization, plain))
+    return model.rounded(quantization)
 
 
 def describe_machine(machine: Machine, tensor_parallel: int) -> str:

@@ -1,6 +1,6 @@
 """GGUF files: what is in them, read without trust, and what that would be in a config.json."""
 
-from quire.models.gguf.config import config_of, kept_bytes
+from quire.models.gguf.config import config_of, kept_sizes
 from quire.models.gguf.ends import CONTROL, end_tokens
 from quire.models.gguf.header import GGUFFile, TensorInfo, is_gguf, is_list
 from quire.models.gguf.parts import open_gguf, parts_of
@@ -21,7 +21,7 @@ __all__ = [
     "end_tokens",
     "is_gguf",
     "is_list",
-    "kept_bytes",
+    "kept_sizes",
     "open_gguf",
     "parts_of",
 ]

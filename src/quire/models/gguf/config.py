@@ -101,10 +101,9 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     return {**fields, **_rotation(file, known, fields)}
 
 
-def kept_bytes(file: GGUFFile, float_bytes: int) -> int:
-    """Memory of all tensors, with this many bytes per number of float tensors."""
+def kept_sizes(file: GGUFFile, float_bytes: int) -> Iterator[tuple[str, float]]:
+    """Memory of each tensor as Quire keeps it, with this many bytes per number of float ones."""
     known = architecture_of(file)
-    total = 0
     for name, info in file.tensors.items():
         if is_of_guesses(name):
             continue
@@ -113,8 +112,7 @@ def kept_bytes(file: GGUFFile, float_bytes: int) -> int:
             size = info.type.kept_bytes
         elif known.norms_with_one and len(info.shape) == 1:
             size = 4  # 1 + w has more digits than w
-        total += int(size * math.prod(info.shape))
-    return total
+        yield name, size * math.prod(info.shape)
 
 
 def is_of_guesses(name: str) -> bool:

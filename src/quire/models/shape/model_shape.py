@@ -27,7 +27,8 @@ _SCALE_BYTES = 4  # of each key and value of a head, where the cache's numbers h
 
 @dataclass(frozen=True)
 class WeightForm:
-    """Bytes of a weight in attention, in MLPs, in experts, and in the head.
+    """Bytes of a weight in attention, in MLPs, in experts, and in the head; in embeddings that are
+    looked up (``table``), None: as the model's type says.
 
     name: for people. products: of which type they are, where activations are rounded too: int8,
         fp8 or fp4; "": of the model's own.
@@ -39,6 +40,7 @@ class WeightForm:
     experts: float
     head: float
     products: str = ""
+    table: float | None = None
 
 
 def plain_form(dtype: str, size: float) -> WeightForm:
@@ -126,7 +128,8 @@ class ModelShape:
     experts: ExpertShape | None = None
     position_limit: int | None = None  # the longest text that may be asked for; None: no longer
     stable_positions: int | None = None  # rotations of longer texts are others; None: never
-    stored_bytes: int | None = None  # of weights, where they are told; None: as ``form`` says
+    stored_bytes: int | None = None  # of weights, as files have them; None: as ``form`` says
+    quire_bytes: int | None = None  # the same, as Quire keeps them
     latent: LatentShape | None = None  # of keys and values; None: each head has its own
     form: WeightForm | None = None  # of weights, as stored; None: as ``dtype`` says
     quire_form: WeightForm | None = None  # as Quire keeps them, where it reads such a form
@@ -153,11 +156,25 @@ class ModelShape:
         }
         return cls(**_tuples(made))
 
+    def of_dtype(self, dtype: str) -> ModelShape:
+        """The same with floats of another type: what files hold is converted."""
+        if dtype == self.dtype:
+            return self
+        if self.form is not None:  # most of it are no floats
+            return replace(self, dtype=dtype)
+        return replace(self, dtype=dtype, stored_bytes=None, quire_bytes=None)
+
+    def rounded(self, name: str) -> ModelShape:
+        """The same with weights rounded as ``--quantization`` says. ConfigError: no such form."""
+        form = rounded_form(name, plain_form(self.dtype, BYTES[self.dtype]))
+        return replace(self, form=form, quire_form=None, stored_bytes=None, quire_bytes=None)
+
     def as_quire_keeps(self) -> ModelShape:
         """The same in the forms that Quire has of it in main memory, where it serves the model."""
         if self.planned_only:
             return self
-        return replace(self, form=self.quire_form or self.form, stored_kv=None)
+        form = self.quire_form or self.form
+        return replace(self, form=form, stored_bytes=self.quire_bytes, stored_kv=None)
 
     @cached_property
     def kv_bytes_per_token(self) -> int:
@@ -309,8 +326,15 @@ class ModelShape:
             + self._all_mlp_params * form.mlp
             + self._all_expert_params * form.experts
             + self._head_params * form.head
-            + (self._table_params + self.num_layers * self._norm_params) * BYTES[self.dtype]
+            + self._table_params * self._table_bytes
+            + self.num_layers * self._norm_params * BYTES[self.dtype]
         )
+
+    @property
+    def _table_bytes(self) -> float:
+        """Bytes of a number in embeddings that are looked up."""
+        table = self.weight_form.table
+        return BYTES[self.dtype] if table is None else table
 
     def weight_bytes_over(self, machines: int) -> int:
         """Bytes in a tensor-parallel group together: some weights are in all machines."""
@@ -327,11 +351,9 @@ class ModelShape:
         """Bytes of weights that a step reads: of embeddings the tokens' rows, of experts those that
         some token chooses.
         """
-        each, table = self.weight_form.experts, float(BYTES[self.dtype])
-        if self.stored_bytes is not None:
-            each = table = self.stored_bytes / self.num_params
-        unread = max(0, self._table_params - num_tokens * self.hidden_size)
-        return self.weight_bytes - self._unread_params(num_tokens) * each - unread * table
+        experts = self._unread_params(num_tokens) * self.weight_form.experts
+        rows = max(0, self._table_params - num_tokens * self.hidden_size)
+        return self.weight_bytes - experts - rows * self._table_bytes
 
     def _unread_params(self, num_tokens: int) -> int:
         if self.experts is None:

@@ -13,7 +13,7 @@ from reprlib import repr as short
 from typing import Any
 
 from quire.core.errors import ModelError
-from quire.models.gguf import GGUFFile, config_of, is_gguf, kept_bytes, open_gguf
+from quire.models.gguf import GGUFFile, config_of, is_gguf, open_gguf
 from quire.models.shape.config_file import read_config_file
 from quire.models.shape.experts import ExpertShape, experts_of
 from quire.models.shape.families import FamilyFacts, find_family
@@ -35,11 +35,12 @@ from quire.models.shape.understood import (
     is_of_images,
     kind_of,
 )
+from quire.models.shape.weighed import weighed_gguf, weighed_safetensors
 from quire.models.shape.windows import ATTENTION_KINDS, windows_in_force, windows_of
 
 _SHOWN = 4  # fields of one kind that a refusal names
 _MOST_LAYERS = 10_000  # each is looked at
-_OF_THE_WHOLE = ("quantization_config", "tie_word_embeddings", "dtype", "torch_dtype")
+_TIED, _OF_THE_WHOLE = "tie_word_embeddings", ("quantization_config", "dtype", "torch_dtype")
 """Fields that may be beside those of the decoder, and hold for it."""
 
 
@@ -57,8 +58,17 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
     shape = shape_of(name, _text_fields(path, file, overrides))
     if file is None:
-        return shape
-    return replace(shape, stored_bytes=kept_bytes(file, BYTES[shape.dtype]))
+        weighed = weighed_safetensors(path.parent, shape)
+        plain = weighed if shape.form is None else None  # others Quire may keep in another form
+        return replace(shape, stored_bytes=weighed, quire_bytes=plain)
+    stored, kept = weighed_gguf(file, shape)
+    return replace(
+        shape,
+        form=stored.form,
+        quire_form=kept.form,
+        stored_bytes=stored.num_bytes,
+        quire_bytes=kept.num_bytes,
+    )
 
 
 def shape_of(name: str, fields: ConfigFields) -> ModelShape:
@@ -188,7 +198,8 @@ def _with_text(fields: ConfigFields) -> tuple[ConfigFields, str]:
     if found:
         raise ModelError(_refusal(fields.source, found))
     shared = {name: fields.values[name] for name in _OF_THE_WHOLE if name in fields}
-    return fields.holding({**shared, **inner}), whole
+    tied = {_TIED: fields.values[_TIED]} if _TIED in fields else {}  # the head is the whole's
+    return fields.holding({**shared, **inner, **tied}), whole
 
 
 def _size(fields: ConfigFields, *names: str, default: int | None = None) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from quire.core.limits import EngineLimits
 from quire.engine.capacity import fill, limits_of
 from quire.engine.config import EngineConfig
 from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
-from quire.models.shape import CacheShape, ExpertShape, ModelShape, rounded_form
+from quire.models.shape import CacheShape, ExpertShape, ModelShape
 from quire.tools.commands.text import size, table
 
 _TOKENS = 2048  # of the conversations by which users are counted
@@ -95,7 +94,7 @@ def suggestions(memory: int, share: float, *, rounded: bool = True) -> Iterator[
     """Of SUGGESTED those that fit, each in the form that loses least; ``rounded``: may be."""
     for shape in SUGGESTED:
         for form in _FORMS if rounded else _FORMS[:1]:
-            of_form = shape if form is None else _in_form(shape, form)
+            of_form = shape if form is None else shape.rounded(form)
             taken, cache = of_form.weight_bytes, shape.cache()
             room = room_for(cache, taken, memory, share, _TOKENS)
             enough = room is not None and (room.longest or 0) >= min(_LEAST, cache.max_positions)
@@ -103,10 +102,6 @@ def suggestions(memory: int, share: float, *, rounded: bool = True) -> Iterator[
                 flag = "" if form is None else f" --quantization {form}"
                 yield Suggestion(f"quire serve {shape.name}{flag}", taken, room)
                 break
-
-
-def _in_form(shape: ModelShape, form: str) -> ModelShape:
-    return replace(shape, form=rounded_form(form, shape.weight_form))
 
 
 def suggest(memory: int, share: float, *, rounded: bool = True) -> list[str]:

@@ -8,7 +8,6 @@ from enum import Enum
 from typing import NamedTuple
 
 from quire.core.errors import ConfigError
-from quire.models.shape import BYTES, plain_form, rounded_form
 from quire_lab.contiguous import PAGED, name_of
 from quire_lab.simulation.catalogue.machines import MACHINES, Machine
 from quire_lab.simulation.planning.deployment import Deployment
@@ -144,12 +143,11 @@ def _sequences(base: Deployment, beyond: SimulationResult) -> Iterator[Change]:
 def _forms(base: Deployment) -> Iterator[Change]:
     """Other forms of weights, and of keys and values."""
     model, price = base.model, Price.ACCURACY
-    if model.form is None and model.stored_bytes is None:
-        plain = plain_form(model.dtype, BYTES[model.dtype])
+    if model.form is None:
         for name in base.machine.forms:
-            form = rounded_form(name, plain)
-            other = replace(base, model=replace(model, form=form))
-            faster = "products in fewer bits are faster, and " if form.products else ""
+            other = replace(base, model=model.rounded(name))
+            products = other.model.weight_form.products
+            faster = "products in fewer bits are faster, and " if products else ""
             why = f"{faster}less is read in each step"
             yield Change("quantization", f"weights in {name}", price, why, other)
     if model.kv_dtype is None and base.kept.stored_kv is None:
