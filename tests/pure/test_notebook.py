@@ -11,6 +11,7 @@ import quire
 
 EXAMPLES = Path(quire.__file__).parents[2] / "examples"
 PRINTED = [
+    "7 tokens take 2 of 8 free blocks: now",
     "7 tokens are in blocks (0, 1)",
     "'brought' takes 1 new blocks, and slot 8",
     "of 32 slots 9 hold tokens, 3 are empty ends",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from quire.core.memory.blocks import OUTSIDE, BlockHash, BlockMove, MoveKind
 from quire.core.memory.holdings import BlockList, Holdings, Occupancy
@@ -41,7 +42,7 @@ class PagedAllocator:
         self.device = BlockPool(num_blocks)
         self.host = BlockPool(num_host_blocks)
         self._num_sinks = self._kept.sink_blocks(block_size)
-        self.tables: dict[int, BlockList] = {}
+        self.tables = Tables()
         self.occupancy = Occupancy(self.device, block_size)
         self._holdings = Holdings(self.device, self.occupancy, block_size)
         self._unsettled: set[int] = set()  # published, and computed by the step under way
@@ -81,8 +82,14 @@ class PagedAllocator:
         evicted = evicted_tokens(demand, hits.end, self.device, self.block_size)
         return Fit(when, needed, free, capacity, hits.tokens, evicted)
 
-    def admit(self, seq_id: int, demand: Demand) -> int | None:
+    def admit(self, seq_id: int, demand: Demand, *, fill: bool = False) -> int | None:
+        """See ``KVAllocator.admit``. fill: all its tokens have slots at once, as if ``append`` had
+        been called for them; then a hit ends with a block, so that nothing is copied.
+        """
         self._refuse_known(seq_id)
+        if fill:
+            whole = (demand.num_tokens - 1) // self.block_size * self.block_size
+            demand = replace(demand, most_cached=min(whole, demand.most_cached or whole))
         hits = self._hits(demand)
         if self._fit(demand, hits).when is not When.NOW:
             return None
@@ -102,6 +109,9 @@ class PagedAllocator:
         self._holdings.acquire_new(table, length - len(hits.blocks))
         self.tables[seq_id] = table
         self.occupancy.reserved += table.reserved
+        if fill and self.append({seq_id: demand.num_tokens - hits.tokens}) is None:
+            self.free(seq_id)
+            return None
         return hits.tokens
 
     def take_fetches(self) -> list[BlockMove]:
@@ -232,7 +242,8 @@ class PagedAllocator:
         self._unsettled.clear()
 
     def free(self, seq_id: int, *, invalid: bool = False) -> float:
-        table = self.tables.pop(seq_id)
+        table = self.tables[seq_id]
+        del self.tables[seq_id]
         if invalid and not table.swapped:
             for block in table.blocks:
                 self.device.invalidate(block)
@@ -408,6 +419,13 @@ class PagedAllocator:
     def _refuse_known(self, seq_id: int) -> None:
         if seq_id in self.tables:
             raise ValueError(f"sequence {seq_id} already has a block table")
+
+
+class Tables(dict[int, BlockList]):
+    """Block lists by sequence."""
+
+    def __missing__(self, seq_id: int) -> BlockList:
+        raise KeyError(f"sequence {seq_id} has no block table")
 
 
 def _distinct(tables: Iterable[Iterable[int]]) -> list[int]:
