@@ -34,11 +34,11 @@ class Module(NamedTuple):
     inputs: int
     outputs: int
     names: tuple[str, ...]
-    count: int = 1  # of experts
+    copies: int = 1  # one for each expert
 
     @property
     def params(self) -> int:
-        return self.inputs * self.outputs * self.count
+        return self.inputs * self.outputs * self.copies
 
 
 def stored_forms(section: ConfigFields, shape: ModelShape) -> tuple[WeightForm, WeightForm | None]:
@@ -102,7 +102,7 @@ def modules_of(shape: ModelShape) -> Iterator[Module]:
             yield from _mlp(shape, "mlp", experts.shared_inner, layer, outer)
         outer = tuple(f"{mlp}.experts.0" for mlp in _MLP)
         for module in _mlp(shape, EXPERTS, experts.inner, layer, outer):
-            yield module._replace(count=experts.count)
+            yield module._replace(copies=experts.count)
     head = ("lm_head", "language_model.lm_head")
     yield Module("head", shape.hidden_size, shape.vocab_size, head)
 
