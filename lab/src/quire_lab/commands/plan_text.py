@@ -18,6 +18,7 @@ from quire_lab.simulation.planning.advice import (
     answer,
     best_rate,
     idle,
+    more_than_its_share,
     per_million,
     ranked,
     too_few,
@@ -187,6 +188,9 @@ def _changes(plan: Plan) -> list[str]:
     same = [one for one in idle(plan) if one.gain]
     worse = ", ".join(one.change.name for one in idle(plan) if not one.gain or one.gain < 1 - CLOSE)
     lines = table(rows, "")
+    for one in ranked(plan):
+        if (reason := more_than_its_share(plan, one)) is not None:
+            lines.append(f"{one.change.name}: {reason}")
     if any(one.gain >= 1 - CLOSE for one in same):
         names = ", ".join(
             f"{one.change.name} ({one.change.same})" if one.change.same else one.change.name

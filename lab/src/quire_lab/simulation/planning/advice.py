@@ -151,20 +151,22 @@ def _gain(plan: Plan, one: Changed) -> str:
     text = f"{change.name} ({one.rate:.3g} requests/s, {one.gain - 1:+.0%}{price})"
     if change.price is Price.NOTHING:
         return text
-    return f"{text}, since {change.why}{_more_than_its_share(plan, one)}"
+    reason = more_than_its_share(plan, one)
+    return f"{text}, since {change.why}" + ("" if reason is None else f"; {reason}")
 
 
-def _more_than_its_share(plan: Plan, one: Changed) -> str:
-    """Why some machines serve more than as many times what one does; empty: they do not."""
+def more_than_its_share(plan: Plan, one: Changed) -> str | None:
+    """Why some machines serve more than as many times what one does; None: they do not."""
     many = one.change.machines / plan.tensor_parallel
     if many == 1 or one.gain <= _SHARE * many:
-        return ""
+        return None
+    begin = f"more than {many:g} times as much, for"
     times = one.change.deployment.kv_bytes / plan.kv_bytes
     if one.change.replicas == 1 and times > many:
-        return f"; more than {many:g} times as much, for the pool is {times:.3g} times as large"
+        return f"{begin} the pool is {times:.3g} times as large"
     if plan.binds is Binding.MEMORY:
-        return f"; more than {many:g} times as much, for less is preempted and computed again"
-    return f"; more than {many:g} times as much, for what is too much for one at times is shared"
+        return f"{begin} less is preempted and computed again"
+    return f"{begin} what is too much for one at times is shared"
 
 
 def _speculation(plan: Plan, gain: float) -> Changed:
