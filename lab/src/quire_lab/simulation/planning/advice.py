@@ -165,7 +165,7 @@ def more_than_its_share(plan: Plan, one: Changed) -> str | None:
     if one.change.replicas == 1 and times > many:
         return f"{begin} the pool is {times:.3g} times as large"
     if plan.binds is Binding.MEMORY:
-        return f"{begin} less is preempted and computed again"
+        return f"{begin} requests wait less for each other's blocks"
     return f"{begin} what is too much for one at times is shared"
 
 
