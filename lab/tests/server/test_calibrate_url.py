@@ -151,7 +151,8 @@ def test_what_is_not_there_or_not_told_is_refused(
         ([*url, "--unit", "cpu"], "unit must be wall with a url"),
         ([*url, "--threads", "2"], "threads does nothing with a url"),
         ([*url, "--time-limit", "0"], "time_limit must be from 1 to 86,400 seconds, got 0"),
-        (["--time-limit", "9"], "time_limit does nothing without a url"),
+        (["--time-limit", "0"], "time_limit must be from 1 to 86,400 seconds, got 0"),
+        (["--steps", "x.csv", "--time-limit", "9"], "time_limit does nothing with steps"),
         (["--url", "ftp://x"], "url must be like http://host:port"),
     ):
         assert main(["calibrate", DEMO, *flags]) == 1
