@@ -47,8 +47,8 @@ def write_plan(
     page = Page(f"{plan.model.name} on {many}{plan.machine.name}")
     page.lead(answer(plan))
     page.cards(_cards(plan, curve))
-    if (told := advice(plan)) is not None:
-        page.lead(told)
+    if (text := advice(plan)) is not None:
+        page.lead(text)
     if (doubt := too_few(plan)) is not None:
         page.paragraph(doubt, note=True)
     page.section("Waiting against the rate")

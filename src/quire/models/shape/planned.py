@@ -1,8 +1,8 @@
 """How weights are stored, for the engine that keeps them so: ``quantization_config`` read whole.
 
-Quire itself reads fewer forms, and keeps some in more bytes (``stored``). Here it is asked of each
-module which form it has, for other engines keep them all. Fields of how a checkpoint was made
-change nothing; one that may say which modules are rounded, and how, is understood or refused.
+Quire itself reads fewer forms, and keeps some in more bytes (``stored``). Here each module has its
+own form, for other engines keep them all. Fields of how a checkpoint was made change nothing; one
+that may say which modules are rounded, and how, is understood or refused.
 """
 
 from __future__ import annotations

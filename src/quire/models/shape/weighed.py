@@ -37,10 +37,10 @@ _LAYER = re.compile(r"^(?:model\.|language_model\.|model\.language_model\.)*laye
 
 
 class Weighed(NamedTuple):
-    """Bytes of all weights; of GGUF files also the form of each part."""
+    """Bytes of all weights of a GGUF file, and of one of each part."""
 
     num_bytes: int
-    form: WeightForm | None = None
+    form: WeightForm
 
 
 def weighed_gguf(file: GGUFFile, shape: ModelShape) -> tuple[Weighed, Weighed]:
@@ -91,9 +91,9 @@ def weighed_safetensors(directory: Path, shape: ModelShape) -> int | None:
 def _sizes(path: Path, shape: ModelShape) -> Iterator[int]:
     for name, info in _header(path).items():
         layer = _LAYER.match(name)
-        beyond = layer is not None and int(layer[1]) >= shape.num_layers
+        guesses = layer is not None and int(layer[1]) >= shape.num_layers
         copied = shape.tied_embeddings and name.endswith("lm_head.weight")
-        if name == "__metadata__" or beyond or copied or name.startswith("mtp."):
+        if name == "__metadata__" or guesses or copied or name.startswith("mtp."):
             continue
         try:
             first, end = info["data_offsets"]
