@@ -15,10 +15,14 @@ from quire.models.shape.model_shape import ModelShape, WeightForm
 from quire.models.shape.planned import EXPERTS, PARTS, Rounding, read_planned
 from quire.models.shape.stored import Scheme, read_stored
 
-_BEFORE = ("model", "language_model.model", "model.language_model")
-"""What stands before the layers: the latter two where the decoder is part of a larger model."""
+_BEFORE = ("model", "language_model.model", "model.language_model", "backbone")
+"""What stands before the layers: the second and third where the decoder is part of a larger model,
+the last in Nemotron's."""
 
-_MLP = ("mlp", "feed_forward", "block_sparse_moe")
+_ATTENTION = ("self_attn", "mixer")
+_MLP = ("mlp", "feed_forward", "block_sparse_moe", "mixer")
+_STATES = ("linear_attn", "mamba", "mixer", "conv")
+_OF_STATES = ("in_proj", "in_proj_qkvz", "in_proj_qkv")
 _SHARED = ("shared_experts", "shared_expert", "shared_mlp")
 _PROJECTIONS = {
     "gate_proj": ("gate_proj", "w1", "gate_up_proj"),
@@ -90,10 +94,18 @@ def modules_of(shape: ModelShape) -> Iterator[Module]:
 
     Routers, norms and embeddings are not among them: nobody rounds those.
     """
-    experts = shape.experts
+    experts, states = shape.experts, shape.recurrence
     for layer in range(shape.num_layers):
-        for name, inputs, outputs in _attention(shape):
-            yield Module("attention", inputs, outputs, _names(layer, ("self_attn",), (name,)))
+        part = "attention" if states is None else states.parts[layer]
+        if part in ("attention", "both"):
+            for name, inputs, outputs in _attention(shape):
+                yield Module("attention", inputs, outputs, _names(layer, _ATTENTION, (name,)))
+        if states is not None and part in ("state", "both"):
+            outputs = states.params(shape.hidden_size) // shape.hidden_size  # of all its matrices
+            names = _names(layer, _STATES, _OF_STATES)
+            yield Module("attention", shape.hidden_size, outputs, names)
+        if states is not None and states.alone and part != "mlp":
+            continue
         if experts is None or not experts.layers[layer]:
             yield from _mlp(shape, "mlp", shape.intermediate_size, layer, _MLP)
             continue

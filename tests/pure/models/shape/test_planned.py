@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import ModelError
-from quire.models.shape import ConfigFields, ModelShape, shape_of
+from quire.models.shape import ConfigFields, ModelShape, modules_of, shape_of
 from quire_lab.simulation import MACHINES, Deployment, find_model
 
 LLAMA = {
@@ -212,3 +212,33 @@ def test_a_step_reads_of_embeddings_its_tokens_rows() -> None:
     assert plain.weight_bytes_read(10**7) == plain.weight_bytes
     tied = shape({**LLAMA, "tie_word_embeddings": True})
     assert tied.weight_bytes_read(1) == tied.weight_bytes  # the head reads it
+
+
+HYBRID = {
+    "architectures": ["Qwen3_5ForCausalLM"], "attn_output_gate": True, "head_dim": 256,
+    "hidden_size": 5120, "intermediate_size": 17408, "layer_types": [
+        *["linear_attention"] * 3, "full_attention"] * 16,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 48, "linear_value_head_dim": 128, "max_position_embeddings": 262144,
+    "model_type": "qwen3_5_text", "num_attention_heads": 24, "num_hidden_layers": 64,
+    "num_key_value_heads": 4, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "vocab_size": 248320,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "kimi-k2", "glm-4.5-air", "opt-13b", "hybrid"])
+def test_modules_are_all_of_a_model_but_what_nobody_rounds(name: str) -> None:
+    found = shape(HYBRID) if name == "hybrid" else find_model(name)
+    table = found.vocab_size * found.hidden_size
+    if name == "opt-13b":
+        table = found.max_positions * found.hidden_size  # of positions: the head is the table
+    params = sum(module.params for module in modules_of(found))
+    assert params == pytest.approx(found.num_params - table, rel=0.02)
+
+
+def test_layers_with_a_state_may_be_left_as_they_were() -> None:
+    rounded, ignored = (
+        shape(HYBRID, {**FP8, "modules_to_not_convert": names}) for names in ([], ["linear_attn"])
+    )
+    assert rounded.weight_bytes == pytest.approx(29.4e9, rel=0.02)
+    assert ignored.weight_bytes == pytest.approx(34.9e9, rel=0.02)
