@@ -128,11 +128,15 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
         planned_only=family.planned_only,
         notes=_notes(fields, family, bool(whole)),
     )  # fmt: skip
-    rounded = fields.section("quantization_config")
-    if not rounded.values:
+    return _as_rounded(shape, fields.section("quantization_config"))
+
+
+def _as_rounded(shape: ModelShape, section: ConfigFields) -> ModelShape:
+    """The shape with the forms that a checkpoint's weights, keys and values are rounded to."""
+    if not section.values:
         return shape
-    form, quire_form = stored_forms(rounded, shape)
-    return replace(shape, form=form, quire_form=quire_form, stored_kv=stored_cache(rounded))
+    form, quire_form = stored_forms(section, shape)
+    return replace(shape, form=form, quire_form=quire_form, stored_kv=stored_cache(section))
 
 
 def _experts(fields: ConfigFields, family: FamilyFacts) -> ExpertShape | None:
