@@ -6,9 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from quire import LLM, SamplingParams
+from support.engine_lives import save_hybrid
 from support.hf_reference import hf_greedy, random_prompts
+from support.law_of_bits import FORMS, tallies
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 
@@ -30,3 +33,12 @@ def test_greedy_tokens(family: str, model_dir: Callable[[str], Path]) -> None:
         found = llm.generate(prompts, GREEDY)
         assert [list(one.outputs[0].token_ids) for one in found] == expected
         assert (found[2].num_cached_tokens > 30) == found_before
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "int4", "adapters"])
+def test_a_request_has_the_bits_that_it_has_alone(form: str, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    found = tallies(FORMS[form], save_hybrid(tmp_path), ("everything",), 8, at_once=5)
+    torch.set_num_threads(threads)
+    for kind, tally in found.items():
+        assert tally.first is None, f"{kind}: {tally.bits} of {tally.requests}; {tally.first}"
