@@ -8,6 +8,7 @@ _MODELS, _OF_MODELS = "src/quire/models", "tests/torch/models"
 _SHARDS, _ROUNDING = f"{_OF_MODELS}/test_shards.py", f"{_OF_MODELS}/test_rounding.py"
 _FILES, _READER = f"{_OF_MODELS}/test_checkpoint_files.py", "tests/pure/models/shape/test_reader.py"
 _STORED = f"{_OF_MODELS}/test_stored_checkpoints.py"
+_HYBRIDS = f"{_OF_MODELS}/test_hybrids.py"
 
 MUTANTS = (
     Mutant(
@@ -156,5 +157,40 @@ MUTANTS = (
         "table = 0 if decoder.embed is decoder.head else decoder.embed.nbytes",
         "table = 0",
         f"{_OF_MODELS}/test_experts.py::test_what_a_token_reads",
+    ),
+    Mutant(
+        "heads of one key are neighbours in GGUF files too",
+        f"{_MODELS}/hybrids.py",
+        "    recurrent = RecurrentPlan(shape, _QWEN, plan.norm.eps, tiled=tiled)\n",
+        "    recurrent = RecurrentPlan(shape, _QWEN, plan.norm.eps)\n",
+        f"{_HYBRIDS}::test_gguf_files",
+    ),
+    Mutant(
+        "a layer with two mixers gives each its own residual",
+        f"{_MODELS}/building.py",
+        "        beside = Layer(state, around, attention, Norms(scale=factors.attention), parallel=True)",
+        "        beside = Layer(state, around, attention, Norms(scale=factors.attention))",
+        f"{_OF_MODELS}/test_families.py::test_logits[falcon_h1]",
+    ),
+    Mutant(
+        "decays are rounded to the model's type before they are used",
+        f"{_MODELS}/weights.py",
+        "dtype=torch.float32 if exact else None",
+        "dtype=None",
+        f"{_HYBRIDS}::test_decays_are_as_they_are_stored",
+    ),
+    Mutant(
+        "ranks divide what they cannot",
+        f"{_MODELS}/shard.py",
+        "if self.has_states and size > 1:",
+        "if False:",
+        f"{_HYBRIDS}::test_ranks_and_windows_are_refused",
+    ),
+    Mutant(
+        "a state that a text begins with is what its slot held",
+        "src/quire/kernels/reference_recurrence.py",
+        "        if run.begins:\n",
+        "        if False:\n",
+        "tests/torch/kernels/test_recurrence.py::test_the_reference_computes_the_definition",
     ),
 )

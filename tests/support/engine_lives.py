@@ -320,6 +320,21 @@ def save_mixture(directory: Path) -> dict[str, Path]:
     return {"3 of 8 experts": _with_adapters(save_model(config, directory), ATTENTION)}
 
 
+def save_hybrid(directory: Path) -> dict[str, Path]:
+    """One whose layers keep states, but for one in the middle."""
+    import transformers
+
+    config = transformers.Qwen3_5TextConfig(
+        **{**_SIZES, "num_hidden_layers": 3}, hidden_size=192, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=32, intermediate_size=256, linear_num_key_heads=2,
+        linear_num_value_heads=4, linear_key_head_dim=32, linear_value_head_dim=24,
+        layer_types=["linear_attention", "full_attention", "linear_attention"],
+        initializer_range=0.1,
+    )  # fmt: skip
+    targets = ("in_proj_qkv", "in_proj_z", "out_proj", "q_proj", "gate_proj")
+    return {"gated delta rule": _with_adapters(save_model(config, directory), targets)}
+
+
 def _with_adapters(model: Path, targets: Sequence[str]) -> Path:
     for number, name in enumerate(ADAPTERS):
         save_adapter(model / name, model, number, rank=3 + 8 * number, targets=targets)

@@ -256,7 +256,8 @@ class CPUKernels(Kernels):
             x.stride(0),
             gates.data_ptr(),
             gates.stride(0),
-            *x.shape,
+            len(x),
+            x.shape[1],
             CODES[x.dtype],
             torch.get_num_threads(),
         )
@@ -458,6 +459,9 @@ def _width(decoder: DecoderStack) -> int:
         first: Projection = part.qkv
     elif isinstance(part, SelfRecurrence):
         first = part.inputs
+    elif isinstance(part, DenseMLP):
+        first = part.up
     else:
-        first = part.router if isinstance(part, Experts) else part.up
+        assert part is not None, "a layer has a part"
+        first = part.router
     return first.inputs if isinstance(first, PackedWeight) else 0

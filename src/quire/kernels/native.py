@@ -148,16 +148,19 @@ def native_recurrence(spec: RecurrentSpec) -> _native.Recurrence:
     )
     if isinstance(spec, Recurrence):
         native.set_heads(
-            *spec.state[:1],
+            spec.num_heads,
             spec.num_key_heads,
-            *spec.state[1:],
+            spec.key_dim,
+            spec.value_dim,
             spec.delta,
             spec.by_channel,
             spec.tiled,
             spec.decay.data_ptr(),
             spec.bias.data_ptr(),
             _address(spec.skip),
-            *spec.steps,
+            spec.steps.factor,
+            spec.steps.least,
+            spec.steps.most,
         )
         gate = spec.gate
         norm = _address(gate.norm)
@@ -166,8 +169,8 @@ def native_recurrence(spec: RecurrentSpec) -> _native.Recurrence:
 
 
 def native_norms(norms: Norms) -> _native.Norms:
-    *around, scale = norms
-    return _native.Norms.make(*map(_norm_or_none, around), scale)
+    before, output, after = (_norm_or_none(norm) for norm in norms[:3])
+    return _native.Norms.make(before, output, after, norms.scale)
 
 
 def _norm_or_none(norm: Norm | None) -> _native.Norm | None:

@@ -69,10 +69,10 @@ def _run(x: Tensor, state: LayerState, slot: int, spec: Recurrence) -> Tensor:
     heads, key_heads = spec.num_heads, spec.num_key_heads
     channels, outputs = spec.convolution.kept[0], spec.outputs
     sizes = [channels, outputs, heads if spec.delta else 0]
-    mixed, gate, strengths, steps = x.split([*sizes, x.shape[1] - sum(sizes)], dim=1)
+    mixed, gate, strengths, steps = torch.split(x, [*sizes, x.shape[1] - sum(sizes)], dim=1)
     mixed = F.silu(_convolved(mixed, state, slot, spec.convolution))
     keys = key_heads * spec.key_dim
-    query, key, value = mixed.split([keys, keys, outputs], dim=1)
+    query, key, value = torch.split(mixed, [keys, keys, outputs], dim=1)
     keys_of = torch.arange(heads, device=x.device)
     keys_of = keys_of % key_heads if spec.tiled else keys_of // (heads // key_heads)
     query, key = (part.view(-1, key_heads, spec.key_dim)[:, keys_of] for part in (query, key))

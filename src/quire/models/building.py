@@ -198,8 +198,8 @@ def _read_qkv(plan: Blueprint, linears: LinearReader, prefix: str) -> Joined:
         parts["q"] *= 2
         both, others = torch.arange(sum(parts.values())).tensor_split([parts["q"]])
         gates = both.view(heads.num, 2, heads.dim).transpose(0, 1).flatten(1)
-        rows = {"q": gates[0], "gate": gates[1], "k": others[:key], "v": others[key:]}
-        return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, rows)
+        held = {"q": gates[0], "gate": gates[1], "k": others[:key], "v": others[key:]}
+        return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, held)
     rows = rows_of_heads(linears.shard, heads, _stored_order(plan))
     return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, rows)
 

@@ -229,7 +229,7 @@ def _step_range(fields: ConfigFields) -> StepRange:
     # JSON has no infinity, and transformers writes one in its own way.
     told = [one.get("__float__") if isinstance(one, dict) else one for one in limits]
     try:
-        least, most = map(float, told)
+        least, most = (float(str(one)) for one in told)
     except (TypeError, ValueError):
         raise fields.wrong("time_step_limit", "two numbers") from None
     if not 0 <= least <= most:

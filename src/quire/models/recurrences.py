@@ -98,9 +98,8 @@ def _stored_inputs(plan: RecurrentPlan, hidden: int) -> tuple[Tensor | None, lis
         return None, [3 * hidden]
     keys, heads, outputs = shape.key_heads * shape.key_dim, shape.heads, shape.outputs
     if shape.kind == "state space":  # gates, values, keys, queries, steps
-        parts = torch.arange(2 * outputs + 2 * keys + heads).split(
-            [outputs, outputs, keys, keys, heads]
-        )
+        sizes = [outputs, outputs, keys, keys, heads]
+        parts = torch.split(torch.arange(sum(sizes)), sizes)
         return torch.cat([parts[number] for number in (3, 2, 1, 0, 4)]), [sum(map(len, parts))]
     if not plan.by_key_head:
         return None, [2 * keys + outputs, outputs, heads, heads]
@@ -108,7 +107,7 @@ def _stored_inputs(plan: RecurrentPlan, hidden: int) -> tuple[Tensor | None, lis
     wide = torch.arange(2 * keys + 2 * outputs).view(shape.key_heads, -1)
     narrow = (torch.arange(2 * heads) + wide.numel()).view(shape.key_heads, -1)
     sizes = [shape.key_dim] * 2 + [each * shape.value_dim] * 2
-    parts = (*wide.split(sizes, dim=1), *narrow.split([each, each], dim=1))
+    parts = (*torch.split(wide, sizes, dim=1), *torch.split(narrow, each, dim=1))
     return torch.cat([part.flatten() for part in parts]), [wide.numel(), narrow.numel()]
 
 
@@ -120,7 +119,8 @@ def _read_convolution(
     bias = _numbers(weights, f"{name}.bias", channels) if plan.biased_convolution else None
     if plan.shape.kind == "state space":  # values, keys, queries
         keys = plan.shape.key_heads * plan.shape.key_dim
-        values, key, query = torch.arange(channels).split([plan.shape.outputs, keys, keys])
+        sizes = [plan.shape.outputs, keys, keys]
+        values, key, query = torch.split(torch.arange(channels), sizes)
         order = torch.cat([query, key, values])
         taps, bias = taps[order], None if bias is None else bias[order]
         factors = torch.tensor(plan.taps).repeat_interleave(

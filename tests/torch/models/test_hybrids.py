@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
+from safetensors.torch import load_file
 
 from quire.core.errors import ConfigError, ModelError
 from quire.kernels.cpu import CPUKernels
@@ -143,3 +144,13 @@ def test_gguf_files(family: str, model_dir: ModelDir, tmp_path: Path) -> None:
     rounded = PagedHarness(load_model(path, "float32")).prefill(texts, 7)
     for few, logits in zip(rounded, found, strict=True):
         assert (few - logits).square().mean().sqrt() < 0.12 * logits.std()
+
+
+def test_decays_are_as_they_are_stored(model_dir: ModelDir) -> None:
+    """In float32, whatever the model computes in."""
+    directory = model_dir("qwen3_5")
+    model = load_model(directory, "bfloat16")
+    stored = load_file(directory / "model.safetensors")
+    spec = model.decoder.layers[0].mixer.spec
+    assert torch.equal(spec.decay, -stored["model.layers.0.linear_attn.A_log"].exp())
+    assert torch.equal(spec.bias, stored["model.layers.0.linear_attn.dt_bias"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from reprlib import repr as short
-from typing import Any
+from typing import Any, TypeGuard
 
 from quire.core.errors import ModelError
 from quire.models.gguf.architectures import ARCHITECTURES, EXPERTS, Architecture
@@ -150,7 +150,7 @@ def _of_all_layers(file: GGUFFile, name: str, value: Any) -> Any:
     return value[0]
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 

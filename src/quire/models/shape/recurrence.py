@@ -91,9 +91,8 @@ def recurrence_of(fields: ConfigFields, family: FamilyFacts, num_layers: int) ->
     """The states of a family that has such layers. ModelError: a field is missing or wrong."""
     kind, kernel = family.recurrence, _size(fields, _KERNEL)
     assert kind is not None
-    parts: tuple[Part, ...] = ("both",) * num_layers
-    if not family.beside_attention:
-        parts = parts_of(fields, num_layers)
+    both: Part = "both"
+    parts = (both,) * num_layers if family.beside_attention else parts_of(fields, num_layers)
     if kind == "convolution":
         return RecurrenceShape(kind, parts, kernel)
     heads, key_heads = _size(fields, _HEADS), _size(fields, _KEY_HEADS)
@@ -171,7 +170,8 @@ def parts_of(fields: ConfigFields, num_layers: int) -> tuple[Part, ...]:
         every = fields.positive("full_attention_interval")
         layers = range(1, num_layers + 1)
         return tuple("state" if layer % every else "attention" for layer in layers)
-    return ("state",) * num_layers
+    state: Part = "state"
+    return (state,) * num_layers
 
 
 def _size(fields: ConfigFields, names: tuple[str, ...]) -> int:
