@@ -16,6 +16,7 @@ _OF_SESSIONS = "tests/pure/capabilities/test_sessions.py"
 _BOX, _GRAMMAR = "src/quire/capabilities/box", "src/quire/capabilities/grammar"
 _OF_BOX = "tests/pure/capabilities/box/test_box.py"
 _BOXED = "tests/pure/capabilities/grammar/test_boxed.py"
+_MISSES, _OF_MISSES = "src/quire/capabilities/misses.py", "tests/pure/capabilities/test_misses.py"
 _SITTING = "tests/torch/engine/test_sitting_out.py"
 
 MUTANTS = (
@@ -275,5 +276,33 @@ MUTANTS = (
         "        if sat > _LONGEST_SITTING:",
         "        if sat > 10 * _LONGEST_SITTING:",
         f"{_BOXED}::test_who_sits_out_for_too_long_ends",
+    ),
+    Mutant(
+        "all clients' prompts are one client's",
+        _MISSES,
+        "return request.client, request.cache_salt",
+        'return "", request.cache_salt',
+        f"{_OF_MISSES}::test_nobody_learns_of_what_others_sent",
+    ),
+    Mutant(
+        "all salts' prompts are one salt's",
+        _MISSES,
+        "return request.client, request.cache_salt",
+        'return request.client, ""',
+        f"{_OF_MISSES}::test_nobody_learns_of_what_others_sent",
+    ),
+    Mutant(
+        "what was written is not part of the next prompt",
+        _MISSES,
+        "one.tokens, one.trunk = tokens, None",
+        "one.trunk = None",
+        f"{_OF_MISSES}::test_what_was_written_is_of_the_next_turn",
+    ),
+    Mutant(
+        "what a newcomer takes itself counts as lacking",
+        "src/quire/core/memory/pool.py",
+        "self._evicted_before - found[2]",
+        "self._num_evicted - found[2]",
+        f"{_OF_MISSES}::test_an_eviction_has_a_time_a_cause_and_a_size",
     ),
 )

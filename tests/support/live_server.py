@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from openai import OpenAI
 
 import quire
+from quire.capabilities.misses import MissFinder
 from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Pooler, PreemptionMode
@@ -246,6 +247,7 @@ def scripted_engine(
         capabilities=Capabilities(
             SessionManager(SessionRules(session_timeout, max_model_len)),
             grammars=input_processor.grammars,
+            misses=MissFinder(),
         ),
         queue=QueueLimits(max_num_waiting),
     )

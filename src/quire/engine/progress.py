@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from quire.capabilities.grammar import BoxedRules
 from quire.core.errors import EngineError, QuireError, RequestAbortedError, RequestError
-from quire.core.metrics import RequestMetrics
+from quire.core.metrics import Miss, RequestMetrics
 from quire.core.protocol import FinishReason, Outcome, Progress, Step
 from quire.core.scheduling import SequenceGroup
 from quire.engine.events import RequestState, Taken
@@ -228,7 +228,17 @@ class RequestProgress:
             fetched_tokens=memory.fetched_tokens,
             grammar_seconds=self.grammar_seconds,
             beside_seconds=self.beside_seconds,
+            miss=self.miss,
         )
+
+    @property
+    def miss(self) -> Miss | None:
+        """See ``RequestMetrics``."""
+        memory, end = self._memory, self._first_token_time
+        miss, since = memory.miss, memory.read_since
+        if miss is None or since is None or end is None:
+            return miss
+        return miss.cost(len(self.request.prompt_token_ids) - memory.cached_tokens, end - since)
 
     @property
     def grammar_seconds(self) -> float:

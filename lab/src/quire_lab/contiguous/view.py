@@ -43,6 +43,9 @@ class RegionView:
     def times_found(self, block: int) -> int:
         return 0
 
+    def eviction(self, content: BlockHash) -> None:
+        """Nothing is found again, so nothing is evicted."""
+
     def num_holders(self, block: int) -> int:
         return 1
 

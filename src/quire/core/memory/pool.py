@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from quire.core.memory.blocks import BlockHash
 
@@ -19,6 +19,15 @@ class ContentWatcher(Protocol):
 
     def cleared(self) -> None:
         """Nothing can be found, in any KV group."""
+
+
+class Eviction(NamedTuple):
+    """Of a content. short: by how many blocks the pool was too small to keep it, at most, when
+    the latest taker came."""
+
+    time: float
+    taker: int  # the sequence that got the block
+    short: int
 
 
 class BlockPool:
@@ -39,13 +48,16 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.ref_counts = [0] * num_blocks
         self.times_found = array("I", [0]) * num_blocks
+        self._taker = -1  # the sequence for which blocks are taken now
         self.touched: set[int] | None = None
         self.now = 0.0  # seconds; see ``KVAllocator.advance``
         self._charged = array("d", [0.0]) * num_blocks  # seconds per owner, up to _since
         self._since = array("d", [0.0]) * num_blocks
         self._hashes: list[BlockHash | None] = [None] * num_blocks
         self._block_of: dict[BlockHash, int] = {}
-        self._evicted: OrderedDict[BlockHash, None] = OrderedDict()  # the latest num_blocks ones
+        # The latest num_blocks ones: when, for whom, and how many had been before.
+        self._evicted: OrderedDict[BlockHash, tuple[float, int, int]] = OrderedDict()
+        self._num_evicted = self._evicted_before = 0  # in all, and before the taker came
         self._blank = list(reversed(range(num_blocks)))  # a stack: block 0 goes first
         self._cached: OrderedDict[int, None] = OrderedDict()  # in order of release
         self._watcher: ContentWatcher | None = None
@@ -71,6 +83,10 @@ class BlockPool:
     def watch(self, watcher: ContentWatcher, kv_group: int) -> None:
         """Tell ``watcher`` from now on what can be found here."""
         self._watcher, self._kv_group = watcher, kv_group
+
+    def take_for(self, seq_id: int) -> None:
+        """Blocks are taken for this sequence from now on."""
+        self._taker, self._evicted_before = seq_id, self._num_evicted
 
     def take(self) -> int:
         """A free block with reference count 1, its old content forgotten.
@@ -221,9 +237,10 @@ class BlockPool:
         """The hash under which ``block`` is published."""
         return self._hashes[block]
 
-    def was_evicted(self, content: BlockHash) -> bool:
-        """Whether ``content`` was here not long ago, and its block has been taken since."""
-        return content in self._evicted
+    def eviction(self, content: BlockHash) -> Eviction | None:
+        """When ``content`` was evicted, if it was here not long ago."""
+        found = self._evicted.get(content)
+        return found and Eviction(found[0], found[1], self._evicted_before - found[2])
 
     def audit(self, name: str, tables: Iterable[Iterable[int]]) -> list[str]:
         """What was wrong with the counts, by the blocks that ``tables`` hold; it no longer is."""
@@ -268,7 +285,8 @@ class BlockPool:
         content = self._hashes[block]
         if content is not None:
             self._forget(block, content)
-            self._evicted[content] = None
+            self._evicted[content] = (self.now, self._taker, self._num_evicted)
+            self._num_evicted += 1
             if len(self._evicted) > self.num_blocks:
                 self._evicted.popitem(last=False)
 

@@ -191,7 +191,11 @@ _STORY = (  # of RequestMetrics; its moments are of no use on another machine's 
 _MUCH = 2**20  # bytes of an answer, after which memory is given back
 _FEW_CHOICES = 16  # of which an answer can be made at once
 _FEW_LOGPROBS = 1024  # of which chunks can
-_TELL_OF_OTHERS = ("cached_tokens", "block_seconds")  # who have sent the same, or are sending it
+_TELL_OF_OTHERS = (
+    "cached_tokens",
+    "block_seconds",
+    "miss",
+)  # who have sent the same, or are sending it
 
 Choice = CompletionChoice | ChatChoice
 ChunkChoice = CompletionChunkChoice | ChatChunkChoice
@@ -424,6 +428,7 @@ class Account:
     def __init__(self, request: GenerationRequest, service: Service, wording: Wording) -> None:
         self._request = request
         self._wording = wording
+        self._miss_of = service.miss_of
         self._tell_cached = service.config.enable_prompt_tokens_details
         self._max_model_len = service.input_processor.max_model_len
 
@@ -447,6 +452,9 @@ class Account:
             return {"usage": usage}
         names = [name for name in _STORY if self._tell_cached or name not in _TELL_OF_OTHERS]
         metrics = [{name: getattr(story, name) for name in names} for story in stories]
+        if self._tell_cached:
+            for told, story in zip(metrics, stories, strict=True):
+                told["miss"] = self._miss_of(story)
         return {"usage": usage, "metrics": metrics}
 
     def _details(self, outputs: Mapping[int, RequestOutput]) -> CompletionTokensDetails | UnsetType:
