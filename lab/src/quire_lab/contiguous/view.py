@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from quire.core.memory.blocks import BlockHash
 from quire_lab.contiguous.buddy import BuddyRegions
 from quire_lab.contiguous.family import Branch
 
