@@ -21,6 +21,7 @@ from quire.core.errors import RequestError, shown
 from quire.core.protocol import Origin, SamplingParams
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
 from quire.http.chats.speech import AUTO, Tool, ToolChoice, can_be_called, check_tools, guided
+from quire.http.config.volatile import rules_of, settled
 from quire.http.errors import BrokenCallError, in_callers_words
 from quire.http.service import Progress, Service
 from quire.http.widened import Widened, checked
@@ -244,7 +245,9 @@ async def begin(service: Service, turn: ConversationTurn) -> PreparedChat:
         variables = _variables(service, turn)
         speech = service.speech
         template = turn.rendering.get("chat_template") or speech.tokenizer.chat_template
-        messages = for_template(turn.messages, speech.id_length, template)
+        rules = rules_of(tuple(service.config.volatile_prompt_lines))
+        messages = settled(turn.messages, rules, turn.warnings)
+        messages = for_template(messages, speech.id_length, template)
         with service.reserve():
             chat = service.engine.begin_chat(messages, variables, turn.form, service.speech.begins)
             token_ids, begun = await chat
