@@ -85,7 +85,9 @@ def test_the_next_turn_finds_what_stands_before(door: str) -> None:
     shares = {}
     for action in ("", "move", "cut"):
         rules = [f"{RULE}:{action}"] if action else []
-        with live_server({"block_size": 4, "max_model_len": 512}, volatile_prompt_lines=rules) as server:
+        with live_server(
+            {"block_size": 4, "max_model_len": 512}, volatile_prompt_lines=rules
+        ) as server:
             (_, _, first), (cached, size, warnings) = (
                 ask(server, door, messages(number, *others))
                 for number, others in ((1, (FIRST,)), (2, SECOND))

@@ -211,6 +211,7 @@ def scripted_engine(
     max_model_len: int = MAX_MODEL_LEN,
     tokenizer: Tokenizer | None = None,
     fake: FakeExecutor | None = None,
+    max_num_batched_tokens: int = 256,
     **scheduling: Any,
 ) -> tuple[Engine, ScriptedExecutor]:
     """An engine and a fake model that speaks in its words, the demo model's if no others.
@@ -227,7 +228,9 @@ def scripted_engine(
     def schedule() -> Scheduler:
         allocator = PagedAllocator(num_blocks, block_size, num_host_blocks)
         ring = Ring(0, max_model_len)
-        return make_scheduler(allocator, max_num_seqs, 256, mode=mode, ring=ring, **scheduling)
+        return make_scheduler(
+            allocator, max_num_seqs, max_num_batched_tokens, mode=mode, ring=ring, **scheduling
+        )
 
     def afresh(capabilities: Capabilities) -> tuple[Scheduler, Capabilities]:
         executor.forget()

@@ -90,6 +90,7 @@ class Engine:
         self._last_end = 0.0  # of a step
         self._requests: dict[str, RequestProgress] = {}
         self._early: list[Delta] = []  # of requests that have ended since the last step
+        self._followed: dict[str, RequestProgress] = {}  # whose callers hear of their prompts
         self._stops: dict[int, float] = {}  # seconds for stop strings in this step, by sequence
 
     def use(self, capabilities: Capabilities) -> None:
@@ -156,9 +157,12 @@ class Engine:
             for ends in self._hooks.request_ends:
                 ends(request)
             raise
-        self._requests[request.request_id] = RequestProgress(
+        progress = RequestProgress(
             prepared, group, self.input_processor.tokenizer, self._traits.block_bytes
         )
+        self._requests[request.request_id] = progress
+        if request.origin.progress:
+            self._followed[request.request_id] = progress
         self.events.tell(self.events.began, request)
 
     def abort(self, request_id: str, error: QuireError | None = None) -> bool:
@@ -219,6 +223,7 @@ class Engine:
             self._pending.wait()
         self._tell_all_end(EngineError(_TORN))
         self._pending, self._requests, self._early, self._stops = None, {}, [], {}
+        self._followed = {}
         self.scheduler, capabilities = self._traits.afresh(self.capabilities)
         self._begin_with(capabilities)
         self.waiting_room = WaitingRoom(self.scheduler.queue, self.waiting_room.limits)
@@ -339,7 +344,7 @@ class Engine:
             result = self._delayed(result)
         failures, right, drafts = take_outcomes(step, result.outcomes, self._request_of)
         failed = self._fail(failures) if failures else []
-        news: list[Delta] = []
+        news = self._follow(step, now) if self._followed else []
         ended: dict[str, None] = {}  # requests of which an output has, in order
 
         def told(progress: Progress) -> bool:
@@ -364,6 +369,16 @@ class Engine:
         if ended:
             self._tell_ends(deltas, ended, now)
         return deltas, taken(step, seconds, deltas, drafts)
+
+    def _follow(self, step: Step, now: float) -> list[Delta]:
+        """How far prompts have come by a step, for those who follow them."""
+        found = list[Delta | None]()
+        for chunk in step.chunks:
+            request = self.scheduler.request_of(chunk.seq_id)
+            progress = request and self._followed.get(request.request_id)
+            if progress is not None and chunk.start < len(progress.request.prompt_token_ids):
+                found.append(progress.read(chunk, step.now, now))
+        return [delta for delta in found if delta is not None]
 
     def _delayed(self, result: StepResult) -> StepResult:
         """With what stop strings took in the step before, which counts as of this one."""
@@ -404,6 +419,7 @@ class Engine:
     ) -> None:
         for ends in self._hooks.request_ends:
             ends(progress.request)
+        self._followed.pop(progress.request.request_id, None)
         self._tell_end(progress, reason, error)
 
     def _tell_end(

@@ -31,6 +31,7 @@ class Origin(NamedTuple):
     request_id: str = ""  # of the HTTP request
     traceparent: str = ""  # the caller's span, as its header says
     tracestate: str = ""
+    progress: bool = False  # its caller is told how far its prompt has been computed
 
 
 @dataclass(frozen=True)

@@ -245,8 +245,9 @@ async def begin(service: Service, turn: ConversationTurn) -> PreparedChat:
         variables = _variables(service, turn)
         speech = service.speech
         template = turn.rendering.get("chat_template") or speech.tokenizer.chat_template
-        rules = rules_of(tuple(service.config.volatile_prompt_lines))
-        messages = settled(turn.messages, rules, turn.warnings)
+        messages, rules = turn.messages, tuple(service.config.volatile_prompt_lines)
+        if rules:
+            messages = settled(messages, rules_of(rules), turn.warnings)
         messages = for_template(messages, speech.id_length, template)
         with service.reserve():
             chat = service.engine.begin_chat(messages, variables, turn.form, service.speech.begins)

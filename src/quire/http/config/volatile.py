@@ -64,7 +64,7 @@ def settled(
     is before it stays what it was. Without such a message nothing is done.
     """
     last = next((i for i in reversed(range(len(messages))) if _role(messages[i]) in _LAST), None)
-    if not rules or last is None:
+    if last is None:
         return messages
     put: list[Message] = []
     moved, cut = list[str](), 0

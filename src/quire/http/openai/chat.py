@@ -148,6 +148,9 @@ class ChatWording:
     def opening(self, index: int, number: int) -> list[ChatChunkChoice]:
         return [ChatChunkChoice(index, MessageDelta("assistant", self._request.echoed))]
 
+    def silence(self, index: int) -> ChatChunkChoice:
+        return ChatChunkChoice(index, MessageDelta())
+
     def text(self, index: int, delta: Delta) -> bytes | None:
         if delta.logprobs is not None or not self._conversation.listener(index).is_plain:
             return None

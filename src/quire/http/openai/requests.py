@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from quire.core.errors import RequestError
-from quire.core.protocol import SamplingParams
+from quire.core.protocol import Origin, SamplingParams
 from quire.core.protocol.checks import MAX_INTEGER
 from quire.core.protocol.parameters import description
 from quire.engine.input_processor import MAX_PRIORITY
@@ -255,6 +255,9 @@ class GenerationRequest(StructuredFields, CommonFields):
     timings_per_token: bool = doc(
         False, "add how long it took, as llama.cpp tells it; to each chunk, how long until then"
     )
+    return_progress: bool = doc(
+        False, "begin a stream with how far its prompt has been computed, as llama.cpp tells it"
+    )
     prediction: Prediction | None = doc(None, _HELP["prediction"])
     kv_transfer_params: Annotated[dict[str, Any], no_deeper(levels=4, most_values=65536)] | None = (
         doc(None, "of a proxy between servers that prefill and that decode, as vLLM has them")
@@ -274,6 +277,12 @@ class GenerationRequest(StructuredFields, CommonFields):
         if self.stream and self.prompt_logprobs is not None:
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self
+
+    def origin(self, caller: Caller) -> Origin:
+        return caller.origin._replace(progress=self.stream and self.return_progress)
+
+    def options(self, caller: Caller, model: ModelChoice) -> dict[str, Any]:
+        return super().options(caller, model) | {"origin": self.origin(caller)}
 
     @property
     def include_usage(self) -> bool:
