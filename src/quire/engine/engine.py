@@ -376,7 +376,7 @@ class Engine:
         for chunk in step.chunks:
             request = self.scheduler.request_of(chunk.seq_id)
             progress = request and self._followed.get(request.request_id)
-            if progress is not None and chunk.start < len(progress.request.prompt_token_ids):
+            if progress is not None:
                 found.append(progress.read(chunk, step.now, now))
         return [delta for delta in found if delta is not None]
 

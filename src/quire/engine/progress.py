@@ -109,6 +109,7 @@ class RequestProgress:
         self.looks_for_stops = prepared.stops is not None
         self.beside_seconds = 0.0  # see RequestMetrics
         self._first_token_time: float | None = None
+        self._prompt_tokens = group.branches[0].num_prompt_tokens  # with a session's history
         self._processed: int | None = None  # tokens of the prompt, as its caller knows
         self._found, self._began = 0, 0.0  # tokens of it that were computed before, and when then
         self.vector: Sequence[float] | None = None  # of the prompt, where that is asked for
@@ -146,7 +147,9 @@ class RequestProgress:
 
     def read(self, chunk: Chunk, began: float, now: float) -> Delta | None:
         """How far its prompt has come by a chunk of a step that began then; None: no further."""
-        total = len(self.request.prompt_token_ids)
+        total = self._prompt_tokens
+        if chunk.start >= total:
+            return None
         processed = min(chunk.start + len(chunk.token_ids), total)
         told = list[PromptProgress]()
         if self._processed is None:
