@@ -45,12 +45,20 @@ def test_what_no_rule_names_stays() -> None:
     for rule, said in (
         ("a*z:cut", [{"role": "system", "content": "abc\nabcz \n" + "a" * 5000 + "z"}, FIRST]),
         ("Read*:cut", messages(7)),  # it is the user's
-        (f"{RULE}:move", [messages(7)[0], {"role": "assistant", "content": "Well."}]),
+        (f"{RULE}:move", [{"role": "assistant", "content": HEADER}]),
         (f"{RULE}:move", [{"role": "system", "content": None}, FIRST]),
         ("(a+)+b:cut", [{"role": "system", "content": "aab"}, FIRST]),  # it is no expression
     ):
         warnings: list[str] = []
         assert settled(said, rules_of((rule,)), warnings) == said and not warnings
+
+
+def test_what_a_system_says_later_is_the_end_too() -> None:
+    later = {"role": "system", "content": "There are agents."}
+    put = settled(messages(7, FIRST, later), rules_of((f"{RULE}:move",)), [])
+    assert [one["content"] for one in put[1:]] == [
+        "Read the code.", f"There are agents.\n{HEADER.format(7, 7)}"
+    ]  # fmt: skip
 
 
 def test_the_first_rule_that_names_a_line_counts() -> None:

@@ -233,6 +233,12 @@ class PagedAllocator:
     def settle(self) -> None:
         self._unsettled.clear()
 
+    def keep(self, seq_id: int, num_tokens: int, seconds: float) -> None:
+        table, until = self.tables[seq_id], self.device.now + seconds
+        if not table.swapped:
+            for block in table.blocks[: max(0, num_tokens // self.block_size - table.num_dropped)]:
+                self.device.kept.keep(block, until)
+
     def free(self, seq_id: int, *, invalid: bool = False) -> float:
         table = self.tables.pop(seq_id)
         if invalid and not table.swapped:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from quire.core.memory.blocks import BlockHash
+from quire.core.memory.keeping import KeptBlocks
 
 
 class ContentWatcher(Protocol):
@@ -35,7 +36,7 @@ class BlockPool:
 
     A block is *held* while its reference count is positive. A free block is *cached* if its
     content has been published under a hash and not been overwritten since, else *blank*. Blank
-    blocks are taken first; then cached ones, least recently released first.
+    blocks are taken first; then cached ones, least recently released first, ``kept`` ones last.
 
     Each block also keeps what its owners are charged: the time it is held, divided among them.
 
@@ -60,25 +61,26 @@ class BlockPool:
         self._num_evicted = self._evicted_before = 0  # in all, and before the taker came
         self._blank = list(reversed(range(num_blocks)))  # a stack: block 0 goes first
         self._cached: OrderedDict[int, None] = OrderedDict()  # in order of release
+        self.kept = KeptBlocks(num_blocks)
         self._watcher: ContentWatcher | None = None
         self._kv_group = 0  # as which the watcher knows this pool
 
     @property
     def num_free(self) -> int:
         """Blocks that can be taken now, blank and cached."""
-        return len(self._blank) + len(self._cached)
+        return len(self._blank) + len(self._cached) + len(self.kept.free)
 
     @property
     def num_cached(self) -> int:
-        return len(self._cached)
+        return len(self._cached) + len(self.kept.free)
 
     @property
     def num_held(self) -> int:
         return self.num_blocks - self.num_free
 
     def cached_blocks(self) -> list[int]:
-        """Least recently released first."""
-        return list(self._cached)
+        """Those that are evicted first, first."""
+        return [*self._cached, *self.kept.free]
 
     def watch(self, watcher: ContentWatcher, kv_group: int) -> None:
         """Tell ``watcher`` from now on what can be found here."""
@@ -96,7 +98,9 @@ class BlockPool:
         if self._blank:
             block = self._blank.pop()
         else:
-            block, _ = self._cached.popitem(last=False)
+            if self.kept.until:
+                self._cached.update(dict.fromkeys(self.kept.end(self.now)))
+            block = self._cached.popitem(last=False)[0] if self._cached else self.kept.oldest()
             self._evict(block)
         self.ref_counts[block] = 1
         self._since[block] = self.now
@@ -119,7 +123,7 @@ class BlockPool:
 
     def share(self, block: int) -> None:
         """One more owner of a block that is held or cached."""
-        if self.ref_counts[block] == 0:
+        if self.ref_counts[block] == 0 and not self.kept.share(block):
             del self._cached[block]
         self._charge(block)
         self.ref_counts[block] += 1
@@ -132,11 +136,14 @@ class BlockPool:
         found: they have been, by their content.
         """
         counts, charged, since, now = self.ref_counts, self._charged, self._since, self.now
+        kept = self.kept.free
         if self.touched is not None:
             self.touched.update(blocks)
         for block in blocks:
             if counts[block]:
                 charged[block] += (now - since[block]) / counts[block]
+            elif kept and block in kept:
+                del kept[block]
             else:
                 del self._cached[block]
             since[block] = now
@@ -155,7 +162,7 @@ class BlockPool:
         if self._hashes[block] is None:
             self._blank.append(block)
         else:
-            self._cached[block] = None
+            self._cache(block)
         return True
 
     def release_all(
@@ -169,7 +176,7 @@ class BlockPool:
             ``charge`` and what is owed for all of them; the blocks that are free now.
         """
         counts, charged, since, now = self.ref_counts, self._charged, self._since, self.now
-        freed = []
+        freed, keeps = [], bool(self.kept.until)
         for block, entry in zip(blocks, entries, strict=True):
             owners = counts[block]
             until_now = charged[block] = charged[block] + (now - since[block]) / owners
@@ -183,6 +190,8 @@ class BlockPool:
             freed.append(block)
             if self._hashes[block] is None:
                 self._blank.append(block)
+            elif keeps:
+                self._cache(block)
             else:
                 self._cached[block] = None
         return charge, freed
@@ -211,9 +220,10 @@ class BlockPool:
         """Forget what ``block`` holds: it was published, but could not be computed or fetched."""
         content = self._hashes[block]
         if content is not None:
+            was_kept = self.kept.share(block)
             self._forget(block, content)
-            if block in self._cached:
-                del self._cached[block]
+            if was_kept or block in self._cached:
+                self._cached.pop(block, None)
                 self._blank.append(block)
                 if self.touched is not None:
                     self.touched.add(block)
@@ -222,6 +232,7 @@ class BlockPool:
         """Forget what all blocks hold. Their owners keep them."""
         self._hashes = [None] * self.num_blocks
         self._block_of.clear()
+        self._cached.update(dict.fromkeys(self.kept.clear()))
         self._blank += reversed(self._cached)
         if self.touched is not None:
             self.touched.update(self._cached)
@@ -272,8 +283,16 @@ class BlockPool:
                     self.invalidate(block)
         self.ref_counts = list(owners)
         free = [block for block, count in enumerate(owners) if not count]
+        self.kept.clear()
         self._cached = OrderedDict.fromkeys(b for b in free if self._hashes[b] is not None)
         self._blank = [block for block in reversed(free) if self._hashes[block] is None]
+
+    def _cache(self, block: int) -> None:
+        """Nobody holds the block any more, whose content can be found."""
+        if self.kept.until:
+            self._cached.update(dict.fromkeys(self.kept.release(block, self.now)))
+        else:
+            self._cached[block] = None
 
     def _charge(self, block: int) -> None:
         owners = self.ref_counts[block]
@@ -293,5 +312,7 @@ class BlockPool:
     def _forget(self, block: int, content: BlockHash) -> None:
         del self._block_of[content]
         self._hashes[block] = None
+        if self.kept.until:
+            self.kept.forget(block)
         if self._watcher is not None:
             self._watcher.removed(self._kv_group, content)

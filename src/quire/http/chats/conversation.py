@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import Origin, SamplingParams
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
+from quire.http.chats.kept_prompts import Mark, found_in
 from quire.http.chats.speech import AUTO, Tool, ToolChoice, can_be_called, check_tools, guided
 from quire.http.config.volatile import rules_of, settled
 from quire.http.errors import BrokenCallError, in_callers_words
@@ -62,6 +63,7 @@ class ConversationTurn:
     form: how its text becomes a prompt.
     options: the prompt's priority, client, cache salt and adapter (see ``Prompt``).
     field_names: how the door calls what is refused under another name.
+    marks: to where its prompt would best be kept.
     widened: the schema of the answer, if that is held to a wider one.
     warnings: for the caller; more is added to them, until the turn has ended.
     """
@@ -78,6 +80,7 @@ class ConversationTurn:
     form: PromptForm = field(default_factory=PromptForm)
     options: Mapping[str, Any] = field(default_factory=dict)
     field_names: Mapping[str, str] = field(default_factory=dict)
+    marks: Sequence[Mark] = ()
     widened: Sequence[Widened] = ()
     warnings: list[str] = field(default_factory=list)
 
@@ -254,6 +257,9 @@ async def begin(service: Service, turn: ConversationTurn) -> PreparedChat:
             token_ids, begun = await chat
         origin = turn.options.get("origin", Origin())._replace(operation="chat")
         prompt = {"prompt_token_ids": token_ids, **turn.options, "origin": origin}
+        if turn.marks:
+            found = found_in(turn.marks, token_ids, speech.tokenizer)
+            prompt["keep"] = [*prompt.get("keep", ()), *found]
         prepare = partial(PreparedChat, service, prompt=prompt, begun=begun)
         prepared = await _prepared(service, turn, prepare)
     turn.warnings.extend(one.warning for one in prepared.widened)

@@ -21,7 +21,7 @@ _FLAG = "volatile_prompt_lines"
 _ACTIONS = ("move", "cut")
 _MOST_RULES, _LONGEST_PATTERN = 16, 256
 _LONGEST_LINE = 4096  # characters: time is bounded by them, since a pattern holds no expression
-_SYSTEM, _LAST = ("system", "developer"), ("user", "tool")
+_SYSTEM = ("system", "developer")
 
 
 class VolatileLines(NamedTuple):
@@ -60,11 +60,11 @@ def settled(
 ) -> Sequence[Message]:
     """The messages, with the volatile lines of system prompts moved to the end, or cut.
 
-    Those that are moved follow the text of the last message that is the user's or a tool's: what
-    is before it stays what it was. Without such a message nothing is done.
+    Those that are moved follow the text of the last message that is not the assistant's: what is
+    before it stays what it was. Without such a message nothing is done.
     """
-    last = next((i for i in reversed(range(len(messages))) if _role(messages[i]) in _LAST), None)
-    if last is None:
+    said = [i for i, message in enumerate(messages) if _role(message) != "assistant"]
+    if not said:
         return messages
     put: list[Message] = []
     moved, cut = list[str](), 0
@@ -84,8 +84,8 @@ def settled(
         moved += (line for action, line in found if action == "move")
         put.append({**message, "content": "\n".join(kept)} if found else message)
     if moved:
-        content = put[last].get("content") or ""
-        put[last] = {**put[last], "content": "\n".join([content, *moved])}
+        last = put[said[-1]]
+        put[said[-1]] = {**last, "content": "\n".join([last.get("content") or "", *moved])}
     for count, done in ((len(moved), "moved to the end of the prompt"), (cut, "cut")):
         if count:
             lines = (
