@@ -305,4 +305,32 @@ MUTANTS = (
         "self._num_evicted - found[2]",
         f"{_OF_MISSES}::test_an_eviction_has_a_time_a_cause_and_a_size",
     ),
+    Mutant(
+        "what is kept is evicted like all else",
+        "src/quire/core/memory/paged.py",
+        "self.device.kept.keep(block, until)",
+        "pass",
+        "tests/pure/core/memory/test_keeping.py::test_what_is_kept_outlives_what_came_later",
+    ),
+    Mutant(
+        "what is kept is kept for ever",
+        "src/quire/core/memory/keeping.py",
+        "if self.until[block] <= now]",
+        "if self.until[block] < 0]",
+        "tests/pure/core/memory/test_keeping.py::test_its_time_ends",
+    ),
+    Mutant(
+        "a client keeps the whole pool",
+        "src/quire/core/memory/keeping.py",
+        "if len(self.free) > self._most:",
+        "if len(self.free) > 4 * self._most:",
+        "tests/pure/core/memory/test_keeping.py::test_only_up_to_where_it_was_asked_and_only_a_share_of_the_pool",
+    ),
+    Mutant(
+        "what is kept costs its client nothing",
+        "src/quire/core/scheduling/fair.py",
+        "(group.request.keeping_tokens if group.request.keep else 0)",
+        "0",
+        "tests/pure/core/memory/test_keeping.py::test_a_request_keeps_its_prompt_and_its_client_pays_for_it",
+    ),
 )

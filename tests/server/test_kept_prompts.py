@@ -60,6 +60,24 @@ def test_breakpoints_keep_what_stands_before_them(shared: LiveServer) -> None:
     assert kept(shared, "/v1/messages", {"messages": [user("How old?")], "max_tokens": 1}) == []
 
 
+def test_usage_is_counted_to_the_last_breakpoint() -> None:
+    with live_server() as server:
+        system = [{"type": "text", "text": SYSTEM, "cache_control": HOUR}]
+        body = {"system": system, "messages": [user("Is it old?")], "max_tokens": 1}
+        first, again = (server.http.post("/v1/messages", json=body).json()["usage"] for _ in "ab")
+        counts = "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"
+        rest, written, found = (first[name] for name in counts)
+        assert found == 0 and written > 20 and 0 < rest < 20
+        assert again["cache_creation_input_tokens"] == 0
+        assert sum(again[name] for name in counts) == rest + written
+        whole = {**body, "messages": [user("Is it young, or what?", EPHEMERAL)]}
+        usage = server.http.post("/v1/messages", json=whole).json()["usage"]
+        assert usage["input_tokens"] == 0 and usage["cache_creation_input_tokens"] > 0
+        plain = {"messages": [user("Who?")], "max_tokens": 1}
+        usage = server.http.post("/v1/messages", json=plain).json()["usage"]
+        assert usage["cache_creation_input_tokens"] == 0 < usage["input_tokens"]
+
+
 def test_openai_s_fields(shared: LiveServer) -> None:
     chat: dict[str, Any] = {"messages": [user("Is it old?")], "max_tokens": 1}
     for door, body in (

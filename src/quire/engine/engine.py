@@ -90,7 +90,7 @@ class Engine:
         self._last_end = 0.0  # of a step
         self._requests: dict[str, RequestProgress] = {}
         self._early: list[Delta] = []  # of requests that have ended since the last step
-        self._followed: dict[str, RequestProgress] = {}  # whose callers hear of their prompts
+        self._followed: set[str] = set()  # whose callers hear how far their prompts have come
         self._stops: dict[int, float] = {}  # seconds for stop strings in this step, by sequence
 
     def use(self, capabilities: Capabilities) -> None:
@@ -157,12 +157,11 @@ class Engine:
             for ends in self._hooks.request_ends:
                 ends(request)
             raise
-        progress = RequestProgress(
+        self._requests[request.request_id] = RequestProgress(
             prepared, group, self.input_processor.tokenizer, self._traits.block_bytes
         )
-        self._requests[request.request_id] = progress
         if request.origin.progress:
-            self._followed[request.request_id] = progress
+            self._followed.add(request.request_id)
         self.events.tell(self.events.began, request)
 
     def abort(self, request_id: str, error: QuireError | None = None) -> bool:
@@ -223,7 +222,7 @@ class Engine:
             self._pending.wait()
         self._tell_all_end(EngineError(_TORN))
         self._pending, self._requests, self._early, self._stops = None, {}, [], {}
-        self._followed = {}
+        self._followed = set()
         self.scheduler, capabilities = self._traits.afresh(self.capabilities)
         self._begin_with(capabilities)
         self.waiting_room = WaitingRoom(self.scheduler.queue, self.waiting_room.limits)
@@ -374,9 +373,8 @@ class Engine:
         """How far prompts have come by a step, for those who follow them."""
         found = list[Delta | None]()
         for chunk in step.chunks:
-            request = self.scheduler.request_of(chunk.seq_id)
-            progress = request and self._followed.get(request.request_id)
-            if progress is not None:
+            progress = self._request_of(chunk.seq_id)
+            if progress is not None and progress.request.request_id in self._followed:
                 found.append(progress.read(chunk, step.now, now))
         return [delta for delta in found if delta is not None]
 
@@ -419,7 +417,7 @@ class Engine:
     ) -> None:
         for ends in self._hooks.request_ends:
             ends(progress.request)
-        self._followed.pop(progress.request.request_id, None)
+        self._followed.discard(progress.request.request_id)
         self._tell_end(progress, reason, error)
 
     def _tell_end(

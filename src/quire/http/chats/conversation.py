@@ -193,6 +193,12 @@ class PreparedChat:
     def num_prompt_tokens(self) -> int:
         return len(self.prompt_token_ids)
 
+    @property
+    def num_kept(self) -> int:
+        """Tokens of its prompt that are to be kept, to the last of its marks."""
+        most = max((tokens for tokens, _ in self._prompt.get("keep", ())), default=0)
+        return min(most, self.num_prompt_tokens)
+
     def run(self, request_id: str, *, whole: bool) -> Progress:
         service, names = self._service, self._field_names
         progress = service.run(request_id, [self._prompt], self.params, names, whole=whole)

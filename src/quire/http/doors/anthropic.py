@@ -378,7 +378,8 @@ _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_
 
 
 class MessageUsage(Answer):
-    """Tokens found in the cache are no ``input_tokens``: the two add up to the prompt."""
+    """Tokens found in the cache are no ``input_tokens``, nor are those before the last breakpoint,
+    which are written to it: the three add up to the prompt."""
 
     input_tokens: int
     cache_creation_input_tokens: int | UnsetType = UNSET
@@ -498,7 +499,9 @@ class MessageWriter:
         usage = self._conversation.usage(self._turn.result)
         cached, reasoning = usage.cached or 0, usage.reasoning
         details = UNSET if reasoning is None else {"thinking_tokens": reasoning}
-        return MessageUsage(usage.prompt - cached, 0, cached, usage.completion, details)
+        written = max(0, self._conversation.num_kept - cached)
+        rest = usage.prompt - cached - written
+        return MessageUsage(rest, written, cached, usage.completion, details)
 
 
 def _new_call_id() -> str:
