@@ -301,7 +301,7 @@ MUTANTS = (
     Mutant(
         "what a newcomer takes itself counts as lacking",
         "src/quire/core/memory/pool.py",
-        "self._evicted_before - found[2]",
+        "self._taking[2] - found[2]",
         "self._num_evicted - found[2]",
         f"{_OF_MISSES}::test_an_eviction_has_a_time_a_cause_and_a_size",
     ),

@@ -49,19 +49,20 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.ref_counts = [0] * num_blocks
         self.times_found = array("I", [0]) * num_blocks
-        self._taker = -1  # the sequence for which blocks are taken now
         self.touched: set[int] | None = None
         self.now = 0.0  # seconds; see ``KVAllocator.advance``
         self._charged = array("d", [0.0]) * num_blocks  # seconds per owner, up to _since
         self._since = array("d", [0.0]) * num_blocks
         self._hashes: list[BlockHash | None] = [None] * num_blocks
         self._block_of: dict[BlockHash, int] = {}
-        # The latest num_blocks ones: when, for whom, and how many had been before.
+        # The latest num_blocks ones: when, for whom, and how many had been before that came.
         self._evicted: OrderedDict[BlockHash, tuple[float, int, int]] = OrderedDict()
-        self._num_evicted = self._evicted_before = 0  # in all, and before the taker came
+        self._num_evicted = 0
+        self._taking = (0.0, -1, 0)  # the same of those that are evicted now
         self._blank = list(reversed(range(num_blocks)))  # a stack: block 0 goes first
         self._cached: OrderedDict[int, None] = OrderedDict()  # in order of release
         self.kept = KeptBlocks(num_blocks)
+        self._until = self.kept.until  # empty, most often
         self._watcher: ContentWatcher | None = None
         self._kv_group = 0  # as which the watcher knows this pool
 
@@ -88,7 +89,7 @@ class BlockPool:
 
     def take_for(self, seq_id: int) -> None:
         """Blocks are taken for this sequence from now on."""
-        self._taker, self._evicted_before = seq_id, self._num_evicted
+        self._taking = (self.now, seq_id, self._num_evicted)
 
     def take(self) -> int:
         """A free block with reference count 1, its old content forgotten.
@@ -98,9 +99,12 @@ class BlockPool:
         if self._blank:
             block = self._blank.pop()
         else:
-            if self.kept.until:
+            if self._until:
                 self._cached.update(dict.fromkeys(self.kept.end(self.now)))
-            block = self._cached.popitem(last=False)[0] if self._cached else self.kept.oldest()
+            if self._cached:
+                block, _ = self._cached.popitem(last=False)
+            else:
+                block = self.kept.oldest()
             self._evict(block)
         self.ref_counts[block] = 1
         self._since[block] = self.now
@@ -176,7 +180,7 @@ class BlockPool:
             ``charge`` and what is owed for all of them; the blocks that are free now.
         """
         counts, charged, since, now = self.ref_counts, self._charged, self._since, self.now
-        freed, keeps = [], bool(self.kept.until)
+        freed, keeps = [], bool(self._until)
         for block, entry in zip(blocks, entries, strict=True):
             owners = counts[block]
             until_now = charged[block] = charged[block] + (now - since[block]) / owners
@@ -220,7 +224,7 @@ class BlockPool:
         """Forget what ``block`` holds: it was published, but could not be computed or fetched."""
         content = self._hashes[block]
         if content is not None:
-            was_kept = self.kept.share(block)
+            was_kept = self.kept.forget(block)
             self._forget(block, content)
             if was_kept or block in self._cached:
                 self._cached.pop(block, None)
@@ -251,7 +255,7 @@ class BlockPool:
     def eviction(self, content: BlockHash) -> Eviction | None:
         """When ``content`` was evicted, if it was here not long ago."""
         found = self._evicted.get(content)
-        return found and Eviction(found[0], found[1], self._evicted_before - found[2])
+        return found and Eviction(found[0], found[1], self._taking[2] - found[2])
 
     def audit(self, name: str, tables: Iterable[Iterable[int]]) -> list[str]:
         """What was wrong with the counts, by the blocks that ``tables`` hold; it no longer is."""
@@ -289,7 +293,7 @@ class BlockPool:
 
     def _cache(self, block: int) -> None:
         """Nobody holds the block any more, whose content can be found."""
-        if self.kept.until:
+        if self._until:
             self._cached.update(dict.fromkeys(self.kept.release(block, self.now)))
         else:
             self._cached[block] = None
@@ -304,7 +308,7 @@ class BlockPool:
         content = self._hashes[block]
         if content is not None:
             self._forget(block, content)
-            self._evicted[content] = (self.now, self._taker, self._num_evicted)
+            self._evicted[content] = self._taking
             self._num_evicted += 1
             if len(self._evicted) > self.num_blocks:
                 self._evicted.popitem(last=False)
@@ -312,7 +316,5 @@ class BlockPool:
     def _forget(self, block: int, content: BlockHash) -> None:
         del self._block_of[content]
         self._hashes[block] = None
-        if self.kept.until:
-            self.kept.forget(block)
         if self._watcher is not None:
             self._watcher.removed(self._kv_group, content)
