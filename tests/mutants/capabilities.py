@@ -301,8 +301,8 @@ MUTANTS = (
     Mutant(
         "what a newcomer takes itself counts as lacking",
         "src/quire/core/memory/pool.py",
-        "self._taking[2] - found[2]",
-        "self._num_evicted - found[2]",
+        "before = taking[2] if taking[1] == self.taker else self._num_evicted",
+        "before = self._num_evicted",
         f"{_OF_MISSES}::test_an_eviction_has_a_time_a_cause_and_a_size",
     ),
     Mutant(

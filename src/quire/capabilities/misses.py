@@ -132,7 +132,7 @@ class MissFinder(Capability):
         self._prompts.clear()
         self._takers.clear()
 
-    def looked_up(self, group: SequenceGroup, cached: int) -> None:
+    def looked_up(self, group: SequenceGroup, cached: int, stateless: int = 0) -> None:
         """See ``LookupWatcher``."""
         request, trunk = group.request, group.branches[0]
         self._takers[trunk.seq_id] = request
@@ -144,15 +144,18 @@ class MissFinder(Capability):
         memory.read_since = self._clock()
         size = self._scheduler.allocator.block_size
         if _findable(len(trunk.token_ids), tokens, size) > cached:
-            memory.miss = self._why(group, cached, tokens)
+            memory.miss = self._why(group, cached, stateless, tokens)
         self._prompts.add(request, trunk, tokens)
 
-    def _why(self, group: SequenceGroup, cached: int, tokens: bytes) -> Miss:
+    def _why(self, group: SequenceGroup, cached: int, stateless: int, tokens: bytes) -> Miss:
         request, size = group.request, self._scheduler.allocator.block_size
         own, adapter = [*self._prompts.of(request)], request.adapter
         alike = [one for one in own if one.request.adapter == adapter]
         depth, deepest = _deepest(tokens, alike)
         if (lost := _findable(depth, tokens, size) - cached) > 0:
+            if stateless:
+                earlier = deepest[0].request.request_id
+                return Miss(MissReason.SNAPSHOT, cached, min(lost, stateless), earlier=earlier)
             return self._lost(group, deepest[0], cached, lost)
         if deepest and deepest[0].trunk is None and len(deepest[0].tokens) == _WIDTH * depth:
             self._prompts.remove(deepest[0].request.request_id)  # this one is it, and more

@@ -18,6 +18,7 @@ class MissReason(str, Enum):
     UNREAD = "unread"  # the earlier prompt was still being read itself
     ADAPTER = "adapter"  # they were read with another adapter
     WINDOW = "window"  # blocks are there, but not all that the attention window needs
+    SNAPSHOT = "snapshot"  # blocks are there, but no state of the layers that keep one
     SCORES = "scores"  # log-probabilities of the prompt want them computed
     OFF = "off"  # prefix caching is off
 

@@ -288,3 +288,17 @@ def test_a_session_begins_with_a_lookup_and_goes_on_without() -> None:
         bench.engine.add_turn(turn, "s", SamplingParams(max_tokens=2, ignore_eos=True))
         miss = bench.finish()[turn].miss
         assert (miss is not None) == (turn == "t1")
+
+
+def test_a_snapshot_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.serve(TEXT)
+    assert bench.scheduler.prefix_cache is not None
+    bench.scheduler.prefix_cache.invalidate((0, block) for block in range(25))
+    fit = bench.scheduler.allocator.fit
+    found = lambda demand: fit(demand)._replace(stateless=96)  # noqa: E731
+    monkeypatch.setattr(bench.scheduler.allocator, "fit", found)
+    miss = bench.serve(TEXT)
+    assert miss is not None
+    assert (miss.reason, miss.lost_tokens) == (MissReason.SNAPSHOT, 96)
+    assert "no state" in bench.words(miss)

@@ -95,7 +95,7 @@ class PagedAllocator:
         # others are its own, until it forks. ``free`` gives up both alike.
         shared = hits.shared
         self.occupancy.revive(shared)
-        self.device.take_for(seq_id)
+        self.device.taker = seq_id
         table.blocks = shared  # shared before any take(), which could evict them
         table.entries = self.device.share_all(shared, found=True)
         if len(shared) < len(hits.blocks):
@@ -142,7 +142,7 @@ class PagedAllocator:
         moves: list[BlockMove] = []
         for seq_id, count in new_tokens.items():
             table = self.tables[seq_id]
-            self.device.take_for(seq_id)
+            self.device.taker = seq_id
             first = table.num_tokens
             index = first // size - table.num_dropped
             if first % size and ref_counts[table.blocks[index]] > 1:

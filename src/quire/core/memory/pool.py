@@ -41,6 +41,7 @@ class BlockPool:
     Each block also keeps what its owners are charged: the time it is held, divided among them.
 
     times_found: by block, how often its content has been found in it.
+    taker: the sequence for which blocks are taken now.
     touched: blocks that have been taken, shared or given up since a view last took them; None:
         there is no view that wants them.
     """
@@ -58,7 +59,8 @@ class BlockPool:
         # The latest num_blocks ones: when, for whom, and how many had been before that came.
         self._evicted: OrderedDict[BlockHash, tuple[float, int, int]] = OrderedDict()
         self._num_evicted = 0
-        self._taking = (0.0, -1, 0)  # the same of those that are evicted now
+        self._taking = (0.0, -1, 0)  # the same of those that were evicted last
+        self.taker = -1
         self._blank = list(reversed(range(num_blocks)))  # a stack: block 0 goes first
         self._cached: OrderedDict[int, None] = OrderedDict()  # in order of release
         self.kept = KeptBlocks(num_blocks)
@@ -86,10 +88,6 @@ class BlockPool:
     def watch(self, watcher: ContentWatcher, kv_group: int) -> None:
         """Tell ``watcher`` from now on what can be found here."""
         self._watcher, self._kv_group = watcher, kv_group
-
-    def take_for(self, seq_id: int) -> None:
-        """Blocks are taken for this sequence from now on."""
-        self._taking = (self.now, seq_id, self._num_evicted)
 
     def take(self) -> int:
         """A free block with reference count 1, its old content forgotten.
@@ -254,8 +252,9 @@ class BlockPool:
 
     def eviction(self, content: BlockHash) -> Eviction | None:
         """When ``content`` was evicted, if it was here not long ago."""
-        found = self._evicted.get(content)
-        return found and Eviction(found[0], found[1], self._taking[2] - found[2])
+        found, taking = self._evicted.get(content), self._taking
+        before = taking[2] if taking[1] == self.taker else self._num_evicted
+        return found and Eviction(found[0], found[1], before - found[2])
 
     def audit(self, name: str, tables: Iterable[Iterable[int]]) -> list[str]:
         """What was wrong with the counts, by the blocks that ``tables`` hold; it no longer is."""
@@ -308,6 +307,8 @@ class BlockPool:
         content = self._hashes[block]
         if content is not None:
             self._forget(block, content)
+            if self._taking[1] != self.taker or self._taking[0] != self.now:
+                self._taking = (self.now, self.taker, self._num_evicted)
             self._evicted[content] = self._taking
             self._num_evicted += 1
             if len(self._evicted) > self.num_blocks:

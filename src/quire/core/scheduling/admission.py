@@ -44,8 +44,11 @@ class SchedulerStats:
 class LookupWatcher(Protocol):
     """Learns what the prefix cache had of each prompt."""
 
-    def looked_up(self, group: SequenceGroup, cached: int) -> None:
-        """The group is let in for the first time, and ``cached`` of its tokens were found."""
+    def looked_up(self, group: SequenceGroup, cached: int, stateless: int) -> None:
+        """The group is let in for the first time, and ``cached`` of its tokens were found.
+
+        stateless: further ones would have been, if a snapshot were there.
+        """
 
     def cleared(self) -> None:
         """Nothing can be found of what has been computed until now."""
@@ -143,7 +146,7 @@ class Admission:
             if cache is not None:
                 self._count_prefix(demand, fit, cached)
             if self.watcher is not None:
-                self.watcher.looked_up(group, cached)
+                self.watcher.looked_up(group, cached, fit.stateless)
         return None
 
     def _demand(self, group: SequenceGroup, headroom: int) -> Demand:

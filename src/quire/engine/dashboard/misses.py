@@ -106,6 +106,7 @@ _WHY = {
     MissReason.UNREAD: "the request that sent them first was still being read",
     MissReason.ADAPTER: "they were read with another adapter, and keys differ with it",
     MissReason.WINDOW: "the attention window before them is no longer in the cache",
+    MissReason.SNAPSHOT: "their blocks are in the cache, but no state of layers that keep one",
     MissReason.SCORES: "log-probabilities of the prompt are asked for, so all of it is computed",
     MissReason.OFF: "prefix caching is off (--enable-prefix-caching)",
 }
