@@ -46,7 +46,7 @@ _REASONS: Mapping[str, Mapping[str, str]] = {
         "test_chat_completion": "chat_completion_with_timings_per_token logprobs_stream",
         "test_tool_call": "completion_without_tool_call_fast",
     },
-    "how far a prompt has been computed is not told": {
+    "how far a prompt has been computed is told by steps, and only by chats and completions": {
         "test_chat_completion": "return_progress",
         "test_compat_oai_responses": "responses_stream_with_llama_telemetry",
         "test_metrics": "metrics_timings_on_prompt_progress",

@@ -288,7 +288,7 @@ class Ledger:
                 self._sound = False
                 continue
             left = min(opened.output_start - start, len(request.prompt_token_ids))
-            self._charged[request.client] += left
+            self._charged[request.client] += left + request.keeping_tokens
 
     def took(self, step: Step, result: StepResult) -> None:
         """Further tokens are charged as they are computed."""

@@ -99,6 +99,7 @@ class Ask:
             eos_token_ids=frozenset([EOS]), priority=self.priority, client=self.client,
             pooling=PoolingParams(self.pooled) if self.pooled else None,
             cache_salt=self.salt, adapter=self.adapter,
+            keep=[(2 * len(self.prompt) // 3, 3.0)] if self.seed % 3 == 0 else (),
         )  # fmt: skip
 
 

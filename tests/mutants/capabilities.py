@@ -16,6 +16,7 @@ _OF_SESSIONS = "tests/pure/capabilities/test_sessions.py"
 _BOX, _GRAMMAR = "src/quire/capabilities/box", "src/quire/capabilities/grammar"
 _OF_BOX = "tests/pure/capabilities/box/test_box.py"
 _BOXED = "tests/pure/capabilities/grammar/test_boxed.py"
+_MISSES, _OF_MISSES = "src/quire/capabilities/misses.py", "tests/pure/capabilities/test_misses.py"
 _SITTING = "tests/torch/engine/test_sitting_out.py"
 
 MUTANTS = (
@@ -275,5 +276,61 @@ MUTANTS = (
         "        if sat > _LONGEST_SITTING:",
         "        if sat > 10 * _LONGEST_SITTING:",
         f"{_BOXED}::test_who_sits_out_for_too_long_ends",
+    ),
+    Mutant(
+        "all clients' prompts are one client's",
+        _MISSES,
+        "return request.client, request.cache_salt",
+        'return "", request.cache_salt',
+        f"{_OF_MISSES}::test_nobody_learns_of_what_others_sent",
+    ),
+    Mutant(
+        "all salts' prompts are one salt's",
+        _MISSES,
+        "return request.client, request.cache_salt",
+        'return request.client, ""',
+        f"{_OF_MISSES}::test_nobody_learns_of_what_others_sent",
+    ),
+    Mutant(
+        "what was written is not part of the next prompt",
+        _MISSES,
+        "one.tokens, one.trunk = tokens, None",
+        "one.trunk = None",
+        f"{_OF_MISSES}::test_what_was_written_is_of_the_next_turn",
+    ),
+    Mutant(
+        "what a newcomer takes itself counts as lacking",
+        "src/quire/core/memory/pool.py",
+        "before = taking[2] if taking[1] == self.taker else self._num_evicted",
+        "before = self._num_evicted",
+        f"{_OF_MISSES}::test_an_eviction_has_a_time_a_cause_and_a_size",
+    ),
+    Mutant(
+        "what is kept is evicted like all else",
+        "src/quire/core/memory/paged.py",
+        "self.device.kept.keep(block, until)",
+        "pass",
+        "tests/pure/core/memory/test_keeping.py::test_what_is_kept_outlives_what_came_later",
+    ),
+    Mutant(
+        "what is kept is kept for ever",
+        "src/quire/core/memory/keeping.py",
+        "if self.until[block] <= now]",
+        "if self.until[block] < 0]",
+        "tests/pure/core/memory/test_keeping.py::test_its_time_ends",
+    ),
+    Mutant(
+        "a client keeps the whole pool",
+        "src/quire/core/memory/keeping.py",
+        "if len(self.free) > self._most:",
+        "if len(self.free) > 4 * self._most:",
+        "tests/pure/core/memory/test_keeping.py::test_only_up_to_where_it_was_asked_and_only_a_share_of_the_pool",
+    ),
+    Mutant(
+        "what is kept costs its client nothing",
+        "src/quire/core/scheduling/fair.py",
+        "(group.request.keeping_tokens if group.request.keep else 0)",
+        "0",
+        "tests/pure/core/memory/test_keeping.py::test_a_request_keeps_its_prompt_and_its_client_pays_for_it",
     ),
 )

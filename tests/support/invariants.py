@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quire.core.memory import BlockPool, PagedAllocator, StateAllocator
+from quire.core.memory.keeping import SHARE
 
 
 def check_pool(pool: BlockPool, owned: Iterable[int]) -> None:
@@ -13,11 +14,13 @@ def check_pool(pool: BlockPool, owned: Iterable[int]) -> None:
     for block in owned:
         owners[block] += 1
     assert pool.ref_counts == owners
-    free = [*pool._blank, *pool._cached]
+    free = [*pool._blank, *pool.cached_blocks()]
     assert sorted(free) == [block for block, count in enumerate(owners) if not count]
     assert pool._block_of == {h: b for b, h in enumerate(pool._hashes) if h is not None}
     assert all(pool._hashes[block] is None for block in pool._blank)
-    assert all(pool._hashes[block] is not None for block in pool._cached)
+    assert all(pool._hashes[block] is not None for block in pool.cached_blocks())
+    assert pool.kept.until.keys() >= pool.kept.free.keys()
+    assert len(pool.kept.free) <= pool.num_blocks // SHARE
 
 
 def check_allocator(allocator: PagedAllocator) -> None:

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from openai import OpenAI
 
 import quire
+from quire.capabilities.misses import MissFinder
 from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Pooler, PreemptionMode
@@ -210,6 +211,7 @@ def scripted_engine(
     max_model_len: int = MAX_MODEL_LEN,
     tokenizer: Tokenizer | None = None,
     fake: FakeExecutor | None = None,
+    max_num_batched_tokens: int = 256,
     **scheduling: Any,
 ) -> tuple[Engine, ScriptedExecutor]:
     """An engine and a fake model that speaks in its words, the demo model's if no others.
@@ -226,7 +228,9 @@ def scripted_engine(
     def schedule() -> Scheduler:
         allocator = PagedAllocator(num_blocks, block_size, num_host_blocks)
         ring = Ring(0, max_model_len)
-        return make_scheduler(allocator, max_num_seqs, 256, mode=mode, ring=ring, **scheduling)
+        return make_scheduler(
+            allocator, max_num_seqs, max_num_batched_tokens, mode=mode, ring=ring, **scheduling
+        )
 
     def afresh(capabilities: Capabilities) -> tuple[Scheduler, Capabilities]:
         executor.forget()
@@ -246,6 +250,7 @@ def scripted_engine(
         capabilities=Capabilities(
             SessionManager(SessionRules(session_timeout, max_model_len)),
             grammars=input_processor.grammars,
+            misses=MissFinder(),
         ),
         queue=QueueLimits(max_num_waiting),
     )

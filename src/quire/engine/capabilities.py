@@ -11,6 +11,7 @@ from quire.blocks.store import DiskStore, Tiers
 from quire.blocks.transfer import BlockFetcher, BlockServer
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.grammar import Grammars
+from quire.capabilities.misses import MissFinder
 from quire.capabilities.sessions import SessionManager
 from quire.capabilities.speculation import Speculation, speculation_of
 from quire.capabilities.speculation.config import SpeculativeConfig
@@ -45,6 +46,7 @@ class Capabilities(NamedTuple):
     events: EventPublisher | None = None
     others: OtherRanks | None = None
     grammars: Grammars | None = None
+    misses: MissFinder | None = None
 
 
 class Forgetful(Protocol):

@@ -90,6 +90,7 @@ class Engine:
         self._last_end = 0.0  # of a step
         self._requests: dict[str, RequestProgress] = {}
         self._early: list[Delta] = []  # of requests that have ended since the last step
+        self._followed: set[str] = set()  # whose callers hear how far their prompts have come
         self._stops: dict[int, float] = {}  # seconds for stop strings in this step, by sequence
 
     def use(self, capabilities: Capabilities) -> None:
@@ -159,6 +160,8 @@ class Engine:
         self._requests[request.request_id] = RequestProgress(
             prepared, group, self.input_processor.tokenizer, self._traits.block_bytes
         )
+        if request.origin.progress:
+            self._followed.add(request.request_id)
         self.events.tell(self.events.began, request)
 
     def abort(self, request_id: str, error: QuireError | None = None) -> bool:
@@ -219,6 +222,7 @@ class Engine:
             self._pending.wait()
         self._tell_all_end(EngineError(_TORN))
         self._pending, self._requests, self._early, self._stops = None, {}, [], {}
+        self._followed = set()
         self.scheduler, capabilities = self._traits.afresh(self.capabilities)
         self._begin_with(capabilities)
         self.waiting_room = WaitingRoom(self.scheduler.queue, self.waiting_room.limits)
@@ -339,7 +343,7 @@ class Engine:
             result = self._delayed(result)
         failures, right, drafts = take_outcomes(step, result.outcomes, self._request_of)
         failed = self._fail(failures) if failures else []
-        news: list[Delta] = []
+        news = self._follow(step, now) if self._followed else []
         ended: dict[str, None] = {}  # requests of which an output has, in order
 
         def told(progress: Progress) -> bool:
@@ -364,6 +368,15 @@ class Engine:
         if ended:
             self._tell_ends(deltas, ended, now)
         return deltas, taken(step, seconds, deltas, drafts)
+
+    def _follow(self, step: Step, now: float) -> list[Delta]:
+        """How far prompts have come by a step, for those who follow them."""
+        found = list[Delta | None]()
+        for chunk in step.chunks:
+            progress = self._request_of(chunk.seq_id)
+            if progress is not None and progress.request.request_id in self._followed:
+                found.append(progress.read(chunk, step.now, now))
+        return [delta for delta in found if delta is not None]
 
     def _delayed(self, result: StepResult) -> StepResult:
         """With what stop strings took in the step before, which counts as of this one."""
@@ -404,6 +417,7 @@ class Engine:
     ) -> None:
         for ends in self._hooks.request_ends:
             ends(progress.request)
+        self._followed.discard(progress.request.request_id)
         self._tell_end(progress, reason, error)
 
     def _tell_end(

@@ -158,7 +158,8 @@ class InputProcessor:
         adapter = self.adapter(options.get("adapter"))
         request = replace(request, cache_salt=cache_salt, client=client, adapter=adapter)
         request = replace(request, second_from=second_from)
-        request = replace(request, origin=options.get("origin", request.origin))
+        origin, keep = options.get("origin", request.origin), options.get("keep", ())
+        request = replace(request, origin=origin, keep=keep)
         text = given if isinstance(given, str) else None
         return PreparedRequest(request, text, token_ids, params.stops)
 

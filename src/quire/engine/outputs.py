@@ -120,6 +120,15 @@ class RunningOutput:
     finished: bool = False
 
 
+class PromptProgress(NamedTuple):
+    """How far a prompt has been computed. ``cached``: tokens of it that had been before."""
+
+    total: int
+    cached: int
+    processed: int  # the cached ones too
+    seconds: float  # since it was begun
+
+
 class Delta(NamedTuple):
     """What one step added to one of a request's outputs: several tokens, where some were drafted.
 
@@ -139,6 +148,7 @@ class Delta(NamedTuple):
     final: RequestOutput | None = None  # with the delta that ends the request
     failure: QuireError | None = None  # what to tell the caller, if its reason is error or abort
     parts: tuple[Delta, ...] = ()  # what it was put together from, token by token
+    progress: tuple[PromptProgress, ...] = ()  # before its tokens, where that is asked for
 
     def singly(self) -> Iterator[Delta]:
         """The same, token by token."""
@@ -190,9 +200,11 @@ def together(deltas: Sequence[Delta]) -> list[Delta]:
 
 def joined(deltas: Sequence[Delta]) -> Delta:
     """Deltas of one output that follow each other, as one."""
+    if len(deltas) == 1:
+        return deltas[0]
+    progress = tuple(chain.from_iterable(delta.progress for delta in deltas))
+    deltas = [delta for delta in deltas if not delta.progress] or deltas[-1:]
     first, last = deltas[0], deltas[-1]
-    if first is last:
-        return first
     tables = [delta.logprobs for delta in deltas if delta.logprobs is not None]
     return last._replace(
         text="".join([delta.text for delta in deltas]),
@@ -201,4 +213,5 @@ def joined(deltas: Sequence[Delta]) -> Delta:
         seconds=first.seconds,
         first=first.first,
         parts=tuple(chain.from_iterable(delta.parts or (delta,) for delta in deltas)),
+        progress=progress,
     )

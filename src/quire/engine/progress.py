@@ -7,11 +7,17 @@ from dataclasses import replace
 
 from quire.capabilities.grammar import BoxedRules
 from quire.core.errors import EngineError, QuireError, RequestAbortedError, RequestError
-from quire.core.metrics import RequestMetrics
-from quire.core.protocol import FinishReason, Outcome, Progress, Step
+from quire.core.metrics import Miss, RequestMetrics
+from quire.core.protocol import Chunk, FinishReason, Outcome, Progress, Step
 from quire.core.scheduling import SequenceGroup
 from quire.engine.events import RequestState, Taken
-from quire.engine.outputs import CompletionOutput, Delta, RequestOutput, TokenLogprobTable
+from quire.engine.outputs import (
+    CompletionOutput,
+    Delta,
+    PromptProgress,
+    RequestOutput,
+    TokenLogprobTable,
+)
 from quire.engine.prompts import PreparedRequest
 from quire.text.detokenizer import Detokenizer
 from quire.text.stop_strings import StopStrings
@@ -103,6 +109,9 @@ class RequestProgress:
         self.looks_for_stops = prepared.stops is not None
         self.beside_seconds = 0.0  # see RequestMetrics
         self._first_token_time: float | None = None
+        self._prompt_tokens = group.branches[0].num_prompt_tokens  # with a session's history
+        self._processed: int | None = None  # tokens of the prompt, as its caller knows
+        self._found, self._began = 0, 0.0  # tokens of it that were computed before, and when then
         self.vector: Sequence[float] | None = None  # of the prompt, where that is asked for
 
     @property
@@ -136,6 +145,23 @@ class RequestProgress:
         request_id, ending = self.request.request_id, (output.finish_reason, output.stop_reason)
         return Delta(request_id, output.index, text, (token_id,), tables, seconds, first, *ending)
 
+    def read(self, chunk: Chunk, began: float, now: float) -> Delta | None:
+        """How far its prompt has come by a chunk of a step that began then; None: no further."""
+        total = self._prompt_tokens
+        if chunk.start >= total:
+            return None
+        processed = min(chunk.start + len(chunk.token_ids), total)
+        told = list[PromptProgress]()
+        if self._processed is None:
+            self._processed = self._found = chunk.start
+            self._began = began
+            told.append(PromptProgress(total, chunk.start, chunk.start, 0.0))
+        if processed > self._processed:  # else it was preempted, and is computed again
+            told.append(PromptProgress(total, self._found, processed, now - self._began))
+            self._processed = processed
+        delta = self._end(CompletionOutput(0), now - self.request.arrival)
+        return delta._replace(progress=tuple(told)) if told else None
+
     @property
     def done(self) -> bool:
         ended = (branch.output.finish_reason is not None for branch in self.branches)
@@ -161,7 +187,7 @@ class RequestProgress:
         return delta._replace(final=final)
 
     def _end(self, output: CompletionOutput, seconds: float) -> Delta:
-        """That an output has ended, without a token."""
+        """That an output has ended, or something else, without a token."""
         return Delta(
             request_id=self.request.request_id,
             index=output.index,
@@ -228,7 +254,17 @@ class RequestProgress:
             fetched_tokens=memory.fetched_tokens,
             grammar_seconds=self.grammar_seconds,
             beside_seconds=self.beside_seconds,
+            miss=self.miss,
         )
+
+    @property
+    def miss(self) -> Miss | None:
+        """See ``RequestMetrics``."""
+        memory, end = self._memory, self._first_token_time
+        miss, since = memory.miss, memory.read_since
+        if miss is None or since is None or end is None:
+            return miss
+        return miss.cost(len(self.request.prompt_token_ids) - memory.cached_tokens, end - since)
 
     @property
     def grammar_seconds(self) -> float:

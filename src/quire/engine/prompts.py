@@ -20,12 +20,13 @@ text: under the fair policy, clients share; "second", a text: the prompt is a pa
 judges such, cut to "truncate_prompt_tokens" where that is given; "truncate_max_tokens": true lowers
 a max_tokens that is above what max_model_len leaves, where else the request is refused; and, for a
 server that decodes only, "remote_prefill": address and port of an engine that has computed the
-prompt, and "origin", an ``Origin``.
+prompt; "origin", an ``Origin``; and "keep", see ``Request``.
 """
 
 _PROMPT_KEYS = {
     *("prompt", "prompt_token_ids", "cache_salt", "adapter", "priority", "client"),
     *("second", "truncate_prompt_tokens", "truncate_max_tokens", "remote_prefill", "origin"),
+    "keep",
 }
 _LONGEST_CLIENT = 256  # characters
 

@@ -148,7 +148,7 @@ class OutputCollector:
 
     def put(self, delta: Delta) -> bool:
         """Whether there is something to take now."""
-        if self._interval == 1:
+        if self._interval == 1 or delta.progress:
             self._deltas.append(delta)
             self.weight += 1 if delta.logprobs is None else _SCORED
         else:

@@ -37,7 +37,7 @@ from quire.http.guards.envelope import (
 from quire.http.guards.keys import RequireApiKey
 from quire.http.live.page import add_page
 from quire.http.live.routes import add_live
-from quire.http.live.state import EngineReader, History
+from quire.http.live.state import EngineReader, History, miss_log
 from quire.http.live.watching import BlockWatch
 from quire.http.metrics import ServerMetrics
 from quire.http.models import add_adapters, add_models
@@ -88,8 +88,7 @@ def create_app(
         _send_metrics(engine, metrics)
     names, facts = tuple(model_names), facts or ModelFacts()
     reader = EngineReader(engine, names[0], facts.kv_layers, facts.pool_bytes)
-    past, async_engine = History(reader, engine.clock), AsyncEngine(engine, make_thread)
-    engine.events.add(past)
+    past, async_engine = _watch(engine, reader, config), AsyncEngine(engine, make_thread)
     most = default_max_body_bytes(engine.input_processor)
     count = metrics.observe_left_out
     bodies = Bodies(config, most, async_engine.give_memory_back, count)
@@ -126,6 +125,13 @@ def create_app(
     add_live(app, service, reader, watch, past)
     describe(app, config)
     return app
+
+
+def _watch(engine: Engine, reader: EngineReader, config: ServerConfig) -> History:
+    past = History(reader, engine.clock)
+    for watcher in (past, *miss_log(reader, config)):
+        engine.events.add(watcher)
+    return past
 
 
 def _guard(app: FastAPI, config: ServerConfig, drain: Drain) -> None:

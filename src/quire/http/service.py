@@ -15,11 +15,12 @@ from starlette.types import Scope
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.sessions import SessionManager
 from quire.core.errors import EngineError, QueueFullError, QuireError, RequestError, shown
+from quire.core.metrics import RequestMetrics
 from quire.core.protocol import Origin, PoolingParams, SamplingParams
 from quire.core.protocol.checks import check_unicode
 from quire.core.scheduling import Session
 from quire.engine.async_engine import AsyncEngine, Deltas
-from quire.engine.dashboard import PoolBytes
+from quire.engine.dashboard import MissRow, PoolBytes, miss_row
 from quire.engine.input_processor import InputProcessor
 from quire.engine.outputs import Delta
 from quire.engine.prompts import Prompt, as_dict
@@ -194,6 +195,14 @@ class Service:
     def adapters(self) -> Adapters | None:
         """Those that are served beside the model, if any may be."""
         return self.engine.engine.capabilities.adapters
+
+    def miss_of(self, metrics: RequestMetrics) -> MissRow | None:
+        """Why no more of the request's prompt was cached, as its own client may know it."""
+        if metrics.miss is None:
+            return None
+        read = self.input_processor.detokenize if self.config.dashboard_show_text else None
+        scheduler = self.engine.engine.scheduler
+        return miss_row(metrics.miss, scheduler, self.facts.pool_bytes, read)
 
     @property
     def all_names(self) -> list[str]:

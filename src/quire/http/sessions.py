@@ -215,7 +215,7 @@ async def _generate(
             params,
             request.priority or 0,
             request.field_names,
-            caller.origin,
+            request.origin(caller),
             whole=whole,
         ),
     )

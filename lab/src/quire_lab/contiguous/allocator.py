@@ -136,6 +136,9 @@ class ContiguousAllocator:
         child = self._enter(family, child_id, parent.num_tokens)
         return _moves(MoveKind.COPY, self._filled(parent), self._filled(child))
 
+    def keep(self, seq_id: int, num_tokens: int, seconds: float) -> None:
+        """Nothing is found again, so nothing is kept."""
+
     def free(self, seq_id: int, *, invalid: bool = False) -> float:
         """Give a region back to its family, for forks to come; the last branch gives back all.
 

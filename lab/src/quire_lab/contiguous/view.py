@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from quire.core.memory.blocks import BlockHash
 from quire_lab.contiguous.buddy import BuddyRegions
 from quire_lab.contiguous.family import Branch
 
@@ -42,6 +43,9 @@ class RegionView:
 
     def times_found(self, block: int) -> int:
         return 0
+
+    def eviction(self, content: BlockHash) -> None:
+        """Nothing is found again, so nothing is evicted."""
 
     def num_holders(self, block: int) -> int:
         return 1

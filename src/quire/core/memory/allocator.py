@@ -126,6 +126,13 @@ class KVAllocator(Protocol):
         """A child that shares all the tokens of its parent."""
         ...
 
+    def keep(self, seq_id: int, num_tokens: int, seconds: float) -> None:
+        """Evict the blocks of its first tokens after others, for so long, once they are free.
+
+        Of all blocks, only a share can be kept. Nothing is done for what is swapped out.
+        """
+        ...
+
     def free(self, seq_id: int, *, invalid: bool = False) -> float:
         """Give back everything that only this sequence holds, on the device or swapped out.
 

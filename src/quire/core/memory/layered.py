@@ -141,6 +141,10 @@ class LayeredAllocator:
         for kv_group in self.kv_groups:
             kv_group.settle()
 
+    def keep(self, seq_id: int, num_tokens: int, seconds: float) -> None:
+        for kv_group in self.kv_groups:
+            kv_group.keep(seq_id, num_tokens, seconds)
+
     def free(self, seq_id: int, *, invalid: bool = False) -> float:
         return sum(kv_group.free(seq_id, invalid=invalid) for kv_group in self.kv_groups)
 

@@ -102,6 +102,7 @@ class PagedAllocator:
         # others are its own, until it forks. ``free`` gives up both alike.
         shared = hits.shared
         self.occupancy.revive(shared)
+        self.device.taker = seq_id
         table.blocks = shared  # shared before any take(), which could evict them
         table.entries = self.device.share_all(shared, found=True)
         if len(shared) < len(hits.blocks):
@@ -151,6 +152,7 @@ class PagedAllocator:
         moves: list[BlockMove] = []
         for seq_id, count in new_tokens.items():
             table = self.tables[seq_id]
+            self.device.taker = seq_id
             first = table.num_tokens
             index = first // size - table.num_dropped
             if first % size and ref_counts[table.blocks[index]] > 1:
@@ -240,6 +242,12 @@ class PagedAllocator:
 
     def settle(self) -> None:
         self._unsettled.clear()
+
+    def keep(self, seq_id: int, num_tokens: int, seconds: float) -> None:
+        table, until = self.tables[seq_id], self.device.now + seconds
+        if not table.swapped:
+            for block in table.blocks[: max(0, num_tokens // self.block_size - table.num_dropped)]:
+                self.device.kept.keep(block, until)
 
     def free(self, seq_id: int, *, invalid: bool = False) -> float:
         table = self.tables[seq_id]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from quire.core.memory.blocks import BlockHash
+from quire.core.memory.keeping import KeptBlocks
 
 
 class ContentWatcher(Protocol):
@@ -21,16 +22,26 @@ class ContentWatcher(Protocol):
         """Nothing can be found, in any KV group."""
 
 
+class Eviction(NamedTuple):
+    """Of a content. short: by how many blocks the pool was too small to keep it, at most, when
+    the latest taker came."""
+
+    time: float
+    taker: int  # the sequence that got the block
+    short: int
+
+
 class BlockPool:
     """``num_blocks`` blocks with reference counts and an index of their contents.
 
     A block is *held* while its reference count is positive. A free block is *cached* if its
     content has been published under a hash and not been overwritten since, else *blank*. Blank
-    blocks are taken first; then cached ones, least recently released first.
+    blocks are taken first; then cached ones, least recently released first, ``kept`` ones last.
 
     Each block also keeps what its owners are charged: the time it is held, divided among them.
 
     times_found: by block, how often its content has been found in it.
+    taker: the sequence for which blocks are taken now.
     touched: blocks that have been taken, shared or given up since a view last took them; None:
         there is no view that wants them.
     """
@@ -45,28 +56,34 @@ class BlockPool:
         self._since = array("d", [0.0]) * num_blocks
         self._hashes: list[BlockHash | None] = [None] * num_blocks
         self._block_of: dict[BlockHash, int] = {}
-        self._evicted: OrderedDict[BlockHash, None] = OrderedDict()  # the latest num_blocks ones
+        # The latest num_blocks ones: when, for whom, and how many had been before that came.
+        self._evicted: OrderedDict[BlockHash, tuple[float, int, int]] = OrderedDict()
+        self._num_evicted = 0
+        self._taking = (0.0, -1, 0)  # the same of those that were evicted last
+        self.taker = -1
         self._blank = list(reversed(range(num_blocks)))  # a stack: block 0 goes first
         self._cached: OrderedDict[int, None] = OrderedDict()  # in order of release
+        self.kept = KeptBlocks(num_blocks)
+        self._until = self.kept.until  # empty, most often
         self._watcher: ContentWatcher | None = None
         self._kv_group = 0  # as which the watcher knows this pool
 
     @property
     def num_free(self) -> int:
         """Blocks that can be taken now, blank and cached."""
-        return len(self._blank) + len(self._cached)
+        return len(self._blank) + len(self._cached) + len(self.kept.free)
 
     @property
     def num_cached(self) -> int:
-        return len(self._cached)
+        return len(self._cached) + len(self.kept.free)
 
     @property
     def num_held(self) -> int:
         return self.num_blocks - self.num_free
 
     def cached_blocks(self) -> list[int]:
-        """Least recently released first."""
-        return list(self._cached)
+        """Those that are evicted first, first."""
+        return [*self._cached, *self.kept.free]
 
     def watch(self, watcher: ContentWatcher, kv_group: int) -> None:
         """Tell ``watcher`` from now on what can be found here."""
@@ -80,7 +97,12 @@ class BlockPool:
         if self._blank:
             block = self._blank.pop()
         else:
-            block, _ = self._cached.popitem(last=False)
+            if self._until:
+                self._cached.update(dict.fromkeys(self.kept.end(self.now)))
+            if self._cached:
+                block, _ = self._cached.popitem(last=False)
+            else:
+                block = self.kept.oldest()
             self._evict(block)
         self.ref_counts[block] = 1
         self._since[block] = self.now
@@ -103,7 +125,7 @@ class BlockPool:
 
     def share(self, block: int) -> None:
         """One more owner of a block that is held or cached."""
-        if self.ref_counts[block] == 0:
+        if self.ref_counts[block] == 0 and not self.kept.share(block):
             del self._cached[block]
         self._charge(block)
         self.ref_counts[block] += 1
@@ -116,11 +138,14 @@ class BlockPool:
         found: they have been, by their content.
         """
         counts, charged, since, now = self.ref_counts, self._charged, self._since, self.now
+        kept = self.kept.free
         if self.touched is not None:
             self.touched.update(blocks)
         for block in blocks:
             if counts[block]:
                 charged[block] += (now - since[block]) / counts[block]
+            elif kept and block in kept:
+                del kept[block]
             else:
                 del self._cached[block]
             since[block] = now
@@ -139,7 +164,7 @@ class BlockPool:
         if self._hashes[block] is None:
             self._blank.append(block)
         else:
-            self._cached[block] = None
+            self._cache(block)
         return True
 
     def release_all(
@@ -153,7 +178,7 @@ class BlockPool:
             ``charge`` and what is owed for all of them; the blocks that are free now.
         """
         counts, charged, since, now = self.ref_counts, self._charged, self._since, self.now
-        freed = []
+        freed, keeps = [], bool(self._until)
         for block, entry in zip(blocks, entries, strict=True):
             owners = counts[block]
             until_now = charged[block] = charged[block] + (now - since[block]) / owners
@@ -167,6 +192,8 @@ class BlockPool:
             freed.append(block)
             if self._hashes[block] is None:
                 self._blank.append(block)
+            elif keeps:
+                self._cache(block)
             else:
                 self._cached[block] = None
         return charge, freed
@@ -195,9 +222,10 @@ class BlockPool:
         """Forget what ``block`` holds: it was published, but could not be computed or fetched."""
         content = self._hashes[block]
         if content is not None:
+            was_kept = self.kept.forget(block)
             self._forget(block, content)
-            if block in self._cached:
-                del self._cached[block]
+            if was_kept or block in self._cached:
+                self._cached.pop(block, None)
                 self._blank.append(block)
                 if self.touched is not None:
                     self.touched.add(block)
@@ -206,6 +234,7 @@ class BlockPool:
         """Forget what all blocks hold. Their owners keep them."""
         self._hashes = [None] * self.num_blocks
         self._block_of.clear()
+        self._cached.update(dict.fromkeys(self.kept.clear()))
         self._blank += reversed(self._cached)
         if self.touched is not None:
             self.touched.update(self._cached)
@@ -221,9 +250,11 @@ class BlockPool:
         """The hash under which ``block`` is published."""
         return self._hashes[block]
 
-    def was_evicted(self, content: BlockHash) -> bool:
-        """Whether ``content`` was here not long ago, and its block has been taken since."""
-        return content in self._evicted
+    def eviction(self, content: BlockHash) -> Eviction | None:
+        """When ``content`` was evicted, if it was here not long ago."""
+        found, taking = self._evicted.get(content), self._taking
+        before = taking[2] if taking[1] == self.taker else self._num_evicted
+        return found and Eviction(found[0], found[1], before - found[2])
 
     def audit(self, name: str, tables: Iterable[Iterable[int]]) -> list[str]:
         """What was wrong with the counts, by the blocks that ``tables`` hold; it no longer is."""
@@ -255,8 +286,16 @@ class BlockPool:
                     self.invalidate(block)
         self.ref_counts = list(owners)
         free = [block for block, count in enumerate(owners) if not count]
+        self.kept.clear()
         self._cached = OrderedDict.fromkeys(b for b in free if self._hashes[b] is not None)
         self._blank = [block for block in reversed(free) if self._hashes[block] is None]
+
+    def _cache(self, block: int) -> None:
+        """Nobody holds the block any more, whose content can be found."""
+        if self._until:
+            self._cached.update(dict.fromkeys(self.kept.release(block, self.now)))
+        else:
+            self._cached[block] = None
 
     def _charge(self, block: int) -> None:
         owners = self.ref_counts[block]
@@ -268,7 +307,10 @@ class BlockPool:
         content = self._hashes[block]
         if content is not None:
             self._forget(block, content)
-            self._evicted[content] = None
+            if self._taking[1] != self.taker or self._taking[0] != self.now:
+                self._taking = (self.now, self.taker, self._num_evicted)
+            self._evicted[content] = self._taking
+            self._num_evicted += 1
             if len(self._evicted) > self.num_blocks:
                 self._evicted.popitem(last=False)
 

@@ -55,7 +55,7 @@ def evicted_tokens(demand: Demand, hits: int, pool: BlockPool, block_size: int) 
     """Tokens after the first ``hits`` blocks that were cached until their blocks were needed."""
     count = 0
     for content in islice(demand.block_hashes, hits, None):
-        if not pool.was_evicted(content) and pool.find(content) is None:
+        if pool.eviction(content) is None and pool.find(content) is None:
             break
         count += 1
     return min(count * block_size, max(0, demand.num_tokens - 1 - hits * block_size))

@@ -83,9 +83,12 @@ class StateAllocator:
         if fresh > capacity:
             when = When.NEVER
         end = self.hit_blocks(demand)
-        lost = self._deepest(demand, end, self.device.was_evicted)
+        lost = self._deepest(demand, end, self._was_evicted)
         size = self.block_size
         return Fit(when, needed, free, capacity, end * size, (lost - end) * size)
+
+    def _was_evicted(self, name: BlockHash) -> bool:
+        return self.device.eviction(name) is not None
 
     def hit_blocks(self, demand: Demand) -> int:
         """Leading blocks of the demand after which a snapshot has been taken."""
@@ -247,6 +250,9 @@ class StateAllocator:
         self.device.clear()
 
     # -- giving back and swapping --------------------------------------------------------------
+
+    def keep(self, seq_id: int, num_tokens: int, seconds: float) -> None:
+        """Which snapshots stay is decided by what they save, not by what callers ask."""
 
     def free(self, seq_id: int, *, invalid: bool = False) -> float:
         table = self.tables.pop(seq_id)

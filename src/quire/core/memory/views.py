@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from quire.core.memory.blocks import BlockHash
 from quire.core.memory.holdings import Occupancy
 from quire.core.memory.kept import Window
-from quire.core.memory.pool import BlockPool
+from quire.core.memory.pool import BlockPool, Eviction
 
 
 class PoolView(Protocol):
@@ -43,6 +44,10 @@ class PoolView(Protocol):
         ...
 
     def times_found(self, block: int) -> int: ...
+
+    def eviction(self, content: BlockHash) -> Eviction | None:
+        """When a content was evicted, if it was here not long ago."""
+        ...
 
     def num_holders(self, block: int) -> int:
         """Sequences that hold it."""
@@ -92,6 +97,9 @@ class PagedView:
 
     def times_found(self, block: int) -> int:
         return self._pool.times_found[block]
+
+    def eviction(self, content: BlockHash) -> Eviction | None:
+        return self._pool.eviction(content)
 
     def num_holders(self, block: int) -> int:
         return self._pool.ref_counts[block]

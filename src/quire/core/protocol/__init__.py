@@ -10,7 +10,7 @@ from quire.core.protocol.decision import (
 )
 from quire.core.protocol.executor import Executor, Parts, PendingStep, Roster
 from quire.core.protocol.pooling import Pooler, Pooling, PoolingParams
-from quire.core.protocol.request import Adapter, FinishReason, Origin, Request
+from quire.core.protocol.request import KEPT_SECONDS, Adapter, FinishReason, Origin, Request
 from quire.core.protocol.sampling_params import SamplingParams
 from quire.core.protocol.soft_cut import SoftCut, column_biases
 from quire.core.protocol.step import (
@@ -34,6 +34,7 @@ from quire.core.protocol.work import EVERYTHING, Sight, Work, work_of
 __all__ = [
     "EVERYTHING",
     "IN_FLIGHT",
+    "KEPT_SECONDS",
     "TO_DRAFT",
     "Adapter",
     "Behind",

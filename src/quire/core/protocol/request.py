@@ -24,6 +24,10 @@ class Adapter:
     name: str = field(compare=False)
 
 
+KEPT_SECONDS = 300.0
+"""Seconds for which the beginning of a prompt is kept, unless it is to be for longer."""
+
+
 class Origin(NamedTuple):
     """What a request is part of, for those who watch. Nothing that is computed depends on it."""
 
@@ -31,6 +35,7 @@ class Origin(NamedTuple):
     request_id: str = ""  # of the HTTP request
     traceparent: str = ""  # the caller's span, as its header says
     tracestate: str = ""
+    progress: bool = False  # its caller is told how far its prompt has been computed
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class Request:
     client: str = ""  # who is served; under the fair policy, clients share
     cache_salt: str = ""  # only requests with the same salt share a prefix cache
     adapter: Adapter | None = None  # what the model's weights are changed by
+    keep: Sequence[tuple[int, float]] = ()  # first tokens to evict after others, for so long
     origin: Origin = Origin()  # noqa: RUF009  # frozen
     block_hashes: Sequence[BlockHash] = ()
     """Names of its first full blocks, in place of hashes of their tokens: a trace that tells which
@@ -77,6 +83,16 @@ class Request:
     def root_hash(self) -> BlockHash:
         """Only requests with the same one find each other's blocks, or what they were answered."""
         return root_hash(self.cache_salt, b"" if self.adapter is None else self.adapter.fingerprint)
+
+    @property
+    def keeping_tokens(self) -> float:
+        """What keeping its prompt counts for, in tokens of service.
+
+        A quarter of them for minutes and as many again for longer: Anthropic's prices.
+        """
+        most, price = len(self.prompt_token_ids), {True: 0.25, False: 1.0}
+        each = (min(tokens, most) * price[time <= KEPT_SECONDS] for tokens, time in self.keep)
+        return max(each, default=0.0)
 
     @property
     def longest(self) -> int:

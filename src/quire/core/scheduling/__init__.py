@@ -1,6 +1,7 @@
 """Which sequences run, wait or give way. Standard library, memory and protocol only."""
 
 from quire.core.scheduling.adapters import AdapterSlots
+from quire.core.scheduling.admission import LookupWatcher
 from quire.core.scheduling.block_events import (
     AllBlocksCleared,
     BlockEvent,
@@ -29,6 +30,7 @@ __all__ = [
     "Caching",
     "Capability",
     "Hooks",
+    "LookupWatcher",
     "MemoryStory",
     "Queueing",
     "Recovery",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from quire.core.memory import Demand, Fit, KVAllocator, When
 from quire.core.protocol.decision import Decision, Verdict
@@ -40,6 +41,19 @@ class SchedulerStats:
         return self.decisions["swap"] + self.decisions["recompute"]
 
 
+class LookupWatcher(Protocol):
+    """Learns what the prefix cache had of each prompt."""
+
+    def looked_up(self, group: SequenceGroup, cached: int, stateless: int) -> None:
+        """The group is let in for the first time, and ``cached`` of its tokens were found.
+
+        stateless: further ones would have been, if a snapshot were there.
+        """
+
+    def cleared(self) -> None:
+        """Nothing can be found of what has been computed until now."""
+
+
 def too_many(width: int, spare: int) -> Shortage:
     """For ``width`` sequences, beside those that run."""
     why, remedy = "max_num_seqs sequences are running", "a larger max_num_seqs"
@@ -58,6 +72,7 @@ class Admission:
         cache: PrefixCache | None,
     ) -> None:
         self.stats = SchedulerStats()
+        self.watcher: LookupWatcher | None = None
         self._allocator = allocator
         self._live = live
         self._preemption = preemption
@@ -130,6 +145,8 @@ class Admission:
             group.memory.fetched_tokens = cached - fit.cached
             if cache is not None:
                 self._count_prefix(demand, fit, cached)
+            if self.watcher is not None:
+                self.watcher.looked_up(group, cached, fit.stateless)
         return None
 
     def _demand(self, group: SequenceGroup, headroom: int) -> Demand:

@@ -211,6 +211,8 @@ class LiveGroups:
         if session is not None:
             session.end(self._allocator, invalid=invalid)
         elif branch.seq_id in group.tables():
+            for tokens, seconds in () if invalid else group.request.keep:
+                self._allocator.keep(branch.seq_id, tokens, seconds)
             charge = self._allocator.free(branch.seq_id, invalid=invalid)
             group.memory.block_seconds += charge
         del self._branches[branch.seq_id]

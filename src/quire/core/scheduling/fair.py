@@ -4,9 +4,10 @@ What deficit round robin gives (Shreedhar and Varghese, 1996), by virtual time i
 as in start-time fair queueing (Goyal, Vin and Cheng, 1996): each client has an account of the
 tokens that it was served, and the smallest one is next. There is no quantum to choose, and the
 length of an output need not be known: a prompt is charged when it is let in, without what is found
-in the prefix cache, and each further token when it is computed, as in the virtual token counter
-(Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024). What is computed again is
-not charged again, and what is left of the prompt of a request that ends early is given back.
+in the prefix cache but with what is to be kept there before others, and each further token when it
+is computed, as in the virtual token counter (Sheng et al., "Fairness in Serving Large Language
+Models", OSDI 2024). What is computed again is not charged again, and what is left of the prompt of
+a request that ends early is given back.
 
 Of two clients that always have requests waiting, of equal priorities, one is served more than the
 other by at most one prompt and what is generated for all that it runs at once, for it was not ahead
@@ -116,7 +117,7 @@ class FairQueue:
         self._time = self._now()
         tokens = _tokens_left(group)
         self._time += max(tokens, 1) / len(self._queue)
-        account.served += tokens
+        account.served += tokens + (group.request.keeping_tokens if group.request.keep else 0)
         self._take_out(group)
         group.rank = (-math.inf, self._num_let_in)
         self._num_let_in += 1

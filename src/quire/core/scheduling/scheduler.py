@@ -64,7 +64,7 @@ class Scheduler:
         self.sessions = Sessions(allocator, live, sessions)
         scored = self._scored = ScoredBlocks(allocator.block_size)
         preemption = self._preemption = Preemption(allocator, queue, self.sessions, recovery)
-        self._admission = Admission(allocator, live, preemption, scored, self.prefix_cache)
+        self.admission = Admission(allocator, live, preemption, scored, self.prefix_cache)
         self._chunker = Chunker(allocator, live, scored, self.prefix_cache)
         self._lookahead = Lookahead(allocator, self._chunker)
         self._share, self._beside = DecodeShare(), BesideShare()
@@ -73,7 +73,7 @@ class Scheduler:
 
     @property
     def stats(self) -> SchedulerStats:
-        return self._admission.stats
+        return self.admission.stats
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -301,6 +301,8 @@ class Scheduler:
         self._scored.clear()
         if self.prefix_cache is not None:
             self.prefix_cache.clear()
+        if self.admission.watcher is not None:
+            self.admission.watcher.cleared()
 
     def invalidate(self, step: Step) -> None:
         """A step failed: groups that relied on its moves compute their tokens again.
@@ -412,7 +414,7 @@ class Scheduler:
 
     def _let_in(self, group: SequenceGroup, running: int, step: Step) -> bool:
         """Give the first that waits its blocks, idle ones if those will do; False: it must wait."""
-        while (shortage := self._admission.let_in(group, running, step)) is not None:
+        while (shortage := self.admission.let_in(group, running, step)) is not None:
             idle = self._preemption.idle(group)
             held = sum(self.allocator.blocks_held(one.tables())[0] for one in idle)
             # While others run, what idle ones hold is not taken unless it will do.

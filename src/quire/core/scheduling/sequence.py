@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from quire.core.memory import BlockHash, hash_blocks
+from quire.core.metrics import Miss
 from quire.core.protocol.request import Request
 from quire.core.protocol.soft_cut import SoftCut
 from quire.core.scheduling.beam_search import BeamSearch
@@ -124,6 +125,8 @@ class MemoryStory:
     num_swaps: int = 0  # preemptions by swap
     num_recomputes: int = 0  # preemptions by recompute
     swapped_blocks: int = 0  # moved to the host or back
+    miss: Miss | None = None  # why the prefix cache did not have more of the prompt
+    read_since: float | None = None  # when the rest began to be computed
 
     def hold(self, blocks: int, saved: int) -> None:
         self.blocks = blocks

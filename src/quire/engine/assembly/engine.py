@@ -20,6 +20,7 @@ from quire.blocks.transfer.config import NO_ROLE_ON_GPU
 from quire.capabilities.adapters.config import AdapterShare
 from quire.capabilities.adapters.reading import adapter_check, most_bytes, serve_adapters
 from quire.capabilities.adapters.served import Adapters
+from quire.capabilities.misses import MissFinder
 from quire.capabilities.pooling.files import bytes_of, read_pooler
 from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.capabilities.speculation import speculation_of
@@ -169,6 +170,7 @@ def _build(
             events=events,
             others=team,
             grammars=processor.grammars,
+            misses=MissFinder(),
         ),
         queue=QueueLimits(config.max_num_waiting, waiting_bytes, limits.max_model_len or 0),
     )

@@ -9,6 +9,7 @@ from quire.engine.dashboard.blocks import (
     snapshot,
 )
 from quire.engine.dashboard.holders import Holder, Holding, holding, number_of
+from quire.engine.dashboard.misses import MissRow, miss_row
 from quire.engine.dashboard.pool import Pool, PrefixCacheFigures, pool_figures, prefix_cache
 from quire.engine.dashboard.remedies import PoolBytes
 from quire.engine.dashboard.requests import (
@@ -31,6 +32,7 @@ __all__ = [
     "Cell",
     "Holder",
     "Holding",
+    "MissRow",
     "Pace",
     "Pool",
     "PoolBytes",
@@ -42,6 +44,7 @@ __all__ = [
     "block_tables",
     "delta",
     "holding",
+    "miss_row",
     "number_of",
     "one_row",
     "pool_figures",

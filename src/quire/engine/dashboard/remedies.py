@@ -73,7 +73,7 @@ def remedy_of(
         found.append(_instead("max-loras", slots, scheduler.adapters.most))
     free = free_blocks(scheduler)
     if free is not None and need.blocks > free:
-        found.append(_larger_pool(scheduler, need.blocks - free, pool))
+        found.append(larger_pool(scheduler, need.blocks - free, pool))
     if not found and need.tokens > batch.max_num_batched_tokens:
         found.append(_instead("max-num-batched-tokens", need.tokens, batch.max_num_batched_tokens))
     return "; ".join(found) or None
@@ -89,7 +89,8 @@ def _slots(scheduler: Scheduler, group: SequenceGroup) -> int:
     return needed if needed > slots.most else 0
 
 
-def _larger_pool(scheduler: Scheduler, lacking: int, pool: PoolBytes | None) -> str:
+def larger_pool(scheduler: Scheduler, lacking: int, pool: PoolBytes | None) -> str:
+    """The flag, and its value, with which the pool has so many blocks more."""
     flag = "--kv-cache-memory-bytes"
     if pool is None:
         views = scheduler.allocator.views()

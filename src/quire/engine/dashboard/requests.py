@@ -12,6 +12,7 @@ from quire.core.protocol import Decision
 from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.core.scheduling.sequence import Sequence, Status
 from quire.engine.dashboard.holders import branch_at, first_blocks, number_of
+from quire.engine.dashboard.misses import MissRow, miss_row
 from quire.engine.dashboard.remedies import (
     Need,
     PoolBytes,
@@ -80,7 +81,8 @@ class Row:
     longest branch. blocks: held now on the device. swaps, recomputes: times that it was preempted.
     waiting_seconds: since it came, or was preempted; null for one that runs, or has waited for so
     long that nobody knows. ends_within_seconds: if it becomes as long as it may, by the steps of
-    late. grammar_seconds, beside_seconds: see ``RequestMetrics``.
+    late. grammar_seconds, beside_seconds: see ``RequestMetrics``. miss: why no more of its prompt
+    was found in the prefix cache.
     """
 
     id: str
@@ -112,6 +114,7 @@ class Row:
     accepted_tokens: int = 0
     grammar_seconds: float = 0.0
     beside_seconds: float = 0.0
+    miss: MissRow | None = None
 
 
 @dataclass(frozen=True)
@@ -232,6 +235,7 @@ def _row(
         wait=wait,
         waiting_seconds=None if wait is None else _since(group, now, reasons),
         ends_within_seconds=_ends_within(scheduler, group, reasons.pace, wait),
+        miss=None if memory.miss is None else miss_row(memory.miss, scheduler, reasons.pool),
     )
 
 

@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import Origin, SamplingParams
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
+from quire.http.chats.kept_prompts import Mark, found_in
 from quire.http.chats.speech import AUTO, Tool, ToolChoice, can_be_called, check_tools, guided
+from quire.http.config.volatile import rules_of, settled
 from quire.http.errors import BrokenCallError, in_callers_words
 from quire.http.service import Progress, Service
 from quire.http.widened import Widened, checked
@@ -61,6 +63,7 @@ class ConversationTurn:
     form: how its text becomes a prompt.
     options: the prompt's priority, client, cache salt and adapter (see ``Prompt``).
     field_names: how the door calls what is refused under another name.
+    marks: to where its prompt would best be kept.
     widened: the schema of the answer, if that is held to a wider one.
     warnings: for the caller; more is added to them, until the turn has ended.
     """
@@ -77,6 +80,7 @@ class ConversationTurn:
     form: PromptForm = field(default_factory=PromptForm)
     options: Mapping[str, Any] = field(default_factory=dict)
     field_names: Mapping[str, str] = field(default_factory=dict)
+    marks: Sequence[Mark] = ()
     widened: Sequence[Widened] = ()
     warnings: list[str] = field(default_factory=list)
 
@@ -189,6 +193,12 @@ class PreparedChat:
     def num_prompt_tokens(self) -> int:
         return len(self.prompt_token_ids)
 
+    @property
+    def num_kept(self) -> int:
+        """Tokens of its prompt that are to be kept, to the last of its marks."""
+        most = max((tokens for tokens, _ in self._prompt.get("keep", ())), default=0)
+        return min(most, self.num_prompt_tokens)
+
     def run(self, request_id: str, *, whole: bool) -> Progress:
         service, names = self._service, self._field_names
         progress = service.run(request_id, [self._prompt], self.params, names, whole=whole)
@@ -244,12 +254,18 @@ async def begin(service: Service, turn: ConversationTurn) -> PreparedChat:
         variables = _variables(service, turn)
         speech = service.speech
         template = turn.rendering.get("chat_template") or speech.tokenizer.chat_template
-        messages = for_template(turn.messages, speech.id_length, template)
+        messages, rules = turn.messages, tuple(service.config.volatile_prompt_lines)
+        if rules:
+            messages = settled(messages, rules_of(rules), turn.warnings)
+        messages = for_template(messages, speech.id_length, template)
         with service.reserve():
             chat = service.engine.begin_chat(messages, variables, turn.form, service.speech.begins)
             token_ids, begun = await chat
         origin = turn.options.get("origin", Origin())._replace(operation="chat")
         prompt = {"prompt_token_ids": token_ids, **turn.options, "origin": origin}
+        if turn.marks:
+            found = found_in(turn.marks, token_ids, speech.tokenizer)
+            prompt["keep"] = [*prompt.get("keep", ()), *found]
         prepare = partial(PreparedChat, service, prompt=prompt, begun=begun)
         prepared = await _prepared(service, turn, prepare)
     turn.warnings.extend(one.warning for one in prepared.widened)

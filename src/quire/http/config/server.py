@@ -17,6 +17,7 @@ from quire.core.settings import check_count, check_settings, parse_texts, settin
 from quire.engine.config import EngineConfig
 from quire.http.config.keys import check_guards, gather_keys
 from quire.http.config.otlp import checked_endpoint, protocol_of, wants_metrics
+from quire.http.config.volatile import rules_of
 from quire.text.dialect import DIALECTS, REASONING
 
 _OTHERS = 128  # files that are not connections: weights, logs, devices
@@ -148,6 +149,13 @@ class ServerConfig:
         True,
         "lower a max_tokens that exceeds what max_model_len leaves after the prompt, with a "
         "warning in the answer; otherwise such a request is refused",
+    )
+    volatile_prompt_lines: Sequence[str] = _api(
+        (),
+        "lines of system prompts that change with every request, as PATTERN:move (to the end of "
+        "the prompt, so that the prefix cache finds what stands before) or PATTERN:cut, with a "
+        "warning in the answer; * in a pattern is any text; may be repeated",
+        value="RULE",
     )
     max_logprobs: int | None = _api(
         None,
@@ -304,6 +312,9 @@ class ServerConfig:
         if self.otlp_traces_endpoint is not None:
             endpoint = checked_endpoint(self.otlp_traces_endpoint)
             object.__setattr__(self, "otlp_traces_endpoint", endpoint)
+        rules = parse_texts("volatile_prompt_lines", self.volatile_prompt_lines)
+        object.__setattr__(self, "volatile_prompt_lines", rules)
+        rules_of(rules)
         if wants_metrics():
             protocol_of("metrics")
         check_guards(vars(self))

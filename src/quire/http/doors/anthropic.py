@@ -24,6 +24,7 @@ from quire.http.answers.rendering import Answer, Json, respond
 from quire.http.answers.streaming import PINGED_EVENTS, Events, EventStream
 from quire.http.body_fields import Strict, Texts, at_most, given_of
 from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin, called, said
+from quire.http.chats.kept_prompts import Mark, mark_of
 from quire.http.chats.speech import AUTO, MOST_TOOLS, Tool, ToolChoice
 from quire.http.doors.turn_stream import (
     Block,
@@ -46,7 +47,7 @@ _MOST_MESSAGES, _MOST_BLOCKS = 4096, 1024
 
 
 class Cacheable(Strict):
-    """``cache_control`` is a hint: every prompt is cached here."""
+    """``cache_control`` is a hint of what to keep: every prompt is cached here."""
 
     cache_control: dict[str, Any] | None = None
 
@@ -280,8 +281,25 @@ def turn(
         variables=_variables(request),
         rendering=going_on(messages),
         options=options,
+        marks=list(_marks(request)),
         warnings=request.warnings,
     )
+
+
+def _marks(request: CountTokensRequest) -> Iterator[Mark]:
+    """Of what is to be cached, in the order of the prompt."""
+    for tool in request.tools:
+        yield from mark_of(tool.cache_control, tool.description or tool.name)
+    for text in request.system:
+        yield from mark_of(text.cache_control, text.text)
+    for message in request.messages:
+        last = message is request.messages[-1]
+        for block in message.content:
+            if isinstance(block, TextBlock):
+                yield from mark_of(block.cache_control, None if last else block.text)
+            elif isinstance(block, ToolResultBlock):
+                yield from mark_of(block.cache_control, None if last else _joined(block.content))
+    yield from mark_of(request.cache_control, None)
 
 
 def sampling_params(request: MessagesRequest, defaults: Mapping[str, Any]) -> SamplingParams:
@@ -360,7 +378,8 @@ _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_
 
 
 class MessageUsage(Answer):
-    """Tokens found in the cache are no ``input_tokens``: the two add up to the prompt."""
+    """Tokens found in the cache are no ``input_tokens``, nor are those before the last breakpoint,
+    which are written to it: the three add up to the prompt."""
 
     input_tokens: int
     cache_creation_input_tokens: int | UnsetType = UNSET
@@ -480,7 +499,9 @@ class MessageWriter:
         usage = self._conversation.usage(self._turn.result)
         cached, reasoning = usage.cached or 0, usage.reasoning
         details = UNSET if reasoning is None else {"thinking_tokens": reasoning}
-        return MessageUsage(usage.prompt - cached, 0, cached, usage.completion, details)
+        written = max(0, self._conversation.num_kept - cached)
+        rest = usage.prompt - cached - written
+        return MessageUsage(rest, written, cached, usage.completion, details)
 
 
 def _new_call_id() -> str:

@@ -33,7 +33,7 @@ from quire.http.body_fields import (
     texts_of,
 )
 from quire.http.doors.turn_stream import in_their_words, outputs, pieces
-from quire.http.openai.answers import Timings, timings_of
+from quire.http.openai.answers import Timings, progress_of, timings_of
 from quire.http.openai.requests import JsonObject, TextPart
 from quire.http.openapi import body_route, gives
 from quire.http.service import Service
@@ -158,7 +158,6 @@ class LlamaCppRequest(LlamaOptions):
         "n_cmpl": (1,),
         "n_indent": (0,),
         "response_fields": ([],),
-        "return_progress": (False,),
         "t_max_predict_ms": (0,),
         "top_n_sigma": (-1,),
         "xtc_probability": (0,),
@@ -182,6 +181,7 @@ class LlamaCppRequest(LlamaOptions):
     grammar: str | None = None
     n_probs: int = 0
     post_sampling_probs: bool = False
+    return_progress: bool = False
     return_tokens: bool = False
     timings_per_token: bool = False
     sse_ping_interval: Annotated[int, between(-1, 86_400)] | None = None
@@ -328,6 +328,7 @@ class LlamaCppPiece(Answer):
     id_slot: int = -1
     completion_probabilities: list[TokenScore] | UnsetType = UNSET
     timings: dict[str, float] | UnsetType = UNSET
+    prompt_progress: dict[str, float] | UnsetType = UNSET
 
 
 class LlamaCppAnswer(Answer, kw_only=True):
@@ -405,6 +406,7 @@ async def _answer(
 ) -> Response:
     model = service.model_of(request.model, request.warnings)
     params, own = await _params(service, request), service.caller(http).options(model)
+    own["origin"] = own["origin"]._replace(progress=request.stream and request.return_progress)
     timings, tells_cached = list[Timings](), service.config.enable_prompt_tokens_details
     if request.stream and request.timings_per_token:
         with service.reserve(len(prompts), prompts):
@@ -525,11 +527,18 @@ class LlamaCppWording:
         self._timings = timings
 
     def events(self, number: int, delta: Delta) -> list[Answer]:
+        told = [
+            LlamaCppPiece(number, "", [], prompt_progress=progress_of(one))
+            for one in (delta.progress if self._tells_cached else ())
+        ]
+        if not delta.token_ids and delta.finish_reason is None:
+            return [*told]
         tokens, scores = list(delta.token_ids), self._probabilities(delta)
         piece = LlamaCppPiece(number, delta.text, tokens, completion_probabilities=scores)
         if self._timings:
             piece.timings = self._timings[number].after(delta)
-        return [piece] if delta.final is None else [piece, self._ending(number, delta.final)]
+        ending = [] if delta.final is None else [self._ending(number, delta.final)]
+        return [*told, piece, *ending]
 
     def whole(self, finished: list[RequestOutput]) -> LlamaCppAnswer | list[LlamaCppAnswer]:
         answers = []

@@ -22,6 +22,7 @@ from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Json
 from quire.http.body_fields import JsonSchema, Name, Strict, at_most, given_of
 from quire.http.chats.conversation import ConversationTurn, called
+from quire.http.chats.kept_prompts import mark_of_key
 from quire.http.chats.speech import MOST_TOOLS
 from quire.http.doors.responses_tools import (
     NOT_OURS,
@@ -295,6 +296,7 @@ def turn(
         reasoning_effort=request.reasoning.effort,
         rendering={"verbosity": request.text.verbosity} if request.text.verbosity else {},
         options=options,
+        marks=mark_of_key(request.prompt_cache_key, request.prompt_cache_retention),
         widened=form.asked()[1] if isinstance(form, SchemaFormat) else (),
         warnings=request.warnings,
     )

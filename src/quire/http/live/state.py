@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,12 +13,14 @@ from msgspec.structs import asdict
 
 from quire.blocks.store import Tiers
 from quire.core.errors import RequestError
+from quire.core.metrics import Miss
 from quire.core.scheduling import Scheduler, Session
 from quire.core.version import __version__
 from quire.engine.capabilities import Capabilities
 from quire.engine.dashboard import (
     BranchTable,
     Holder,
+    MissRow,
     Pace,
     Pool,
     PoolBytes,
@@ -27,6 +30,7 @@ from quire.engine.dashboard import (
     Rows,
     block_tables,
     holding,
+    miss_row,
     number_of,
     one_row,
     pool_figures,
@@ -34,7 +38,7 @@ from quire.engine.dashboard import (
     rows,
 )
 from quire.engine.engine import Engine
-from quire.engine.events import Taken, Watcher
+from quire.engine.events import RequestState, Taken, Watcher
 from quire.engine.progress import RequestProgress
 from quire.engine.stats import (
     DecisionLog,
@@ -47,6 +51,7 @@ from quire.engine.stats import (
 )
 from quire.engine.waiting_room import WaitingRoom
 from quire.http.answers.rendering import Answer
+from quire.http.config.server import ServerConfig
 from quire.http.errors import UnknownRequestError
 
 
@@ -239,6 +244,7 @@ class BlockStory(Answer, kw_only=True):
     holders: list[Holder]
 
 
+logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _STORY = 100  # decisions
 _HOLDERS = 32
@@ -507,13 +513,41 @@ class EngineReader(StateReader):
             raise UnknownRequestError(request_id)
         if not show_text:
             return story
-        prompt = self._whole.input_processor.detokenize(progress.request.prompt_token_ids)
-        story.prompt, story.outputs = prompt, [one.output.text for one in progress.branches]
+        read = self._whole.input_processor.detokenize
+        story.prompt = read(progress.request.prompt_token_ids)
+        story.outputs = [one.output.text for one in progress.branches]
+        if progress.miss is not None:
+            told = self.miss(progress.miss, show_text=True)
+            story.request = replace(story.request, miss=told)
         return story
+
+    def miss(self, miss: Miss, *, show_text: bool) -> MissRow:
+        read = self._whole.input_processor.detokenize if show_text else None
+        return miss_row(miss, self._whole.scheduler, self._pool_bytes, read)
 
 
 def _last(many: Sequence[_T], limit: int) -> Sequence[_T]:
     return many[-limit:] if limit else ()
+
+
+class MissLog(Watcher):
+    """Says why prompts were not found in the prefix cache, as their requests end."""
+
+    def __init__(self, reader: EngineReader, *, show_text: bool) -> None:
+        self._reader, self._show_text = reader, show_text
+
+    def ended(self, state: RequestState) -> None:
+        request, miss = state.request, state.metrics.miss
+        if miss is not None:
+            names = {"request_id": request.origin.request_id}
+            text = self._reader.miss(miss, show_text=self._show_text).text
+            logger.debug("request %s: %s", request.request_id, text, extra=names)
+
+
+def miss_log(reader: EngineReader, config: ServerConfig) -> list[MissLog]:
+    """None, if nobody would read it: a state is made for it of every request that ends."""
+    wanted = config.uvicorn_log_level in ("debug", "trace") or logger.isEnabledFor(logging.DEBUG)
+    return [MissLog(reader, show_text=config.dashboard_show_text)] if wanted else []
 
 
 class History(Watcher):

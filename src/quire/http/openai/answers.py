@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from quire.core.metrics import RequestMetrics
 from quire.core.protocol import SamplingParams
-from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
+from quire.engine.outputs import CompletionOutput, Delta, PromptProgress, RequestOutput
 from quire.http.answers.logprobs import ChatLogprobs, CompletionLogprobs, prompt_logprobs
 from quire.http.answers.rendering import Answer, Json, Many, encode, json_response
 from quire.http.answers.streaming import Events, EventStream, event
@@ -75,6 +75,7 @@ class _Chunk(Answer, kw_only=True):
     metrics: list[dict[str, Any]] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
     timings: dict[str, float] | UnsetType = UNSET
+    prompt_progress: dict[str, float] | UnsetType = UNSET
     prompt_token_ids: Sequence[int] | UnsetType | None = UNSET
 
 
@@ -191,7 +192,11 @@ _STORY = (  # of RequestMetrics; its moments are of no use on another machine's 
 _MUCH = 2**20  # bytes of an answer, after which memory is given back
 _FEW_CHOICES = 16  # of which an answer can be made at once
 _FEW_LOGPROBS = 1024  # of which chunks can
-_TELL_OF_OTHERS = ("cached_tokens", "block_seconds")  # who have sent the same, or are sending it
+_TELL_OF_OTHERS = (
+    "cached_tokens",
+    "block_seconds",
+    "miss",
+)  # who have sent the same, or are sending it
 
 Choice = CompletionChoice | ChatChoice
 ChunkChoice = CompletionChunkChoice | ChatChunkChoice
@@ -221,6 +226,10 @@ class Wording(Protocol):
 
     def opening(self, index: int, number: int) -> Sequence[ChunkChoice]:
         """What goes before the first chunk of an output of prompt ``number``."""
+        ...
+
+    def silence(self, index: int) -> ChunkChoice:
+        """That an output has gained nothing yet."""
         ...
 
     def text(self, index: int, delta: Delta) -> bytes | None:
@@ -369,6 +378,20 @@ class Chunks:
 
     def _chunks(self, number: int, delta: Delta) -> list[bytes | Answer]:
         index = number * self._n + delta.index
+        if delta.progress:
+            return [*self._progress(index, delta), *self._text(number, index, delta)]
+        return self._text(number, index, delta)
+
+    def _progress(self, index: int, delta: Delta) -> Iterator[Answer]:
+        for one in delta.progress if self._account.tells_cached else ():
+            told, choices = progress_of(one), [self._wording.silence(index)]
+            yield self._wording.chunk(
+                **self._head, choices=choices, usage=self._usage, prompt_progress=told
+            )
+
+    def _text(self, number: int, index: int, delta: Delta) -> list[bytes | Answer]:
+        if not delta.token_ids and delta.finish_reason is None:
+            return []
         is_plain = self._plain and delta.finish_reason is None
         choices: list[ChunkChoice] = []
         if index not in self._tokens:
@@ -424,29 +447,33 @@ class Account:
     def __init__(self, request: GenerationRequest, service: Service, wording: Wording) -> None:
         self._request = request
         self._wording = wording
-        self._tell_cached = service.config.enable_prompt_tokens_details
+        self._miss_of = service.miss_of
+        self.tells_cached = service.config.enable_prompt_tokens_details
         self._max_model_len = service.input_processor.max_model_len
 
     def timings(self, output: RequestOutput) -> Json:
         wanted = self._request.timings_per_token
-        return {"timings": timings_of(output, tell_cached=self._tell_cached)} if wanted else {}
+        return {"timings": timings_of(output, tell_cached=self.tells_cached)} if wanted else {}
 
     def timing(self, prompt_tokens: int) -> Timings:
         """Of an output that begins."""
-        return Timings(prompt_tokens, tell_cached=self._tell_cached)
+        return Timings(prompt_tokens, tell_cached=self.tells_cached)
 
     def of(self, outputs: Mapping[int, RequestOutput]) -> Json:
         stories = [outputs[number].metrics for number in sorted(outputs)]
         prompt = sum(story.num_prompt_tokens for story in stories)
         usage = _usage(prompt, sum(story.num_output_tokens for story in stories))
-        if self._tell_cached:
+        if self.tells_cached:
             cached = sum(story.cached_tokens for story in stories)
             usage.prompt_tokens_details = PromptTokensDetails(cached)
         usage.completion_tokens_details = self._details(outputs)
         if not self._request.include_metrics:
             return {"usage": usage}
-        names = [name for name in _STORY if self._tell_cached or name not in _TELL_OF_OTHERS]
+        names = [name for name in _STORY if self.tells_cached or name not in _TELL_OF_OTHERS]
         metrics = [{name: getattr(story, name) for name in names} for story in stories]
+        if self.tells_cached:
+            for told, story in zip(metrics, stories, strict=True):
+                told["miss"] = self._miss_of(story)
         return {"usage": usage, "metrics": metrics}
 
     def _details(self, outputs: Mapping[int, RequestOutput]) -> CompletionTokensDetails | UnsetType:
@@ -520,6 +547,16 @@ def timings_of(request: RequestOutput, *, tell_cached: bool) -> Json:
         **_rates("prompt", computed, first, computed),
         **_rates("predicted", written, story.e2e_latency - first, written - 1),
         **(drafts if story.num_draft_tokens else {}),
+    }
+
+
+def progress_of(prompt: PromptProgress) -> Json:
+    """How far a prompt has been computed, in llama.cpp's words."""
+    return {
+        "total": prompt.total,
+        "cache": prompt.cached,
+        "processed": prompt.processed,
+        "time_ms": 1000 * prompt.seconds,
     }
 
 

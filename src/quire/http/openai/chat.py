@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from fastapi import FastAPI, Request
@@ -13,6 +13,7 @@ from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
 from quire.http.answers.logprobs import ChatLogprobs, chat_logprobs
 from quire.http.answers.rendering import Answer, encode, respond
 from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin
+from quire.http.chats.kept_prompts import Mark, mark_of
 from quire.http.handover import remote_prefill
 from quire.http.openai.answers import (
     AnswerMessage,
@@ -113,10 +114,18 @@ def _turn(service: Service, request: ChatRequest, options: Mapping[str, Any]) ->
         rendering=request.rendering,
         form=request.prompt_form(service.input_processor.max_model_len),
         options=options,
+        marks=list(_marks(request)),
         field_names=request.field_names,
         widened=request.widened,
         warnings=request.warnings,
     )
+
+
+def _marks(request: ChatRequest) -> Iterator[Mark]:
+    for message in request.messages:
+        for part in message.content if isinstance(message.content, list) else ():
+            text = None if message is request.messages[-1] else part.text
+            yield from mark_of(part.cache_control, text)
 
 
 _SILENCE = ContentPiece("")
@@ -147,6 +156,9 @@ class ChatWording:
 
     def opening(self, index: int, number: int) -> list[ChatChunkChoice]:
         return [ChatChunkChoice(index, MessageDelta("assistant", self._request.echoed))]
+
+    def silence(self, index: int) -> ChatChunkChoice:
+        return ChatChunkChoice(index, MessageDelta())
 
     def text(self, index: int, delta: Delta) -> bytes | None:
         if delta.logprobs is not None or not self._conversation.listener(index).is_plain:

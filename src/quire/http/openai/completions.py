@@ -157,6 +157,9 @@ class CompletionWording:
             return []
         return [CompletionChunkChoice(index, self._prompt_text(number))]
 
+    def silence(self, index: int) -> CompletionChunkChoice:
+        return CompletionChunkChoice(index, "")
+
     def text(self, index: int, delta: Delta) -> bytes | None:
         return None if delta.logprobs is not None else _TEXT % (index, encode(delta.text))
 

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from quire.core.errors import RequestError
-from quire.core.protocol import SamplingParams
+from quire.core.protocol import Origin, SamplingParams
 from quire.core.protocol.checks import MAX_INTEGER
 from quire.core.protocol.parameters import description
 from quire.engine.input_processor import MAX_PRIORITY
@@ -34,6 +34,7 @@ from quire.http.body_fields import (
     texts_of,
 )
 from quire.http.chats.conversation import called, said
+from quire.http.chats.kept_prompts import kept_by, mark_of_key
 from quire.http.chats.speech import MOST_TOOLS, Tool, ToolChoice
 from quire.http.errors import in_callers_words
 from quire.http.service import Caller, ModelChoice
@@ -55,7 +56,7 @@ def _wrong(field: str, message: str) -> PydanticCustomError:
 class TextPart(Strict):
     type: Literal["text"]
     text: str
-    cache_control: dict[str, Any] | None = None  # a hint of Anthropic's; all prompts are cached
+    cache_control: dict[str, Any] | None = None  # a hint of Anthropic's, of what to keep
 
 
 Content = Annotated[
@@ -255,6 +256,11 @@ class GenerationRequest(StructuredFields, CommonFields):
     timings_per_token: bool = doc(
         False, "add how long it took, as llama.cpp tells it; to each chunk, how long until then"
     )
+    return_progress: bool = doc(
+        False, "begin a stream with how far its prompt has been computed, as llama.cpp tells it"
+    )
+    prompt_cache_key: str | None = doc(None, "a hint: prompts with one are evicted after others")
+    prompt_cache_retention: str | None = doc(None, 'a hint: for how long, "5m", "1h" or "24h"')
     prediction: Prediction | None = doc(None, _HELP["prediction"])
     kv_transfer_params: Annotated[dict[str, Any], no_deeper(levels=4, most_values=65536)] | None = (
         doc(None, "of a proxy between servers that prefill and that decode, as vLLM has them")
@@ -274,6 +280,16 @@ class GenerationRequest(StructuredFields, CommonFields):
         if self.stream and self.prompt_logprobs is not None:
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self
+
+    def origin(self, caller: Caller) -> Origin:
+        return caller.origin._replace(progress=self.stream and self.return_progress)
+
+    def options(self, caller: Caller, model: ModelChoice) -> dict[str, Any]:
+        given = super().options(caller, model) | {"origin": self.origin(caller)}
+        if self.prompt_cache_key or self.prompt_cache_retention:
+            key, retention = self.prompt_cache_key, self.prompt_cache_retention
+            given["keep"] = kept_by(mark_of_key(key, retention))
+        return given
 
     @property
     def include_usage(self) -> bool:

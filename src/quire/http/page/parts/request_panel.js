@@ -36,11 +36,12 @@ export function requestPanel({ close, button, clock }) {
   const title = h("h2", { class: "mono" }), standing = h("p", { class: "standing" });
   const act = h("div", { class: "choices" });
   const told = figures(Object.keys(FIGURES));
+  const miss = h("p", { hidden: true });
   const tables = h("div", { class: "block-tables" });
   const line = h("ol", { class: "timeline" });
   const texts = h("div", { class: "texts" });
   const element = h("section", { class: "panel request-panel", hidden: true, "aria-label": "One request" },
-    h("div", { class: "request-head" }, title, act), standing, told.element,
+    h("div", { class: "request-head" }, title, act), standing, told.element, miss,
     h("h3", {}, "Block tables"), tables, h("h3", {}, "Decisions"), line, texts);
   let drawn = null;
 
@@ -50,6 +51,7 @@ export function requestPanel({ close, button, clock }) {
     act.replaceChildren(button(id), h("button", { onclick: close }, "Close"));
     for (const part of [tables, line, texts]) part.replaceChildren();
     drawn = null;
+    miss.hidden = true;
     element.hidden = false;
     element.classList.remove("ended");
   }
@@ -63,6 +65,8 @@ export function requestPanel({ close, button, clock }) {
   function show(story, blockSize) {
     setWords(standing, standingOf(story.request));
     told.put(Object.fromEntries(Object.entries(FIGURES).map(([name, of]) => [name, of(story.request)])));
+    miss.hidden = !story.request.miss; // older recordings know none
+    setText(miss, story.request.miss ? `Prefix cache: ${story.request.miss.text}.` : "");
     if (JSON.stringify(story.tables) !== drawn) {
       drawn = JSON.stringify(story.tables);
       tables.replaceChildren(...story.tables.map((branch) => branchTables(branch, story.tables.length, blockSize)));

@@ -36,6 +36,8 @@ const COLUMNS = {
   running: [...WHO,
     number("Prefix cache hit", (row) => orDash(row.cached_tokens,
       `${count(row.cached_tokens)} (${whole(row.cached_tokens / row.prompt_tokens)})`), { about: "prompt tokens" }),
+    number("Cached tokens lost", (row) => orDash(row.miss?.lost_tokens, count(row.miss?.lost_tokens)),
+      { show: any((row) => row.miss?.lost_tokens), about: "read before, and read again: choose the request to see why" }),
     number("Fetched", (row) => count(row.fetched_tokens),
       { show: any((row) => row.fetched_tokens), about: "tokens, from outside the pool" }),
     number("Computed", (row) => count(row.computed_tokens), { about: "tokens" }), OUTPUT,

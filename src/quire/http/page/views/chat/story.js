@@ -57,7 +57,7 @@ export function standing({ row, begun }) {
 }
 
 const ofMetrics = (told) => ({
-  prompt: told.num_prompt_tokens, cached: told.cached_tokens, fetched: told.fetched_tokens,
+  prompt: told.num_prompt_tokens, miss: told.miss, cached: told.cached_tokens, fetched: told.fetched_tokens,
   output: told.num_output_tokens, ttft: told.ttft, rate: told.tpot ? 1 / told.tpot : null,
   peak: told.peak_blocks, blockSeconds: told.block_seconds, shared: told.shared_blocks, copied: told.copied_blocks,
   drafted: told.num_draft_tokens, accepted: told.num_accepted_tokens,
@@ -65,7 +65,7 @@ const ofMetrics = (told) => ({
 });
 
 const ofRow = (row) => ({
-  prompt: row.prompt_tokens, cached: row.cached_tokens, fetched: row.fetched_tokens,
+  prompt: row.prompt_tokens, miss: row.miss, cached: row.cached_tokens, fetched: row.fetched_tokens,
   output: row.output_tokens, ttft: null, rate: null,
   peak: row.peak_blocks, blockSeconds: row.block_seconds, shared: row.shared_blocks, copied: row.copied_blocks,
   drafted: row.draft_tokens, accepted: row.accepted_tokens, swaps: row.swaps, recomputes: row.recomputes,
@@ -93,6 +93,7 @@ function remarks(told, answer, pool, longest) {
     whole && `A block holds ${pool.block_size} tokens. To reserve room for the longest text would have taken `
       + `${counted(whole, "block")} for each answer.`,
     told.fetched && `${counted(told.fetched, "token")} of the cached ones came from the block store.`,
+    told.miss && `Prefix cache: ${told.miss.text}.`,
     !answer.metrics && "These are the last figures before it ended.",
   ].filter((text) => text).join(" ");
 }
