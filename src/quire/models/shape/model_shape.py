@@ -16,7 +16,7 @@ from quire.models.shape.recurrence import RecurrenceShape
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "int8": 1}
 """Bytes of a number, by dtype."""
 
-_SCALE_BYTES = 4  # of each key and value of a head, where the cache's numbers have 8 bits
+_SCALE_BYTES = 4  # of each key and value of a head, where the cache's numbers have 8 bits or 4
 
 
 class CacheShape(NamedTuple):
@@ -102,7 +102,7 @@ class ModelShape:
 
     @cached_property
     def kv_bytes_per_token(self) -> int:
-        """Keys and values of all layers, and their scales if they have 8 bits."""
+        """Keys and values of all layers, and their scales if they have 8 bits or 4."""
         return sum(self._token_bytes)
 
     @property
@@ -113,11 +113,11 @@ class ModelShape:
 
     @property
     def _layer_kv_bytes(self) -> int:
-        size = BYTES[self.kv_dtype or self.dtype]
-        scale = _SCALE_BYTES if size == 1 else 0
+        size = 0.5 if self.kv_dtype == "int4" else BYTES[self.kv_dtype or self.dtype]
+        scale = _SCALE_BYTES if size <= 1 else 0
         if self.latent is not None:
-            return self.latent.width * size + scale
-        return 2 * self.num_kv_heads * (self.head_size * size + scale)
+            return int(self.latent.width * size) + scale
+        return 2 * self.num_kv_heads * (int(self.head_size * size) + scale)
 
     def kv_copies(self, machines: int) -> int:
         """Copies of each key and value in a tensor-parallel group: too few heads are copied."""
