@@ -25,7 +25,7 @@ wait_briefly()
 import torch  # noqa: E402
 
 from quire.core.kv_groups import KVGroup  # noqa: E402
-from quire.execution.kv.cache import KVCache  # noqa: E402
+from quire.execution.kv.cache import KVCache, bytes_per_token  # noqa: E402
 from quire.kernels.cpu import CPUKernels, instruction_sets  # noqa: E402
 from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, KVShape  # noqa: E402
 
@@ -44,9 +44,9 @@ class Load(NamedTuple):
     kv_heads: int
     dim: int
 
-    @property
-    def kv_elements(self) -> int:
-        return 2 * self.sequences * self.context * self.kv_heads * self.dim
+    def kv_bytes(self, kv_dtype: torch.dtype) -> int:
+        each = bytes_per_token([KVShape(self.kv_heads, self.dim, self.dim)], kv_dtype)
+        return self.sequences * self.context * each
 
     @property
     def operations(self) -> int:
@@ -83,6 +83,7 @@ PREFILLS = (
 CACHES = (
     (torch.bfloat16, torch.bfloat16),
     (torch.bfloat16, torch.int8),
+    (torch.bfloat16, torch.int4),
     (torch.float32, torch.float32),
 )
 
@@ -159,7 +160,7 @@ def decodes(kernels: CPUKernels) -> None:
             paged = attention(kernels, load, dtype, kv_dtype, BLOCK_SIZE)
             contiguous = attention(kernels, load, dtype, kv_dtype, load.context)
             seconds = in_turns((paged, contiguous, memory.sum))
-            num_bytes = load.kv_elements * kv_dtype.itemsize
+            num_bytes = load.kv_bytes(kv_dtype)
             rates = [num_bytes / t / 1e9 for t in seconds[:2]]
             rates.append(memory.nbytes / seconds[2] / 1e9)
             print(
@@ -174,10 +175,10 @@ def layers(kernels: CPUKernels) -> None:
     print(f"decode, {LAYERS} layers | a layer | read | of read bandwidth")
     memory = torch.randn(1 << 26)
     for load in LAYERED:
-        for dtype, kv_dtype in CACHES[:2]:
+        for dtype, kv_dtype in CACHES[:3]:
             work = attention(kernels, load, dtype, kv_dtype, BLOCK_SIZE, layers=LAYERS)
             seconds = in_turns((work, memory.sum))
-            rate = LAYERS * load.kv_elements * kv_dtype.itemsize / seconds[0] / 1e9
+            rate = LAYERS * load.kv_bytes(kv_dtype) / seconds[0] / 1e9
             read = memory.nbytes / seconds[1] / 1e9
             print(
                 f"{name(load, dtype, kv_dtype)} | {seconds[0] / LAYERS * 1e6:.0f} us, "
@@ -190,7 +191,7 @@ def sizes(kernels: CPUKernels) -> None:
     """The paper's figure 18 (a): processor time over blocks of each size and contiguous memory."""
     print("decode | " + " | ".join(map(str, BLOCK_SIZES)) + ", paged / contiguous by block size")
     for load in (DECODES[0], *DECODES[2:4]):  # a context that is no multiple of 16 is read slowly
-        for dtype, kv_dtype in CACHES[:2]:
+        for dtype, kv_dtype in CACHES[:3]:
             works = [
                 attention(kernels, load, dtype, kv_dtype, size)
                 for size in (load.context, *BLOCK_SIZES)

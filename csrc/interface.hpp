@@ -14,7 +14,12 @@ struct f16 {
   uint16_t bits;
 };
 
-enum class DType : int { float32 = 0, bfloat16 = 1, float16 = 2, int8 = 3 };
+// A code of four bits. Alone it has a byte; in a pool two share one.
+struct int4 {
+  uint8_t code;
+};
+
+enum class DType : int { float32 = 0, bfloat16 = 1, float16 = 2, int8 = 3, int4 = 4 };
 
 // Bytes of a number that is computed with.
 QUIRE_INLINE int64_t size_of(DType dtype) { return dtype == DType::float32 ? 4 : 2; }
@@ -136,6 +141,10 @@ struct ColumnBias {
 // multiple of 16 and a key is of whole words of four bytes, they lie as they are multiplied: keys
 // as [N / 16, words, 16], the same word of 16 neighbours side by side, and values of two or one
 // bytes as [N / 2, Dv, 2]. Otherwise, and values of four bytes always, they lie in rows.
+// Numbers of 8 and 4 bits are of keys and values that were spread (registers/heads.hpp). Those of 4
+// bits lie in halves of words, from the low end on, so that all words are split alike: a key's word
+// has eight neighbours, the even ones in its lower half; and a value's half l is of the dimensions
+// l, l + Dv / 4, l + Dv / 2 and l + 3 Dv / 4, so its rows and pairs are of Dv / 4 halves.
 struct Attend {
   // the batch
   int64_t num_tokens;
@@ -158,7 +167,7 @@ struct Attend {
   void* out;               // [T, H, Dv], contiguous
   void* keys;              // [B, Hkv] tiles
   void* values;            // [B, Hkv] tiles
-  float* key_scales;       // [B, Hkv, N]; only with int8
+  float* key_scales;       // [B, Hkv, N]; only with int8 and int4
   float* value_scales;     // [B, Hkv, N]
   // memory
   char* scratch;  // team x scratch_bytes(attend)

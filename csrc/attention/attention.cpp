@@ -31,6 +31,8 @@ Attention attention_of(const Attend& a) {
 #if defined(__AVX2__) && !QUIRE_HAS_TILES
   if (a.dtype != DType::float32 && a.kv_dtype == DType::int8 && a.key_dim <= 512)
     return attention_with<int8_t, WholeUnit>;
+  if (a.dtype != DType::float32 && a.kv_dtype == DType::int4 && a.key_dim <= 512)
+    return attention_with<int4, WholeUnit>;
 #endif
 #if QUIRE_HAS_TILES
   return {QUIRE_WITHOUT_TILES::build.scratch_bytes, QUIRE_WITHOUT_TILES::build.attend};

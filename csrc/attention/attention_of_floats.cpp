@@ -9,6 +9,7 @@ Attention attention_of_floats(DType kv_dtype) {
     case DType::float32: return attention_with<float, FloatUnit>;
     case DType::bfloat16: return attention_with<bf16, FloatUnit>;
     case DType::float16: return attention_with<f16, FloatUnit>;
+    case DType::int4: return attention_with<int4, FloatUnit>;
     default: return attention_with<int8_t, FloatUnit>;
   }
 }

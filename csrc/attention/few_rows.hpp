@@ -86,7 +86,7 @@ struct FewRows {
     int64_t column = work.item.first_column;
     chunks[0].find(a, work, column);
     for (const char* keys : reader.ahead(chunks[0], 0).keys) {
-      if (fetched != &work.item) reader.fetch(keys, panel * a.key_dim * sizeof(KV));
+      if (fetched != &work.item) reader.fetch(keys, bytes_of<KV>(panel * a.key_dim));
     }
     fetched = next ? &next->item : nullptr;
     for (int head = 0; head < heads; head++) {
@@ -208,7 +208,7 @@ struct FewRows {
   void fetch_scales(const Next& next) const {
     const Attend& a = context.a;
     if (!a.key_scales || !next.columns.n) return;
-    for (int j = 0; j < chunk; j++) {
+    for (int j = 0; j < chunk; j += reader.in_panels ? panel : 1) {
       int64_t row = next.columns.rows[j] + next.head * a.block_size;
       if (j && row % 16) continue;  // on a line that was fetched, or soon will be
       __builtin_prefetch(a.key_scales + row);
@@ -243,16 +243,24 @@ struct FewRows {
     }
   }
 
+  void gather_scales(const Chunk& now, int64_t shift, const float* from, float* out) const {
+    for (int j = 0; j < chunk; j += panel) {
+      if (reader.in_panels && j >= now.first && j + panel <= now.end) {  // they are neighbours
+        __builtin_memcpy(out + j, from + now.rows[j] + shift, panel * sizeof(float));
+        continue;
+      }
+      for (int k = j; k < j + panel; k++) out[k] = from[now.rows[k] + shift];
+    }
+  }
+
   // Scores become weights; maxima, sums and fades follow.
   void weigh(const Work& work, int rows, const Chunk& now, int64_t shift, int64_t place,
              const float* query_scale) {
     const Attend& a = context.a;
     float key_scale[chunk], value_scale[chunk];
     if (a.key_scales) {
-      for (int j = 0; j < chunk; j++) {
-        key_scale[j] = a.key_scales[now.rows[j] + shift];
-        value_scale[j] = a.value_scales[now.rows[j] + shift];
-      }
+      gather_scales(now, shift, a.key_scales, key_scale);
+      gather_scales(now, shift, a.value_scales, value_scale);
     }
     for (int r = 0; r < rows; r++) {
       float* s = scores + r * chunk;
@@ -301,7 +309,7 @@ struct FewRows {
 
   template <int Rows, int Vectors>
   void gather(const Chunk& now, const Ahead& ahead, int r, int64_t i, float* out) {
-    const int64_t bytes = context.a.value_dim * sizeof(KV) * per_unit;  // of a unit's columns
+    const int64_t bytes = bytes_of<KV>(context.a.value_dim * per_unit);  // of a unit's columns
     typename Units::Sum sum[Rows][Vectors] = {};
     reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
       const Unit* lanes[Vectors];

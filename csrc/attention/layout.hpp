@@ -25,8 +25,9 @@ struct Dealer {
 // Whether the pool has keys and values as they are multiplied (see interface.hpp). Otherwise its
 // blocks or heads are not of that size, and they lie in rows.
 QUIRE_INLINE bool in_panels(const Attend& a) {
-  int64_t bytes = a.kv_dtype == DType::float32 ? 4 : a.kv_dtype == DType::int8 ? 1 : 2;
-  return a.block_size % panel == 0 && a.key_dim * bytes % 4 == 0;
+  int64_t bits = a.kv_dtype == DType::float32 ? 32 : a.kv_dtype == DType::int8 ? 8 : 16;
+  if (a.kv_dtype == DType::int4) bits = 4;
+  return a.block_size % panel == 0 && a.key_dim * bits % 32 == 0;
 }
 
 // What every piece of work of one call shares.
@@ -39,6 +40,9 @@ struct Context {
   float* head;              // one head, or a row of output
   KV* stored;               // one head as the pool has it
   int64_t key_width, value_width;  // in whole vectors
+  float* balance_of_query;  // [key_width]; see ``balance``
+  float* balance_of_key;
+  bool balanced = false;
 
   Context(const Attend& a, Dealer& dealer)
       : a(a), group(a.num_heads / a.num_kv_heads),
@@ -48,9 +52,23 @@ struct Context {
     stored = dealer.take<KV>(key_width > value_width ? key_width : value_width);
     float* weights[4];
     for (auto& weight : weights) weight = dealer.take<float>(key_width);
+    balance_of_query = dealer.take<float>(key_width);
+    balance_of_key = dealer.take<float>(key_width);
     if (!dealer.base) return;
     query_norm = widen(a.query_norm, a.key_dim, weights[0], weights[1]);
     key_norm = widen(a.key_norm, a.key_dim, weights[2], weights[3]);
+    balanced = is_spread(a.kv_dtype) && query_norm.weight && key_norm.weight;
+    if (balanced) {
+      balance(query_norm.weight, key_norm.weight, a.key_dim, a.rotation.cos ? a.rotation.half : 0,
+              balance_of_query, balance_of_key);
+    }
+  }
+
+  // Spread a query or a key, in ``head``, as a pool of few bits has keys.
+  void make_even(const float* factors) const {
+    if (!is_spread(a.kv_dtype)) return;
+    for (int64_t i = 0; balanced && i < a.key_dim; i++) head[i] *= factors[i];
+    spread(head, a.key_dim);
   }
 
   // A query head of a token, ready for products, in ``head``; zeros beyond it.
@@ -64,6 +82,7 @@ struct Context {
       rotate(head, (for_sinks ? r.sink_cos : r.cos) + token * r.half,
              (for_sinks ? r.sink_sin : r.sin) + token * r.half, r.half);
     }
+    make_even(balance_of_query);
     for (int64_t i = 0; i < key_width; i += W) store(head + i, load(head + i) * query_scale);
   }
 
@@ -75,35 +94,52 @@ struct Context {
     if (key_norm.used) normalise(key_norm, head, a.key_dim);
     const Rotation& r = a.rotation;
     if (r.cos) rotate(head, r.cos + token * r.half, r.sin + token * r.half, r.half);
+    make_even(balance_of_key);
     float scale = store_row(head, stored, a.key_dim);
     if (a.key_scales) a.key_scales[row] = scale;
     put_key(row);
     widen(a.dtype, a.value.data, token * a.value.stride + int64_t(h) * a.value_dim, head,
           a.value_dim);
+    if (is_spread(a.kv_dtype)) spread(head, a.value_dim);
     scale = store_row(head, stored, a.value_dim);
     if (a.value_scales) a.value_scales[row] = scale;
     put_value(row);
   }
 
   void put_key(int64_t row) const {
-    KV* keys = (KV*)a.keys;
+    char* keys = (char*)a.keys;
+    const int64_t size = bytes_of<KV>(a.key_dim);
+    const void* from = stored;
+    if constexpr (bits<KV> == 4) {
+      uint16_t* halves = (uint16_t*)head;
+      for (int64_t i = 0; i < a.key_dim / 4; i++)
+        halves[i] = half_word(stored + i / 2 * 8 + i % 2, 2);
+      from = halves;
+    }
     if (!in_panels(a)) {
-      __builtin_memcpy(keys + row * a.key_dim, stored, a.key_dim * sizeof(KV));
+      __builtin_memcpy(keys + row * size, from, size);
       return;
     }
-    uint32_t* out = (uint32_t*)(keys + row / panel * panel * a.key_dim) + row % panel;
-    int64_t words = a.key_dim * sizeof(KV) / 4;
-    for (int64_t c = 0; c < words; c++) out[c * panel] = ((const uint32_t*)stored)[c];
+    uint32_t* out = (uint32_t*)(keys + row / panel * panel * size) + row % panel;
+    for (int64_t c = 0; c < size / 4; c++) out[c * panel] = ((const uint32_t*)from)[c];
   }
 
   void put_value(int64_t row) const {
-    KV* values = (KV*)a.values;
-    if (!in_panels(a) || sizeof(KV) == 4) {
-      __builtin_memcpy(values + row * a.value_dim, stored, a.value_dim * sizeof(KV));
+    typedef Cell<KV> Own;
+    const int64_t cells = bytes_of<KV>(a.value_dim) / sizeof(Own);
+    const void* from = stored;
+    if constexpr (bits<KV> == 4) {
+      uint16_t* halves = (uint16_t*)head;
+      for (int64_t l = 0; l < cells; l++) halves[l] = half_word(stored + l, cells);
+      from = halves;
+    }
+    Own* values = (Own*)a.values;
+    if (!in_panels(a) || sizeof(Own) == 4) {
+      __builtin_memcpy(values + row * cells, from, cells * sizeof(Own));
       return;
     }
-    KV* out = values + row / 2 * 2 * a.value_dim + row % 2;
-    for (int64_t i = 0; i < a.value_dim; i++) out[2 * i] = stored[i];
+    Own* out = values + row / 2 * 2 * cells + row % 2;
+    for (int64_t i = 0; i < cells; i++) out[2 * i] = ((const Own*)from)[i];
   }
 };
 
@@ -241,6 +277,7 @@ QUIRE_INLINE void finish_row(const Attend& a, int h, int64_t first_token, int64_
     factor /= fma(splat(total), splat(factor), exp2(splat(sink - highest)))[0];
   }
   for (int64_t i = 0; i < a.value_dim; i += W) store(sums + i, load(sums + i) * factor);
+  if (is_spread(a.kv_dtype)) spread(sums, a.value_dim);
   write_row(a, h, first_token, row, sums);
 }
 

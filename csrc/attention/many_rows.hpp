@@ -200,7 +200,7 @@ struct ManyRows {
   template <int Vectors>
   void score(const Chunk& now, const Ahead& ahead, const Unit* query) {
     constexpr int step = keys_of_step(Vectors);
-    const int64_t key_bytes = context.a.key_dim * sizeof(KV);
+    const int64_t key_bytes = bytes_of<KV>(context.a.key_dim);
     const Unit* rows[Vectors];
     for (int v = 0; v < Vectors; v++) rows[v] = query + v * W;
     for (int j = now.first / step * step; j < now.end; j += step) {
@@ -222,11 +222,11 @@ struct ManyRows {
   template <int Vectors>
   void gather(const Chunk& now, const Ahead& ahead) {
     constexpr int step = keys_of_step(Vectors);
-    const int64_t dim = context.a.value_dim, all_columns = chunk * sizeof(KV);
+    const int64_t dim = context.a.value_dim, all_columns = bytes_of<KV>(chunk);
     F fades[Vectors];
     for (int v = 0; v < Vectors; v++) fades[v] = fade[v];
     for (int64_t d = 0; d < dim; d += step) {
-      int64_t at = d * all_columns, of_panel = dim * panel * sizeof(KV);
+      int64_t at = d * all_columns, of_panel = bytes_of<KV>(dim * panel);
       reader.fetch(ahead.values[at / of_panel] + at % of_panel, step * all_columns);
       typename Units::Sum sum[step][Vectors] = {};
       reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {

@@ -12,8 +12,8 @@ struct Reader {
   static constexpr int per_unit = Units::per_unit;
   static constexpr int panels = chunk / panel;
   // Whether a word of the pool is a unit; otherwise so many.
-  static constexpr bool as_stored = sizeof(KV) * per_unit == 4;
-  static constexpr int units_per_word = 4 / (sizeof(KV) * per_unit);
+  static constexpr int units_per_word = 32 / (bits<KV> * per_unit);
+  static constexpr bool as_stored = units_per_word == 1;
 
   const Attend& a;
   bool in_panels;
@@ -30,7 +30,7 @@ struct Reader {
   int64_t value_stride;
 
   Reader(const Attend& a, Dealer& dealer)
-      : a(a), in_panels(quire::QUIRE_ISA::in_panels(a)), words((a.key_dim * sizeof(KV) + 3) / 4),
+      : a(a), in_panels(quire::QUIRE_ISA::in_panels(a)), words((bytes_of<KV>(a.key_dim) + 3) / 4),
         value_width(round_up(a.value_dim, 16)) {
     key_room = dealer.take<Unit>(chunk * words * units_per_word);
     value_room = dealer.take<Unit>(chunk / per_unit * value_width);
@@ -73,7 +73,11 @@ struct Reader {
       Unit* room = value_room + p * (panel / per_unit) * value_width;
       const char* from = in_panels ? value_panel(columns, shift, p) : raw;
       if (!in_panels) gather_values(columns, shift, p);
-      if (!direct) widen_values((const KV*)from, room);
+      if constexpr (bits<KV> == 4) {
+        split_values(from, room);
+      } else if (!direct) {
+        widen_values((const KV*)from, room);
+      }
       values[p] = direct ? (const Unit*)from : room;
     }
     // Of the last pair one may be of a column that nobody has written yet.
@@ -135,18 +139,18 @@ struct Reader {
 
  private:
   const char* key_panel(const Chunk& columns, int64_t shift, int p) const {
-    return (const char*)((const KV*)a.keys + (row_of(columns, p) + shift) * a.key_dim);
+    return (const char*)a.keys + bytes_of<KV>((row_of(columns, p) + shift) * a.key_dim);
   }
   const char* value_panel(const Chunk& columns, int64_t shift, int p) const {
-    return (const char*)((const KV*)a.values + (row_of(columns, p) + shift) * a.value_dim);
+    return (const char*)a.values + bytes_of<KV>((row_of(columns, p) + shift) * a.value_dim);
   }
 
   // A panel of keys from a pool of rows.
   void gather_keys(const Chunk& columns, int64_t shift, int p, char* out) const {
     for (int k = 0; k < panel; k++) {
       const char* row =
-          (const char*)((const KV*)a.keys + (columns.rows[p * panel + k] + shift) * a.key_dim);
-      int64_t left = a.key_dim * sizeof(KV);
+          (const char*)a.keys + bytes_of<KV>((columns.rows[p * panel + k] + shift) * a.key_dim);
+      int64_t left = bytes_of<KV>(a.key_dim);
       for (int64_t c = 0; c < words; c++, left -= 4) {
         uint32_t word = 0;
         __builtin_memcpy(&word, row + c * 4, left < 4 ? left : 4);
@@ -155,12 +159,12 @@ struct Reader {
     }
   }
   void gather_values(const Chunk& columns, int64_t shift, int p) const {
-    constexpr int side = sizeof(KV) == 4 ? 1 : 2;
-    KV* out = (KV*)raw;
+    typedef Cell<KV> Own;
+    const int64_t cells = bytes_of<KV>(a.value_dim) / sizeof(Own);
     for (int k = 0; k < panel; k++) {
-      const KV* row = (const KV*)a.values + (columns.rows[p * panel + k] + shift) * a.value_dim;
-      KV* to = out + k / side * side * a.value_dim + k % side;
-      for (int64_t i = 0; i < a.value_dim; i++) to[i * side] = row[i];
+      const Own* row = (const Own*)a.values + (columns.rows[p * panel + k] + shift) * cells;
+      Own* to = (Own*)raw + k / side * side * cells + k % side;
+      for (int64_t i = 0; i < cells; i++) to[i * side] = row[i];
     }
   }
 
@@ -177,8 +181,10 @@ struct Reader {
     }
   }
 
+  // Neighbours whose cells lie side by side.
+  static constexpr int side = sizeof(Cell<KV>) == 4 ? 1 : 2;
+
   void widen_values(const KV* from, Unit* out) const {
-    constexpr int side = sizeof(KV) == 4 ? 1 : 2;
     for (int k = 0; k < panel; k += side) {
       const KV* columns = from + k * a.value_dim;
       Unit* to = out + k / per_unit * value_width;
@@ -189,6 +195,31 @@ struct Reader {
       __builtin_memset(left, 0, sizeof left);
       __builtin_memcpy(left, columns + i * side, (a.value_dim - i) * side * sizeof(KV));
       widen_columns(left, to + i);
+    }
+  }
+  // Each word has four dimensions of two columns.
+  void split_values(const char* from, Unit* out) const {
+    const int64_t words = a.value_dim / 4;
+    for (int k = 0; k < panel; k += 2, from += words * 4) {
+      Unit* to = out + k / per_unit * value_width;
+      int64_t l = 0;
+      for (; l + W <= words; l += W) split_vector(read<U>(from + l * 4), to + l, words, W);
+      if (l == words) continue;
+      U left{};
+      __builtin_memcpy(&left, from + l * 4, (words - l) * 4);
+      split_vector(left, to + l, words, words - l);
+    }
+  }
+  // The first n of its lanes.
+  __attribute__((always_inline)) void split_vector(U found, Unit* to, int64_t words, int n) const {
+    constexpr int columns = 2 / per_unit;
+    F units[units_per_word];
+    Units::split(found, (const KV*)nullptr, units);
+#pragma GCC unroll 8
+    for (int u = 0; u < units_per_word; u++) {
+      Unit* place = to + u % columns * value_width + u / columns * words;
+      if (n == W) write(place, units[u]);
+      else __builtin_memcpy(place, units + u, n * 4);
     }
   }
   void widen_columns(const KV* from, Unit* to) const {

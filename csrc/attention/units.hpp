@@ -43,6 +43,12 @@ struct FloatUnit {
     for (int i = 0; i < 4; i++)
       out[i] = __builtin_convertvector((I)(words << (24 - 8 * i)) >> 24, F);
   }
+  QUIRE_INLINE void split(U words, const int4*, F (&out)[8]) {
+    for (int k = 0; k < 4; k++) {
+      out[2 * k] = level(words >> 4 * k & 15u);
+      out[2 * k + 1] = level(words >> (16 + 4 * k) & 15u);
+    }
+  }
   // W dimensions of two neighbouring columns, as they lie in the pool, as units of each.
   template <class KV>
   QUIRE_INLINE void columns(const KV* x, F (&out)[2]) { split(read<U>(x), x, out); }
@@ -90,8 +96,9 @@ struct PairUnit {
 #endif
 
 #if defined(__AVX2__)
-// A pair of whole numbers of 16 bits, exactly added up: int8, with queries and a chunk's weights
-// rounded to 16 bits of their largest, which is finer than bf16 and f16 are. Heads up to 512 wide.
+// A pair of whole numbers of 16 bits, exactly added up: int8 and int4, with queries and a chunk's
+// weights rounded to 16 bits of their largest, which is finer than bf16 and f16 are. Heads up to 512
+// wide.
 struct WholeUnit {
   typedef uint32_t Unit;
   typedef I Sum;
@@ -149,6 +156,28 @@ struct WholeUnit {
       out[i] = (F)_mm256_srai_epi16(_mm256_shuffle_epi8((__m256i)words, bytes[i]), 8);
 #endif
   }
+  // Of each half of a word one code after the other.
+  QUIRE_INLINE void split(U words, const int4*, F (&out)[4]) {
+#if defined(__AVX512F__)
+    // The fifth bit of a lane's index is of the next code: the table has all levels twice.
+    const __m512i table = _mm512_broadcast_i64x4(_mm256_cvtepi8_epi16(all_levels()));
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++)
+      out[k] = (F)_mm512_permutexvar_epi16(_mm512_srli_epi16((__m512i)words, 4 * k), table);
+#else
+    const __m256i table = _mm256_broadcastsi128_si256(all_levels());
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {  // to the upper byte, whose sign is shifted down
+      U codes = (words >> 4 * k & 0x000f000fu) << 8 | 0x00800080u;
+      out[k] = (F)_mm256_srai_epi16(_mm256_shuffle_epi8(table, (__m256i)codes), 8);
+    }
+#endif
+  }
+  QUIRE_INLINE __m128i all_levels() {
+    __m128i upper = _mm_loadu_si64(levels);
+    return _mm_unpacklo_epi64(upper, _mm_sub_epi8(_mm_setzero_si128(), upper));
+  }
+
 #if defined(__AVX512F__)
   QUIRE_INLINE void columns(const int8_t* x, F (&out)[1]) {
     out[0] = (F)_mm512_cvtepi8_epi16(read<__m256i>(x));

@@ -92,7 +92,99 @@ QUIRE_INLINE void rotate(float* x, const float* cos, const float* sin, int half)
   }
 }
 
-// A row of the cache; the scale by which int8 numbers are to be multiplied.
+// Each lane's neighbour, ``apart`` lanes from it, plus the lane itself, or less it in upper lanes.
+QUIRE_INLINE F butterfly(F v, int apart) {
+  U lane{};
+  for (int j = 0; j < W; j++) lane[j] = j;
+  U other = lane ^ uint32_t(apart), sign = (lane & uint32_t(apart)) != 0u ? splat(0x80000000u) : U{};
+#if defined(__AVX512F__)
+  F neighbour = (F)_mm512_permutexvar_ps((__m512i)other, (__m512)v);
+#elif defined(__AVX2__)
+  F neighbour = (F)_mm256_permutevar8x32_ps((__m256)v, (__m256i)other);
+#else
+  F neighbour;
+  for (int j = 0; j < W; j++) neighbour[j] = v[other[j]];
+#endif
+  return neighbour + (F)((U)v ^ sign);
+}
+
+// Multiply x by Hadamard's matrix, which is its own inverse: what one number stands out by is
+// spread over all of them, so that rounding to a common scale loses less. Each run of n's largest
+// power of two by itself; reads and writes whole vectors.
+static void spread(float* x, int64_t n) {
+  const int64_t run = n & -n;
+  for (int64_t apart = 1; apart < run && apart < W; apart *= 2) {
+    for (int64_t i = 0; i < n; i += W) store(x + i, butterfly(load(x + i), apart));
+  }
+  for (int64_t apart = W; apart < run; apart *= 2) {
+    for (int64_t i = 0; i < n; i += W) {
+      if (i & apart) continue;
+      F a = load(x + i), b = load(x + i + apart);
+      store(x + i, a + b);
+      store(x + i + apart, a - b);
+    }
+  }
+  float length = 1.0f / __builtin_sqrtf(run);
+  for (int64_t i = 0; i < n; i += W) store(x + i, load(x + i) * length);
+}
+
+// By the weights of their norms, which numbers of queries and keys are large: what both are to be
+// multiplied by, so that they are large alike, and products stay. For those that are turned
+// together, (i, i + half), the same.
+static void balance(const float* query, const float* key, int64_t n, int64_t half, float* of_query,
+                    float* of_key) {
+  auto size = [&](const float* weight, int64_t i) {  // squared
+    if (i >= 2 * half) return weight[i] * weight[i];
+    i %= half;
+    return 0.5f * (weight[i] * weight[i] + weight[i + half] * weight[i + half]);
+  };
+  float largest[2] = {};
+  for (int64_t i = 0; i < n; i++) {
+    float q = size(query, i), k = size(key, i);
+    largest[0] = q > largest[0] ? q : largest[0];
+    largest[1] = k > largest[1] ? k : largest[1];
+  }
+  for (int64_t i = 0; i < n; i++) {  // of less than a hundredth of the largest nobody needs to know
+    float q = size(query, i) + 1e-4f * largest[0], k = size(key, i) + 1e-4f * largest[1];
+    float factor = __builtin_sqrtf(__builtin_sqrtf(k / q));
+    bool known = factor > 0 && factor < 1e9f;
+    of_query[i] = known ? factor : 1.0f;
+    of_key[i] = known ? 1.0f / factor : 1.0f;
+  }
+}
+
+// Whether the numbers of a pool are of keys and values that were spread.
+QUIRE_INLINE bool is_spread(DType kv_dtype) {
+  return kv_dtype == DType::int8 || kv_dtype == DType::int4;
+}
+
+// What codes of four bits stand for: their lower three bits say which of these, the fourth bit that
+// it is negative. Of 16 levels they lose least of normally distributed numbers (Max, "Quantizing
+// for minimum distortion", 1960), with 46 for the standard deviation.
+constexpr int8_t levels[8] = {6, 18, 30, 43, 58, 74, 95, 126};
+constexpr float deviation = 46.0f;
+
+// The levels of codes in the low bits of lanes.
+QUIRE_INLINE F level(U codes) {
+#if defined(__AVX512F__)
+  F table;
+  for (int j = 0; j < W; j++) table[j] = j < 8 ? levels[j] : -levels[j - 8];
+  return (F)_mm512_permutexvar_ps((__m512i)codes, (__m512)table);
+#else
+  F found;
+#if defined(__AVX2__)
+  F table;
+  for (int j = 0; j < W; j++) table[j] = levels[j];
+  found = (F)_mm256_permutevar8x32_ps((__m256)table, (__m256i)codes);
+#else
+  for (int j = 0; j < W; j++) found[j] = levels[codes[j] & 7u];
+#endif
+  return (F)((U)found ^ (codes & 8u) << 28);
+#endif
+}
+
+// A row of the cache; the scale by which its whole numbers are to be multiplied. Reads ``x`` to a
+// whole vector.
 template <class T>
 QUIRE_INLINE float store_row(const float* x, T* out, int64_t n) {
   narrow(x, out, n);
@@ -110,6 +202,80 @@ QUIRE_INLINE float store_row(const float* x, int8_t* out, int64_t n) {
   for (; i + W <= n; i += W) store(out + i, load(x + i) / step + half - half);
   if (i < n) store_some(out + i, load(x + i) / step + half - half, n - i);
   return scale;
+}
+
+// Codes of the levels that are nearest to x / step.
+QUIRE_INLINE U nearest(F x, float inverse) {
+  F size = maximum(x, -x) * inverse;
+  U code = ((U)x >> 31) << 3;
+  for (int k = 0; k < 7; k++)
+    code -= (U)(size > 0.5f * (levels[k] + levels[k + 1]));
+  return code;
+}
+
+// Of some steps about the one that the row's deviation suggests, the one that loses least; the
+// scale is then the best there is for its codes.
+static float store_row(const float* x, int4* out, int64_t n) {
+  I lane{};
+  for (int j = 0; j < W; j++) lane[j] = j;
+  auto own = [&](F v, int64_t i) { return select(lane < int32_t(n - i), v, F{}); };
+  F squares{};
+  for (int64_t i = 0; i < n; i += W) {
+    F v = own(load(x + i), i);
+    squares = fma(v, v, squares);
+  }
+  float usual = __builtin_sqrtf(lanes_sum(squares) / n) / deviation;
+  float best = -1.0f, step = usual, scale = usual;
+  constexpr float factors[] = {1.0f, 0.85f, 0.92f, 1.08f, 1.16f};
+  for (float factor : factors) {
+    float inverse = usual > 0 ? 1.0f / (usual * factor) : 0.0f;
+    F product{}, square{};  // of numbers and their levels, and of levels
+    for (int64_t i = 0; i < n; i += W) {
+      F v = own(load(x + i), i), found = own(level(nearest(v, inverse)), i);
+      product = fma(v, found, product);
+      square = fma(found, found, square);
+    }
+    float along = lanes_sum(product), length = lanes_sum(square);
+    float kept = along * along / length;  // of the row's squares
+    if (!(kept > best)) continue;
+    best = kept;
+    step = usual * factor;
+    scale = along / length;
+  }
+  float inverse = step > 0 ? 1.0f / step : 0.0f;
+  for (int64_t i = 0; i < n; i += W) {
+    int8_t codes[W];
+    narrow_8(codes, (I)nearest(load(x + i), inverse));
+    __builtin_memcpy(out + i, codes, n - i < W ? n - i : W);
+  }
+  return scale;
+}
+
+// Of a number in a pool, and bytes of so many.
+template <class KV>
+constexpr int64_t bits = 8 * sizeof(KV);
+template <>
+constexpr int64_t bits<int4> = 4;
+template <class KV>
+constexpr int64_t bytes_of(int64_t n) { return n * bits<KV> / 8; }
+
+// What of a value lies in one piece beside its neighbour's.
+template <class KV>
+struct CellOf {
+  typedef KV Type;
+};
+template <>
+struct CellOf<int4> {
+  typedef uint16_t Type;
+};
+template <class KV>
+using Cell = typename CellOf<KV>::Type;
+
+// Half of a word: the codes at 0, apart, 2 apart and 3 apart.
+QUIRE_INLINE uint16_t half_word(const int4* codes, int64_t apart) {
+  uint16_t half = 0;
+  for (int k = 0; k < 4; k++) half |= codes[k * apart].code << 4 * k;
+  return half;
 }
 
 }  // namespace quire::QUIRE_ISA

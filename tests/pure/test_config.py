@@ -142,6 +142,12 @@ def test_a_cache_of_fp8_needs_a_gpu() -> None:
     EngineConfig(kv_cache_dtype="fp8")
 
 
+def test_a_cache_of_int4_is_for_cpus() -> None:
+    with pytest.raises(ConfigError, match=r'kv_cache_dtype "int4" is for CPUs.*int8.*fp8'):
+        EngineConfig(device="cuda", kv_cache_dtype="int4")
+    EngineConfig(kv_cache_dtype="int4")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("port", 65536), ("port", -1), ("port", "http"), ("max_connections", 0),

@@ -6,10 +6,14 @@ the tile's size allows (csrc/interface.hpp); the others keep rows [N, D].
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
 from quire.kernels.ops import Kernels, LayerKV
+from quire.kernels.rounded_cache import key_codes, levels_of, spread, value_codes
 
 PANEL = 16
 
@@ -18,14 +22,29 @@ def to_tiles(kernels: Kernels, kv: LayerKV) -> LayerKV:
     """A copy of a pool of rows, as the kernels keep it."""
     if not _in_panels(kernels, kv):
         return kv._replace(keys=kv.keys.clone(), values=kv.values.clone())
-    return kv._replace(keys=_panels(kv.keys), values=_pairs(kv.values))
+    return kv._replace(keys=_panels(kv.keys), values=_cells(_pairs, kv.values))
 
 
 def to_rows(kernels: Kernels, kv: LayerKV) -> LayerKV:
     """The other way round."""
     if not _in_panels(kernels, kv):
         return kv
-    return kv._replace(keys=_rows_of_panels(kv.keys), values=_rows_of_pairs(kv.values))
+    return kv._replace(keys=_rows_of_panels(kv.keys), values=_cells(_rows_of_pairs, kv.values))
+
+
+def numbers(kv: LayerKV, spreads: bool = True) -> list[Tensor]:
+    """The keys and values that a pool of rows has, float64: spread back if they were spread."""
+    found = []
+    for pool, scales, codes in (
+        (kv.keys, kv.key_scales, key_codes),
+        (kv.values, kv.value_scales, value_codes),
+    ):
+        held = (levels_of(codes(pool)) if pool.dtype == torch.uint8 else pool).double()
+        if scales is not None:
+            held = held * scales.double()[..., None]
+            held = spread(held) if spreads else held
+        found.append(held)
+    return found
 
 
 def _in_panels(kernels: Kernels, kv: LayerKV) -> bool:
@@ -47,6 +66,13 @@ def _rows_of_panels(tiles: Tensor) -> Tensor:
     word = 4 // tiles.itemsize
     split = tiles.reshape(blocks, heads, tokens // PANEL, dim // word, PANEL, word)
     return split.transpose(3, 4).contiguous().view(tiles.shape)
+
+
+def _cells(move: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """What lies side by side: of values of 4 bits two bytes of each."""
+    if values.dtype != torch.uint8:
+        return move(values)
+    return move(values.view(torch.int16)).view(torch.uint8)
 
 
 def _pairs(rows: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     "w8a8": {**_BFLOAT16, "quantization": "w8a8"},
     "w4a8": {**_BFLOAT16, "quantization": "w4a8"},
     "int8 cache": {**_BFLOAT16, "kv_cache_dtype": "int8"},
+    "int4 cache": {**_BFLOAT16, "kv_cache_dtype": "int4"},
     "window": {**_BFLOAT16, "window": 272},
     "sinks": {**_BFLOAT16, "window": 272, "attention_sinks": 20},
     "adapters": {**_BFLOAT16, "enable_lora": True},  # one of two at once

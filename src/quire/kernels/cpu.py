@@ -54,7 +54,7 @@ if not _native.usable():  # so that there are no kernels here, for whoever asks
     raise ImportError(f"they were compiled for another processor ({_reasons})")
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""Of activations. The cache may be int8 as well."""
+"""Of activations. The cache may be of 8 and 4 bits as well."""
 
 
 def instruction_sets() -> list[str]:

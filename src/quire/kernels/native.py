@@ -26,7 +26,13 @@ from quire.kernels.ops import (
 from quire.kernels.products import PackedWeight
 from quire.kernels.recurrence import Recurrence, RecurrentSpec
 
-CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}  # DType in C++
+CODES = {  # DType in C++
+    torch.float32: 0,
+    torch.bfloat16: 1,
+    torch.float16: 2,
+    torch.int8: 3,
+    torch.uint8: 4,
+}
 
 # Activation in C++.
 ACTIVATION_CODES: Mapping[str, int] = {
@@ -118,7 +124,7 @@ def native_routing(routing: Routing) -> _native.Routing:
 def native_layer(
     kv: LayerKV, spec: AttentionSpec, dtype: torch.dtype, num_heads: int
 ) -> _native.Layer:
-    _, kv_heads, _, key_dim = kv.keys.shape
+    key_dim, value_dim = kv.dims
     return _native.Layer(
         kv.kv_group,
         kv.keys.data_ptr(),
@@ -128,9 +134,9 @@ def native_layer(
         CODES[kv.keys.dtype],
         CODES[dtype],
         num_heads,
-        kv_heads,
+        kv.keys.shape[1],
         key_dim,
-        kv.values.shape[3],
+        value_dim,
         spec.scale,
         spec.softcap or 0.0,
         min(spec.window or 0, _NO_LIMIT),

@@ -42,14 +42,21 @@ class StateShape(NamedTuple):
 class LayerKV(NamedTuple):
     """One layer's share of the pool: contiguous, so that a (block, head) pair is a tile N x D.
 
-    The order of a tile's numbers is private to the kernels.
+    The order of a tile's numbers is private to the kernels. Of a cache of 4 bits the last dimension
+    is of bytes, which are half as many.
     """
 
     keys: Tensor  # [B, Hkv, N, key_dim]
     values: Tensor  # [B, Hkv, N, value_dim]
     kv_group: int = 0  # of AttentionBatch.kv_groups: whose blocks these are
-    key_scales: Tensor | None = None  # [B, Hkv, N] float32: int8 keys are to be multiplied by them
+    key_scales: Tensor | None = None  # [B, Hkv, N] float32: what rounded keys are multiplied by
     value_scales: Tensor | None = None  # [B, Hkv, N] float32
+
+    @property
+    def dims(self) -> tuple[int, int]:
+        """Numbers of a key and of a value."""
+        in_a_byte = 2 if self.keys.dtype == torch.uint8 else 1
+        return self.keys.shape[3] * in_a_byte, self.values.shape[3] * in_a_byte
 
     @property
     def parts(self) -> list[Tensor]:

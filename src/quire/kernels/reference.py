@@ -6,7 +6,7 @@ inputs). Slots after a sequence's context are never read, and may hold anything,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -32,6 +32,17 @@ from quire.kernels.plain import activate, mixed
 from quire.kernels.recurrence import RecurrentSpec
 from quire.kernels.reference_plan import Decodes, Prefill, ReferencePlan, plan_kv_group
 from quire.kernels.reference_recurrence import Run, plan_runs, recur
+from quire.kernels.rounded_cache import (
+    balance,
+    codes_of,
+    key_bytes,
+    key_codes,
+    levels_of,
+    spread,
+    value_bytes,
+    value_codes,
+    whole_numbers,
+)
 
 # Scores of a prefill slice, or gathered keys and values of a decode slice, in elements: 32 MiB of
 # float32. More is cut into slices, so that memory does not grow with the batch.
@@ -77,15 +88,13 @@ class ReferenceKernels(Kernels):
             if rotation.sink_cos is None:
                 sink_query = query
         own = plan.kv_groups[kv.kv_group]
-        blocks, offsets = own.slots // own.block_size, own.slots % own.block_size
-        for new, pool, scales in (
-            (key, kv.keys, kv.key_scales),
-            (value, kv.values, kv.value_scales),
-        ):
-            if scales is not None:
-                new, scales[blocks, :, offsets] = _quantised(new)
-            pool[blocks, :, offsets] = new.to(pool.dtype)
-
+        dtype = query.dtype
+        if kv.key_scales is not None:
+            half = 0 if rotation is None else rotation.cos.shape[1]
+            factors = _balance(spec, half).to(query.device)
+            query, sink_query = (spread(_wide(x) * factors) for x in (query, sink_query))
+            key = spread(_wide(key) / factors)
+        _store(key, value, kv, own)
         output = query.new_empty(*query.shape[:2], value.shape[2])
         for prefill in own.prefills:
             rows = prefill.rows
@@ -93,7 +102,7 @@ class ReferenceKernels(Kernels):
         if own.decodes is not None:
             index = own.decodes.rows
             output[index] = _attend_decodes(query[index], sink_query[index], kv, spec, own.decodes)
-        return output
+        return output if kv.key_scales is None else spread(output).to(dtype)
 
     def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: StepPlan) -> Tensor:
         """See ``Kernels.recur``."""
@@ -156,11 +165,37 @@ class ReferenceKernels(Kernels):
                 other[destination].copy_(part[origin])
 
 
-def _quantised(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [T, heads, D] as whole numbers from -127 to 127 and the scales [T, heads] to them."""
-    x = x.float()
-    scales = x.abs().amax(dim=2) / 127
-    return (x / torch.where(scales > 0, scales, 1)[..., None]).round(), scales
+def _balance(spec: AttentionSpec, half: int) -> Tensor:
+    """What queries are multiplied by and keys divided by: 1, unless their norms tell more."""
+    norms = (spec.query_norm, spec.key_norm)
+    query, key = (None if norm is None else norm.weight for norm in norms)
+    return torch.ones(1) if query is None or key is None else balance(query, key, half)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _store(key: Tensor, value: Tensor, kv: LayerKV, plan: ReferencePlan) -> None:
+    """Put a step's new keys [T, Hkv, D] and values [T, Hkv, Dv] into the pool.
+
+    Keys that are to be rounded are spread already.
+    """
+    where = (plan.slots // plan.block_size, slice(None), plan.slots % plan.block_size)
+    if kv.value_scales is not None:
+        value = spread(_wide(value))
+    for new, pool, scales, packed in (
+        (key, kv.keys, kv.key_scales, key_bytes),
+        (value, kv.values, kv.value_scales, value_bytes),
+    ):
+        if scales is None:
+            pool[where] = new.to(pool.dtype)
+        elif pool.dtype == torch.uint8:
+            codes, scales[where] = codes_of(new)
+            pool[where] = packed(codes)
+        else:
+            numbers, scales[where] = whole_numbers(new)
+            pool[where] = numbers.to(pool.dtype)
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -213,10 +248,9 @@ def _attend_decodes(
     query: Tensor, sink_query: Tensor, kv: LayerKV, spec: AttentionSpec, decodes: Decodes
 ) -> Tensor:
     """query [R, H, D] -> [R, H, Dv], a slice of sequences at a time."""
-    _, kv_heads, _, key_dim = kv.keys.shape
     longest = min(decodes.kept[-1], spec.window or decodes.kept[-1])
     sinks = _sinks_beyond_window(int(decodes.positions.max()), spec)
-    width = (longest + sinks) * kv_heads * (key_dim + kv.values.shape[3])
+    width = (longest + sinks) * kv.keys.shape[1] * sum(kv.dims)
     step = max(1, _SLICE_ELEMENTS // width)
     outputs = []
     for first in range(0, len(query), step):
@@ -264,11 +298,15 @@ def _gather(kv: LayerKV, slots: Tensor, query_dtype: torch.dtype) -> tuple[Tenso
     rows = tiles * block_size + (slots % block_size)[:, None]  # [R, Hkv, C]
     dtype = torch.promote_types(query_dtype, torch.float32)
 
-    def gathered(pool: Tensor, scales: Tensor | None) -> Tensor:
-        found = torch.embedding(pool.view(-1, pool.shape[3]), rows).to(dtype)
+    def gathered(pool: Tensor, scales: Tensor | None, codes: Callable[[Tensor], Tensor]) -> Tensor:
+        found = pool.view(-1, pool.shape[3])[rows]
+        found = (levels_of(codes(found)) if pool.dtype == torch.uint8 else found).to(dtype)
         return found if scales is None else found * scales.view(-1)[rows][..., None]
 
-    return gathered(kv.keys, kv.key_scales), gathered(kv.values, kv.value_scales)
+    return (
+        gathered(kv.keys, kv.key_scales, key_codes),
+        gathered(kv.values, kv.value_scales, value_codes),
+    )
 
 
 def _attention(

@@ -40,6 +40,7 @@ CASES: list[tuple[str, int, dict[str, Any], tuple[str, ...]]] = [  # a seed, wha
     ("float32", 1, {**SWAP, **CACHED, **CHUNKS}, ("swap", "found", "chunks", "forks")),
     ("bfloat16", 1, {**RECOMPUTE, **CACHED}, ("recompute", "found", "forks")),
     ("int8 cache", 1, SWAP, ("swap", "forks")),
+    ("int4 cache", 1, {**RECOMPUTE, **CACHED}, ("recompute", "found", "forks")),
     ("int4", 0, CACHED, ("found", "forks")),
     ("window", 1, {**SWAP, **CACHED, **CHUNKS}, ("swap", "found", "chunks", "forks")),
     ("sinks", 9, RECOMPUTE, ("recompute", "forks")),

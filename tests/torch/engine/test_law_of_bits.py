@@ -22,7 +22,7 @@ from support.instruction_sets import TESTED
 from support.law_of_bits import FORMS, Tally, tallies
 
 RUNS = int(os.environ.get("QUIRE_RANDOM_RUNS", "0"))  # requests of each form, on demand
-ALONE_AND_BESIDE = tuple(zip(FORMS, (*LIVES, "cached", "drafts"), strict=True))
+ALONE_AND_BESIDE = tuple(zip(FORMS, (*LIVES, "cached", "drafts", "swap"), strict=True))
 ON_OTHERS = ("float32", "bfloat16", "int8", "int4", "w8a8", "w4a8")
 
 # What must have happened in a life for it to have shown anything.

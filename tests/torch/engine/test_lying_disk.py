@@ -23,6 +23,7 @@ FAMILIES = {  # of swapping, by KV groups and types of the cache: model, options
     "float32": ("llama", {}, 50),
     "bfloat16": ("llama", {"kv_cache_dtype": "bfloat16"}, 50),
     "int8": ("llama", {"kv_cache_dtype": "int8"}, 50),
+    "int4": ("llama", {"kv_cache_dtype": "int4"}, 50),
     "kv_groups": ("qwen2_window", {"max_num_batched_tokens": 16}, 50),
 }
 PARAMS = [

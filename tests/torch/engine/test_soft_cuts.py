@@ -116,6 +116,7 @@ WAYS: dict[str, dict[str, Any]] = {
 FORMS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16"},
     "int8": {"dtype": "bfloat16", "kv_cache_dtype": "int8", "window": 40, "attention_sinks": 5},
+    "int4": {"dtype": "bfloat16", "kv_cache_dtype": "int4", "window": 40, "attention_sinks": 5},
 }
 
 

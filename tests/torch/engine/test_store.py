@@ -42,6 +42,7 @@ SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 4 << 20}
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "float32": ("llama", {}),
     "int8 cache": ("llama", {"kv_cache_dtype": "int8", "dtype": "bfloat16"}),
+    "int4 cache": ("llama", {"kv_cache_dtype": "int4", "dtype": "bfloat16"}),
     "kv_groups": ("qwen2_window", {"max_num_batched_tokens": 24}),
     "longrope": ("longrope", {}),
     "a draft model": ("llama", {"speculative_config": {"method": "draft"}}),
@@ -155,6 +156,7 @@ def test_bits_that_have_turned_cost_a_recompute_and_nothing_else(
 OTHERS: dict[str, dict[str, Any]] = {
     "another type": {"dtype": "bfloat16"},
     "another cache": {"kv_cache_dtype": "int8"},
+    "a smaller cache": {"kv_cache_dtype": "int4"},
     "rounded": {"quantization": "int8"},
     "other blocks": {"block_size": 8},
     "a window": {"window": 64},

@@ -47,14 +47,15 @@ def make_llm(directory: Path, blocks: int, **options: Any) -> LLM:
     )
 
 
-def test_int8_blocks_keep_their_scales(model_dir: ModelDir) -> None:
+@pytest.mark.parametrize("kv_dtype", ["int8", "int4"])
+def test_rounded_blocks_keep_their_scales(kv_dtype: str, model_dir: ModelDir) -> None:
     """Copied on write, swapped out and back."""
     directory, prompts = model_dir("llama"), random_prompts(33, 41, 37)
-    roomy = make_llm(directory, 200, kv_cache_dtype="int8")
+    roomy = make_llm(directory, 200, kv_cache_dtype=kv_dtype)
     exact = LLM(directory).capacity.kv_bytes_per_token
     assert roomy.capacity.kv_bytes_per_token < exact
     wanted = roomy.generate(prompts, SAMPLES, use_tqdm=False)
-    llm = make_llm(directory, 50, kv_cache_dtype="int8", preemption_mode="swap", swap_space=0.01)
+    llm = make_llm(directory, 50, kv_cache_dtype=kv_dtype, preemption_mode="swap", swap_space=0.01)
     got = llm.generate(prompts, SAMPLES, use_tqdm=False)
     assert texts(got) == texts(wanted)
     assert sum(output.metrics.num_swaps for output in got) > 0

@@ -11,11 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockMove, BlockTable, MoveKind
 from quire.core.protocol import Chunk, Readout, SoftCut
 from quire.execution.batch import pack
-from quire.execution.kv.cache import KVCache, bytes_per_token
+from quire.execution.kv.cache import KVCache, bytes_per_token, check_heads
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import KVShape, StateShape
 
@@ -169,3 +170,22 @@ def test_a_cache_of_int8_has_a_scale_for_each_key_and_value() -> None:
     layer.key_scales[1], layer.value_scales[1] = 0.5, 0.25
     cache.move([BlockMove(MoveKind.COPY, 1, 4)])
     assert (layer.key_scales[4] == 0.5).all() and (layer.value_scales[4] == 0.25).all()
+
+
+def test_a_cache_of_int4_has_bytes_of_two_numbers_and_a_scale_for_each_key_and_value() -> None:
+    shapes = (KVShape(2, 64, 64),)
+    cache = KVCache(shapes, [KVGroup((0,), 5)], 8, torch.int4, choose_kernels(torch.bfloat16))
+    (layer,) = cache.layers
+    assert layer.keys.dtype == layer.values.dtype == torch.uint8
+    assert layer.keys.shape == (5, 2, 8, 32) and layer.dims == (64, 64)
+    each = bytes_per_token(shapes, torch.int4)
+    assert each == 2 * (32 + 32 + 2 * 4)
+    assert sum(part.nbytes for part in layer.parts) == 5 * 8 * each
+    assert bytes_per_token(shapes, torch.bfloat16) / each > 3.5
+
+
+def test_heads_that_int4_cannot_pack_are_refused_by_name() -> None:
+    check_heads([KVShape(1, 7, 5)], torch.int8)
+    check_heads([KVShape(1, 80, 24)], torch.int4)
+    with pytest.raises(ConfigError, match=r'"int4".*multiple of 8.*heads of 20; "int8"'):
+        check_heads([KVShape(1, 64, 64), KVShape(1, 64, 20)], torch.int4)

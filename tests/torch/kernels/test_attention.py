@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 
 from quire.kernels import reference
-from quire.kernels.cpu import DTYPES
+from quire.kernels.cpu import DTYPES, CPUKernels
 from quire.kernels.ops import AttentionSpec, Kernels, LayerKV, Norm, Rotation
+from quire.kernels.reference import ReferenceKernels
+from quire.kernels.rounded_cache import spread
 from support.attention_cases import RAGGED, Case, attend, biased, make_case, plain
 from support.every_kernel import TRITON, TYPED, with_types
-from support.kv_tiles import to_tiles
+from support.instruction_sets import TESTED
+from support.kv_tiles import numbers, to_tiles
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -93,28 +96,46 @@ def test_something_is_added_to_scores_by_where_the_key_stands(
 
 
 @with_types
-@pytest.mark.parametrize("kv_dtype", [*DTYPES, torch.int8], ids=str)
+@pytest.mark.parametrize("kv_dtype", [*DTYPES, torch.int8, torch.int4], ids=str)
 @pytest.mark.parametrize("block_size", [1, 16])
 def test_the_cache_may_have_another_type(
     kernels: Kernels, dtype: torch.dtype, kv_dtype: torch.dtype, block_size: int
 ) -> None:
     """What was stored is near the new keys and values; attention is that over what was stored."""
+    triton = not isinstance(kernels, (CPUKernels, ReferenceKernels))
+    if triton and kv_dtype == torch.int4:
+        pytest.skip("refused on GPUs")
     ragged = tuple((context, context) for context, _ in RAGGED)
     case = make_case(dtype, (6, 2), (40, 24), block_size, ragged)
-    rows = case.kv.keys.shape[:3]
-    scales = [torch.full(rows, torch.nan) for _ in range(2 if kv_dtype == torch.int8 else 0)]
-    kv = LayerKV(case.kv.keys.to(kv_dtype), case.kv.values.to(kv_dtype), 0, *scales)
+    rows, four = case.kv.keys.shape[:3], kv_dtype == torch.int4
+    rounded = four or kv_dtype == torch.int8
+    scales = [torch.full(rows, torch.nan) for _ in range(2 if rounded else 0)]
+    pools = [
+        torch.zeros((*rows, dim // 2), dtype=torch.uint8)
+        if four
+        else torch.full((*rows, dim), torch.nan).to(kv_dtype)
+        for dim in (40, 24)
+    ]
+    kv = LayerKV(*pools, 0, *scales)
     found = attend(kernels, replace(case, kv=kv), AttentionSpec(0.15), kv=kv)
     slots = case.batch.kv_groups[0].slots
+    where = slots // block_size, slice(None), slots % block_size
     stored = []
-    for i, (pool, of) in enumerate(((kv.keys, case.keys), (kv.values, case.values))):
-        kept = pool[slots // block_size, :, slots % block_size].double()
-        new = case.new(of).double()
-        if scales:
-            scale = scales[i][slots // block_size, :, slots % block_size].double()[..., None]
-            kept *= scale
-            assert ((kept - new).abs() <= scale * 0.501).all()
-            assert torch.allclose(scale * 127, new.abs().amax(dim=2, keepdim=True))
+    held = zip(numbers(kv, not triton), (case.keys, case.values), strict=True)
+    for i, (pool, of) in enumerate(held):
+        kept, new = pool[where], case.new(of).double()
+        apart, flat = kept - new, new
+        if rounded and not triton:
+            apart, flat = spread(apart), spread(flat)
+        if four:
+            lost = apart.square().sum(dim=2) / flat.square().sum(dim=2)
+            assert lost.max() < 0.04
+            assert lost.mean() < 0.012  # Max's quantiser of 16 levels: 0.0095
+            assert ((kept - new) * kept).sum(dim=2).abs().max() < 1e-2  # a scale is the best
+        elif rounded:
+            scale = scales[i][where].double()[..., None]
+            assert (apart.abs() <= scale * 0.501).all()
+            assert torch.allclose(scale * 127, flat.abs().amax(dim=2, keepdim=True))
         else:
             assert torch.allclose(kept, new, rtol=torch.finfo(kv_dtype).eps, atol=1e-7)
         stored.append(list(kept.split([context for context, _ in ragged])))
@@ -206,6 +227,28 @@ def turned(x: Tensor, angles: Tensor) -> Tensor:
     pairs = torch.complex(x[..., :half].double(), x[..., half : 2 * half].double())
     pairs = pairs * torch.polar(torch.ones_like(angles), angles)[:, None]
     return torch.cat((pairs.real, pairs.imag, x[..., 2 * half :].double()), dim=-1)
+
+
+@pytest.mark.parametrize(("kv_dtype", "error"), [(torch.int8, 0.01), (torch.int4, 0.15)], ids=str)
+@pytest.mark.parametrize("kernels", ["reference", *TESTED], indirect=True)
+def test_what_norms_make_large_is_rounded_with_the_rest(
+    kernels: Kernels, kv_dtype: torch.dtype, error: float
+) -> None:
+    """Of keys, that is; their queries are small there, so that it counts no more than others."""
+    case = make_case(torch.float32, (4, 2), (64, 64), 16, ((90, 90), (40, 40)))
+    large = torch.ones(64)
+    large[[3, 35, 50, 18]] = 40.0  # two of the pairs that are turned together
+    norms = Norm(64, 1 / large, 1e-6), Norm(64, large, 1e-6)
+    angles = torch.arange(len(case.query))[:, None] * torch.logspace(0, -3, 32, dtype=torch.float64)
+    rotation = Rotation(angles.cos().float(), angles.sin().float())
+    rows, width = case.kv.keys.shape[:3], 32 if kv_dtype == torch.int4 else 64
+    kept = torch.uint8 if kv_dtype == torch.int4 else kv_dtype
+    pools = (torch.zeros((*rows, width), dtype=kept) for _ in range(2))
+    kv = LayerKV(*pools, 0, torch.zeros(rows), torch.zeros(rows))
+    spec = AttentionSpec(0.125, query_norm=norms[0], key_norm=norms[1])
+    found = attend(kernels, replace(case, kv=kv), spec, rotation, kv=kv)
+    exact = attend(ReferenceKernels(), case, spec, rotation)
+    assert (found - exact).square().mean() < error**2 * exact.square().mean()
 
 
 @with_types

@@ -28,19 +28,25 @@ TYPES = [
     (torch.float32, torch.float32),
     (torch.bfloat16, torch.bfloat16),
     (torch.bfloat16, torch.int8),
+    (torch.bfloat16, torch.int4),
     (torch.float16, torch.float16),
     (torch.float32, torch.int8),
+    (torch.float32, torch.int4),
 ]
 
 
 def pool(case: Case, kv_dtype: torch.dtype) -> LayerKV:
     """Of a case's keys and values, in rows."""
-    if kv_dtype != torch.int8:
+    if kv_dtype not in (torch.int8, torch.int4):
         return case.kv
+    scales = [torch.rand(case.kv.keys.shape[:3]) / 40 for _ in range(2)]
+    if kv_dtype == torch.int4:
+        *rows, dim = case.kv.keys.shape
+        codes = (torch.randint(256, (*rows, dim // 2), dtype=torch.uint8) for _ in range(2))
+        return LayerKV(*codes, 0, *scales)
     keys, values = (
         (part.nan_to_num() * 40).to(kv_dtype) for part in (case.kv.keys, case.kv.values)
     )
-    scales = (torch.rand(case.kv.keys.shape[:3]) / 40 for _ in range(2))
     return LayerKV(keys, values, 0, *scales)
 
 

@@ -16,13 +16,14 @@ from torch import Tensor
 from quire.kernels.cpu import CPUKernels
 from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, LayerKV
 from support.instruction_sets import TESTED
-from support.kv_tiles import to_rows, to_tiles
+from support.kv_tiles import numbers, to_rows, to_tiles
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 TYPES = [
     (torch.float32, torch.float32),
     (torch.bfloat16, torch.bfloat16),
     (torch.bfloat16, torch.int8),
+    (torch.bfloat16, torch.int4),
 ]
 
 
@@ -118,8 +119,11 @@ def make(
     rows = (num_blocks, heads[1], block_size)
     pools = [torch.randn((*rows, dim), generator=generator) for _ in range(2)]
     scales = [torch.rand(rows, generator=generator) / 40 for _ in range(2)]
-    scaled = kv_dtype == torch.int8
-    if scaled:
+    scaled = kv_dtype in (torch.int8, torch.int4)
+    if kv_dtype == torch.int4:
+        pools = [torch.randint(256, (*pool.shape[:3], dim // 2)) for pool in pools]
+        kv_dtype = torch.uint8
+    elif scaled:
         pools = [(pool * 40).round().clamp(-127, 127) for pool in pools]
     for number, context in enumerate(contexts):  # what is new, and what lies beyond it
         beyond = torch.arange(context - members[number].new, len(tables[number]) * block_size)
@@ -137,12 +141,7 @@ def make(
 def plain(case: Shared, scale: float) -> Tensor:
     """The definition over what the pool holds now, in float64."""
     kv, size = case.kv, case.batch.block_size
-    pools = [kv.keys.double(), kv.values.double()]
-    if kv.key_scales is not None and kv.value_scales is not None:
-        pools = [
-            pool * scales.double()[..., None]
-            for pool, scales in zip(pools, (kv.key_scales, kv.value_scales), strict=True)
-        ]
+    pools = numbers(kv)
     outputs = []
     for s, context in enumerate(case.batch.context_lens.tolist()):
         first, last = case.batch.query_starts[s : s + 2]

@@ -9,7 +9,7 @@ from quire.core.errors import ConfigError
 from quire.core.settings import QUANTIZATIONS
 
 _DTYPES = ("float32", "bfloat16", "float16")
-_KV_TYPES = ("float32", "bfloat16", "float16", "int8", "fp8")
+_KV_TYPES = ("float32", "bfloat16", "float16", "int8", "int4", "fp8")
 _OWN = "own"
 
 
@@ -43,6 +43,7 @@ REFERENCE = ModelForm("float32", None, "float32")
 USUAL = (
     ModelForm(),
     ModelForm(kv_cache_dtype="int8"),
+    ModelForm(kv_cache_dtype="int4"),
     *(ModelForm(quantization=rounding) for rounding in QUANTIZATIONS),
 )
 

@@ -68,6 +68,7 @@ from quire.engine.capacity import Capacity, fill, limits_of, size_of
 from quire.engine.config import (
     NO_ADAPTERS_ON_GPU,
     NO_DRAFT_MODEL_ON_GPU,
+    NO_FOUR_BITS_ON_GPU,
     NO_RANKS_ON_GPU,
     EngineConfig,
 )
@@ -403,6 +404,8 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
             raise ConfigError("async_scheduling needs a GPU, and there is none to be used")
         instructions = choose_instructions(config.cpu_isa)
         return OnCPU(config.swap_path, instructions, warm_up=bool(config.warm_up))
+    if config.kv_cache_dtype == "int4":
+        raise ConfigError(NO_FOUR_BITS_ON_GPU)
     if config.speculation is not None and config.speculation.has_draft_model:
         raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
     if config.enable_lora:

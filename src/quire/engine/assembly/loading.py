@@ -12,7 +12,7 @@ from quire.core.errors import ConfigError, ModelError, QuireError, RequestError
 from quire.core.protocol import SamplingParams
 from quire.engine.config import EngineConfig
 from quire.execution.free_memory import is_memory
-from quire.execution.kv.cache import bytes_per_token
+from quire.execution.kv.cache import bytes_per_token, check_heads, is_spread
 from quire.kernels.ops import StateShape
 from quire.kernels.ranks import Ranks
 from quire.models.base import Model
@@ -73,17 +73,19 @@ def streaming(config: EngineConfig) -> Streaming | None:
 
 
 def kv_dtype(config: EngineConfig, model: Model) -> torch.dtype:
-    """Of the pool."""
+    """Of the pool. ConfigError: the model has heads that it cannot keep so."""
     if config.kv_cache_dtype == "auto":
         return model.dtype
     name = {"fp8": "float8_e4m3fn"}.get(config.kv_cache_dtype, config.kv_cache_dtype)
     dtype: torch.dtype = getattr(torch, name)
+    check_heads(model.kv_shapes, dtype)
     return dtype
 
 
 def forms_of(kernels: str, model: Model, kv_dtype: torch.dtype) -> list[str]:
     """What computes, of which type, and of which the pool is: by it, blocks have their bits."""
-    return [kernels, dtype_name(model.dtype), dtype_name(kv_dtype)]
+    kept = f"{dtype_name(kv_dtype)}, spread" if is_spread(kv_dtype) else dtype_name(kv_dtype)
+    return [kernels, dtype_name(model.dtype), kept]
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -3,6 +3,7 @@
 from quire.engine.config.engine import (
     NO_ADAPTERS_ON_GPU,
     NO_DRAFT_MODEL_ON_GPU,
+    NO_FOUR_BITS_ON_GPU,
     NO_RANKS_ON_GPU,
     EngineConfig,
 )
@@ -10,6 +11,7 @@ from quire.engine.config.engine import (
 __all__ = [
     "NO_ADAPTERS_ON_GPU",
     "NO_DRAFT_MODEL_ON_GPU",
+    "NO_FOUR_BITS_ON_GPU",
     "NO_RANKS_ON_GPU",
     "EngineConfig",
 ]

@@ -36,6 +36,7 @@ NO_ADAPTERS_ON_GPU = "enable_lora needs device cpu: adapters compute on CPUs onl
 NO_DRAFT_MODEL_ON_GPU = (
     "speculative_config: a draft model computes on CPUs only: choose device cpu, or method suffix"
 )
+NO_FOUR_BITS_ON_GPU = 'kv_cache_dtype "int4" is for CPUs; on a GPU there are "int8" and "fp8"'
 NO_EXPERTS_FILE_ON_GPU = "experts_path: on a GPU, experts are in its memory; leave it out"
 
 _model = partial(setting, section="model")
@@ -196,9 +197,9 @@ class EngineConfig:
     )
     kv_cache_dtype: str = _memory(
         "auto",
-        "type of the KV cache; auto: the model's. int8 and fp8 (e4m3, GPUs only) keep a scale for "
-        "each key and value",
-        choices=("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
+        "type of the KV cache; auto: the model's. int8, int4 (CPUs only) and fp8 (e4m3, GPUs only) "
+        "keep a scale for each key and value",
+        choices=("auto", "float32", "bfloat16", "float16", "int8", "int4", "fp8"),
     )
     block_size: int = _memory(
         16, "size of a KV block; multiples of 16 are fastest on CPUs", low=1, unit="tokens"
@@ -502,6 +503,8 @@ def _check_device(config: EngineConfig) -> None:
             if value and value != getattr(EngineConfig, name):
                 raise ConfigError(f'{name} does nothing with device "cpu"')
     if config.device == "cuda":
+        if config.kv_cache_dtype == "int4":
+            raise ConfigError(NO_FOUR_BITS_ON_GPU)
         if config.cpu_isa != "auto":
             raise ConfigError('cpu_isa does nothing with device "cuda"')
         if config.swap_path is not None:

@@ -8,13 +8,15 @@ from itertools import groupby
 
 import torch
 
+from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockMove, BlockSource, Content, MoveKind
 from quire.execution.kv.swap_file import BlockBytes, SwapFile
 from quire.kernels.ops import Kernels, KVShape, LayerKV, LayerMemory, LayerState, StateShape
 from quire.kernels.pages import HugePages, touch
+from quire.kernels.rounded_cache import CODES_TOGETHER, FOUR_BITS
 
-SCALE = torch.float32  # what a key or value of int8 or fp8 is to be multiplied by
+SCALE = torch.float32  # what a key or value of 8 or 4 bits is to be multiplied by
 
 logger = logging.getLogger(__name__)
 
@@ -24,14 +26,34 @@ def is_scaled(dtype: torch.dtype) -> bool:
     return dtype.itemsize == 1
 
 
+def is_spread(dtype: torch.dtype) -> bool:
+    """Whether CPUs keep keys and values of such a cache spread (kernels/rounded_cache.py)."""
+    return dtype in (torch.int8, FOUR_BITS)
+
+
 def bytes_per_token(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> int:
     """KV bytes of one token over all layers."""
     scales = 2 * SCALE.itemsize if is_scaled(dtype) else 0
     return sum(
-        s.num_kv_heads * ((s.key_dim + s.value_dim) * dtype.itemsize + scales)
+        s.num_kv_heads * (_row_bytes(s.key_dim, dtype) + _row_bytes(s.value_dim, dtype) + scales)
         for s in shapes
         if isinstance(s, KVShape)
     )
+
+
+def _row_bytes(numbers: int, dtype: torch.dtype) -> int:
+    return numbers // 2 if dtype == FOUR_BITS else numbers * dtype.itemsize
+
+
+def check_heads(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> None:
+    """ConfigError if there is no cache of this type for heads of these sizes."""
+    kept = [shape for shape in shapes if isinstance(shape, KVShape)]
+    for size in (size for shape in kept for size in (shape.key_dim, shape.value_dim)):
+        if dtype == FOUR_BITS and size % CODES_TOGETHER:
+            raise ConfigError(
+                f'kv_cache_dtype "int4" needs heads of a multiple of {CODES_TOGETHER} numbers; '
+                f'the model has heads of {size}; "int8" takes any'
+            )
 
 
 class KVCache:
@@ -170,9 +192,14 @@ def _layer(
         )
     rows = (num_blocks, shape.num_kv_heads, block_size)
     scaled = is_scaled(dtype)
+    kept = torch.uint8 if dtype == FOUR_BITS else dtype
+
+    def numbers(count: int) -> torch.Tensor:
+        return memory.zeros((*rows, _row_bytes(count, dtype) // kept.itemsize), kept)
+
     return LayerKV(
-        memory.zeros((*rows, shape.key_dim), dtype),
-        memory.zeros((*rows, shape.value_dim), dtype),
+        numbers(shape.key_dim),
+        numbers(shape.value_dim),
         kv_group,
         memory.zeros(rows, SCALE) if scaled else None,
         memory.zeros(rows, SCALE) if scaled else None,

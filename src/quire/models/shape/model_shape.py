@@ -22,7 +22,7 @@ _NVFP4 = 0.5 + 1 / 16
 ROUNDINGS = ("int8", "int4", "w8a8", "w4a8", "fp8", "nvfp4")
 """By which weights may be planned: the engine's own, and the last, which other engines keep."""
 
-_SCALE_BYTES = 4  # of each key and value of a head, where the cache's numbers have 8 bits
+_SCALE_BYTES = 4  # of each key and value of a head, where the cache's numbers have 8 bits or 4
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class ModelShape:
 
     @cached_property
     def kv_bytes_per_token(self) -> int:
-        """Keys and values of all layers, and their scales if they have 8 bits."""
+        """Keys and values of all layers, and their scales if they have 8 bits or 4."""
         return sum(self._token_bytes)
 
     @property
@@ -189,11 +189,12 @@ class ModelShape:
 
     @property
     def _layer_kv_bytes(self) -> int:
-        size = BYTES[self.kv_dtype or self.stored_kv or self.dtype]
-        scale = _SCALE_BYTES if self.kv_dtype is not None and size == 1 else 0
+        kind = self.kv_dtype or self.stored_kv or self.dtype
+        size = 0.5 if kind == "int4" else BYTES[kind]
+        scale = _SCALE_BYTES if self.kv_dtype is not None and size <= 1 else 0
         if self.latent is not None:
-            return self.latent.width * size + scale
-        return 2 * self.num_kv_heads * (self.head_size * size + scale)
+            return int(self.latent.width * size) + scale
+        return 2 * self.num_kv_heads * (int(self.head_size * size) + scale)
 
     def kv_copies(self, machines: int) -> int:
         """Copies of each key and value in a tensor-parallel group: too few heads are copied."""
