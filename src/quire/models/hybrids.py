@@ -24,8 +24,6 @@ _QWEN = RecurrentNames(
     norm="linear_attn.norm",
 )
 _QWEN_NEXT = replace(_QWEN, inputs=tuple(f"linear_attn.in_proj_{part}" for part in ("qkvz", "ba")))
-
-
 _MAMBA = RecurrentNames(
     inputs=("mamba.in_proj",),
     output="mamba.out_proj",
@@ -36,6 +34,8 @@ _MAMBA = RecurrentNames(
     norm="mamba.norm",
 )
 _LFM2 = RecurrentNames(("conv.in_proj",), "conv.out_proj", "conv.conv")
+
+_SILU = ("silu",)  # what follows convolutions
 
 _LFM2_EXPERTS = ExpertNames(
     routers=("feed_forward.gate",),
@@ -58,6 +58,8 @@ _NEMOTRON_EXPERTS = ExpertNames(
 def qwen3_5(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Three of four layers follow the gated delta rule; the others' attention is gated."""
     shape = _shape(fields, plan, "qwen3_5_text")
+    if not fields.get("attn_output_gate", bool, True):
+        raise fields.wrong("attn_output_gate", "true")
     tiled = fields.get("linear_heads_tiled", bool, False)
     recurrent = RecurrentPlan(shape, _QWEN, plan.norm.eps, tiled=tiled)
     return replace(plan, recurrent=recurrent, gated_attention=True)
@@ -174,6 +176,9 @@ def falcon(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 def _shape(fields: ConfigFields, plan: Blueprint, family: str) -> RecurrenceShape:
     facts = find_family(None, family)
     assert facts is not None
+    fields.choice(
+        "mamba_hidden_act" if "mamba_hidden_act" in fields else "hidden_act", _SILU, "silu"
+    )
     return recurrence_of(fields, facts, len(plan.windows))
 
 

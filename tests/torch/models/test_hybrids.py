@@ -118,6 +118,26 @@ def test_other_states_are_refused_by_their_kind(kind: str, named: str, tmp_path:
         load_model(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("family", "override", "named"),
+    [
+        ("qwen3_5", {"attn_output_gate": False}, "attn_output_gate must be true"),
+        ("qwen3_5", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; supported: silu"),
+        ("nemotron_h", {"mamba_hidden_act": "relu2"}, "mamba_hidden_act is 'relu2'"),
+        ("bamba", {"time_step_limit": [1.0, 0.5]}, "time_step_limit must be two numbers"),
+        ("granite_hybrid", {"position_embedding_type": "alibi"}, "rope, nope or null"),
+        ("falcon_h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers must be 5 numbers"),
+        ("nemotron_h_moe", {"moe_latent_size": 32}, "moe_latent_size must be null"),
+        ("qwen3_next", {"linear_num_key_heads": 4}, "6 heads of states cannot share 4 of keys"),
+    ],
+)
+def test_what_is_not_computed_is_refused(
+    family: str, override: dict[str, object], named: str, model_dir: ModelDir
+) -> None:
+    with pytest.raises(ModelError, match=named):
+        load_model(model_dir(family), hf_overrides=override)
+
+
 def test_a_layer_of_an_unknown_kind_is_refused_by_name(model_dir: ModelDir) -> None:
     override = {"layer_types": ["linear_attention", "sparse_attention"]}
     with pytest.raises(ModelError, match="kinds that Quire does not compute: sparse_attention"):

@@ -121,6 +121,8 @@ def completed(fields: ConfigFields) -> ConfigFields:
             values["moe_layers"] = mixtures
         elif "n_routed_experts" in values:
             values["num_local_experts"] = 0
+    if "attention_head_dim" in values:  # of the first Nemotrons
+        values.setdefault("head_dim", values["attention_head_dim"])
     if "num_dense_layers" in values:  # LFM2's
         values["first_k_dense_replace"] = values["num_dense_layers"]
     if "num_attention_heads" not in values:  # Mamba's, where texts have no end either
@@ -128,9 +130,8 @@ def completed(fields: ConfigFields) -> ConfigFields:
         values.update(num_attention_heads=1, intermediate_size=1)
     if "block_auto_adjust_ff_dim" in values:
         values["intermediate_size"] = _adjusted(fields)
-    if (
-        values.get("num_local_experts") == 0 and "shared_intermediate_size" in values
-    ):  # of Granite's: then all rows share one MLP
+    # Granite's without experts: all rows share one MLP.
+    if values.get("num_local_experts") == 0 and "shared_intermediate_size" in values:
         values["intermediate_size"] = fields.positive("shared_intermediate_size")
     return fields.holding(values)
 

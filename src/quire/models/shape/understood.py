@@ -111,7 +111,8 @@ _STATES = """
     mtp_hybrid_override_pattern n_routed_experts n_shared_experts moe_intermediate_size
     num_experts_per_tok norm_topk_prob routed_scaling_factor n_group topk_group
     output_router_logits mamba_n_layers layer_norm_epsilon num_dense_layers use_expert_bias
-    moe_layers first_k_dense_replace linear_heads_tiled
+    moe_layers first_k_dense_replace linear_heads_tiled init_method normalization_function
+    use_pos_enc attention_head_dim
 """
 
 OF_EXPERTS = frozenset(_EXPERTS.split())
