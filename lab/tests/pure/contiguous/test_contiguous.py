@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockMove, BlockTable, Demand, MoveKind, Usage, When
+from quire.engine.config import EngineConfig
+from quire.models.shape import CacheShape
+from quire_lab.contiguous import limits_under
 from quire_lab.contiguous.allocator import ContiguousAllocator, Reservation
 
 MAX, POW2, ORACLE = Reservation
@@ -342,3 +348,13 @@ def test_sizes_must_make_sense(sizes: tuple[int, int, int, int]) -> None:
     blocks, size, longest, host = sizes
     with pytest.raises(ValueError, match="at least"):
         ContiguousAllocator(blocks, size, ORACLE, longest, host)
+
+
+def test_states_take_no_part_in_regions() -> None:
+    cache = CacheShape((None,) * 3, (0, 8, 0), 256, False, (2000, 0, 2000))
+    config = EngineConfig(enable_prefix_caching=False, max_model_len=128)
+    limits = limits_under("max", config, cache)
+    assert len(limits.kv_groups) == 1
+    assert isinstance(
+        replace(limits, kv_groups=(KVGroup((0, 1, 2), 8),)).allocator(), ContiguousAllocator
+    )
