@@ -538,12 +538,15 @@ HYBRIDS = tuple(_HYBRIDS)
 RECORDS = tuple(_RECORDS)
 
 
-def make_model(family: str, directory: Path) -> Path:
-    """Save the model of ``family``, and a tokenizer, into ``directory``; the same every time."""
+def make_model(family: str, directory: Path, **more: Any) -> Path:
+    """Save the model of ``family``, and a tokenizer, into ``directory``; the same every time.
+
+    more: fields of its config.
+    """
     import transformers
 
     class_name, fields = {**_CONFIGS, **_HYBRIDS, **_RECORDS}[family]
-    return save_model(getattr(transformers, class_name)(**fields), directory)
+    return save_model(getattr(transformers, class_name)(**{**fields, **more}), directory)
 
 
 def save_model(config: Any, directory: Path) -> Path:

@@ -13,6 +13,7 @@ from quire.core.errors import RequestError
 from support.decaying import serve_decaying
 from support.engine_lives import save_models
 from support.law_of_bits import tallies
+from support.small_models import make_model
 
 FORM = {"dtype": "float32"}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
@@ -24,13 +25,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(autouse=True)
-def hybrids(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def threads_as_before() -> Iterator[None]:
     threads = torch.get_num_threads()
-    serve_decaying(monkeypatch)
     yield
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def decaying(monkeypatch: pytest.MonkeyPatch) -> None:
+    serve_decaying(monkeypatch)
+
+
+@pytest.mark.usefixtures("decaying")
 @pytest.mark.parametrize("kind", ["cached", "chunks", "swap", "everything"])
 def test_a_request_has_the_bits_that_it_has_alone(kind: str, models: dict[str, Path]) -> None:
     found = tallies(FORM, models, (kind,), 12, at_once=6)
@@ -40,11 +46,23 @@ def test_a_request_has_the_bits_that_it_has_alone(kind: str, models: dict[str, P
     assert sign is None or tally.happened[sign]
 
 
+@pytest.mark.parametrize("family", ["qwen3_5", "falcon_h1", "mamba2"])
+def test_so_it_has_in_models_of_some_states_of_both_and_of_nothing_else(
+    family: str, tmp_path: Path
+) -> None:
+    model = make_model(family, tmp_path, max_position_embeddings=2048)
+    found = tallies({"dtype": "bfloat16"}, {family: model}, ("cached", "everything"), 8, at_once=8)
+    for kind, tally in found.items():
+        assert tally.first is None, f"{kind}: {tally.bits} of {tally.requests}; {tally.first}"
+    assert found["cached"].happened["found"]
+
+
+@pytest.mark.usefixtures("decaying")
 def test_what_it_is_and_what_it_holds_is_said(models: dict[str, Path]) -> None:
     llm = LLM(models["6 heads on 2 of 32"], **FORM, max_num_seqs=3, kv_cache_memory_bytes="1MiB")
     said = llm.capacity.describe()
     slots = llm.capacity.kv_groups[-1].num_blocks
-    assert f"{slots:,} states of a sequence, for 1 of 3 layers" in said
+    assert f"{slots:,} states of a sequence, of 320 bytes, for 1 of 3 layers" in said
     prompt = list(range(5, 105))
     first = llm.generate([prompt], GREEDY)[0]
     second = llm.generate([prompt + [7] * 30], GREEDY)[0]
@@ -58,6 +76,7 @@ def test_what_it_is_and_what_it_holds_is_said(models: dict[str, Path]) -> None:
     assert again.metrics.cached_tokens == 48, "where the one before has left what was known"
 
 
+@pytest.mark.usefixtures("decaying")
 def test_a_session_cuts_hard_and_not_softly(models: dict[str, Path]) -> None:
     llm = LLM(models["6 heads on 2 of 32"], **FORM, max_num_seqs=3, kv_cache_memory_bytes="1MiB")
     with llm.open_session() as session:

@@ -65,6 +65,7 @@ def write(
 
     deployment, model = setup.deployment, setup.deployment.kept
     limits, pool = setup.limits, setup.limits.pool_bytes(deployment.cache)
+    blocks = describe_kv_groups(limits, sum(deployment.cache.state_bytes))
     machine = describe_machine(deployment.machine, deployment.tensor_parallel)
     lengths = f"{arguments.input} in, {arguments.output} out"
     trace = arguments.trace and Path(arguments.trace).name
@@ -76,7 +77,7 @@ def write(
         "token",
         "machine": machine,
         "workload": f"{workload}, {arrives}",
-        "KV pool": f"{size(pool)}: {describe_kv_groups(limits)}, {name_of(limits)}",
+        "KV pool": f"{size(pool)}: {blocks}, {name_of(limits)}",
         "prefix caching": "on" if limits.enable_prefix_caching else "off",
         "limits": f"{limits.max_num_seqs} sequences at once, "
         f"{limits.max_num_batched_tokens:,} tokens a step, {limits.max_model_len:,} tokens a "

@@ -256,7 +256,7 @@ def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
         f"  {size(model.weight_bytes)} of weights in {model.weight_form.name}"
         f"{_describe_experts(model)}, {size(deployment.kv_bytes_per_token)} of KV cache a token; "
         f"the KV pool is {size(limits.pool_bytes(deployment.cache))}{kept}: "
-        f"{describe_kv_groups(limits)}",
+        f"{describe_kv_groups(limits, sum(deployment.cache.state_bytes))}",
         *_describe_draft(deployment),
         *(f"  ({note})" for note in model.notes),
     ]

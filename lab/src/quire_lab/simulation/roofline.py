@@ -44,6 +44,7 @@ class Roofline:
             self.model.weight_bytes_read(work.num_tokens)
             + kv * self._kv_bytes
             + 2 * work.copied_blocks * self.block_size * self._kv_bytes
+            + 2 * work.decode_seqs * sum(self.model.state_bytes)  # read and written
         )
         return (
             self._arithmetic(work) / (machine.compute_share * parallel),

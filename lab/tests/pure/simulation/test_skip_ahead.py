@@ -97,9 +97,10 @@ def test_a_block_is_shared_by_who_is_let_in_while_its_owner_only_decodes() -> No
     assert [one.metrics.cached_tokens for one in result.records] == [0, 0, 2]
 
 
-def test_steps_of_windows_are_not_taken_together() -> None:
-    """Sequences give blocks back as they grow."""
-    setup = make_limits(100, 200, windows=(None, 24))
+@pytest.mark.parametrize("kept", [{"windows": (None, 24)}, {"states": 1}], ids=str)
+def test_steps_of_windows_and_of_states_are_not_taken_together(kept: dict[str, Any]) -> None:
+    """Sequences give blocks back as they grow, or leave copies."""
+    setup = make_limits(100, 200, **kept)
     result, steps = run(setup, [TraceRequest(0.0, 10, 60)], True, None)
     assert len(steps) == result.num_steps == 60
 

@@ -373,6 +373,7 @@ def _capacity(
         quantization=config.quantization,
         weight_bytes=model.weight_bytes + bytes_of(dense),
         token_bytes=model.token_bytes,
+        state_bytes=sum(cache.state_bytes),
         kv_dtype=dtype_name(dtype),
         kv_bytes_per_token=cache.bytes_per_token,
         pool_bytes=pool_bytes,

@@ -50,6 +50,7 @@ class Capacity:
     ranks: int = 1  # each of which has so much
     family: str = ""  # its ``model_type``
     num_parameters: int = 0
+    state_bytes: int = 0  # of a slot, for the states of one sequence
     token_bytes: int = 0  # of the weights, those that a step of one token reads
 
     @property
@@ -108,7 +109,7 @@ class Capacity:
             f"{self.model_name} in {self.dtype}: {size_of(self.weight_bytes)} of weights"
             f"{_describe_rounding(self.quantization)}, {size_of(self.kv_bytes_per_token)} of KV "
             f"cache a token ({self.kv_dtype}).{self.experts} The KV pool is "
-            f"{size_of(self.pool_bytes)}: {describe_kv_groups(self.limits)}"
+            f"{size_of(self.pool_bytes)}: {describe_kv_groups(self.limits, self.state_bytes)}"
             f"{self._describe_warmth()}. "
             f"That holds {full:,} sequence{'s' if full != 1 else ''} of {longest}, "
             f"or {usual:,} typical chat{'s' if usual != 1 else ''} of {typical}{chats}. "
@@ -166,14 +167,14 @@ def _describe_rounding(quantization: str | None) -> str:
     return "" if quantization is None else f" rounded as {quantization}"
 
 
-def describe_kv_groups(limits: EngineLimits) -> str:
-    """Blocks and tokens of the pool, and in which layers, where there are windows."""
+def describe_kv_groups(limits: EngineLimits, state_bytes: int = 0) -> str:
+    """Blocks and tokens of the pool, and in which layers, where these keep different things."""
     clauses, num_layers = [], sum(len(kv_group.layers) for kv_group in limits.kv_groups)
     for kv_group in limits.kv_groups:
         if kv_group.state is not None:
             clauses.append(
-                f"{kv_group.num_blocks:,} states of a sequence, for {len(kv_group.layers)} of "
-                f"{num_layers} layers"
+                f"{kv_group.num_blocks:,} states of a sequence, of {size_of(state_bytes)}, for "
+                f"{len(kv_group.layers)} of {num_layers} layers"
             )
             continue
         clause = (
