@@ -50,13 +50,13 @@ def fill(
         for kv_group, n in zip(kv_groups, full_load, strict=True)
     ]
     if slot_bytes:
-        longest, tokens = (
+        alone, tokens = (
             sum(n * each for n, each in zip(counts[:-1], block_bytes, strict=False))
             for counts in (least, full_load)
         )
         states = max(int(pool_bytes * _STATES), int(pool_bytes * (1 - _SNAPSHOTS)) - tokens)
         running = min(limits.max_num_seqs, states // slot_bytes)
-        least[-1] = _slots(pool_bytes, slot_bytes, running, longest)
+        least[-1] = _slots(pool_bytes, slot_bytes, running, alone)
         most[-1] = least[-1]
     blocks = divide(pool_bytes, block_bytes, least, most)
     swap_bytes = int(config.swap_space * 2**30)
