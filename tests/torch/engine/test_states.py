@@ -10,6 +10,8 @@ import torch
 
 from quire import LLM, SamplingParams
 from quire.core.errors import RequestError
+from quire.engine.dashboard.pool import pool_figures, prefix_cache
+from quire.http.metrics import ServerMetrics
 from support.decaying import serve_decaying
 from support.engine_lives import save_models
 from support.law_of_bits import tallies
@@ -72,6 +74,12 @@ def test_what_it_is_and_what_it_holds_is_said(models: dict[str, Path]) -> None:
     assert fork.metrics.cached_tokens == 0, "nobody has left a state there"
     stats = llm.engine.scheduler.stats
     assert stats.prefix_stateless == 48
+    exposed = ServerMetrics(llm.engine, "m").exposition().decode()
+    assert 'prefix_cache_stateless_total{model_name="m"} 48.0' in exposed
+    assert 'state_slots{model_name="m",state="live"} 0.0' in exposed
+    pool = pool_figures(llm.engine.scheduler, 2048, llm.capacity.kv_layers)
+    assert [one.keeps_states for one in pool.kv_groups] == [False, True]
+    assert prefix_cache(llm.engine.scheduler).stateless_tokens == 48
     again = llm.generate([prompt[:50] + [8] * 30], GREEDY)[0]
     assert again.metrics.cached_tokens == 48, "where the one before has left what was known"
 
