@@ -60,7 +60,7 @@ _MEMORY = "weights stay on the device that computes with them"
 _KERNELS = "kernels are compiled when Quire is installed, and chosen for the machine"
 _MEDIA = "models read text only"
 _PLAN = "each step is planned by itself"
-_STATES = "models with a recurrent state are not served"
+_STATES = "states are float32, and which of them are kept is weighed as they come"
 _METRICS = "the metrics are fixed"
 _FILES = "a model is read from its own files"
 
