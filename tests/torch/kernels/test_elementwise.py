@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from quire.kernels.cpu import DTYPES
 from quire.kernels.ops import ACTIVATIONS, CLAMPED_SWIGLU, Kernels, LayerKV, Norm
-from support.every_kernel import with_types
+from support.every_kernel import KERNELS, make_kernels, with_types
+from support.gpu_kernels import TRITON
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -48,6 +50,7 @@ EXACT_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": lambda x: x * (1 + (0.7978845608028654 * (x + 0.044715 * x**3)).tanh()) / 2,
     "gelu_pytorch_tanh": lambda x: EXACT_ACTIVATIONS["gelu_new"](x),
     "relu": lambda x: x.clamp(min=0),
+    "relu2": lambda x: x.clamp(min=0) ** 2,
     "silu": lambda x: x / (1 + (-x).exp()),
 }
 
@@ -69,6 +72,24 @@ def test_activations(kernels: Kernels, dtype: torch.dtype, name: str) -> None:
         assert torch.allclose(
             found.double(), exact(gate) * up, rtol=2 * torch.finfo(dtype).eps, atol=1e-5
         )
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if name not in TRITON])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gates(name: str, dtype: torch.dtype) -> None:
+    """Of attention, which become sigmoids; and of MLPs, where they are multiplied before."""
+    kernels = make_kernels(name)
+    x, gates = torch.randn(2, 5, 90, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for width in (3, 64, 90):
+        found = x[:, :width].clone()
+        kernels.gate(found, gates[:, :width])
+        assert close(found, x[:, :width].double() * gates[:, :width].double().sigmoid(), dtype)
+    found = kernels.activate(x.clone(), "silu", gated=True, factor=0.3)
+    gate, up = (half.double() for half in x.chunk(2, dim=1))
+    expected = EXACT_ACTIVATIONS["silu"](0.3 * gate) * up
+    assert torch.allclose(
+        found.double(), expected, rtol=4 * torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps
+    )
 
 
 @with_types

@@ -44,8 +44,8 @@ def limits_under(kv_allocator: str, config: EngineConfig, cache: CacheShape) -> 
         raise ConfigError('enable_prefix_caching needs kv_allocator "paged"')
     if config.window is not None:
         raise ConfigError('window needs kv_allocator "paged"')
-    # Regions of consecutive blocks keep every token. States are as large under any allocator and are
-    # left out, so that the baselines have a little more room than they would have.
+    # Regions of consecutive blocks keep every token. States are as large under any allocator, and
+    # left out: the baselines have a little more room than they would have.
     whole = cache._replace(windows=(None,) * len(cache.windows), state_bytes=())
     limits = limits_of(replace(config, enable_prefix_caching=False), whole)
     return _in_regions(limits, Reservation(kv_allocator))
