@@ -103,6 +103,20 @@ MUTANTS = (
         f"{_ROUNDING}::test_scales_lose_less_than_the_largest_weights_would",
     ),
     Mutant(
+        "a group is rounded by another's importance",
+        f"{_MODELS}/linear/rounding.py",
+        "return by_group[:, torch.arange(first, first + shape[1]) % by_group.shape[1]]",
+        "return by_group[:, torch.arange(first, first + shape[1]) // len(by_group) % 2]",
+        f"{_ROUNDING}::test_what_large_inputs_multiply_loses_less",
+    ),
+    Mutant(
+        "inputs of a projection are not observed",
+        f"{_MODELS}/loader.py",
+        "if linears.weighs_inputs and family.read(config).mixture is None:",
+        "if False:",
+        f"{_OF_MODELS}/test_quantization.py::test_weights_are_rounded_and_nothing_else",
+    ),
+    Mutant(
         "attention has four bits as well",
         f"{_MODELS}/linear/rounding.py",
         "form = Format.int6 if attention else Format.int4",

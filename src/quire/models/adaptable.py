@@ -33,7 +33,7 @@ def adaptable(model: DecoderModel) -> dict[str, Adaptable]:
     """The products that adapters can change, by module."""
     found = {}
     for number, layer in enumerate(model.decoder.layers):
-        for site, product in _products(layer):
+        for site, product in products(layer):
             named = model.named.get(id(product))
             if named is None:
                 continue
@@ -45,7 +45,8 @@ def adaptable(model: DecoderModel) -> dict[str, Adaptable]:
     return found
 
 
-def _products(layer: Layer) -> Iterator[tuple[Site, Linear]]:
+def products(layer: Layer) -> Iterator[tuple[Site, Linear]]:
+    """The products of a layer but for experts'."""
     if isinstance(layer.mixer, Attention):
         yield Site.qkv, layer.mixer.qkv.product
         yield Site.output, layer.mixer.output

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from quire.models.blueprint import Mixture
 from quire.models.config import ModelConfig
 from quire.models.decoder import Decoder
 from quire.models.linear import LinearReader
@@ -31,6 +32,11 @@ class FamilyConfig(Protocol):
     @property
     def positions(self) -> Positions:
         """How long a sequence may be."""
+        ...
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """The experts of its MLPs; None: it has none."""
         ...
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from quire.core.errors import ConfigError, ModelError
 from quire.kernels.compiled import KERNELS, need
@@ -29,6 +30,7 @@ from quire.models.gguf import is_gguf
 from quire.models.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, split_file
 from quire.models.linear import LinearReader, Quantization
 from quire.models.linear.checkpoints import GGUF, RoundedProjections, read_checkpoint
+from quire.models.observing import observe
 from quire.models.shape import check_without_states, read_stored
 from quire.models.shard import Shard
 from quire.models.streaming import Streaming
@@ -168,7 +170,6 @@ def load_model(
     shard = Shard() if ranks is None else Shard(ranks.rank, ranks.size)
     check_divides(config, shard.size, device.type)
     if family is None:
-        check_without_states(config.fields)
         _check_foreign(config, streaming, rounded=rounded, in_file=experts_path is not None)
         weights = Weights(directory, wanted)
         _check_layers(config, weights)
@@ -183,6 +184,8 @@ def load_model(
     exact = products is not None and not rounded
     WeightAdmission(weights, linears, shard).ask(admit, quantization, experts_path, may_round=exact)
     others = None if shard.is_whole else ranks
+    if linears.weighs_inputs and family.read(config).mixture is None:
+        linears.importance = _seen(family, config, weights, max_model_len, others, instruction_set)
     model = _build(family, config, weights, linears, max_model_len, streaming, others)
     give_memory_back()  # what rounding and packing took in between, before the pool is measured
     return model
@@ -252,6 +255,7 @@ def _check_foreign(
     config: ModelConfig, streaming: Streaming | None, *, rounded: bool, in_file: bool
 ) -> None:
     """ConfigError if a setting needs our own code and the model has only transformers'."""
+    check_without_states(config.fields)
     name, own = config.architecture, ", ".join(_NATIVE)
     family = _NATIVE.get(name)
     if family is not None:
@@ -286,6 +290,22 @@ def _load_foreign(
     return load(config, weights, max_model_len, admit, instruction_set).to(device)
 
 
+def _seen(
+    family: Family[Any],
+    config: ModelConfig,
+    weights: Weights,
+    max_model_len: int | None,
+    ranks: Ranks | None,
+    instruction_set: str,
+) -> Mapping[str, Tensor]:
+    """What ``observe`` sees of a model as it is stored, of which no projection is kept."""
+    weights = Weights(weights.directory, weights.dtype)
+    shard = Shard() if ranks is None else Shard(ranks.rank, ranks.size)
+    linears = LinearReader(weights, None, shard=shard, watched=True)
+    model = _build(family, config, weights, linears, max_model_len, None, ranks)
+    return observe(model, instruction_set)
+
+
 def _build(
     family: Family[Any],
     config: ModelConfig,
@@ -307,7 +327,8 @@ def _build(
     told_apart = max_positions if streaming is None else streaming.reach
     ropes = tuple(rope.serving(told_apart) for rope in decoder.ropes)
     decoder = replace(decoder, ropes=ropes, ranks=ranks)
-    weights.finish()
+    if not linears.watched:
+        weights.finish()
     if streaming is not None:
         decoder = streaming.applied(decoder)
     weight_bytes = weights.bytes_taken + linears.nbytes

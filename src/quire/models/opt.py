@@ -46,6 +46,7 @@ class OPTConfig:
     bias: bool
     tied_embeddings: bool
     ropes: tuple[RopeConfig, ...] = ()  # positions are learned
+    mixture: None = None
 
     @property
     def divided(self) -> Divided:

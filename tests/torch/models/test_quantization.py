@@ -19,7 +19,7 @@ from quire.models.linear.checkpoints.base import unpacked
 from quire.models.linear.rounding import round_groups
 from quire.models.loader import load_model
 from support import stored_weights
-from support.hf_reference import hf_logits, random_prompts
+from support.hf_reference import hf_logits, hf_model, random_prompts
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import (
     Tensors,
@@ -55,10 +55,30 @@ def by_outputs(weight: Tensor) -> Tensor:
     return (weight / step).round().nan_to_num() * step  # rows of zeros: padding
 
 
-def by_groups(weight: Tensor, bits: int) -> Tensor:
+def by_groups(weight: Tensor, bits: int, importance: Tensor | None = None) -> Tensor:
     """As we round it, which test_rounding.py is about."""
     form = {4: Format.int4, 6: Format.int6, 8: Format.grouped_int8}[bits]
-    return round_groups(weight, form).floats(torch.float32)
+    return round_groups(weight, form, importance=importance).floats(torch.float32)
+
+
+def importance_in_transformers(directory: Path) -> dict[str, Tensor]:
+    """By weight, the mean squares of its inputs beside the largest, as powers of two."""
+    model, found = hf_model(directory), dict[str, Tensor]()
+
+    def note(name: str, x: Tensor) -> None:
+        squares = x.flatten(0, -2).square().sum(dim=0)
+        found[f"{name}.weight"] = (squares / squares.max()).clamp_min(2**-16).log2().round().exp2()
+
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and "project_" not in name:
+            module.register_forward_pre_hook(lambda _, x, name=name: note(name, x[0]))
+    length = min(256, model.config.max_position_embeddings)
+    ids = torch.randint(
+        model.config.vocab_size, (length,), generator=torch.Generator().manual_seed(0)
+    )
+    with torch.inference_mode():
+        model(ids[None], use_cache=False)
+    return found
 
 
 def in_8_bits(weight: Tensor) -> Tensor:
@@ -73,6 +93,8 @@ def is_table(name: str) -> bool:
 def rounded_model(source: Path, target: Path, quantization: str) -> Path:
     """A float model with the weights that ``quantization`` gives."""
     tied = "lm_head.weight" not in load_names(source)
+    mixture = any("expert" in name or "moe" in name for name in load_names(source))
+    known = {} if mixture else importance_in_transformers(source)
 
     def change(name: str, tensor: Tensor) -> Tensors:
         if name == "lm_head.weight" or (tied and name.endswith("embed_tokens.weight")):
@@ -84,7 +106,8 @@ def rounded_model(source: Path, target: Path, quantization: str) -> Path:
         if tensor.ndim < 2 or is_table(name) or "embed_positions" in name:
             return {name: tensor}
         if quantization == "int4" and tensor.shape[1] % 32 == 0:
-            return {name: by_groups(tensor, 6 if "attn" in name or "attention" in name else 4)}
+            bits = 6 if "attn" in name or "attention" in name else 4
+            return {name: by_groups(tensor, bits, known.get(name))}
         if quantization == "int4":
             return {name: by_outputs(tensor)}
         return {name: in_8_bits(tensor)}

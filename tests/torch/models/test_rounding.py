@@ -55,6 +55,22 @@ def test_scales_lose_less_than_the_largest_weights_would(name: str) -> None:
     assert found < 1.04 * loss(by_search(weight), weight)
 
 
+@pytest.mark.parametrize("name", MATRICES)
+def test_what_large_inputs_multiply_loses_less(name: str) -> None:
+    """And no group another's importance: inputs are as important in each row."""
+    weight, generator = MATRICES[name], torch.Generator().manual_seed(9)
+    importance = torch.exp2(-torch.randint(9, (256,), generator=generator).float())
+
+    def counted(found: ByGroups) -> float:
+        errors = (found.floats(torch.float32) - weight).square() * importance
+        return float(errors.sum())
+
+    plain = round_groups(weight, Format.int4)
+    assert counted(round_groups(weight, Format.int4, importance=importance)) < 0.9 * counted(plain)
+    alike = round_groups(weight, Format.int4, importance=torch.ones(256))
+    assert torch.equal(alike.codes, plain.codes)
+
+
 def test_attention_has_more_bits_and_odd_inputs_int8() -> None:
     weight = MATRICES["normal"]
     forms = [round_weight(weight, Quantization.int4, attention) for attention in (False, True)]

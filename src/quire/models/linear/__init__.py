@@ -1,6 +1,6 @@
 """Projections: x times a weight, in one of several forms of the weight."""
 
-from quire.models.linear.base import Joined, Linear, PlainLinear
+from quire.models.linear.base import Joined, Linear, PlainLinear, WatchedLinear
 from quire.models.linear.reader import LinearReader, NamedPart, NamedParts, Stack
 from quire.models.linear.rounding import Quantization
 
@@ -13,4 +13,5 @@ __all__ = [
     "PlainLinear",
     "Quantization",
     "Stack",
+    "WatchedLinear",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,6 +55,32 @@ class PlainLinear:
     def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
         """See ``Linear.rows``."""
         return torch.embedding(self.weight, outputs).to(dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class WatchedLinear:
+    """A projection that is read whenever it multiplies, and notes how large its inputs are."""
+
+    read: Callable[[], Linear]
+    squares: Tensor  # [in] float32: of the inputs so far, added up
+
+    @property
+    def nbytes(self) -> int:
+        """See ``Linear.nbytes``: none is kept."""
+        return 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See ``Linear``."""
+        self.squares.add_(x.float().square().sum(dim=0))
+        return self.read()(x)
+
+    def floats(self, x: Tensor) -> Tensor:
+        """See ``Linear.floats``."""
+        return self(x).float()
+
+    def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
+        """See ``Linear.rows``."""
+        return self.read().rows(outputs, dtype)
 
 
 @dataclass(frozen=True)

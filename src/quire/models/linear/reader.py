@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from quire.kernels.products import Products
-from quire.models.linear.base import Joined, Linear, PlainLinear
+from quire.models.linear.base import Joined, Linear, PlainLinear, WatchedLinear
 from quire.models.linear.checkpoints import RoundedProjections
 from quire.models.linear.packed import pack, pack_parts
-from quire.models.linear.rounding import Quantization, columns_to_round, round_table, round_weight
+from quire.models.linear.rounding import (
+    Quantization,
+    columns_to_round,
+    round_table,
+    round_weight,
+)
 from quire.models.parts import ALL, Rows, TensorPart, as_rows, within
 from quire.models.shard import Shard
 from quire.models.stored import Stored, in_columns
@@ -65,14 +71,18 @@ class LinearReader:
         checkpoint: RoundedProjections | None = None,
         shard: Shard = WHOLE_MODEL,
         of_experts: Products | None = None,
+        watched: bool = False,
     ) -> None:
         """Without ``products`` there is neither ``quantization`` nor a rounded ``checkpoint``.
 
-        of_experts: for experts, where they are kept elsewhere.
+        of_experts: for experts, where they are kept elsewhere. watched: projections are read as
+            they multiply.
         """
         self._weights, self._products = weights, products
         self._quantization, self._checkpoint = quantization, checkpoint
         self.shard = shard
+        self.importance: Mapping[str, Tensor] = {}  # by projection, as for ``round_weight``
+        self.watched = watched
         self._nbytes = 0
         self.named: dict[int, NamedParts] = {}  # by the id of a product, which its model keeps
         self.experts = self  # reads the experts of mixtures
@@ -89,6 +99,11 @@ class LinearReader:
     def code_bytes(self) -> Mapping[str, float]:
         """Bytes of an element of the checkpoint that is not a float, by its type."""
         return {} if self._checkpoint is None else self._checkpoint.code_bytes
+
+    @property
+    def weighs_inputs(self) -> bool:
+        """Whether it matters what weights multiply."""
+        return self._quantization is not None and self._quantization.has_4_bits
 
     def numbers(self, names: Sequence[str], count: int) -> Tensor:
         """[count] float32, of the first of these that the checkpoint has."""
@@ -138,7 +153,13 @@ class LinearReader:
     def _joined(
         self, parts: Sequence[NamedPart], inputs: int, bias: bool, columns: slice
     ) -> Linear:
-        product = self._keep(self._read(parts, inputs, bias, columns))
+        product: Linear
+        if self.watched:
+            held = len(range(inputs)[columns])
+            read = partial(self._read, parts, inputs, bias, columns)
+            product = WatchedLinear(read, torch.zeros(held))
+        else:
+            product = self._keep(self._read(parts, inputs, bias, columns))
         self.named[id(product)] = NamedParts(inputs, columns, tuple(parts))
         return product
 
@@ -218,7 +239,10 @@ class LinearReader:
         inputs = shape[-2] if part.turned else shape[-1]
         outer = columns_to_round(self._quantization, columns, inputs)
         weight = self._weights.read(tensor, *shape, part=part._replace(columns=outer))
-        rounded = round_weight(weight, self._quantization, attention, inputs=inputs)
+        importance = self.importance.get(tensor.removesuffix(".weight"))
+        if importance is not None:
+            importance = importance[outer]
+        rounded = round_weight(weight, self._quantization, attention, inputs, importance)
         return in_columns(rounded, within(outer, columns), self._weights.dtype)
 
     def embedding_and_head(

@@ -1,12 +1,13 @@
-"""Weights rounded to few bits, so that they change least; nothing is known of what they multiply.
+"""Weights rounded to few bits, so that what they give changes least.
 
 Groups of inputs have a scale each, and so have the same groups of activations where those are
 rounded too: what a trained model's outliers make large is rounded coarsely beside them alone.
 
 By int4's scale a group's largest weight becomes the lowest code. That is no bad choice, but few
 weights are as large: to cut them makes all steps smaller. So a narrower span is tried as well, both
-are fitted to the codes that they give, and what errs least is kept. Attention has 6 bits: its
-weights are the fewer, and what they lose shows most.
+are fitted to the codes that they give, and what errs least is kept. An error counts as much as the
+input that it multiplies, where that is known. Attention has 6 bits: its weights are the fewer, and
+what they lose shows most.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ GROUP_OF_BYTES = 64  # in 8 bits
 _SPANS = (1.0, 0.9)  # of a group's weights, those that are tried for 4 and 6 bits
 _FITS = 1  # times that a span is fitted to its codes
 _SMALLEST = 2.0**-24  # of float16
+_LEAST = 2.0**-16  # importance of an input
 _AT_ONCE = 1 << 12  # groups, which stay in a core's own cache
 
 
@@ -67,17 +69,19 @@ def round_weight(
     quantization: Quantization,
     attention: bool = False,
     inputs: int | None = None,
+    importance: Tensor | None = None,
 ) -> Stored:
     """weight [out, in] rounded; to int8 by outputs where groups do not divide its inputs.
 
     attention: it is one of attention's. inputs: of the weight that it is a part of.
+    importance: [in] float32, above 0, of what each input multiplies; None: all are alike.
     """
     if (inputs or weight.shape[1]) % quantization.group:
         return _round_outputs(weight, quantization.rounds_rows)
     form = Format.grouped_int8
     if quantization.has_4_bits:
         form = Format.int6 if attention else Format.int4
-    return round_groups(weight, form, quantization.rounds_rows)
+    return round_groups(weight, form, quantization.rounds_rows, importance)
 
 
 def round_table(weight: Tensor, quantization: Quantization) -> Stored:
@@ -97,8 +101,10 @@ def _round_outputs(weight: Tensor, rounds_rows: bool) -> ByOutputs:
     return ByOutputs(codes.to(torch.uint8), scales, rounds_rows)
 
 
-def round_groups(weight: Tensor, form: Format, rounds_rows: bool = False) -> ByGroups:
-    """weight [out, in] by groups of inputs."""
+def round_groups(
+    weight: Tensor, form: Format, rounds_rows: bool = False, importance: Tensor | None = None
+) -> ByGroups:
+    """weight [out, in] by groups of inputs. importance: as for ``round_weight``."""
     half, group = 1 << (form.bits - 1), GROUP_OF_BYTES if form.bits == 8 else GROUP
     groups = weight.reshape(-1, group)
     codes = torch.empty(groups.shape, dtype=torch.uint8)
@@ -106,7 +112,10 @@ def round_groups(weight: Tensor, form: Format, rounds_rows: bool = False) -> ByG
     for first in range(0, len(groups), _AT_ONCE):
         some = slice(first, first + _AT_ONCE)
         columns = groups[some].T.float().contiguous()  # a step is over the same input of each
-        scale = _widest(columns) if form.bits == 8 else _least_error(columns, half)
+        if form.bits == 8:
+            scale = _widest(columns)
+        else:
+            scale = _least_error(columns, half, _of_groups(importance, first, columns.shape))
         codes[some] = _codes(columns, scale, half).add_(half).to(torch.uint8).T
         scales[some] = scale
     shape = (len(weight), weight.shape[1] // group)
@@ -125,8 +134,16 @@ def _widest(groups: Tensor) -> Tensor:
     return _as_kept(torch.maximum(-low, high) / 127)
 
 
-def _least_error(groups: Tensor, half: int) -> Tensor:
-    """groups [group, n] -> scales [n], which float16 holds."""
+def _of_groups(importance: Tensor | None, first: int, shape: torch.Size) -> Tensor | None:
+    """[in] of a weight -> of its groups [group, n] from ``first`` on."""
+    if importance is None:
+        return None
+    by_group = importance.view(-1, shape[0]).T
+    return by_group[:, torch.arange(first, first + shape[1]) % by_group.shape[1]]
+
+
+def _least_error(groups: Tensor, half: int, importance: Tensor | None) -> Tensor:
+    """groups [group, n], and of as many the importance -> scales [n], which float16 holds."""
     low, high = torch.aminmax(groups, dim=0)
     lowest = torch.where(-low > high, low, high) / -half
     least, best = torch.full_like(lowest, torch.inf), _as_kept(lowest)
@@ -135,10 +152,12 @@ def _least_error(groups: Tensor, half: int) -> Tensor:
         for _ in range(_FITS + 1):
             scale = _as_kept(scale)
             codes = _codes(groups, scale, half)
-            error = _sums((codes * scale).sub_(groups).square_())
+            errors = (codes * scale).sub_(groups).square_()
+            error = _sums(errors if importance is None else errors.mul_(importance))
             better = error < least
             least, best = torch.where(better, error, least), torch.where(better, scale, best)
-            scale = _sums(codes * groups) / _sums(codes.square_()).clamp_min(1)
+            counted = codes if importance is None else codes * importance
+            scale = _sums(counted * groups) / _sums(codes.mul_(counted)).clamp_min(_LEAST)
     return best
 
 
