@@ -30,7 +30,7 @@ def observe(model: DecoderModel, instruction_set: str = "") -> dict[str, Tensor]
         return {}
     length, ranks = min(_TOKENS, model.max_positions), model.decoder.ranks
     _read(model, length, choose_kernels(model.dtype, instruction_set))
-    found = {}
+    found = dict[str, Tensor]()
     for layer in model.decoder.layers:
         for _, product in products(layer):
             assert isinstance(product, WatchedLinear)
