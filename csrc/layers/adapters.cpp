@@ -114,7 +114,7 @@ void go_down(const Adapt& a, const LowRank& l, int64_t first, int64_t last, char
   });
 }
 
-// Add to the outputs of some panels of a part.
+// Add to the outputs of some panels of a part, and rescale them.
 template <class How>
 void go_up(const Adapt& a, const UpPart& part, int64_t first, int64_t last, int64_t panel,
            int64_t end) {
@@ -130,7 +130,9 @@ void go_up(const Adapt& a, const UpPart& part, int64_t first, int64_t last, int6
       sum<How, R>(lanes, part.lines, ranks, a.width, sums);
       for (int r = 0; r < R; r++) {
         T* at = out + a.rows[place + r] * a.out_stride + o;
-        store_up_to(at, load_up_to(at, part.outputs - o) + sums[r], part.outputs - o);
+        F total = load_up_to(at, part.outputs - o) + sums[r];
+        if (part.gains) total = fma(total, load(part.gains + o), load(part.shifts + o));
+        store_up_to(at, total, part.outputs - o);
       }
     }
   });

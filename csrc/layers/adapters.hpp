@@ -10,11 +10,14 @@ namespace quire {
 // panel, and inputs up to four whole lines.
 constexpr int adapter_panel = 16;
 
-// What is added to some neighbouring outputs of a product, out of some of the ranks.
+// What is added to some neighbouring outputs of a product, out of some of the ranks. DoRA multiplies
+// each sum by the output's gain, and then adds its shift.
 struct UpPart {
   int64_t first_output, outputs;
   int64_t first_rank, lines;
-  const void* panels;  // [panels of outputs, lines, 64 bytes]
+  const void* panels;   // [panels of outputs, lines, 64 bytes]
+  const float* gains;   // [outputs, in whole panels], or null
+  const float* shifts;  // the same
 };
 
 // To a product's outputs is added: parts(scales * down(x)).

@@ -13,13 +13,15 @@ namespace nb = nanobind;
 namespace quire {
 namespace {
 
-using Parts = std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t, Address>>;
+using Parts =
+    std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t, Address, Address, Address>>;
 
 void set_product(Adapter& self, int64_t product, int64_t inputs, int64_t ranks, int64_t lines,
                  Address down, Address scales, const Parts& given) {
   std::vector<UpPart> parts;
-  for (auto [first_output, outputs, first_rank, rank_lines, panels] : given)
-    parts.push_back({first_output, outputs, first_rank, rank_lines, at<void>(panels)});
+  for (auto [first_output, outputs, first_rank, rank_lines, panels, gains, shifts] : given)
+    parts.push_back({first_output, outputs, first_rank, rank_lines, at<void>(panels),
+                     at<float>(gains), at<float>(shifts)});
   self.set(product, {inputs, ranks, lines, at<void>(down), at<float>(scales), nullptr, 0},
            std::move(parts));
 }

@@ -46,6 +46,10 @@ def save_adapter(
         for half, shape in (("A", (own, inputs)), ("B", (outputs, own))):
             values = torch.randn(shape, generator=generator) * strength / math.sqrt(shape[1])
             tensors[f"{PREFIX}{module}.lora_{half}.weight"] = values
+        if fields.get("use_dora"):
+            learned = 0.7 + 0.6 * torch.rand(outputs, generator=generator)
+            norms = weight.float().norm(dim=1)
+            tensors[f"{PREFIX}{module}.lora_magnitude_vector"] = norms * learned
     directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors, directory / "adapter_model.safetensors")
     (directory / "adapter_config.json").write_text(json.dumps(config))
@@ -53,7 +57,10 @@ def save_adapter(
 
 
 def merge(model: Path, adapter: Path, directory: Path) -> Path:
-    """The model's checkpoint with W + scale B A in the place of W, by PEFT's formula."""
+    """The model's checkpoint with W + scale B A in the place of W, by PEFT's formula.
+
+    Of a DoRA its rows have the lengths that the adapter says.
+    """
     shutil.copytree(model, directory)
     config = json.loads((adapter / "adapter_config.json").read_text())
     tensors = load_file(adapter / "adapter_model.safetensors")
@@ -67,7 +74,11 @@ def merge(model: Path, adapter: Path, directory: Path) -> Path:
         scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
         weight = weights[f"{module}.weight"]
         delta = scale * tensors[name.replace("lora_A", "lora_B")].double() @ down.double()
-        weights[f"{module}.weight"] = (weight.double() + delta).to(weight.dtype)
+        merged = weight.double() + delta
+        if config.get("use_dora"):
+            magnitude = tensors[f"{PREFIX}{module}.lora_magnitude_vector"].double()
+            merged *= (magnitude / merged.norm(dim=1))[:, None]
+        weights[f"{module}.weight"] = merged.to(weight.dtype)
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 

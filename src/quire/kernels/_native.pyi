@@ -62,7 +62,7 @@ class Adapter:
         lines: int,
         down: int,
         scales: int,
-        parts: Sequence[tuple[int, int, int, int, int]],
+        parts: Sequence[tuple[int, int, int, int, int, int, int]],
         /,
     ) -> None: ...
 

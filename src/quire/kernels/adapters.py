@@ -1,4 +1,4 @@
-"""What adapters (LoRA) add to products: as data, and as C++ has it (csrc/layers/adapters.hpp)."""
+"""What adapters (LoRA) do to products: as data, and as C++ has it (csrc/layers/adapters.hpp)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ class Site(IntEnum):
 
 
 class Update(NamedTuple):
-    """Added to neighbouring outputs of a product of x: scale * (x downᵀ) upᵀ."""
+    """Added to neighbouring outputs of a product of x: scale * (x downᵀ) upᵀ.
+
+    Of a DoRA each sum is then multiplied by a gain, and a shift is added.
+    """
 
     first_output: int
     down: Tensor  # [rank, in]
     up: Tensor  # [outputs, rank]
     scale: float
+    rescaling: Tensor | None = None  # [2, outputs] float32: gains, shifts
 
 
 Updates = Mapping[tuple[int, Site], Sequence[Update]]
@@ -45,10 +49,10 @@ class AdaptedRows(NamedTuple):
 
 
 def packed_bytes(rank: int, inputs: int, outputs: int, dtype: torch.dtype) -> int:
-    """Memory that an update of that rank takes."""
+    """Memory that an update of that rank takes, with gains and shifts."""
     fours = _FOUR_LINES // dtype.itemsize
     down, up = _whole(rank) * _whole(inputs, fours), _whole(rank, fours) * _whole(outputs)
-    return dtype.itemsize * (down + up) + 4 * _whole(rank)
+    return dtype.itemsize * (down + up) + 4 * (_whole(rank) + 2 * _whole(outputs))
 
 
 def panels(weight: Tensor) -> Tensor:
@@ -78,13 +82,23 @@ class PackedUpdates:
     def _set(self, product: int, updates: Sequence[Update], dtype: torch.dtype) -> None:
         downs = [panels(one.down.to(dtype)) for one in updates]
         address, parts, first_rank = self._put(torch.cat(downs)), [], 0
-        for first_output, _, up, _ in updates:
-            lines = panels(up.to(dtype))
-            parts.append((first_output, up.shape[0], first_rank, lines.shape[1], self._put(lines)))
-            first_rank += _whole(up.shape[1])
+        for one in updates:
+            outputs, rank = one.up.shape
+            lines = panels(one.up.to(dtype))
+            where = one.first_output, outputs, first_rank, lines.shape[1], self._put(lines)
+            parts.append((*where, *self._put_rescaling(one.rescaling)))
+            first_rank += _whole(rank)
         scales = [torch.full((_whole(one.up.shape[1]),), one.scale) for one in updates]
         sizes = updates[0].down.shape[1], first_rank, downs[0].shape[1]
         self.native.set(product, *sizes, address, self._put(torch.cat(scales)), parts)
+
+    def _put_rescaling(self, rescaling: Tensor | None) -> tuple[int, int]:
+        """Where gains and shifts are, in whole panels; or null, of an update without."""
+        if rescaling is None:
+            return 0, 0
+        padding = _whole(rescaling.shape[1]) - rescaling.shape[1]
+        gains, shifts = torch.nn.functional.pad(rescaling, (0, padding))
+        return self._put(gains), self._put(shifts)
 
     def _put(self, tensor: Tensor) -> int:
         """Note where an update is from now on."""

@@ -435,7 +435,7 @@ class Kernels(Protocol):
     ) -> None:
         """Add to ``out`` [T, outputs], the product of x [T, inputs], what adapters add.
 
-        Sums are float32, and are rounded together with ``out``.
+        Sums are float32, as is what DoRA makes of them, and are rounded together with ``out``.
         """
         raise NotImplementedError
 

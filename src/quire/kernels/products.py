@@ -174,11 +174,20 @@ class PackedWeight:
         return self._product(x, torch.float32)
 
     def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
-        """The weights of some outputs, ids [n] -> [n, in], of a weight that is not joined.
+        """The weights of some outputs, ids [n] -> [n, in].
 
         In the weight's own type, or of integers in any of ``DTYPES``.
         """
-        assert self._rest is None
+        if self._rest is not None:
+            own = self.outputs - self._rest.outputs
+            held = outputs < own
+            out = torch.empty((len(outputs), self.inputs), dtype=dtype)
+            out[held] = self._embedded(outputs[held], dtype)
+            out[~held] = self._rest.rows(outputs[~held] - own, dtype)
+            return out
+        return self._embedded(outputs, dtype)
+
+    def _embedded(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
         assert self._form not in FLOAT_FORMATS.values() or self._form is FLOAT_FORMATS[dtype]
         outputs = outputs.contiguous()
         out = torch.empty((len(outputs), self.inputs), dtype=dtype)

@@ -151,7 +151,11 @@ class ReferenceKernels(Kernels):
             for (first, last), update in product(ranges, updates.get((layer, site), ())):
                 ranks = x[first:last].float() @ update.down.float().T * update.scale
                 part = out[first:last, update.first_output :][:, : len(update.up)]
-                part.copy_(part.float() + ranks @ update.up.float().T)
+                total = part.float() + ranks @ update.up.float().T
+                if update.rescaling is not None:
+                    gains, shifts = update.rescaling
+                    total = total * gains + shifts
+                part.copy_(total)
 
     def copy_blocks(
         self,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import torch
+
 from quire.kernels.adapters import Site
 from quire.models.decoder import DecoderModel
 from quire.models.layers import MLP, Attention, Layer
@@ -20,6 +22,8 @@ class Adaptable(NamedTuple):
     first: int  # of its outputs among the product's
     inputs: int
     outputs: int
+    product: Linear
+    dtype: torch.dtype  # of the product's x
     part: TensorPart = WHOLE  # of outputs and inputs, those that the product has, in its order
 
     @property
@@ -40,7 +44,8 @@ def adaptable(model: DecoderModel) -> dict[str, Adaptable]:
             first = 0
             for name, outputs, rows in named.parts:
                 part = TensorPart(rows, named.columns)
-                found[name] = Adaptable(number, site, first, named.inputs, outputs, part)
+                sizes = first, named.inputs, outputs
+                found[name] = Adaptable(number, site, *sizes, product, model.dtype, part)
                 first += count_of(rows, outputs)
     return found
 

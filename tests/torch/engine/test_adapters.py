@@ -36,7 +36,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         root / "b", model, seed=2, rank=3, targets=("q_proj", "v_proj", "down_proj"),
         use_rslora=True, **patterns,
     )  # fmt: skip
-    for name in "ab":
+    save_adapter(root / "d", model, seed=3, rank=5, use_dora=True)
+    for name in "abd":
         merge(model, root / name, root / f"merged-{name}")
     return root
 
@@ -69,9 +70,9 @@ def test_texts_are_those_of_merged_weights_mixed_with_the_bases(files: Path) -> 
     """Through chunks of seven, prefix hits and drafts; all beside each other."""
     drafts = {"method": "ngram", "num_speculative_tokens": 3}
     llm = served(files, max_num_batched_tokens=7, speculative_config=drafts)
-    found = ask(llm, files, "aabb--") and ask(llm, files, "aabb--")
+    found = ask(llm, files, "aabb--dd") and ask(llm, files, "aabb--dd")
     assert sum(one.metrics.cached_tokens for one in found) > 0
-    for place, directory in ((0, "merged-a"), (2, "merged-b"), (4, "model")):
+    for place, directory in ((0, "merged-a"), (2, "merged-b"), (4, "model"), (6, "merged-d")):
         alone = LLM(files / directory, **FLOATS).generate(PROMPTS, GREEDY, use_tqdm=False)
         for one, expected in zip(found[place:], alone, strict=False):
             assert one.outputs[0].token_ids == expected.outputs[0].token_ids
@@ -98,9 +99,9 @@ def test_a_row_has_the_bits_that_it_has_alone(files: Path, form: dict[str, Any])
     mode = {"preemption_mode": "swap"} if "swap_space" in form else {}
     tight = {**floats, **mode, "kv_cache_memory_bytes": "44KiB", "max_model_len": 40}
     crowded = served(files, **tight)
-    beside = ask(crowded, files, "ab-ab-", params)
+    beside = ask(crowded, files, "ad-bd-", params)
     assert crowded.engine.scheduler.stats.num_preemptions > 0
-    for place, name in enumerate("ab-ab-"):
+    for place, name in enumerate("ad-bd-"):
         alone = LLM(files / "model", **{**FLOATS, **floats, "enable_lora": name != "-"})
         adapters = None if name == "-" else named(files, name)
         (expected,) = alone.generate(
@@ -109,9 +110,10 @@ def test_a_row_has_the_bits_that_it_has_alone(files: Path, form: dict[str, Any])
         assert logprobs(beside[place]) == logprobs(expected)
 
 
+@pytest.mark.parametrize("dora", [False, True])
 @pytest.mark.parametrize("family", ["gptj", "gpt_neox", "olmoe", "llama.gguf"])
 def test_models_of_other_orders_and_forms_have_those_of_merged_weights(
-    family: str, tmp_path: Path
+    family: str, dora: bool, tmp_path: Path
 ) -> None:
     """Rows that are reordered, attention before experts, blocks of a GGUF file."""
     model = make_model(family.removesuffix(".gguf"), tmp_path / "model")
@@ -121,7 +123,7 @@ def test_models_of_other_orders_and_forms_have_those_of_merged_weights(
         rounded = write_gguf(model, served, lambda _: Kind.Q4_0, lambda w: add_tokenizer(w, model))
         save_file(rounded, model / "model.safetensors", metadata={"format": "pt"})
     targets = (*ATTENTION, "query_key_value", "attention.dense", "out_proj", "fc_in", "fc_out")
-    save_adapter(tmp_path / "a", model, targets=targets, strength=1.0)
+    save_adapter(tmp_path / "a", model, targets=targets, strength=1.0, use_dora=dora)
     merged = LLM(merge(model, tmp_path / "a", tmp_path / "merged"), **FLOATS)
     drafts = {"method": "ngram", "num_speculative_tokens": 3}
     llm = LLM(

@@ -24,7 +24,7 @@ def threads_as_before() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def updates(seed: int, *parts: tuple[int, int, int]) -> Updates:
+def updates(seed: int, *parts: tuple[int, int, int], dora: bool = False) -> Updates:
     """parts: first output, outputs, rank."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -33,7 +33,10 @@ def updates(seed: int, *parts: tuple[int, int, int]) -> Updates:
 
     return {
         (1, Site.up): [
-            Update(first, matrix(rank, INPUTS), matrix(outputs, rank), 0.7 + first)
+            Update(
+                *(first, matrix(rank, INPUTS), matrix(outputs, rank), 0.7 + first),
+                matrix(2, outputs) + 1 if dora else None,
+            )
             for first, outputs, rank in parts
         ]
     }
@@ -42,7 +45,7 @@ def updates(seed: int, *parts: tuple[int, int, int]) -> Updates:
 ADAPTERS = (
     updates(1, (0, 33, 5), (33, 20, 16), (53, 37, 1)),
     updates(2, (33, 20, 19)),
-    updates(3, (0, 33, 64), (53, 37, 2)),
+    updates(3, (0, 33, 64), (53, 37, 2), dora=True),
 )
 RANGES = (((0, 1), (7, 12)), ((1, 6),), ((12, 20), (22, 23)))  # rows 6, 20 and 21 have none
 

@@ -334,6 +334,23 @@ def test_rows_can_be_read_back(products: Products, shape: tuple[int, int]) -> No
     assert rounded.rows(ids[:0], torch.float32).shape == (0, shape[1])
 
 
+def test_rows_of_joined_weights_are_those_of_each(products: Products) -> None:
+    """In any order, of three forms; and what zeros give is the bias, of rounded rows too."""
+    weight, bias = torch.randn(20, 64), torch.randn(20)
+    codes, scales = torch.randint(256, (33, 64), dtype=torch.uint8), torch.rand(33)
+    parts = [
+        PackedWeight.from_floats(products, weight, bias),
+        PackedWeight.from_int8(products, codes, scales, None, False),
+        PackedWeight.from_int8(products, codes, scales, torch.ones(33), True),
+    ]
+    exact = torch.cat([weight, *[(codes.float() - 128) * scales[:, None]] * 2])
+    joined = PackedWeight.joined(parts)
+    ids = torch.randperm(86)[:50]
+    assert torch.equal(joined.rows(ids, torch.float32), exact[ids])
+    biases = torch.cat([bias, torch.zeros(33), torch.ones(33)])
+    assert torch.equal(joined.floats(torch.zeros(1, 64))[0], biases)
+
+
 def test_another_machines_instructions_are_refused() -> None:
     with pytest.raises(ValueError, match="cannot run the kernels for mmx"):
         Products("mmx")

@@ -12,16 +12,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from quire.capabilities.adapters import tensors
+from quire.capabilities.adapters import checkpoint, tensors
 from quire.capabilities.adapters.checkpoint import check_adapter
 from quire.core.errors import ModelError
 from quire.kernels.adapters import Site
 from quire.models.adaptable import Adaptable
+from quire.models.linear import PlainLinear
+from quire.models.parts import TensorPart
 
 Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
 MODULES = {
-    Q: Adaptable(0, Site.qkv, 0, 8, 12),
-    DOWN: Adaptable(1, Site.down, 0, 16, 8),
+    Q: Adaptable(0, Site.qkv, 0, 8, 12, PlainLinear(torch.ones(12, 8)), torch.float32),
+    DOWN: Adaptable(1, Site.down, 0, 16, 8, PlainLinear(torch.ones(8, 16)), torch.float32),
 }
 PREFIX = f"base_model.model.{Q}"
 
@@ -41,10 +43,14 @@ def save(directory: Path, **fields: Any) -> Path:
     ("fields", "message"),
     [
         ({"peft_type": "IA3"}, "peft_type is 'IA3'; supported: LORA"),
-        ({"use_dora": True}, "use_dora is not supported"),
+        ({"use_dora": True}, "use_dora is true, but model.*q_proj has no lora_magnitude_vector"),
         ({"bias": "all"}, "bias is 'all'"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save is not supported"),
-        ({"layer_replication": [[0, 2]]}, "layer_replication is not supported"),
+        (
+            {"modules_to_save": ["lm_head"]},
+            "modules_to_save is not .*; fold .*merge_and_unload",
+        ),
+        ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens is not computed here$"),
+        ({"layer_replication": [[0, 2]]}, "layer_replication is not computed here; fold"),
         ({"init_lora_weights": "pissa_niter_4"}, "changes the base's own weights"),
         ({"r": 2.5}, "r must be an integer"),
         ({"r": 3}, "has rank 3, but its tensors 2"),
@@ -69,8 +75,14 @@ def test_configs_that_are_not_understood(
         ({f"{PREFIX}.lora_B.weight": torch.ones(13, 2)}, "another base"),
         ({f"{PREFIX}.lora_B.weight": torch.ones(12, 3)}, "another base"),
         ({f"{PREFIX}.lora_A.weight": torch.ones(2, 8, dtype=torch.int8)}, "I8.*supported"),
-        ({f"{PREFIX}.lora_magnitude_vector": torch.ones(2)}, "DoRA"),
-        ({"base_model.model.lm_head.lora_A.weight": torch.ones(2, 8)}, "adapter of the head"),
+        ({f"{PREFIX}.lora_magnitude_vector": torch.ones(12)}, "use_dora is false, but"),
+        (
+            {"base_model.model.lm_head.lora_A.weight": torch.ones(2, 8)},
+            "of the head.*fold the",
+        ),
+        ({"base_model.model.x.modules_to_save.weight": torch.ones(2)}, "takes the place.*fold the"),
+        ({"base_model.model.lm_head.weight": torch.ones(2, 8)}, "takes the place.*fold the"),
+        ({"base_model.model.model.embed_tokens.weight": torch.ones(2, 8)}, "takes the place"),
         ({"base_model.model.x.experts.0.up.lora_A.weight": torch.ones(2, 8)}, "of experts"),
         ({"base_model.model.other.lora_A.weight": torch.ones(2, 8)}, "but not both"),
         ({"something": torch.ones(2)}, "no tensor of PEFT's"),
@@ -83,6 +95,51 @@ def test_tensors_that_do_not_fit(
     save_file({**load_file(path), **tensors}, path)
     with pytest.raises(ModelError, match=message):
         check_adapter(tmp_path, MODULES, 16)
+
+
+DORA = {"use_dora": True}
+
+
+def save_dora(directory: Path, magnitude: torch.Tensor, ending: str = "") -> Path:
+    path = save(directory, **DORA) / "adapter_model.safetensors"
+    named = {f"{PREFIX}.lora_magnitude_vector{ending}": magnitude}
+    save_file({**load_file(path), **named}, path)
+    return directory
+
+
+@pytest.mark.parametrize("ending", ["", ".weight"])
+def test_gains_are_magnitudes_by_the_lengths_of_changed_weights(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pieces of three outputs; as PEFT names tensors, and as its module does."""
+    monkeypatch.setattr(checkpoint, "_AT_ONCE", 24)
+    torch.manual_seed(0)
+    weight, bias = torch.randn(12, 8), torch.randn(12)
+    module = MODULES[Q]._replace(product=PlainLinear(weight, bias))
+    magnitude = torch.rand(12) + 0.5
+    adapter = check_adapter(save_dora(tmp_path, magnitude, ending), {Q: module}, 16)
+    (update,) = adapter.read()[0, Site.qkv]
+    assert update.rescaling is not None
+    gains, shifts = update.rescaling
+    changed = weight.double() + 2 * torch.ones(12, 2).double() @ torch.ones(2, 8).double()
+    expected = magnitude.double() / changed.norm(dim=1)
+    torch.testing.assert_close(gains.double(), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(shifts.double(), (1 - expected) * bias, rtol=1e-5, atol=1e-6)
+
+
+def test_magnitudes_that_cannot_be_taken_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="another base"):
+        check_adapter(save_dora(tmp_path, torch.ones(11)), MODULES, 16)
+    divided = MODULES[Q]._replace(part=TensorPart(columns=slice(0, 4)))
+    with pytest.raises(ModelError, match="divided among ranks"):
+        check_adapter(save_dora(tmp_path, torch.ones(12)), {Q: divided}, 16)
+    magnitude = torch.ones(12)
+    magnitude[3] = float("inf")
+    with pytest.raises(ModelError, match="no finite numbers"):
+        check_adapter(save_dora(tmp_path, magnitude), MODULES, 16).read()
+    opposite = MODULES[Q]._replace(product=PlainLinear(torch.full((12, 8), -4.0)))
+    with pytest.raises(ModelError, match="leaves an output no weights"):
+        check_adapter(save_dora(tmp_path, torch.ones(12)), {Q: opposite}, 16).read()
 
 
 def test_a_rank_above_the_limit_and_a_projection_that_is_not_there(tmp_path: Path) -> None:

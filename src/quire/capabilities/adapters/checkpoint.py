@@ -8,37 +8,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire.capabilities.adapters.lora_config import LoraConfig
+import torch
+from torch import Tensor
+
+from quire.capabilities.adapters.lora_config import FOLD, LoraConfig
 from quire.capabilities.adapters.tensors import TensorFile
 from quire.core.errors import ModelError
 from quire.kernels.adapters import Site, Update, Updates
 from quire.models.adaptable import Adaptable
+from quire.models.parts import ALL
 from quire.models.safetensors_file import StoredTensor
 
 WEIGHTS = "adapter_model.safetensors"
 
-_NAME = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)\.weight")
+_NAME = re.compile(
+    r"base_model\.model\.(.+)\.(?:(lora_[AB])\.weight|(lora_magnitude_vector)(?:\.weight)?)"
+)
+_DOWN, _UP, _MAGNITUDE = "lora_A", "lora_B", "lora_magnitude_vector"
 _LONGEST_NAME = 512
 _NOT_YET = {  # in a tensor's name, and what it stands for
-    "lora_magnitude_vector": "DoRA",
     "lora_embedding_": "an adapter of an embedding",
     "embed_tokens": "an adapter of the embedding",
     "lm_head": "an adapter of the head",
     "experts": "an adapter of experts",
-    "modules_to_save": "modules_to_save",
     ".bias": "a bias",
 }
+_REPLACED = "a tensor that takes the place of the base's (modules_to_save)"
+_AT_ONCE = 1 << 20  # weights whose lengths are taken
 
 
 @dataclass(frozen=True)
 class _Matrices:
-    """Both of a module's, and what is done with them."""
+    """A module's, and what is done with them."""
 
     module: Adaptable
     rank: int
     scale: float
     down: str  # names of the tensors
     up: str
+    magnitude: str | None  # of a DoRA
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,14 @@ class AdapterCheckpoint:
             down = tensors[one.down][:, module.part.columns]
             up = tensors[one.up][module.part.rows]
             update = Update(module.first, down, up, one.scale)
+            if one.magnitude is not None:
+                magnitude = tensors[one.magnitude].double()[module.part.rows]
+                if not magnitude.isfinite().all():
+                    raise ModelError(f"{self._file.path}: {one.magnitude} holds no finite numbers")
+                lengths = _lengths(module, update)
+                if not lengths.all():
+                    raise ModelError(f"{self._file.path}: {one.down} leaves an output no weights")
+                update = update._replace(rescaling=_rescaling(module, magnitude / lengths))
             updates.setdefault((module.layer, module.site), []).append(update)
         return updates
 
@@ -77,10 +93,11 @@ def check_adapter(path: Path, modules: Mapping[str, Adaptable], max_rank: int) -
     if not weights.exists() and any(path.glob("adapter_model.*")):
         raise ModelError(f"{path}: {WEIGHTS} is missing; other files of weights are not read")
     file = TensorFile(weights)
-    pairs = _pairs(file)
+    groups = _by_module(file, config.use_dora)
     known = {_plain(name): module for name, module in modules.items()}
     matrices: list[_Matrices] = []
-    for module, (down, up) in sorted(pairs.items()):
+    for module, names in sorted(groups.items()):
+        down, up, magnitude = names[_DOWN], names[_UP], names.get(_MAGNITUDE)
         place = known.get(_plain(module))
         if place is None:
             raise ModelError(
@@ -93,28 +110,41 @@ def check_adapter(path: Path, modules: Mapping[str, Adaptable], max_rank: int) -
             raise ModelError(
                 f"{weights}: {module} has rank {rank}, above max_lora_rank, {max_rank}"
             )
-        matrices.append(_Matrices(place, rank, config.scale(module, rank), down, up))
+        if magnitude is not None:
+            _check_magnitude(file, magnitude, place)
+        matrices.append(_Matrices(place, rank, config.scale(module, rank), down, up, magnitude))
     file.seal()  # no larger than matrices of such ranks are
     return AdapterCheckpoint(path, _fingerprint(file, matrices), file, tuple(matrices))
 
 
-def _pairs(file: TensorFile) -> dict[str, tuple[str, str]]:
-    """The names of both tensors of each module."""
+def _by_module(file: TensorFile, dora: bool) -> dict[str, dict[str, str]]:
+    """The names of the tensors of each module, by what they are; of a DoRA its magnitudes too."""
     found: dict[str, dict[str, str]] = {}
     for name in file.tensors:
-        for part, what in _NOT_YET.items():
-            if part in name:
-                raise ModelError(f"{file.path}: {name:.200} is {what}, which is not supported")
+        what = next((what for part, what in _NOT_YET.items() if part in name), None)
+        if "modules_to_save" in name or (what and ".lora_" not in name and ".bias" not in name):
+            what = _REPLACED
+        if what is not None:
+            raise ModelError(
+                f"{file.path}: {name:.200} is {what}, which is not computed here; {FOLD}"
+            )
         match = _NAME.fullmatch(name) if len(name) <= _LONGEST_NAME else None
         if match is None:
             raise ModelError(f"{file.path}: {name:.200} is no tensor of PEFT's LoRA")
-        found.setdefault(match[1], {})[match[2]] = name
+        kind = match[2] or match[3]
+        if found.setdefault(match[1], {}).setdefault(kind, name) != name:
+            raise ModelError(f"{file.path} has {kind} of {match[1]} twice")
     if not found:
         raise ModelError(f"{file.path} holds no tensors")
     for module, names in found.items():
-        if len(names) < 2:
-            raise ModelError(f"{file.path}: {module} has lora_{next(iter(names))}, but not both")
-    return {module: (names["A"], names["B"]) for module, names in found.items()}
+        if not {_DOWN, _UP} <= names.keys():
+            raise ModelError(f"{file.path}: {module} has {next(iter(names))}, but not both")
+        if (_MAGNITUDE in names) is not dora:
+            says, has = ("true", "no") if dora else ("false", "a")
+            raise ModelError(
+                f"{file.path}: use_dora is {says}, but {module} has {has} {_MAGNITUDE}"
+            )
+    return found
 
 
 def _rank(file: TensorFile, down: str, up: str, place: Adaptable) -> int:
@@ -127,7 +157,35 @@ def _rank(file: TensorFile, down: str, up: str, place: Adaptable) -> int:
     return rank
 
 
-def _check_shape(file: TensorFile, name: str, tensor: StoredTensor, shape: tuple[int, int]) -> None:
+def _check_magnitude(file: TensorFile, name: str, place: Adaptable) -> None:
+    """ModelError: it does not fit, or ranks would have to know each other's part of the norms."""
+    _check_shape(file, name, file.tensors[name], (place.outputs,))
+    if place.part.columns is not ALL:
+        raise ModelError(
+            f"{file.path}: {name} is DoRA of a projection whose inputs are divided among ranks, "
+            f"which is not computed; serve it with one rank, or {FOLD}"
+        )
+
+
+def _lengths(module: Adaptable, update: Update) -> Tensor:
+    """Of the rows of W + scale up down, in float64: [outputs], with W as it is kept."""
+    down, up = update.down.double(), update.scale * update.up.double()
+    outputs, found = torch.arange(len(up)) + update.first_output, []
+    step = max(1, _AT_ONCE // module.inputs)
+    for ids, part in zip(outputs.split(step), up.split(step), strict=True):
+        weights = module.product.rows(ids, module.dtype).double()
+        found.append(torch.linalg.vector_norm(weights.addmm_(part, down), dim=1))
+    return torch.cat(found)
+
+
+def _rescaling(module: Adaptable, gains: Tensor) -> Tensor:
+    """What an output is multiplied by, and what gives its bias back the part that is lost so."""
+    nothing = torch.zeros((1, module.inputs), dtype=module.dtype)
+    biases = module.product.floats(nothing)[0, module.first :][: len(gains)].double()
+    return torch.stack([gains, (1 - gains) * biases]).float()
+
+
+def _check_shape(file: TensorFile, name: str, tensor: StoredTensor, shape: tuple[int, ...]) -> None:
     if tensor.shape != shape:
         raise ModelError(
             f"{file.path}: {name} has shape {tensor.shape}, but this model asks for {shape}: the "

@@ -13,6 +13,7 @@ from quire.core.errors import ModelError
 from quire.models.files import read_object
 
 CONFIG = "adapter_config.json"
+FOLD = "fold the adapter into its base (merge_and_unload) and serve the result as a model"
 
 # Fields that have a say only in training, or that the tensors tell better.
 _OF_TRAINING = {
@@ -21,8 +22,9 @@ _OF_TRAINING = {
     *("init_lora_weights", "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha"),
     *("lora_dropout", "megatron_config", "megatron_core", "peft_type", "peft_version"),
     *("qalora_group_size", "r", "rank_pattern", "revision", "runtime_config", "target_modules"),
-    *("task_type", "use_rslora", "velora_config"),
+    *("task_type", "use_dora", "use_rslora", "velora_config"),
 }
+_NEVER_FOLDED = ("alora_invocation_tokens", "use_qalora")
 # Ways to begin a training that change the base's own weights.
 _CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _REPEATED = re.compile(r"\)[*+?{]")  # of groups, which take for ever on some names
@@ -36,6 +38,7 @@ class LoraConfig:
     source: Path
     rank: int
     alpha: float
+    use_dora: bool  # magnitudes of outputs are learned by themselves (Liu et al., 2024)
     rank_stabilised: bool  # rsLoRA: alpha / sqrt(rank) (Kalajdzievski, 2023)
     ranks: Mapping[re.Pattern[str], float]  # of modules whose names end so
     alphas: Mapping[re.Pattern[str], float]
@@ -55,6 +58,7 @@ class LoraConfig:
             source=source,
             rank=int(rank),
             alpha=_number(source, fields, "lora_alpha", 8),
+            use_dora=fields.get("use_dora") is True,
             rank_stabilised=fields.get("use_rslora") is True,
             ranks=_patterns(source, fields, "rank_pattern"),
             alphas=_patterns(source, fields, "alpha_pattern"),
@@ -86,7 +90,7 @@ def _refuse_other_kinds(source: Path, fields: Mapping[str, Any]) -> None:
     if kind != "LORA":
         raise ModelError(f"{source}: peft_type is {kind!r}; supported: LORA")
     if fields.get("bias", "none") != "none":
-        raise ModelError(f"{source}: bias is {fields['bias']!r}; supported: none")
+        raise ModelError(f"{source}: bias is {fields['bias']!r}; supported: none; or {FOLD}")
     begun = str(fields.get("init_lora_weights", True)).lower()
     if begun.startswith(_CHANGE_THE_BASE):
         raise ModelError(
@@ -95,7 +99,8 @@ def _refuse_other_kinds(source: Path, fields: Mapping[str, Any]) -> None:
         )
     for name in sorted(fields):
         if fields[name] and name not in _OF_TRAINING:
-            raise ModelError(f"{source}: {name} is not supported; remove it from the adapter")
+            advice = "" if name in _NEVER_FOLDED else f"; {FOLD}"
+            raise ModelError(f"{source}: {name} is not computed here{advice}")
 
 
 def _number(source: Path, fields: Mapping[str, Any], name: str, default: float) -> float:
