@@ -172,7 +172,7 @@ def _lengths(module: Adaptable, update: Update) -> Tensor:
     down, up = update.down.double(), update.scale * update.up.double()
     outputs, found = torch.arange(len(up)) + update.first_output, []
     step = max(1, _AT_ONCE // module.inputs)
-    for ids, part in zip(outputs.split(step), up.split(step), strict=True):
+    for ids, part in zip(torch.split(outputs, step), torch.split(up, step), strict=True):
         weights = module.product.rows(ids, module.dtype).double()
         found.append(torch.linalg.vector_norm(weights.addmm_(part, down), dim=1))
     return torch.cat(found)

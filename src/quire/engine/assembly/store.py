@@ -24,7 +24,7 @@ from quire.kernels.compiled import KERNELS, why_missing
 from quire.models.checkpoint_files import find_files
 from quire.models.shape import CacheShape, config_files
 
-_LAYOUT = 1  # of a block's bytes: keys, values and their scales, by layer, head and token
+_LAYOUT = 2  # of a block's bytes: keys, values and their scales, by layer, head and token
 _BEYOND = ("kv_store", "kv_offloading_size")
 _DIGESTS = "digests.json"  # of models' files, in a store's directory
 LAST_SECONDS = 10.0  # for what is not written when a rank is told to end
