@@ -83,6 +83,6 @@ def _turned(guide: Guide, output: list[int], mask: Mask, chance: random.Random) 
         return guide if other is not guide else guide.rules.guide()
     other.retreat(len(output))
     (after,) = masks(other, [output], size)
-    if other.failure is None and not (np.array_equal(mask, before) and np.array_equal(mask, after)):
+    if not (np.array_equal(mask, before) and np.array_equal(mask, after)):
         raise Broken("a draft or a fork has changed what may come next")
     return other

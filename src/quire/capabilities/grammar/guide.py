@@ -89,15 +89,16 @@ class Guide:
         if self._stuck is not None and length < self._stuck:
             self._stuck = None
         if self._begun is None or length < self._begun or self._undecided_at(length):
-            if self._matched:
-                self.text().rollback(self._matched)
             self._restart()
             return
+        self._length = length
         surplus = self._matched - (length - self._begun)
         if surplus > 0:
-            self.text().rollback(surplus)
-            self._matched -= surplus
-        self._length = length
+            matcher = self.text()
+            if matcher.rollback(surplus) and not matcher.is_error():
+                self._matched -= surplus
+            else:  # as with ``stop`` in its rules, or after a draft that was too complex
+                self.matcher, self._matched, self._length = None, 0, self._begun
 
     def next(self) -> int | May:
         """The token that must come next, or what may."""
@@ -168,19 +169,20 @@ class Guide:
         """
         if self._alone or self.matcher is None or not self.matcher.is_error():
             return False
-        if (new := self.rules.anew()) is None:
+        if self.rules.anew() is None:
             return False
-        self.matcher, self._alone = new.deep_copy(), True
+        self.matcher, self._alone = None, True
         assert self._begun is not None
         for token in output[self._begun : self._begun + self._matched]:
-            self.matcher.consume_token(token)
+            self.text().consume_token(token)
         return True
 
     def text(self) -> LLMatcher:
         """The matcher, after what there is of the text."""
         if self.matcher is None:
-            assert self.rules.text is not None
-            self.matcher = self.rules.text.deep_copy()
+            beginning = self.rules.anew() if self._alone else self.rules.text
+            assert beginning is not None
+            self.matcher = beginning.deep_copy()
         return self.matcher
 
     @property
@@ -193,7 +195,7 @@ class Guide:
         reasons = thinking is not None and (thinking.open or bool(thinking.start))
         self._length = self._matched = 0
         self._begun = None if reasons else 0
-        self._stuck = None
+        self._stuck = self.matcher = None
 
     def _advance(self, output: Sequence[int]) -> None:
         """One token further, which is there already."""

@@ -28,6 +28,7 @@ TEXTS = [
     StructuredOutputs(regex="[a-z]{2,5}(, [a-z]+)*"),
     StructuredOutputs(choice=["yes", "yesterday", "no"]),
     StructuredOutputs(grammar='start: "(" start* ")"'),
+    StructuredOutputs(grammar='start: ("(" r | s)+\nr[stop="a"]: /[bc]*/\ns[max_tokens=3]: /d+/'),
     None,
 ]
 OPEN, CLOSE = "<|start|>", "the end"
@@ -64,8 +65,8 @@ MARKS = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 3), MARKS, st.sampled_from([None, 0, 3]), st.data())
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 4), MARKS, st.sampled_from([None, 0, 3]), st.data())
 def test_it_does_not_matter_how_it_came_there(
     text: int, marks: Reasoning | None, budget: int | None, data: st.DataObject
 ) -> None:
@@ -110,6 +111,43 @@ def test_rows_of_drafts_are_those_of_each_place() -> None:
             assert row[output[length]]
     assert found[-1].nonzero()[0].tolist() == [EOS]
     assert found[0][encode("yes")[0]] and not found[0][EOS]
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'start: "x" r "c"\nr[stop="a"]: /b*/',
+        'start: "x" r "c"\nr[max_tokens=9]: /b*/',
+        'start: "x" r "c"\nr[suffix="a"]: /b*/',
+        'start: "x" r "c"\nr[lazy]: /b*a/',
+    ],
+)
+def test_drafts_are_taken_back_wherever_a_rule_ends(grammar: str) -> None:
+    found = compiler().rules(SamplingParams(structured_outputs=StructuredOutputs(grammar=grammar)))
+    assert found is not None
+    guide, output, drafts = Guide(found), encode("x"), encode("b") * 2
+    for _ in range(4):
+        (guide := guide.fork()).retreat(len(output))
+        places = [(guide, output + drafts, len(output) + ahead) for ahead in range(3)]
+        straight = [(Guide(found), tokens, length) for _, tokens, length in places]
+        assert (masks(places) == masks(straight)).all()
+        assert guide.failure is None
+        output += encode("b")
+
+
+def test_a_draft_that_is_too_complex_ends_no_text() -> None:
+    names = [f"r{number}" for number in range(16)]
+    rules = [f'{name}: "b" ({" | ".join(names)})?' for name in names]
+    grammar = "\n".join(['start: "x" (/c+/ | r0)', *rules])
+    found = compiler().rules(SamplingParams(structured_outputs=StructuredOutputs(grammar=grammar)))
+    assert found is not None
+    guide, output = Guide(found), encode("x")
+    first = mask(guide, output, 1)
+    mask(guide, output + encode("b") * 300, 301)
+    assert guide.failure is not None
+    guide.retreat(1)
+    assert (mask(guide, output, 1) == first).all()
+    assert guide.failure is None
 
 
 def test_a_budget_without_marks_is_refused() -> None:
