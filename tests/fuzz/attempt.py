@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -26,6 +28,7 @@ Tell = Callable[[str], None]
 _TOKENS = 50
 _LONGEST_REFUSAL = 4_000  # characters
 _MOST_CHARACTERS = 100_000  # of a rendered template
+_BOX = 256 << 20  # bytes that a server's box gives a template
 _CHECKED = 2_000  # characters of a schema whose texts are validated
 _ITS_OWN = ("pattern", "format", "$dynamicRef", "unevaluated", "x-guidance", "if", "contains")
 
@@ -107,11 +110,19 @@ def _validate(schema: Any, text: str) -> None:
 def _render(given: Mapping[str, Any], tell: Tell) -> str:
     tell("render")
     variables = {**given["variables"], "chat_template": given["template"]}
+    _limit_memory(_BOX)
     try:
         model().tokenizer.apply_chat_template(given["messages"], variables, _MOST_CHARACTERS)
     except MemoryError:  # a server renders in a box, which says the same in words
         return "refused: it needs too much memory"
     return "served"
+
+
+def _limit_memory(most: int) -> None:
+    """Let this process take so many more bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + most, hard))
 
 
 def _talk(given: Mapping[str, Any], of: Model, chance: random.Random, tell: Tell) -> str:

@@ -80,6 +80,7 @@ def test_huge_integers_are_told_by_their_size(value: int) -> None:
     (MemoryError(), "there is too little memory"), (MemoryError("of 5 GiB"), "of 5 GiB"),
     (RecursionError("maximum recursion depth exceeded"), "it is nested too deeply"),
     (ValueError("x" * 10**7), "x" * 197 + "..."),
+    (ValueError("half \ud800 a pair"), r"half \ud800 a pair"),
 ])  # fmt: skip
 def test_another_library_s_error_is_quoted_in_a_line(error: Exception, said: str) -> None:
     assert reason(error) == said

@@ -144,8 +144,12 @@ def cut(text: str, most: int = _MOST_SHOWN) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """What another library's error says, as a message may quote it: in one line, and not all."""
+    """What another library's error says, as a message may quote it: in one line, and not all.
+
+    Halves of surrogate pairs, which no answer can hold, are escaped.
+    """
     text = " ".join(str(error)[: 10 * _MOST_SHOWN].split())
+    text = text.encode(errors="backslashreplace").decode()
     if isinstance(error, RecursionError):
         text = "it is nested too deeply"
     elif isinstance(error, MemoryError):

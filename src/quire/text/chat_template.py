@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-
 from quire.core.errors import ModelError, RequestError, reason
 from quire.models.files import read_text
 from quire.text.added_tokens import content_of
@@ -36,11 +34,8 @@ class ChatTemplate:
     ) -> None:
         here = Templates()
         self._plain, self._with_tools = source, source if with_tools is None else with_tools
-        try:
-            for one in {self._plain, self._with_tools}:
-                here.check(one)
-        except (TemplateError, RecursionError, MemoryError, OverflowError) as error:
-            raise ModelError(f"the chat template does not compile: {reason(error)}") from error
+        for one in {self._plain, self._with_tools}:
+            here.check(one)
         self._renderer = here if renderer is None else renderer
         self._special_tokens = dict(special_tokens)
         self.source = with_tools or source

@@ -18,7 +18,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from quire.core.errors import RequestError, reason
+from quire.core.errors import ModelError, RequestError, reason
 
 OWN = "chat_template"  # the field in which a request brings a template of its own
 
@@ -48,14 +48,19 @@ class Templates:
         self._compiled = lru_cache(_KEPT)(self._compile)
 
     def check(self, source: str) -> None:
-        """TemplateError or RecursionError if it is none. Nothing of it is computed."""
-        self._environment.parse(source)
+        """ModelError if it is none. Nothing of it is computed."""
+        try:
+            self._environment.parse(source)
+        except Exception as error:  # numbers may have too many digits, and parentheses no end
+            raise ModelError(f"the chat template does not compile: {reason(error)}") from error
 
     def render(self, source: str, given: Mapping[str, Any], most: float, field: str) -> str:
         """See ``Renderer``."""
         try:
             template, understood = self._compiled(source)
-        except (TemplateError, RecursionError, OverflowError, SyntaxError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever Jinja and Python raise at what they cannot read
             raise RequestError(
                 f"the chat template does not compile: {reason(error)}", field
             ) from error
@@ -68,12 +73,14 @@ class Templates:
                 length += len(piece)
                 if length > most:
                     break  # it need not end
+            text = "".join(pieces)  # filters may have made anything else of a block
+            text.encode()  # which half of a surrogate pair cannot be
         except MemoryError:
             raise
         except Exception as error:  # whatever its operations on these values raise
-            text = f"the model's chat template refuses these messages: {reason(error)}"
-            raise RequestError(text, field) from error
-        return "".join(pieces)
+            why = f"the model's chat template refuses these messages: {reason(error)}"
+            raise RequestError(why, field) from error
+        return text
 
     def _compile(self, source: str) -> tuple[Template, set[str]]:
         understood = find_undeclared_variables(self._environment.parse(source))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import quire
 from quire.core.errors import ModelError, RequestError
 from quire.text.detokenizer import Detokenizer
+from quire.text.sandbox import OWN, Templates
 from quire.text.tokenizer import JsonTokenizer, load_tokenizer
 
 DEMO = Path(quire.__file__).parent / "models/demo"
@@ -108,6 +109,11 @@ def test_a_template_file_and_an_override_come_first(tmp_path: Path) -> None:
         "{{ messages[7].content }}",
         "{{ 1 + messages }}",
         "{{ ''.__class__.__mro__[1].__subclasses__()[0]() }}",
+        "{% filter first %}{{ nothing }}{% endfilter %}",
+        "{% filter list %}x{% endfilter %}",
+        "{% filter length %}x{% endfilter %}",
+        "{{ '\\ud800' }}",
+        "{{ raise_exception('\\ud800') }}",
     ],
 )
 def test_a_template_that_fails_is_the_requests_error(tmp_path: Path, template: str) -> None:
@@ -115,6 +121,7 @@ def test_a_template_that_fails_is_the_requests_error(tmp_path: Path, template: s
     with pytest.raises(RequestError, match="chat template refuses") as caught:
         tokenizer.apply_chat_template([{"role": "user", "content": "x"}], {})
     assert caught.value.field == "messages"
+    str(caught.value).encode()
 
 
 @pytest.mark.parametrize(
@@ -155,9 +162,19 @@ def test_values_that_a_template_cannot_take_are_the_requests_error(
     assert len(str(caught.value)) < 300, "it echoes what was sent"
 
 
-def test_a_template_that_does_not_compile_is_the_models_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("template", ["{% for %}", f"{{{{ {'1' * 5_000} }}}}"])
+def test_a_template_that_does_not_compile_is_the_models_error(
+    tmp_path: Path, template: str
+) -> None:
     with pytest.raises(ModelError, match="does not compile"):
-        load_tokenizer(directory_with(tmp_path, "{% for %}"))
+        load_tokenizer(directory_with(tmp_path, template))
+
+
+@pytest.mark.parametrize("template", ["{% for %}", f"{{{{ {'1' * 5_000} }}}}", "{{ 10 ** 5000 }}"])
+def test_a_template_of_a_request_that_does_not_compile_is_its_error(template: str) -> None:
+    with pytest.raises(RequestError, match="does not compile") as caught:
+        Templates().render(template, {}, 100, OWN)
+    assert caught.value.field == OWN
 
 
 def test_a_model_without_template_says_so(tmp_path: Path) -> None:

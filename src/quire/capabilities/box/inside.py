@@ -28,14 +28,13 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from quire.core.errors import RequestError
+from quire.core.errors import RequestError, reason
 
 FORK, REAP = b"F", b"R"  # what a zygote is asked for
 LENGTH = struct.Struct("!Q")
 PROCESS = struct.Struct("!q")
 _STACK = 64 << 20  # bytes: native code recurses as deep as texts are nested
 _DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
-_LONGEST_REASON = 1_000  # characters
 
 
 class BoxPlan(NamedTuple):
@@ -154,7 +153,7 @@ def _failure(error: BaseException) -> CallReply:
         return CallReply("refuses", str(error), error.field)
     if isinstance(error, MemoryError):
         return CallReply("fails", "it needs too much memory")
-    return CallReply("fails", f"{type(error).__name__}: {error}"[:_LONGEST_REASON])
+    return CallReply("fails", f"{type(error).__name__}: {reason(error)}")
 
 
 def _send(to: socket.socket, reply: CallReply) -> None:
