@@ -1,6 +1,6 @@
 """Cases in turn, and what came of them; or one of them again.
 
-    python -m fuzz [LANGUAGE [SEED]] [--seconds 60] [--first 0]
+    cd tests; PYTHONPATH=.. python -m fuzz [LANGUAGE [SEED]] [--seconds 60] [--first 0]
 
 A case is its LANGUAGE and the SEED that it is drawn with. Of each kind of finding the first is made
 smaller. Ends with status 1 after a crash, after what takes too much memory, and after what comes
@@ -10,6 +10,7 @@ out wrong. What takes long is told; a server ends that by its clock.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 import time
@@ -132,6 +133,8 @@ def main() -> int:
         "--shrinking", type=float, default=60.0, help="seconds for a finding (%(default)s)"
     )
     given = parser.parse_args()
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    sys.stdout.reconfigure(errors="backslashreplace")  # a case may hold half a surrogate pair
     limits = Limits(given.clock)
     languages = [given.language] if given.language else list(LANGUAGES)
     first = given.first
