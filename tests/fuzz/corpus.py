@@ -37,10 +37,6 @@ CORPUS: Mapping[str, Case] = {
     "parentheses of GBNF": Case("gbnf", {"grammar": f"root ::= {'(' * 8_000}"}),
     "slices as large as memory": _template("{{ range(10) | slice(10 ** 9) | list }}"),
     "a batch as large as memory": _template("{{ [1] | batch(10 ** 9, 'x') | list }}"),
-    "tuples in tuples": _template(
-        "{% set ns = namespace(a='a') %}{% for i in range(76) %}{% set ns.a = (ns.a,) * 9 %}"
-        "{% endfor %}{{ ns.a | truncate }}"
-    ),
     "nothing, of a block": _template("{% filter first %}{{ x }}{% endfilter %}"),
     "a rule that ends with a word": _lark('start: "x"+ r', 'r[stop="a"]: /b*/'),
     "a line for each letter": _template("{{ ('a' * 10 ** 6) | wordwrap(1) }}"),

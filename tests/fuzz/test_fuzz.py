@@ -77,6 +77,13 @@ def test_findings_are_found(kind: str) -> None:
     assert done.stdout.strip() == kind, done.stderr
 
 
+def test_a_template_has_the_memory_of_a_box() -> None:
+    given = {"template": "{{ ([1] * 10 ** 8) | length }}", "messages": [{}], "variables": {}}
+    tried = f"print(one.run(one.Case('template', {given}), 0, one.Limits()).why)"
+    done = python("-c", f"import fuzz.child as one; {tried}")
+    assert done.stdout.strip() == "it needs too much memory", done.stderr
+
+
 @pytest.mark.parametrize("language", list(LANGUAGES))
 def test_a_case_can_be_drawn_again(language: str) -> None:
     for seed in range(10):
