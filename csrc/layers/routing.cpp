@@ -1,6 +1,4 @@
 // Which experts rows go to, and what they bring back, for one instruction set.
-#include <algorithm>
-
 #include "registers/heads.hpp"
 
 namespace quire::QUIRE_ISA {
@@ -38,10 +36,12 @@ void choose_in_groups(const Worth& worth, const Route& a, int32_t* out) {
   }
   auto of_group = [&](int32_t group) { return best[group]; };
   int num = choose(of_group, 0, how.groups, how.groups_chosen, groups);
-  std::sort(groups, groups + num);  // so that of equal experts the first is chosen
+  uint64_t among = 0;
+  for (int i = 0; i < num; i++) among |= uint64_t(1) << groups[i];
   int found = 0;
-  for (int i = 0; i < num; i++)
-    found = choose(worth, groups[i] * size, (groups[i] + 1) * size, how.chosen, out, found);
+  for (int group = 0; group < how.groups; group++)  // of equal experts the first is chosen
+    if (among >> group & 1)
+      found = choose(worth, group * size, (group + 1) * size, how.chosen, out, found);
 }
 
 // The sum of exp(x - most).

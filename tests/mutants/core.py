@@ -161,8 +161,8 @@ MUTANTS = (
     Mutant(
         "the block released last is taken first",
         f"{_MEMORY}/pool.py",
-        "popitem(last=False)\n            self._evict",
-        "popitem(last=True)\n            self._evict",
+        "block, _ = self._cached.popitem(last=False)",
+        "block, _ = self._cached.popitem(last=True)",
         f"{_FIGURES}::test_eviction_takes_the_longest_unused_tail_first",
     ),
     Mutant(

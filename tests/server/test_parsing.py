@@ -57,7 +57,7 @@ def test_structure_is_counted_outside_of_texts_only(
 
 def rendered(value: object, levels: int) -> bytes:
     out = bytearray()
-    _render(value, levels, out)
+    _render(value, levels, out, lambda: None)
     return bytes(out)
 
 

@@ -256,7 +256,7 @@ def _check_foreign(
 ) -> None:
     """ConfigError if a setting needs our own code and the model has only transformers'."""
     check_without_states(config.fields)
-    name, own = config.architecture, ", ".join(_NATIVE)
+    name = config.architecture
     family = _NATIVE.get(name)
     if family is not None:
         name = f"{name} with {family.lacks(config)}"
@@ -271,7 +271,8 @@ def _check_foreign(
         )
     if rounded:
         raise ModelError(
-            f"quantization is for architectures with code of their own: {own}; this is {name}"
+            f"quantization is for architectures with code of their own, and {name} has none "
+            "(docs/reference/models.md lists them)"
         )
 
 
