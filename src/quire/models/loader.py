@@ -263,7 +263,7 @@ def _check_foreign(
     if streaming is not None:
         raise ConfigError(
             f"window needs a model with rotary positions and code of its own here; {name} is "
-            f"none, but some of these are: {own}"
+            "none (docs/reference/models.md lists those that have)"
         )
     if in_file:
         raise ConfigError(
