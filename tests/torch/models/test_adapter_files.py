@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from quire.capabilities.adapters import checkpoint, tensors
 from quire.capabilities.adapters.checkpoint import check_adapter
+from quire.capabilities.adapters.reading import HeldAdapters, ReadAdapter
+from quire.capabilities.adapters.served import AdapterSource
 from quire.core.errors import ModelError
 from quire.kernels.adapters import Site
 from quire.models.adaptable import Adaptable
@@ -224,3 +226,13 @@ def test_the_fingerprint_is_of_all_that_a_text_depends_on(tmp_path: Path) -> Non
     path.unlink()
     with pytest.raises(ModelError, match="cannot be read again"):
         again.read()
+
+
+def test_whatever_fails_on_another_rank_is_an_answer(tmp_path: Path) -> None:
+    """Rank 0 waits for it."""
+
+    def check(path: Path) -> AdapterSource:
+        raise MemoryError(f"no room for {path.name}")
+
+    answer = HeldAdapters(check).load(ReadAdapter(str(tmp_path / "a"), b"", []))
+    assert answer.error == "no room for a"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -11,13 +12,15 @@ from msgspec import Struct
 from quire.capabilities.adapters.checkpoint import check_adapter
 from quire.capabilities.adapters.config import LoraModule
 from quire.capabilities.adapters.served import Adapters, AdapterSource
-from quire.core.errors import ConfigError, ModelError, QuireError
+from quire.core.errors import ConfigError, ModelError, QuireError, reason
 from quire.core.protocol import Adapter
 from quire.kernels.adapters import packed_bytes
 from quire.kernels.dispatch import choose_kernels
 from quire.models.adaptable import adaptable
 from quire.models.base import Model
 from quire.models.decoder import DecoderModel
+
+logger = logging.getLogger(__name__)
 
 Check = Callable[[Path], AdapterSource]
 """Finds the adapter in a directory, or raises a ModelError."""
@@ -149,4 +152,7 @@ class HeldAdapters:
             self.weights[Adapter(source.fingerprint, "")] = source.load()
         except QuireError as error:
             return AdapterRead(str(error))
+        except Exception as error:  # whatever it is, rank 0 waits for an answer
+            logger.exception("adapter %s cannot be read", asked.path)
+            return AdapterRead(reason(error))
         return AdapterRead("")
