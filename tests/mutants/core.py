@@ -758,8 +758,8 @@ MUTANTS = (
     Mutant(
         "prompts are not charged",
         f"{_SCHEDULING}/fair.py",
-        "        account.served += tokens\n",
-        "",
+        "account.served += tokens + (group.request.keeping_tokens if group.request.keep else 0)\n",
+        "pass\n",
         f"{_FAIR}::test_who_always_waits_is_served_alike_within_the_bound",
     ),
     Mutant(

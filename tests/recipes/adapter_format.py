@@ -25,6 +25,8 @@ WEIGHTS = "matrices.safetensors"
 class PlainConfig:
     """``scale.json``."""
 
+    use_dora = False
+
     def __init__(self, path: Path) -> None:
         self._scale = float(json.loads((path / "scale.json").read_text()))
 
@@ -38,11 +40,11 @@ def is_plain(path: Path) -> bool:
     return (path / WEIGHTS).exists()
 
 
-def plain_pairs(file: TensorFile) -> dict[str, tuple[str, str]]:
+def plain_pairs(file: TensorFile) -> dict[str, dict[str, str]]:
     """The names of both tensors of each module."""
     modules = {name.rpartition(".")[0] for name in file.tensors}
-    pairs = {module: (f"{module}.down", f"{module}.up") for module in modules}
-    if {name for pair in pairs.values() for name in pair} != set(file.tensors):
+    pairs = {module: {"lora_A": f"{module}.down", "lora_B": f"{module}.up"} for module in modules}
+    if {name for pair in pairs.values() for name in pair.values()} != set(file.tensors):
         raise ModelError(f"{file.path} holds other tensors than down and up of each module")
     return pairs
 '''
@@ -52,8 +54,8 @@ RECIPE = Recipe(
     [
         (
             _CHECKPOINT,
-            "import LoraConfig\n",
-            "import LoraConfig\nfrom quire.capabilities.adapters import plain\n",
+            "import FOLD, LoraConfig\n",
+            "import FOLD, LoraConfig\nfrom quire.capabilities.adapters import plain\n",
         ),
         (
             _CHECKPOINT,
@@ -64,8 +66,9 @@ RECIPE = Recipe(
         ),
         (
             _CHECKPOINT,
-            "    pairs = _pairs(file)\n",
-            "    pairs = plain.plain_pairs(file) if is_plain else _pairs(file)\n",
+            "    groups = _by_module(file, config.use_dora)\n",
+            "    names = plain.plain_pairs(file) if is_plain else None\n"
+            "    groups = names or _by_module(file, config.use_dora)\n",
         ),
     ],
     {"src/quire/capabilities/adapters/plain.py": _FORMAT},

@@ -81,7 +81,6 @@ ROUTES: list[tuple[str, dict[str, Any], Any]] = [
     ("/v1/sessions/{}/generate", {}, TurnRequest),
 ]
 ALLOWED = {("prompt", "text"), ("input", "text"), ("stop", "text")}  # the engine bounds these
-ALLOWED |= {("prompt_cache_key", "text")}  # of which a digest is kept
 ALLOWED |= {("chat_template_kwargs", "object")}
 ALLOWED |= {
     *((name, what) for name in ("guided_json", "json_schema") for what in ("object", "entries")),

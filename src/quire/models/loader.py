@@ -271,8 +271,8 @@ def _check_foreign(
         )
     if rounded:
         raise ModelError(
-            f"quantization is for architectures with code of their own, and {name} has none "
-            "(docs/reference/models.md lists them)"
+            "quantization is for architectures with code of their own (docs/reference/models.md "
+            f"lists them); this is {name}"
         )
 
 

@@ -316,7 +316,7 @@ def test_rounding_twice_is_refused(model_dir: ModelDir, tmp_path: Path) -> None:
 
 
 def test_the_fallback_is_refused(model_dir: ModelDir) -> None:
-    with pytest.raises(ModelError, match=r"code of their own: .*; this is GPT2LMHeadModel"):
+    with pytest.raises(ModelError, match=r"code of their own .*; this is GPT2LMHeadModel"):
         load_model(model_dir("gpt2"), quantization="int8")
 
 

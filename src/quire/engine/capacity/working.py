@@ -52,13 +52,11 @@ def adapter_share(shape: ModelShape, config: EngineConfig, float_bytes: int) -> 
     if not config.enable_lora:
         return None
     rank = config.max_lora_rank
-    pairs = sum(
-        module.inputs + module.outputs
-        for module in modules_of(shape)
-        if module.part in ("attention", "mlp")
-    )
+    adapted = [one for one in modules_of(shape) if one.part in ("attention", "mlp")]
+    pairs = sum(module.inputs + module.outputs for module in adapted)
+    rescaled = 2 * 4 * sum(module.outputs for module in adapted)  # gains and shifts, float32
     kept = config.max_cpu_loras or config.max_loras
-    return AdapterShare(config.max_loras, kept, rank, rank * pairs * float_bytes)
+    return AdapterShare(config.max_loras, kept, rank, rank * pairs * float_bytes + rescaled)
 
 
 def _rows_of_each(config: EngineConfig) -> int:

@@ -236,8 +236,8 @@ class ResponsesRequest(Strict):
     background: Literal[False] = False
     metadata: Annotated[dict[str, str], at_most(16, "keys")] = Field(default_factory=dict)
     client_metadata: JsonObject | None = None  # the client's own notes, which nobody reads here
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
+    prompt_cache_key: Name | None = None
+    prompt_cache_retention: Name | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None
     user: Name | None = None

@@ -259,8 +259,8 @@ class GenerationRequest(StructuredFields, CommonFields):
     return_progress: bool = doc(
         False, "begin a stream with how far its prompt has been computed, as llama.cpp tells it"
     )
-    prompt_cache_key: str | None = doc(None, "a hint: prompts with one are evicted after others")
-    prompt_cache_retention: str | None = doc(None, 'a hint: for how long, "5m", "1h" or "24h"')
+    prompt_cache_key: Name | None = doc(None, "a hint: prompts with one are evicted after others")
+    prompt_cache_retention: Name | None = doc(None, 'a hint: for how long, "5m", "1h" or "24h"')
     prediction: Prediction | None = doc(None, _HELP["prediction"])
     kv_transfer_params: Annotated[dict[str, Any], no_deeper(levels=4, most_values=65536)] | None = (
         doc(None, "of a proxy between servers that prefill and that decode, as vLLM has them")
