@@ -18,7 +18,7 @@ from quire.kernels.ops import Kernels
 from support.every_kernel import KERNELS, make_kernels
 from support.gpu_kernels import INTERPRETED
 
-_SHARE = 24  # QUIRE_ALL_CASES=1 runs all of them; so does a GPU
+_SHARE = 48  # QUIRE_ALL_CASES=1 runs all of them; so does a GPU
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

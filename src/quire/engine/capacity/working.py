@@ -47,16 +47,21 @@ def numbers_per_token(shape: ModelShape, machines: int = 1, widest: int = 0) -> 
     return STATES * shape.hidden_size + divided / machines
 
 
-def adapter_share(shape: ModelShape, config: EngineConfig, float_bytes: int) -> AdapterShare | None:
-    """The most that adapters take; None: there are none."""
+def adapter_share(
+    shape: ModelShape, config: EngineConfig, float_bytes: int, *, rescaled: bool = True
+) -> AdapterShare | None:
+    """The most that adapters take; None: there are none.
+
+    rescaled: each output has a gain and a shift in float32, as in Quire.
+    """
     if not config.enable_lora:
         return None
     rank = config.max_lora_rank
     adapted = [one for one in modules_of(shape) if one.part in ("attention", "mlp")]
     pairs = sum(module.inputs + module.outputs for module in adapted)
-    rescaled = 2 * 4 * sum(module.outputs for module in adapted)  # gains and shifts, float32
+    beside = 2 * 4 * sum(module.outputs for module in adapted) if rescaled else 0
     kept = config.max_cpu_loras or config.max_loras
-    return AdapterShare(config.max_loras, kept, rank, rank * pairs * float_bytes + rescaled)
+    return AdapterShare(config.max_loras, kept, rank, rank * pairs * float_bytes + beside)
 
 
 def _rows_of_each(config: EngineConfig) -> int:

@@ -109,10 +109,11 @@ class Deployment:
     @property
     def adapter_bytes(self) -> int:
         """Bytes of adapters, over all machines, each of which has a half of each whole."""
-        share = adapter_share(self.model, self.config, BYTES[self.model.dtype])
+        size, is_cpu = BYTES[self.model.dtype], self.machine.is_cpu
+        share = adapter_share(self.model, self.config, size, rescaled=is_cpu)
         if share is None:
             return 0
-        if self.machine.is_cpu:
+        if is_cpu:
             return share.num_bytes * self.tensor_parallel
         return share.most_running * share.bytes_each * (self.tensor_parallel + 1) // 2
 
