@@ -111,7 +111,8 @@ class RequestProgress:
         self._first_token_time: float | None = None
         self._prompt_tokens = group.branches[0].num_prompt_tokens  # with a session's history
         self._processed: int | None = None  # tokens of the prompt, as its caller knows
-        self._found, self._began = 0, 0.0  # tokens of it that were computed before, and when then
+        self._found = 0  # tokens of it that were computed before
+        self._began = 0.0  # when the others were begun
         self.vector: Sequence[float] | None = None  # of the prompt, where that is asked for
 
     @property

@@ -24,15 +24,21 @@ _QWEN = RecurrentNames(
     norm="linear_attn.norm",
 )
 _QWEN_NEXT = replace(_QWEN, inputs=tuple(f"linear_attn.in_proj_{part}" for part in ("qkvz", "ba")))
-_MAMBA = RecurrentNames(
-    inputs=("mamba.in_proj",),
-    output="mamba.out_proj",
-    convolution="mamba.conv1d",
-    bias="mamba.dt_bias",
-    decay="mamba.A_log",
-    skip="mamba.D",
-    norm="mamba.norm",
-)
+
+
+def _names_of_mamba(root: str) -> RecurrentNames:
+    return RecurrentNames(
+        inputs=(f"{root}.in_proj",),
+        output=f"{root}.out_proj",
+        convolution=f"{root}.conv1d",
+        bias=f"{root}.dt_bias",
+        decay=f"{root}.A_log",
+        skip=f"{root}.D",
+        norm=f"{root}.norm",
+    )
+
+
+_MAMBA = _names_of_mamba("mamba")
 _LFM2 = RecurrentNames(("conv.in_proj",), "conv.out_proj", "conv.conv")
 
 _SILU = ("silu",)  # what follows convolutions
@@ -191,15 +197,7 @@ def _factors(fields: ConfigFields, name: str, count: int) -> list[float]:
 
 def _backbone(fields: ConfigFields, plan: Blueprint, family: str) -> Blueprint:
     """Mamba's own names, and no rotations."""
-    names = RecurrentNames(
-        inputs=("mixer.in_proj",),
-        output="mixer.out_proj",
-        convolution="mixer.conv1d",
-        bias="mixer.dt_bias",
-        decay="mixer.A_log",
-        skip="mixer.D",
-        norm="mixer.norm",
-    )
+    names = _names_of_mamba("mixer")
     plan = replace(plan, ropes=(), rope_of=(None,) * len(plan.windows))
     return _with_mamba(fields, plan, names, family, "use_conv_bias", "use_bias")
 

@@ -65,7 +65,7 @@ class _MadeAgain(TorchFunctionMode):
             return result
         numbers, own = args[0], result.indices
         width = own.numel() // len(self._rows)
-        if before.numel() % width or before.shape[-1] != own.shape[-1]:
+        if not width or before.numel() % width or before.shape[-1] != own.shape[-1]:
             return result  # it chooses something else than experts of tokens
         indices = before.reshape(-1, width)[self._rows].reshape(own.shape)
         return torch.return_types.topk((numbers.gather(-1, indices), indices))

@@ -121,12 +121,22 @@ def test_choices_by_scores(instructions: str, kind: str) -> None:
     kernels, x = CPUKernels(instructions), torch.randn(40, HIDDEN)
     expected = ReferenceKernels().mix(x.double(), widened(experts))
     assert (kernels.mix(x, experts).double() - expected).abs().max() < 1e-5 * expected.abs().max()
-    softmax = route(x[:, :MANY], Routing(CHOSEN, True))[0]
-    assert (
-        kind.startswith("sigmoids")
-        or kind == "groups of softmax"
-        or not torch.equal(route(x[:, :MANY], experts.routing)[0], softmax)
-    )
+
+
+def test_choices_by_hand() -> None:
+    """Of four experts with scores of 0.5, 0.9, 0.7 and 0.6, in two groups."""
+    x = torch.tensor([[0.5, 0.9, 0.7, 0.6]]).logit()
+    bias = torch.tensor([0.6, 0.0, 0.0, 0.0])
+    plain, biased = Routing(2, False, sigmoid=True), Routing(2, True, sigmoid=True, bias=bias)
+    grouped = Routing(2, True, sigmoid=True, scale=2.0, groups=2, groups_chosen=1)
+    for routing, experts, weights in (
+        (plain, [1, 2], [0.9, 0.7]),
+        (biased, [0, 1], [0.5 / 1.4, 0.9 / 1.4]),  # 1.1 and 0.9; weights have no biases
+        (grouped, [1, 0], [1.8 / 1.4, 1.0 / 1.4]),  # 0.5 and 0.9 are more than 0.7 and 0.6
+    ):
+        chosen, found = route(x, routing)
+        assert chosen.tolist() == [experts]
+        assert torch.allclose(found, torch.tensor([weights]))
 
 
 @pytest.mark.parametrize("instructions", TESTED)
