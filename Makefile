@@ -32,11 +32,8 @@ serve: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(MAKE) --jobs=2 lint suite
 
-# One more than there are cores: some tests wait for processes that sleep.
-WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
-
 suite: $(VENV)/installed-dev
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
 
 # What needs no PyTorch, but for the tests that are marked as slow.
 check: lint

@@ -1,7 +1,8 @@
 """Tests over kernels, once for each that can run here.
 
 Triton's interpreter is slow: of each test it gets a part of the cases. So are tiles in plain C++:
-they get those of bfloat16, for in other types AMX uses no tiles and does what AVX-512 does.
+they get those of bfloat16, for in other types AMX uses no tiles and does what AVX-512 does. And of
+a test with hundreds of cases, a part of them runs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from support.every_kernel import KERNELS, make_kernels
 from support.gpu_kernels import INTERPRETED
 
 _SHARE = 48  # QUIRE_ALL_CASES=1 runs all of them; so does a GPU
+_MOST = 250  # cases of one test
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -31,6 +33,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if isinstance(item, pytest.Function) and case is not None and "triton" in case.id:
             cases[item.originalname].append(item)
     left_out: set[pytest.Item] = set()
+    for name, found in _by_test(items).items():
+        left_out.update(random.Random(name).sample(found, max(0, len(found) - _MOST)))
     for name, found in cases.items():
         # Threads of the CPU are no matter of theirs.
         about_threads = any("threads" in item.callspec.params for item in found)
@@ -38,6 +42,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = random.Random(name).sample(found, share)
         left_out.update(item for item in found if item not in kept)
     _leave_out(config, items, left_out)
+
+
+def _by_test(items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    found: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function):
+            found[item.nodeid.partition("[")[0]].append(item)
+    return found
 
 
 def _on_tiles_without_need(item: pytest.Item) -> bool:

@@ -199,7 +199,7 @@ def test_silent_connections_cost_no_thread_and_shut_nobody_out(
         for number, wire in enumerate(wires):
             with suppress(OSError):  # it has been let go
                 wire.sendall((b"", greeting, greeting[:5], greeting[:-3])[number % 4])
-        assert threading.active_count() == before
+        assert threading.active_count() <= before  # other tests' may end meanwhile
         for _ in range(20):
             client, shelf = fetcher()
             fetch(client, prefill.server.port, NAMES)
