@@ -44,6 +44,7 @@ struct Rotation {
   const float* sin;       // all are of that shape
   const float* sink_cos;  // null: as cos
   const float* sink_sin;
+  const float* query_scale;  // [T], times queries; null: 1
   int half;
 };
 

@@ -83,7 +83,8 @@ struct Context {
              (for_sinks ? r.sink_sin : r.sin) + token * r.half, r.half);
     }
     make_even(balance_of_query);
-    for (int64_t i = 0; i < key_width; i += W) store(head + i, load(head + i) * query_scale);
+    const float scale = r.query_scale ? query_scale * r.query_scale[token] : query_scale;
+    for (int64_t i = 0; i < key_width; i += W) store(head + i, load(head + i) * scale);
   }
 
   // Put a token's new key and value of one head into the pool.

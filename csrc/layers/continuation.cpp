@@ -56,7 +56,8 @@ void Kernels::go_on(const Continuation& c) {
     std::vector<Rotation> rotations = c.rotations;
     for (Rotation& r : rotations) {
       r = {rows_from(r.cos, row, r.half), rows_from(r.sin, row, r.half),
-           rows_from(r.sink_cos, row, r.half), rows_from(r.sink_sin, row, r.half), r.half};
+           rows_from(r.sink_cos, row, r.half), rows_from(r.sink_sin, row, r.half),
+           rows_from(r.query_scale, row, 1), r.half};
     }
     if (c.embedding) build_->embed({*c.embedding, tokens.data(), x, rows, dtype});
     for (int64_t i = 0; i < rows && c.table; i++) {

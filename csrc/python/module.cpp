@@ -103,9 +103,9 @@ NB_MODULE(_native, m) {
   nb::class_<Norm>(m, "Norm").def_static("make", &make_norm);
   nb::class_<Rotation>(m, "Rotation")
       .def("__init__", [](Rotation* self, Address cos, Address sin, Address sink_cos,
-                          Address sink_sin, int half) {
+                          Address sink_sin, Address query_scale, int half) {
         new (self) Rotation{at<float>(cos), at<float>(sin), at<float>(sink_cos),
-                            at<float>(sink_sin), half};
+                            at<float>(sink_sin), at<float>(query_scale), half};
       });
   nb::class_<Layer>(m, "Layer")
       .def("__init__", [](Layer* self, int kv_group, Address keys, Address values, Address key_scales,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -34,6 +36,7 @@ from support.live_server import (
 )
 
 COMPLETIONS = "/v1/completions"
+RUNS = os.environ.get("QUIRE_RANDOM_RUNS")
 JSON = {"content-type": "application/json"}
 
 
@@ -88,6 +91,13 @@ ALLOWED |= {
 }  # what they say is looked at later
 
 
+def is_of_both(kind: Any, name: str) -> bool:
+    """Whether a field of chats is one of completions, read alike."""
+    own = kind.model_fields.get(name)
+    other = CompletionRequest.model_fields.get(name)
+    return kind is ChatRequest and own is not None and repr(own) == repr(other)
+
+
 @pytest.fixture
 def session(shared: LiveServer) -> Iterator[str]:
     session_id = shared.http.post("/v1/sessions", json={"model": MODEL}).json()["id"]
@@ -100,10 +110,12 @@ def test_a_hostile_value_of_any_field_is_refused_in_few_words(
     shared: LiveServer, session: str, path: str, body: dict[str, Any], kind: Any
 ) -> None:
     opening = json.dumps(body)[:-1] + (", " if body else "")
-    for name in [*kind.model_fields, "unknown", "u" * HUGE, "\ud800" * 1000]:
-        for what, value in HOSTILE.items():
+    for place, name in enumerate([*kind.model_fields, "unknown", "u" * HUGE, "\ud800" * 1000]):
+        for number, (what, value) in enumerate(HOSTILE.items()):
             if (name, what) in ALLOWED:
                 continue
+            if is_of_both(kind, name) and (place + number) % 3 and not RUNS:
+                continue  # the same reader of the field gets them at the other door
             content = f"{opening}{json.dumps(name)}: {value}}}"
             answer = shared.http.post(path.format(session), content=content, headers=JSON)
             error = answer.json()["error"]
@@ -115,12 +127,10 @@ def test_a_hostile_value_of_any_field_is_refused_in_few_words(
             assert field[:20] == ascii(name)[1:21].rstrip("'"), (name, what, error)
 
 
-@pytest.mark.parametrize("number", [10**4000, -(10**4000), 2**2000])
-def test_an_integer_of_any_size_is_refused_by_name(
-    shared: LiveServer, session: str, number: int
-) -> None:
+def test_an_integer_of_any_size_is_refused_by_name(shared: LiveServer, session: str) -> None:
+    numbers = itertools.cycle([10**4000, -(10**4000), 2**2000])
     for path, body, kind in ROUTES:
-        for name in kind.model_fields:
+        for name, number in zip(kind.model_fields, numbers, strict=False):
             if name in {"top_k", "max_completion_tokens"} or (kind, name) == (TurnRequest, "model"):
                 continue  # the first has no bound, the second's is the first complaint of another
             answer = shared.http.post(path.format(session), json={**body, name: number})

@@ -251,6 +251,22 @@ _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "attention_multiplier": 0.3,
         },
     ),
+    # Queries grow with every 8 tokens.
+    "ministral3": (
+        "Ministral3Config",
+        {
+            **SMALL_LLAMA,
+            "head_dim": 24,
+            **_rope(
+                "yarn",
+                factor=8.0,
+                original_max_position_embeddings=8,
+                llama_4_scaling_beta=0.5,
+                mscale=1.0,
+                mscale_all_dim=1.0,
+            ),
+        },
+    ),
     "ministral": (
         "MinistralConfig",
         {

@@ -15,7 +15,9 @@ class Norm:
     def make(weight: int, bias: int, dtype: int, eps: float, centred: bool, /) -> Norm: ...
 
 class Rotation:
-    def __init__(self, cos: int, sin: int, sink_cos: int, sink_sin: int, half: int, /) -> None: ...
+    def __init__(
+        self, cos: int, sin: int, sink_cos: int, sink_sin: int, query_scale: int, half: int, /
+    ) -> None: ...
 
 class Layer:
     def __init__(

@@ -115,11 +115,12 @@ class CPUPlan:
 
 
 def _rotation(rotation: Rotation) -> _native.Rotation:
-    cos, sin, sink_cos, sink_sin = rotation
+    cos, sin, sink_cos, sink_sin, scale = rotation
     sinks = (0, 0)
     if sink_cos is not None and sink_sin is not None:
         sinks = sink_cos.data_ptr(), sink_sin.data_ptr()
-    return _native.Rotation(cos.data_ptr(), sin.data_ptr(), *sinks, cos.shape[1])
+    factor = 0 if scale is None else scale.data_ptr()
+    return _native.Rotation(cos.data_ptr(), sin.data_ptr(), *sinks, factor, cos.shape[1])
 
 
 class _Decoder(NamedTuple):

@@ -180,6 +180,7 @@ class Rotation(NamedTuple):
     sin: Tensor
     sink_cos: Tensor | None = None
     sink_sin: Tensor | None = None
+    query_scale: Tensor | None = None  # [T], times the queries
 
 
 class Norms(NamedTuple):

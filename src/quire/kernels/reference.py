@@ -80,6 +80,8 @@ class ReferenceKernels(Kernels):
             query = self.norm(query, spec.query_norm)
         if spec.key_norm is not None:
             key = self.norm(key, spec.key_norm)
+        if rotation is not None and rotation.query_scale is not None:
+            query = (_wide(query) * rotation.query_scale[:, None, None]).to(query.dtype)
         sink_query = query
         if rotation is not None:
             if rotation.sink_cos is not None and rotation.sink_sin is not None:

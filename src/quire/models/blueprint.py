@@ -5,7 +5,7 @@ Their differences are fields here, so that one function (``build``) reads the te
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from quire.core.errors import ModelError
@@ -42,6 +42,22 @@ class TensorNames:
     key_norm: str = "self_attn.k_norm"
     sink_logits: str | None = None  # the tensor's whole name
     beside: tuple[str, ...] = ()  # tensors that begin so are of no decoder, and not read
+
+    def beside_images(self) -> TensorNames:
+        """The names in a model that sees images, as savers have had them."""
+        return replace(
+            self,
+            roots=("model.language_model", "language_model.model", *self.roots),
+            heads=("lm_head", "language_model.lm_head"),
+            beside=(*self.beside, *_OF_IMAGES),
+        )
+
+
+_OF_IMAGES = tuple(
+    f"{root}{part}"
+    for root in ("", "model.")
+    for part in ("vision_", "visual.", "multi_modal_projector.", "image_newline")
+)
 
 
 @dataclass(frozen=True)

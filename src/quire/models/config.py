@@ -31,6 +31,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     fields: ConfigFields  # config.json, with the overrides
     overrides: Mapping[str, Any]
+    with_images: bool = False  # it is in a model that sees images
     has_head: bool = True  # false: what is stored makes states of tokens, and no tokens of states
 
 
@@ -38,6 +39,5 @@ def read_config(directory: Path, overrides: Mapping[str, Any] | None = None) -> 
     """The config of the model in ``directory``. ModelError: see ``read_checkpoint``."""
     found = read_checkpoint(directory, overrides)
     dtype = None if found.dtype is None else DTYPES[found.dtype]
-    return ModelConfig(
-        found.architecture, dtype, found.eos_token_ids, found.fields, overrides or {}
-    )
+    ends, images = found.eos_token_ids, found.with_images
+    return ModelConfig(found.architecture, dtype, ends, found.fields, overrides or {}, images)

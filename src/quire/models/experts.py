@@ -55,6 +55,8 @@ def _read_expert(
             stack = Stack(
                 up, (shape.count, sum(parts.values()), hidden), names.turned, names.biased
             )
+            if linears.has_turned(stack):  # as some savers of Qwen3-VL have them
+                stack = stack._replace(turned=True)
             held = ALL if rows is None else torch.cat(list(rows.values()))
             if names.paired:
                 stored = torch.arange(2 * shape.inner).view(-1, 2).T.flatten()

@@ -25,7 +25,7 @@ def read(config: ModelConfig) -> Blueprint:
     """See ``Family.read``."""
     traits, shape = TRAITS[config.architecture], find_family(config.architecture, "")
     assert shape is not None, "every architecture here has a shape"
-    fields = _text_fields(config.fields)
+    fields = config.fields
     if shape.recurrence is not None:
         fields = completed(fields)
     hidden_size = fields.positive("hidden_size")
@@ -35,7 +35,7 @@ def read(config: ModelConfig) -> Blueprint:
     rope = _read_rope(fields, traits, head_dim, config.architecture)
     windows = windows_of(fields, shape)
     parallel = _says(fields, traits.parallel)
-    names = traits.names
+    names = traits.names.beside_images() if config.with_images else traits.names
     if parallel:
         names = replace(names, mlp_before=None)
     plan = Blueprint(
@@ -66,11 +66,6 @@ def read(config: ModelConfig) -> Blueprint:
         guessing_layers=max(fields.get(name, int, 0) for name in _GUESSING),
     )
     return traits.varied(fields, plan)
-
-
-def _text_fields(fields: ConfigFields) -> ConfigFields:
-    """The decoder's fields, if the model has other parts beside it."""
-    return fields.holding({**fields.values, **fields.section("text_config").values})
 
 
 def _read_rope(

@@ -32,6 +32,7 @@ _LOG = logging.getLogger(__name__)
 _CPU = torch.device("cpu")
 _WIDEST = 2**16  # dimensions of a head; published ones have at most some hundreds
 _LARGEST_DIVISOR = 1e30
+_GROWTH = "llama_4_scaling_beta"
 
 # Frequencies, [rotated / 2] or [T, rotated / 2] given the length [T] that each token lives in.
 _Frequencies = Tensor | Callable[[Tensor], Tensor]
@@ -51,6 +52,9 @@ class Rope:
     # Where sequences longer than the first are served, all of them have the frequencies instead.
     longer: tuple[int, Tensor] | None = None
     reach: int | None = None  # attention sinks seem less far away than this; None: no sinks
+    # Queries grow by the first times log(1 + whole multiples of the second before them), as Llama
+    # 4's without positions do.
+    growth: tuple[float, int] | None = None
 
     def serving(self, longest: int) -> Rope:
         """The rotation if no sequence is longer, and no more positions are told apart than
@@ -70,10 +74,11 @@ class Rope:
 
     def rotation(self, batch: AttentionBatch) -> Rotation:
         """The rotation of each new token."""
-        positions = batch.positions
+        positions, scale = batch.positions, self._query_scale(batch.positions)
         if self.reach is not None:
             sink_positions = positions.clamp(max=self.reach - 1)
-            return Rotation(*self._exact_turns(positions), *self._exact_turns(sink_positions))
+            turns = *self._exact_turns(positions), *self._exact_turns(sink_positions)
+            return Rotation(*turns, query_scale=scale)
         if isinstance(self.frequencies, Tensor):
             frequencies = self.frequencies
         else:
@@ -85,7 +90,13 @@ class Rope:
         cos, sin = angles.cos(), angles.sin()
         if self.attention_factor != 1.0:
             cos, sin = cos * self.attention_factor, sin * self.attention_factor
-        return Rotation(cos, sin)
+        return Rotation(cos, sin, query_scale=scale)
+
+    def _query_scale(self, positions: Tensor) -> Tensor | None:
+        if self.growth is None:
+            return None
+        beta, length = self.growth
+        return 1 + beta * (1 + positions // length).float().log()
 
     def _exact_turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines from float64: float32 cannot hold the angles of far positions."""
@@ -159,7 +170,11 @@ class RopeConfig:
         if not 2 <= self.rotated <= _WIDEST or self.rotated % 2:
             raise ModelError(f"{self.fields.source}: {self.rotated} dimensions cannot be rotated")
         try:
-            return _BUILDERS[self.kind](self, device)
+            rope = _BUILDERS[self.kind](self, device)
+            if _GROWTH in self.fields:
+                beta = self.fields.get(_GROWTH, float)
+                rope = replace(rope, growth=(beta, self.original_positions))
+            return rope
         except (ArithmeticError, ValueError) as error:  # of parameters out of their range
             raise ModelError(f"{self.fields.source}: no rotation can be made: {error}") from error
 
@@ -291,4 +306,5 @@ _BUILDERS: dict[str, Callable[[RopeConfig, torch.device], Rope]] = {
     "longrope": _longrope,
     "divided": _divided,
     "su": _longrope,  # its name when Phi-3 was published
+    "mrope": _default,  # a text's tokens have the same position three times
 }

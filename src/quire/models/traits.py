@@ -24,14 +24,6 @@ _AFTER = TensorNames(
 )
 _ONE_NORM = TensorNames(mlp_before=None)
 _FUSED = TensorNames(qkv=("self_attn.qkv_proj",), up=("mlp.gate_up_proj",))
-_BESIDE_IMAGES = replace(
-    _SANDWICHED,
-    roots=("model.language_model", "language_model.model"),
-    heads=("lm_head", "language_model.lm_head"),
-    beside=tuple(
-        f"{root}{part}" for root in ("", "model.") for part in ("vision_", "multi_modal_projector.")
-    ),
-)
 
 _RMS = NormKind()
 _UNBIASED = NormKind(centred=True)
@@ -100,9 +92,6 @@ _QWEN_HYBRID = Traits(
     rotary_share=0.25,
     varied=hybrids.qwen3_5,
 )
-_QWEN_BESIDE_IMAGES = replace(
-    _PLAIN, roots=("model.language_model", "model"), beside=("mtp.", "model.visual.", "visual.")
-)
 _LFM2 = Traits(
     names=TensorNames(
         final_norm="embedding_norm",
@@ -147,6 +136,7 @@ _GLM_MOE = Traits(output_bias=False, mlp_bias=False, rotary_share=0.5, varied=mi
 TRAITS: Mapping[str, Traits] = {
     "LlamaForCausalLM": Traits(),
     "MistralForCausalLM": _MISTRAL,
+    "Ministral3ForCausalLM": replace(_MISTRAL, theta=1_000_000.0),
     "MinistralForCausalLM": replace(_MISTRAL, mlp_bias=False),
     "Phi3ForCausalLM": Traits(names=_FUSED, qkv_bias=False, output_bias=False, rotary_share=1.0),
     "Qwen2ForCausalLM": Traits(qkv_bias=True, output_bias=False),
@@ -159,10 +149,6 @@ TRAITS: Mapping[str, Traits] = {
     "Qwen3NextForCausalLM": replace(_QWEN_HYBRID, varied=hybrids.qwen3_next),
     "Qwen3_5ForCausalLM": _QWEN_HYBRID,
     "Qwen3_5MoeForCausalLM": replace(_QWEN_HYBRID, varied=hybrids.qwen3_5_moe),
-    "Qwen3_5ForConditionalGeneration": replace(_QWEN_HYBRID, names=_QWEN_BESIDE_IMAGES),
-    "Qwen3_5MoeForConditionalGeneration": replace(
-        _QWEN_HYBRID, names=_QWEN_BESIDE_IMAGES, varied=hybrids.qwen3_5_moe
-    ),
     "Lfm2ForCausalLM": _LFM2,
     "Lfm2MoeForCausalLM": replace(_LFM2, varied=hybrids.lfm2_moe),
     "GraniteMoeHybridForCausalLM": Traits(
@@ -214,7 +200,6 @@ TRAITS: Mapping[str, Traits] = {
     "GemmaForCausalLM": _GEMMA_1,
     "Gemma2ForCausalLM": _GEMMA_2,
     "Gemma3ForCausalLM": _GEMMA_3,
-    "Gemma3ForConditionalGeneration": replace(_GEMMA_3, names=_BESIDE_IMAGES),
     "CohereForCausalLM": _COHERE,
     "Cohere2ForCausalLM": replace(_COHERE, theta=10_000.0, varied=variants.cohere2, foreign=()),
     "OlmoForCausalLM": Traits(

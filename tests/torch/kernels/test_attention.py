@@ -256,14 +256,16 @@ def test_what_norms_make_large_is_rounded_with_the_rest(
 def test_heads_are_normalised_and_turned(
     kernels: Kernels, dtype: torch.dtype, rotated: int
 ) -> None:
-    """The sinks beyond the window meet a query of another rotation."""
+    """Queries grow; the sinks beyond the window meet one of another rotation."""
     case = make_case(dtype, sinks=3, window=6)
     generator = torch.Generator().manual_seed(1)
     near, far = torch.randn(2, len(case.query), rotated, generator=generator, dtype=torch.float64)
     weight = torch.rand(16, generator=generator, dtype=torch.float64).to(dtype)
     norms = Norm(16, weight, 1e-6), Norm(16, weight + 1, 1e-6)
     wide = torch.promote_types(dtype, torch.float32)
-    rotation = Rotation(*(x.to(wide) for x in (near.cos(), near.sin(), far.cos(), far.sin())))
+    scale = 1 + torch.rand(len(case.query), generator=generator)
+    turns = (x.to(wide) for x in (near.cos(), near.sin(), far.cos(), far.sin()))
+    rotation = Rotation(*turns, query_scale=scale)
     new_keys = case.new(case.keys)
     found = attend(kernels, case, AttentionSpec(0.25, 6, 3, None, *norms), rotation)
 
@@ -271,7 +273,7 @@ def test_heads_are_normalised_and_turned(
         x = x.double()
         return x * (x.square().mean(dim=-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
 
-    query = normalised(case.query, norms[0])
+    query = normalised(case.query, norms[0]) * scale[:, None, None]
     written = turned(normalised(new_keys, norms[1]), near)
     counts = case.batch.query_starts
     for i, keys in enumerate(case.keys):

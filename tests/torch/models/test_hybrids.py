@@ -21,7 +21,7 @@ from quire.models.streaming import Streaming
 from support.gguf_hybrids import write_hybrid
 from support.hf_reference import hf_logits, random_prompts
 from support.paged_harness import PagedHarness
-from support.small_models import _QWEN_HYBRID, make_model, save_tokenizer
+from support.small_models import make_model
 
 ModelDir = Callable[[str], Path]
 
@@ -65,27 +65,6 @@ def test_rounded(family: str, form: str, tolerance: float, model_dir: ModelDir) 
     found = PagedHarness(model).prefill(texts, 7)[0]
     expected = hf_logits(directory, texts[0])
     assert (found - expected).square().mean().sqrt() < tolerance * expected.std()
-
-
-def test_the_text_of_a_model_that_sees(tmp_path: Path) -> None:
-    import transformers
-
-    vision = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32}
-    more = {"out_hidden_size": 64, "num_position_embeddings": 16, "patch_size": 4}
-    ids = dict.fromkeys(("image_token_id", "video_token_id"), 5)
-    config = transformers.Qwen3_5Config(
-        text_config=_QWEN_HYBRID, vision_config={**vision, **more}, **ids
-    )
-    torch.manual_seed(0)
-    whole = transformers.Qwen3_5ForConditionalGeneration(config).eval()
-    whole.save_pretrained(tmp_path)
-    save_tokenizer(tmp_path)
-    assert read_shape(tmp_path).state_bytes[0] > 0
-    text = random_prompts(19)[0]
-    found = PagedHarness(load_model(tmp_path)).prefill([text], 7)[0]
-    with torch.inference_mode():
-        expected = whole(input_ids=torch.tensor([text])).logits[0]
-    assert (found - expected).abs().max() < 1e-4
 
 
 def test_ranks_and_windows_are_refused(model_dir: ModelDir) -> None:

@@ -21,7 +21,14 @@ from quire_lab.evaluation.distributions import next_token_logits
 from support.small_encoders import make_encoder
 
 TEXT = "The list is sorted in place, and the method returns None. " * 12
+# Of which forms are timed, in texts, tokens before and tokens written.
+SHORT = (2, 8, 4)
 OPTIONS = {"model": None, "max_num_seqs": 8, "kv_cache_memory_bytes": "16MiB", "threads": 1}
+
+
+@pytest.fixture(autouse=True)
+def little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire_lab.evaluation.evaluate._TIMED", SHORT)
 
 
 def evaluated(*forms: ModelForm, questions: int = 0) -> list[tuple[ModelForm, str]]:
@@ -141,6 +148,7 @@ def test_the_command_says_the_same_to_people_and_programs(
                        "refusal": refused["refusal"]}  # fmt: skip
     assert values["advice"].startswith(("Take int8", "No form"))
     assert picture.read_text().startswith("<?xml")
+    command[2] = "own/fp8"
     assert main([*command[:-3], "0", *command[-2:]]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("quire-demo: 60 predictions") and "same token" in lines[1]

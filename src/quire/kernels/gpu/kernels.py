@@ -181,7 +181,7 @@ def _store(
     """Write keys and values; the queries [T, H, DK] to attend with, and those for the sinks."""
     query, key, value = (x if x.stride(2) == 1 else x.contiguous() for x in (query, key, value))
     query_out = query.new_empty(query.shape)
-    cos, sin, sink_cos, sink_sin = rotation or (None,) * 4
+    cos, sin, sink_cos, sink_sin, query_scale = rotation or (None,) * 5
     sink_query_out = None if sink_cos is None else torch.empty_like(query_out)
     query_norm, key_norm = (norm or Norm(0, None, 0.0) for norm in (spec.query_norm, spec.key_norm))
     parts = triton.cdiv(shape.HEADS, _HEADS_AT_ONCE) + 2 * triton.cdiv(
@@ -199,6 +199,7 @@ def _store(
         sin,
         sink_cos,
         sink_sin,
+        query_scale,
         query_norm.weight,
         query_norm.bias,
         query_norm.eps,

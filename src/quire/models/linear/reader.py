@@ -171,6 +171,11 @@ class LinearReader:
         """Whether the checkpoint has a ``Stack`` of that name, of floats or rounded."""
         return name in self._weights or f"{name}_blocks" in self._weights
 
+    def has_turned(self, stack: Stack) -> bool:
+        """Whether the stack is there with its inputs before its outputs, by its shape."""
+        many, outputs, inputs = stack.shape
+        return outputs != inputs and self._weights.shape(stack.name) == (many, inputs, outputs)
+
     def exact(self, parts: Mapping[str, int], inputs: int, bias: bool = False) -> Linear:
         """Projections of these names and numbers of outputs, side by side and never rounded."""
         read = self._weights.read

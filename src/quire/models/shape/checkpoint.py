@@ -11,6 +11,7 @@ from quire.core.errors import ModelError
 from quire.models.gguf import config_of, is_gguf, open_gguf
 from quire.models.shape.config_file import CONFIG, read_config_file
 from quire.models.shape.fields import ConfigFields, read_fields
+from quire.models.shape.towers import decoder_of, is_with_images
 
 SAMPLING_DEFAULTS = ("temperature", "top_p", "min_p", "repetition_penalty", "top_k")
 """The sampling parameters for which a model may have defaults of its own."""
@@ -26,7 +27,8 @@ class Checkpoint:
     architecture: str  # the class name in transformers, "LlamaForCausalLM"
     dtype: str | None  # of the weights, where it says so
     eos_token_ids: tuple[int, ...]
-    fields: ConfigFields  # config.json
+    fields: ConfigFields  # config.json, of the decoder alone
+    with_images: bool = False  # it is in a model that sees images
 
 
 def read_checkpoint(directory: Path, overrides: Mapping[str, Any] | None = None) -> Checkpoint:
@@ -46,6 +48,8 @@ def read_checkpoint(directory: Path, overrides: Mapping[str, Any] | None = None)
         fields = read_config_file(directory / CONFIG, overrides)
     else:
         raise ModelError(f"{directory} is not a directory")
+    with_images = is_with_images(fields)
+    fields = (decoder_of(fields) if with_images else None) or fields
     architectures = fields.get("architectures", list, [])
     if not architectures:
         raise ModelError(f"{fields.source}: architectures is missing, so the model is unknown")
@@ -63,6 +67,7 @@ def read_checkpoint(directory: Path, overrides: Mapping[str, Any] | None = None)
         dtype=_stored_dtype(fields),
         eos_token_ids=tuple(dict.fromkeys((*_eos_ids(fields), *_eos_ids(generation)))),
         fields=fields,
+        with_images=with_images,
     )
 
 

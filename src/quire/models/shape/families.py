@@ -44,8 +44,7 @@ class FamilyFacts:
     gated_attention: bool = False  # what attention gives is gated, by as many numbers
     latent: bool = False  # keys and values are made of one vector
     planned_only: bool = False  # Quire has no code of its own for it
-    with_images: bool = False  # beside the text, and left out of plans
-    defaults: tuple[tuple[str, int], ...] = ()  # sizes that configs leave out
+    defaults: tuple[tuple[str, float], ...] = ()  # of sizes, inside models that see images
     stretches: bool = False  # rotary scalings lengthen its texts, and may change longer ones
 
     def is_called(self, architecture: str) -> bool:
@@ -85,15 +84,29 @@ _DELTA: Mapping[str, Any] = {
 }  # fmt: skip
 
 FAMILIES = (
-    FamilyFacts("llama", "LlamaForCausalLM", stretches=True),
     FamilyFacts(
-        "mistral", "MistralForCausalLM", also=("ministral3",), window="always", stretches=True,
+        "llama", "LlamaForCausalLM", stretches=True,
+        defaults=(
+            ("vocab_size", 32_000), ("hidden_size", 4096), ("intermediate_size", 11_008),
+            ("num_hidden_layers", 32), ("num_attention_heads", 32),
+            ("max_position_embeddings", 2048), ("rms_norm_eps", 1e-6),
+        ),
+    ),
+    FamilyFacts(
+        "ministral3", "Ministral3ForCausalLM", window="always", stretches=True, head_size=128
+    ),
+    FamilyFacts(
+        "mistral", "MistralForCausalLM", window="always", stretches=True,
+        defaults=(
+            ("vocab_size", 32_000), ("hidden_size", 4096), ("intermediate_size", 14_336),
+            ("num_hidden_layers", 32), ("num_attention_heads", 32), ("num_key_value_heads", 8),
+            ("max_position_embeddings", 131_072), ("rms_norm_eps", 1e-6),
+        ),
     ),
     FamilyFacts("phi3", "Phi3ForCausalLM", window="always", stretches=True),
-    FamilyFacts("qwen2", "Qwen2ForCausalLM", window="if_used", stretches=True),
     FamilyFacts(
-        "qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", also=("qwen2_vl", "qwen2_5_vl_text"),
-        window="if_used", stretches=True, planned_only=True, with_images=True,
+        "qwen2", "Qwen2ForCausalLM", window="if_used", stretches=True,
+        also=("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
     ),
     FamilyFacts(
         "qwen3", "Qwen3ForCausalLM", also=("qwen3_vl_text",), window="if_used", stretches=True,
@@ -108,11 +121,6 @@ FAMILIES = (
     FamilyFacts("qwen3_next", "Qwen3NextForCausalLM", experts=True, **_DELTA),
     FamilyFacts("qwen3_5_text", "Qwen3_5ForCausalLM", **_DELTA),
     FamilyFacts("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", experts=True, **_DELTA),
-    FamilyFacts("qwen3_5", "Qwen3_5ForConditionalGeneration", with_images=True, **_DELTA),
-    FamilyFacts(
-        "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", experts=True, with_images=True,
-        **_DELTA,
-    ),
     FamilyFacts("lfm2", "Lfm2ForCausalLM", tied=True, recurrence="convolution", stretches=True),
     FamilyFacts(
         "lfm2_moe", "Lfm2MoeForCausalLM", tied=True, experts=True, recurrence="convolution",
@@ -153,10 +161,6 @@ FAMILIES = (
     _mixture("kimi_k2", "DeepseekV3ForCausalLM", latent=True),
     _mixture("glm4_moe_lite", "Glm4MoeLiteForCausalLM", latent=True),
     _mixture("llama4_text", "Llama4ForCausalLM", window="chunked", full_every=4, shared_experts=1),
-    _mixture(
-        "llama4", "Llama4ForConditionalGeneration", window="chunked", full_every=4,
-        shared_experts=1, with_images=True,
-    ),
     FamilyFacts("arcee", "ArceeForCausalLM", gated_mlp=False, stretches=True),
     FamilyFacts("nemotron", "NemotronForCausalLM", gated_mlp=False, stretches=True),
     FamilyFacts("seed_oss", "SeedOssForCausalLM", head_size=128, stretches=True),
@@ -195,13 +199,10 @@ FAMILIES = (
     FamilyFacts(
         "gemma3_text", "Gemma3ForCausalLM", tied=True, head_size=256, window="alternating",
         full_every=6,
-    ),
-    FamilyFacts(
-        "gemma3", "Gemma3ForConditionalGeneration", tied=True, head_size=256, window="alternating",
-        full_every=6, with_images=True,
         defaults=(
             ("vocab_size", 262_208), ("max_position_embeddings", 131_072),
             ("num_attention_heads", 8), ("num_key_value_heads", 4), ("head_dim", 256),
+            ("rms_norm_eps", 1e-6),
         ),
     ),
     _plain("gpt_neox", "GPTNeoXForCausalLM", stretches=True),

@@ -24,6 +24,7 @@ from quire.models.shape.modules import stored_forms
 from quire.models.shape.planned import stored_cache
 from quire.models.shape.positions import positions_of
 from quire.models.shape.recurrence import completed, recurrence_of
+from quire.models.shape.towers import decoder_of, is_with_images
 from quire.models.shape.understood import (
     GUESSING,
     OF_EXPERTS,
@@ -40,8 +41,6 @@ from quire.models.shape.windows import ATTENTION_KINDS, windows_in_force, window
 
 _SHOWN = 4  # fields of one kind that a refusal names
 _MOST_LAYERS = 10_000  # each is looked at
-_TIED, _OF_THE_WHOLE = "tie_word_embeddings", ("quantization_config", "dtype", "torch_dtype")
-"""Fields that may be beside those of the decoder, and hold for it."""
 
 
 def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelShape:
@@ -73,11 +72,12 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
 
 def shape_of(name: str, fields: ConfigFields) -> ModelShape:
     """The shape that the fields of a config.json describe. ModelError: see ``read_shape``."""
+    is_served = is_with_images(fields)
     fields, whole = _with_text(fields)
     family = _known_family(fields)
     if whole:
-        family = replace(family, model_type=whole, planned_only=True)
-    fields = fields.holding({**dict(family.defaults), **fields.values})
+        unserved = family.planned_only or not is_served
+        family = replace(family, model_type=whole, planned_only=unserved)
     if family.recurrence is not None:
         fields = completed(fields)
     num_layers = _size(fields, "num_hidden_layers", "n_layer")
@@ -164,7 +164,7 @@ def _notes(fields: ConfigFields, family: FamilyFacts, is_part: bool) -> tuple[st
         notes.append("chunks of attention are planned as windows: they see and hold no more")
     if any(not is_neutral(name, fields.values) for name in GUESSING):
         notes.append("layers that guess further tokens are left out: only speculation loads them")
-    if is_part or (family.with_images and any(map(is_of_images, fields.values))):
+    if is_part:
         notes.append("texts only: what sees images is left out")
     return tuple(notes)
 
@@ -180,30 +180,25 @@ def _text_fields(
 
 
 def _with_text(fields: ConfigFields) -> tuple[ConfigFields, str]:
-    """The fields of the decoder, where those of other parts are beside it; and what it is part of,
-    where only that has a name here: "" if it is known itself.
+    """The fields of the decoder, where those of other parts are beside it; and the type of what it
+    is part of, or "".
 
     ModelError: a field of the whole is not known.
     """
-    inner = fields.values.get("text_config")
-    if not isinstance(inner, dict):
-        return fields, ""
-    whole = fields.get("model_type", str, "")
-    if (
-        find_family(None, whole) is not None
-        or find_family(None, str(inner.get("model_type"))) is None
-    ):
-        return fields.holding({**fields.values, **inner}), ""
-    found: dict[str, list[str]] = {}
-    for name, value in fields.values.items():
-        known = name in UNDERSTOOD or is_of_images(name) or isinstance(value, dict)
-        if not known and not is_neutral(name, fields.values):
-            found.setdefault(kind_of(name), []).append(name)
-    if found:
-        raise ModelError(_refusal(fields.source, found))
-    shared = {name: fields.values[name] for name in _OF_THE_WHOLE if name in fields}
-    tied = {_TIED: fields.values[_TIED]} if _TIED in fields else {}  # the head is the whole's
-    return fields.holding({**shared, **inner, **tied}), whole
+    decoder, inner = decoder_of(fields), fields.values.get("text_config")
+    if decoder is None:
+        return (
+            fields.holding({**fields.values, **inner}) if isinstance(inner, dict) else fields
+        ), ""
+    if isinstance(inner, dict):
+        found: dict[str, list[str]] = {}
+        for name, value in fields.values.items():
+            known = name in UNDERSTOOD or is_of_images(name) or isinstance(value, dict)
+            if not known and not is_neutral(name, fields.values):
+                found.setdefault(kind_of(name), []).append(name)
+        if found:
+            raise ModelError(_refusal(fields.source, found))
+    return decoder, fields.get("model_type", str, "")
 
 
 def _size(fields: ConfigFields, *names: str, default: int | None = None) -> int:
@@ -235,8 +230,6 @@ def _known_family(fields: ConfigFields) -> FamilyFacts:
     found: dict[str, list[str]] = {}
     for name in fields.values:
         if name not in understood and not is_neutral(name, fields.values):
-            if family is not None and family.with_images and is_of_images(name):
-                continue
             found.setdefault(kind_of(name), []).append(name)
     window = _unknown_window(fields, family)
     if window is not None:

@@ -389,10 +389,10 @@ def test_files_as_they_are_published_are_read_whole(
     assert shape.num_params == pytest.approx(billions * 1e9, rel=5e-3)
     assert shape.kv_bytes_per_token == kv_bytes
     assert sum(window is not None for window in shape.windows) == windowed
-    assert shape.planned_only == ("text_config" in config)
-    if "text_config" in config:
-        notes = " ".join(shape.notes)
-        assert "texts only" in notes and f"no code of its own for {config['model_type']}" in notes
+    notes = " ".join(shape.notes)
+    assert ("texts only" in notes) == ("text_config" in config)
+    assert shape.planned_only == (config is KIMI)
+    assert (f"no code of its own for {config['model_type']}" in notes) == shape.planned_only
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from quire.http.doors.anthropic import MessagesRequest
 from quire.http.doors.ollama import OllamaMessage
 from quire.http.openai.requests import ChatMessage
 from quire.text.chat_template import ChatTemplate, Message
+from quire.text.dialect import Dialect
 from support.dialects_in_templates import dialect_in, marks_in
 
 ARGUMENTS = {"a": "ARGUMENT"}
@@ -90,14 +92,19 @@ READS = re.compile(
 )
 
 
+@cache
+def compiled(template: str) -> tuple[ChatTemplate, Dialect | None]:
+    tokens = {"bos_token": "<s>", "eos_token": "</s>"}
+    return ChatTemplate(template, tokens), dialect_in(template)
+
+
 def shown(template: str, history: Sequence[Message]) -> str:
-    dialect = dialect_in(template)
+    chat_template, dialect = compiled(template)
     put = for_template(history, dialect.id_length if dialect else None, template)
     function = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}
     tools = [{"type": "function", "function": function}]
     variables = {"tools": tools, "enable_thinking": True}
-    tokens = {"bos_token": "<s>", "eos_token": "</s>"}
-    return ChatTemplate(template, tokens).render(put, variables, 1e6)
+    return chat_template.render(put, variables, 1e6)
 
 
 @pytest.fixture(scope="module")

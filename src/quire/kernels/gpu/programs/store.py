@@ -88,6 +88,7 @@ def store(
     key_scales, value_scales,  # [B, KV_HEADS, BLOCK] float32, or None
     slots,  # [T]; -1: nowhere
     cos, sin, sink_cos, sink_sin,  # [T, HALF] float32, or None
+    query_scale,  # [T] float32, or None
     query_weight, query_bias, query_eps,  # [DK], or None
     key_weight, key_bias, key_eps,
     query_strides_token, query_strides_head,
@@ -116,6 +117,9 @@ def store(
             query, places, key_dims, mask, query_weight, query_bias, query_eps,
             DK, HALF, QUERY_NORM, QUERY_CENTRED,
         )  # fmt: skip
+        if query_scale is not None:
+            factor = tl.load(query_scale + token)
+            own, partner = own * factor, partner * factor
         stored = mask[:, None] & (key_dims < DK)[None, :]
         target = (token * HEADS + head)[:, None] * DK + key_dims[None, :]
         _hand_on(query_out, own, partner, cos, sin, token, target, stored, key_dims, HALF)

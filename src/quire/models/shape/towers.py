@@ -1,0 +1,79 @@
+"""Decoders inside models that see images: their own fields, as a family that is known by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.models.shape.families import FamilyFacts, find_family
+from quire.models.shape.fields import ConfigFields
+from quire.models.shape.understood import is_of_images
+
+_OF_THE_WHOLE = ("quantization_config", "dtype", "torch_dtype")
+"""Fields that may be beside those of the decoder, and hold for it."""
+_TIED, _ENDS = "tie_word_embeddings", "eos_token_id"
+_IN_CODE: Mapping[str, Mapping[str, Any]] = {"qwen3_vl_moe_text": {"norm_topk_prob": True}}
+"""What a decoder does in a whole, whatever its own fields say."""
+
+WITH_IMAGES: Mapping[str, str] = {
+    model_type: f"{name}ForConditionalGeneration"
+    for model_type, name in (
+        ("aya_vision", "AyaVision"),
+        ("gemma3", "Gemma3"),
+        ("internvl", "InternVL"),
+        ("llava", "Llava"),
+        ("llava_next", "LlavaNext"),
+        ("llava_onevision", "LlavaOnevision"),
+        ("mistral3", "Mistral3"),
+        ("qwen2_vl", "Qwen2VL"),
+        ("qwen2_5_vl", "Qwen2_5_VL"),
+        ("qwen3_vl", "Qwen3VL"),
+        ("qwen3_vl_moe", "Qwen3VLMoe"),
+        ("qwen3_5", "Qwen3_5"),
+        ("qwen3_5_moe", "Qwen3_5Moe"),
+    )
+}
+"""Models whose decoder is served, by type: of texts it computes what it computes by itself."""
+
+
+def decoder_of(fields: ConfigFields) -> ConfigFields | None:
+    """The fields of the decoder, with its class; None: this is no model that sees images, or the
+    family of its decoder is not known.
+
+    Sizes that the section of the decoder leaves out are those of its family.
+    """
+    inner = fields.values.get("text_config")
+    if isinstance(inner, dict):
+        kind = str(inner.get("model_type"))
+        family = find_family(None, kind)
+        if family is None:
+            return None
+        shared = {name: fields.values[name] for name in _OF_THE_WHOLE if name in fields}
+        own = {name: fields.values[name] for name in (_TIED, _ENDS) if name in fields}
+        given = {**dict(family.defaults), **shared, **inner, **own, **_IN_CODE.get(kind, {})}
+        return _as_decoder(fields, family, given)
+    family = find_family(None, fields.get("model_type", str, ""))
+    if family is None or not is_with_images(fields):
+        return None
+    plain = {name: value for name, value in fields.values.items() if not _is_beside(name)}
+    return _as_decoder(fields, family, plain)
+
+
+def is_with_images(fields: ConfigFields) -> bool:
+    """Whether the decoder in the model is served."""
+    named = fields.get("architectures", list, [])
+    if named:
+        return named[0] in WITH_IMAGES.values()
+    return fields.get("model_type", str, "") in WITH_IMAGES
+
+
+def _is_beside(name: str) -> bool:
+    return is_of_images(name) and name != _ENDS
+
+
+def _as_decoder(
+    fields: ConfigFields, family: FamilyFacts, values: Mapping[str, Any]
+) -> ConfigFields:
+    """In the family's own words."""
+    named = {"architectures": [family.architecture], "model_type": family.model_type}
+    return fields.holding({**values, **named})

@@ -1,0 +1,135 @@
+"""The decoders in models that see images compute of texts what transformers computes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch import Tensor
+
+from quire.core.errors import ModelError
+from quire.models import llama
+from quire.models.config import read_config
+from quire.models.loader import check_servable, load_model
+from quire.models.shape import read_shape
+from support.hf_reference import random_prompts
+from support.paged_harness import PagedHarness
+from support.rounded_checkpoints import Tensors, rewritten
+from support.small_models import VOCAB_SIZE, save_tokenizer
+
+_SIZES: Mapping[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "eos_token_id": 1,
+    "initializer_range": 0.2,
+}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_SEEING = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16}
+_CLIP = {"model_type": "clip_vision_model", "patch_size": 8, "intermediate_size": 32, **_SEEING}
+_PIXTRAL = {"model_type": "pixtral", "patch_size": 8, "intermediate_size": 32, **_SEEING}
+_QWEN = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "patch_size": 4}
+_QWEN_IDS = dict.fromkeys(("image_token_id", "video_token_id"), 5)
+_DEEP = {**_QWEN, "out_hidden_size": 48, "num_position_embeddings": 16}
+_MROPE = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 10_000.0}
+_GEMMA = {"head_dim": 12, "sliding_window": 8, "query_pre_attn_scalar": 12}
+_DELTA = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "head_dim": 24,
+    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 16),
+}
+# By class: what the decoder is, beside the sizes; what sees; what is beside both.
+_WHOLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
+    "Llava": ({"model_type": "llama"}, _CLIP, {"image_token_index": 5, "vision_feature_layer": -1}),
+    "LlavaNext": ({"model_type": "qwen2"}, _CLIP, {"image_token_index": 5}),
+    "Mistral3": ({"model_type": "mistral", "head_dim": 16}, _PIXTRAL, {"image_token_index": 5}),
+    "Qwen2_5_VL": ({"rope_parameters": _MROPE}, {**_QWEN, "out_hidden_size": 48}, _QWEN_IDS),
+    "Qwen3VL": ({"rope_parameters": _MROPE, "head_dim": 16}, _DEEP, _QWEN_IDS),
+    "Qwen3VLMoe": ({**_EXPERTS, "head_dim": 16}, _DEEP, _QWEN_IDS),
+    "Gemma3": (_GEMMA, {"model_type": "siglip_vision_model", "patch_size": 8, **_SEEING}, {}),
+    "Qwen3_5": (_DELTA, _DEEP, _QWEN_IDS),
+}
+
+
+def _made(name: str, directory: Path) -> Any:
+    """The model of transformers', which is saved in ``directory``."""
+    text, seeing, more = _WHOLES[name]
+    make_config = getattr(transformers, f"{name}Config")
+    config = make_config(text_config={**_SIZES, **text}, vision_config={**seeing}, **more)
+    torch.manual_seed(0)
+    whole = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
+    whole.save_pretrained(directory)
+    save_tokenizer(directory)
+    return whole
+
+
+def _logits(directory: Path, prompt: list[int]) -> Tensor:
+    return PagedHarness(load_model(directory)).prefill([prompt], 7)[0]
+
+
+@pytest.mark.parametrize("name", _WHOLES)
+def test_texts(name: str, tmp_path: Path) -> None:
+    whole = _made(name, tmp_path)
+    assert check_servable(tmp_path) == "Quire"
+    shape = read_shape(tmp_path)
+    assert not shape.planned_only and "texts only" in " ".join(shape.notes)
+    prompt = random_prompts(19)[0]
+    with torch.inference_mode():
+        expected = whole(input_ids=torch.tensor([prompt])).logits[0]
+    assert expected.std() > 0.05, "too flat to tell anything"
+    assert (_logits(tmp_path, prompt) - expected).abs().max() < 1e-4
+
+
+def test_stacks_of_experts_may_have_inputs_first(tmp_path: Path) -> None:
+    """As they are published for Qwen3-VL."""
+    _made("Qwen3VLMoe", tmp_path / "made")
+
+    def turned(name: str, tensor: Tensor) -> Tensors:
+        return {name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor}
+
+    other = rewritten(tmp_path / "made", tmp_path / "turned", turned)
+    prompt = random_prompts(19)[0]
+    assert torch.equal(_logits(other, prompt), _logits(tmp_path / "made", prompt))
+
+
+def test_sizes_that_are_left_out_are_those_of_the_family(tmp_path: Path) -> None:
+    """As google/gemma-3-4b-it leaves out its heads."""
+    config = {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "model_type": "gemma3",
+        "boi_token_index": 255999,
+        "mm_tokens_per_image": 256,
+        "text_config": {
+            "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+            "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024,
+        },
+        "vision_config": {"model_type": "siglip_vision_model"},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    read = llama.read(read_config(tmp_path))
+    assert (read.heads.num, read.heads.num_kv, read.heads.dim) == (8, 4, 256)
+    assert read_shape(tmp_path).num_params == pytest.approx(3.88e9, rel=1e-3)
+
+
+def test_decoders_that_are_not_known_are_refused_by_name(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["LlavaForConditionalGeneration"],
+        "model_type": "llava",
+        "text_config": {"model_type": "brand_new"},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match="LlavaForConditionalGeneration"):
+        check_servable(tmp_path)
