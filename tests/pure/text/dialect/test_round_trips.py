@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -150,28 +151,41 @@ class Model:
         return self.rendering.render(messages, variables, 1e6).rpartition("USER")[2]
 
 
-def models() -> list[Model]:
+def templates() -> dict[str, str]:
     try:
-        templates = published_templates()
+        return published_templates()
     except Unreachable:
-        return []
-    made = (Model.of(name, template) for name, template in templates.items())
-    return [model for model in made if model is not None]
+        return {}
 
 
-MODELS = models()
-every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-if not MODELS:
+TEMPLATES = templates()
+if not TEMPLATES:
     pytestmark = pytest.mark.skip("the published templates cannot be fetched")
 
 
+@cache
+def model_of(name: str) -> Model | None:
+    return Model.of(name, TEMPLATES[name])
+
+
+def all_models() -> list[Model]:
+    return [model for name in TEMPLATES if (model := model_of(name)) is not None]
+
+
+@pytest.fixture(params=sorted(TEMPLATES))
+def model(request: pytest.FixtureRequest) -> Model:
+    made = model_of(request.param)
+    if made is None:
+        pytest.skip("it teaches no dialect")
+    return made
+
+
 def test_enough_templates_are_read() -> None:
-    assert len(MODELS) >= 63
-    families = {name for model in MODELS for name in model.dialect.names[:1]}
+    assert len(all_models()) >= 63
+    families = {name for model in all_models() for name in model.dialect.names[:1]}
     assert {"hermes", "qwen3_xml", "glm45", "mistral", "llama3_json", "openai"} <= families
 
 
-@every_model
 def test_arguments_come_back_letter_by_letter(model: Model) -> None:
     if model.name in WRITES_NO_CALLS:
         with pytest.raises((RequestError, AssertionError)):
@@ -216,7 +230,6 @@ OBEYING = [
 ]
 
 
-@every_model
 def test_the_grammar_asks_for_what_the_template_writes(model: Model) -> None:
     if model.name in {*WRITES_NO_CALLS, *WRITTEN_OTHERWISE}:
         return
@@ -280,8 +293,8 @@ def _is_of(name: str, families: str) -> bool:
 
 
 def test_every_template_has_its_family_s_dialect() -> None:
-    read = {model.name: (model.dialect.names or ("",))[0] for model in MODELS}
-    for name in published_templates():
+    read = {model.name: (model.dialect.names or ("",))[0] for model in all_models()}
+    for name in TEMPLATES:
         if _is_of(name, NO_DIALECT):
             assert name not in read
         else:
