@@ -24,6 +24,12 @@ for variable in ("QUIRE_API_KEY", "VLLM_API_KEY", "LLAMA_API_KEY", "OLLAMA_ORIGI
     os.environ.pop(variable, None)  # it would guard every server of the tests
 
 
+def pytest_collection_finish() -> None:
+    """What tests are made of lives as long as they do: collections of garbage pass it over."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def same_draws() -> None:
     """Each test draws the same numbers, whichever ran before it."""

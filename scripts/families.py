@@ -1,0 +1,181 @@
+"""Writes docs/reference/families.md: which code runs each decoder that transformers knows.
+
+python scripts/families.py [MODEL_TYPE ...]
+
+Each family's own default config, which is a published model's, is made small, given random
+weights, and compared with transformers in float32: a prompt in chunks of 7. It takes minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from quire.core.errors import QuireError
+from quire.models.base import Model
+from quire.models.loader import load_model
+from quire.models.transformers_model import TransformersModel
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.hf_reference import hf_logits, random_prompts
+from support.paged_harness import PagedHarness
+from support.small_models import VOCAB_SIZE, save_model
+
+PAGE = Path(__file__).parents[1] / "docs/reference/families.md"
+RECORD = PAGE.with_suffix(".json")
+CHUNK, TOLERANCE = 7, 1e-4
+_LAYERS = 4
+
+# Fields by name, in whichever family has them, where the default is larger.
+_SMALL: Mapping[str, int] = {
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), _LAYERS),
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "embed_dim"), 64),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "d_ff"), 96),
+    **dict.fromkeys(("decoder_ffn_dim", "encoder_ffn_dim", "intermediate_size_mlp"), 96),
+    **dict.fromkeys(("decoder_layers", "encoder_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
+    **dict.fromkeys(("decoder_attention_heads", "encoder_attention_heads"), 4),
+    **dict.fromkeys(("head_dim", "attention_head_dim", "global_head_dim", "v_head_dim"), 16),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), 256),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 8),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32),
+    **dict.fromkeys(("num_experts_per_tok", "moe_k", "moe_topk"), 2),
+    **dict.fromkeys(("sliding_window", "attention_chunk_size"), 8),
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank"), 32),
+    **dict.fromkeys(("first_k_dense_replace", "num_dense_layers"), 1),
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "n_group": 2,
+    "topk_group": 1,
+    "rotary_dim": 8,
+    "vocab_size_per_layer_input": VOCAB_SIZE,
+    "hidden_size_per_layer_input": 16,
+    "num_kv_shared_layers": 1,
+    "mamba_n_heads": 8,
+    "mamba_num_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_head_dim": 16,
+    "mamba_d_state": 16,
+    "ssm_state_size": 16,
+    "state_size": 16,
+    "mamba_n_groups": 2,
+    "n_groups": 2,
+    "mamba_d_ssm": 128,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
+_FIXED: Mapping[str, Any] = {
+    "vocab_size": VOCAB_SIZE, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of a family."""
+
+    architecture: str
+    how: str  # "Quire", "transformers", "refused" or "untried"
+    why: str = ""  # where it is refused or untried
+    difference: float = 0.0  # the largest of all logits
+
+
+def small(config: Any) -> Any:
+    """The config with the sizes of a model that is random anyway."""
+    values = config.to_dict()
+    heads = _first(values, "num_attention_heads", "n_head", "n_heads", "num_heads")
+    kv_heads = values.get("num_key_value_heads")
+    for name, size in _SMALL.items():
+        if isinstance(values.get(name), int) and values[name] > size:
+            values[name] = size
+    for name, value in _FIXED.items():
+        if name in values:
+            values[name] = value
+    if isinstance(kv_heads, int):
+        values["num_key_value_heads"] = 4 if kv_heads == heads else min(2, kv_heads)
+    for name, value in values.items():
+        if name in ("layer_types", "mlp_layer_types", "layers_block_type") and value:
+            values[name] = _every_kind(value)
+    values.pop("model_type", None)
+    return type(config)(**values)
+
+
+def _every_kind(of_layers: list[str]) -> list[str]:
+    """Layers of each kind that there is, as many as there are layers."""
+    kinds = list(dict.fromkeys(of_layers))
+    chosen = of_layers[:_LAYERS]
+    missing = [kind for kind in kinds if kind not in chosen]
+    return [*chosen[: _LAYERS - len(missing)], *missing][:_LAYERS]
+
+
+def _first(values: Mapping[str, Any], *names: str) -> Any:
+    return next((values[name] for name in names if values.get(name) is not None), None)
+
+
+def tried(model_type: str, architecture: str) -> Found:
+    """The family, made small, against transformers."""
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place)
+        try:
+            save_model(small(transformers.CONFIG_MAPPING[model_type]()), directory)
+            (text,) = random_prompts(19)
+            expected = hf_logits(directory, text)
+        except Exception as error:
+            return Found(architecture, "untried", _in_short(error))
+        try:
+            model: Model = load_model(directory)
+            (found,) = PagedHarness(model).prefill([text], CHUNK)
+        except QuireError as error:
+            return Found(architecture, "refused", _in_short(error, place))
+    how = "transformers" if isinstance(model, TransformersModel) else "Quire"
+    return Found(architecture, how, "", float((found - expected).abs().max()))
+
+
+def _in_short(error: Exception, place: str = "") -> str:
+    text = str(error).replace(f"{place}/", "").strip() or type(error).__name__
+    return re.sub(r"\s+", " ", text.splitlines()[0])[:200]
+
+
+def families(chosen: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The types and classes of all decoders, or of some, each class once."""
+    wanted, seen = set(chosen), set[str]()
+    for model_type, architecture in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()):
+        if (not wanted or model_type in wanted) and architecture not in seen:
+            seen.add(architecture)
+            yield model_type, architecture
+
+
+def main() -> int:
+    """Try, and write down; some alone are only told."""
+    transformers.logging.set_verbosity_error()
+    logging.disable(logging.WARNING)
+    warnings.filterwarnings("ignore")
+    results = []
+    for model_type, architecture in families(sys.argv[1:]):
+        with contextlib.redirect_stderr(io.StringIO()):
+            found = tried(model_type, architecture)
+        results.append(found)
+        print(f"{model_type}: {found.how} {found.difference:.1e} {found.why}", flush=True)
+    if not sys.argv[1:]:
+        RECORD.write_text(json.dumps([vars(found) for found in results], indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(main())
