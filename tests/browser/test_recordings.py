@@ -117,7 +117,12 @@ def test_it_opens_where_there_is_something_to_see(
     header, *rest = map(json.loads, gzip.decompress(path.read_bytes()).splitlines())
     state = next({**line, "t": 0} for line in rest if "state" in line)
     late = [{**line, "t": line["t"] + 5} for line in rest if "state" not in line]
-    content = "".join(json.dumps(line) + "\n" for line in (header, state, *late))
+    later = {"t": late[-2]["t"], "state": json.loads(json.dumps(state["state"]))}
+    later["state"]["time"] += 6
+    later["state"]["prefix_cache"]["stateless_tokens"] += 60
+    content = "".join(
+        json.dumps(line) + "\n" for line in (header, state, *late[:-1], later, late[-1])
+    )
     (tmp_path / "late.quire").write_bytes(gzip.compress(content.encode()))
     first = next(line for line in lines(tmp_path / "late.quire")[1] if line.kind == "blocks")
     with replayed(tmp_path / "late.quire") as url:
@@ -127,6 +132,10 @@ def test_it_opens_where_there_is_something_to_see(
         number = Frame(first.value).number
         expect(page.locator(".memory")).to_have_attribute("data-frame", str(number))
         expect(page.locator(".memory-said")).to_contain_text("before this map")
+        page.get_by_role("link", name="Time").click()
+        expect(page.get_by_text("Charts begin with the second moment")).to_be_visible()
+        slider_of(page).press("End")
+        expect(page.get_by_text("missed: no snapshot 10 tok/s")).to_be_visible()
 
 
 def test_a_recording_is_in_nobodys_way(chromium: sync_api.Browser, path: Path) -> None:

@@ -24,6 +24,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from support.furnished import furnish, instead
+from support.reading import Reader
+
 _FOLDER = os.environ.get("QUIRE_WHEELS", "")
 _PYTHONS = os.environ.get("QUIRE_PYTHONS", sys.executable).split()
 _WITH = os.environ.get("QUIRE_WITH", "torch==2.13.0").split()
@@ -82,6 +85,7 @@ class Installation:
     """An environment with Quire in it, and nothing else in PATH than what a shell needs."""
 
     def __init__(self, folder: Path, python: str) -> None:
+        self.folder = folder
         subprocess.run([python, "-m", "venv", folder / "venv"], check=True)
         self._bin = folder / "venv/bin"
         for tool in ("sh", "env", "uname", "ldconfig"):
@@ -158,6 +162,18 @@ def test_a_server_serves_the_page_and_a_chat(installed: Installation) -> None:
     finally:
         server.kill()
         server.wait()
+
+
+def test_what_its_own_readme_says(installed: Installation, tmp_path: Path) -> None:
+    """Where nothing else is than the wheels, and the client of others' that it names."""
+    installed.run("pip", "install", "--quiet", "--no-input", "openai")
+    with zipfile.ZipFile(the("quire_llm-*.whl")) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        fields = message_from_string(archive.read(name).decode())
+    page = tmp_path / "README.md"
+    page.write_text(str(fields.get_payload()), encoding="utf-8")
+    furnish(tmp_path, str(fields.get_payload()))
+    Reader(tmp_path, instead(tmp_path), str(installed.folder / "venv/bin/python")).follow(page)
 
 
 def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:

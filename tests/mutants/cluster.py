@@ -85,4 +85,19 @@ MUTANTS = (
         "        pass\n",
         f"{_OF_CLUSTER}/test_scaling.py::test_replicas_wanted",
     ),
+    # -- the end -------------------------------------------------------------------------------
+    Mutant(
+        "who ends what Ray leaves also ends who ends what hangs",
+        "cluster/src/quire_cluster/keeper.py",
+        "set(_below(os.getpid())) - self._others",
+        "set(_below(os.getpid()))",
+        f"{_OF_CLUSTER}/test_ending.py::test_the_process_is_gone_whatever_hangs",
+    ),
+    Mutant(
+        "an engine that could not be started says nothing of why",
+        "cluster/src/quire_cluster/running.py",
+        "{re.escape(EngineError.__module__)}",
+        "quire\\.errors",
+        f"{_OF_CLUSTER}/test_ending.py::test_why_an_engine_could_not_be_started",
+    ),
 )

@@ -39,6 +39,7 @@ def state(shared: LiveServer) -> dict[str, Any]:
     waiting = [row("w\x1b[2Jx", "waiting", 99.0, wait=wait)]
     told = {"num_running": 20, "num_waiting": 1, "running": running, "waiting": waiting}
     state["requests"] |= told
+    state["prefix_cache"] |= {"queried_tokens": 200, "found_tokens": 50, "stateless_tokens": 100}
     return state
 
 
@@ -49,6 +50,7 @@ def test_a_page_fits_the_screen_and_is_in_the_order_asked_for(state: dict[str, A
         assert len(lines) <= height and max(map(len, lines)) <= width
         assert not any("\x1b" in line for line in lines), "names move no cursor"
     text = "\n".join(shown([views[0]], 170, None))
+    assert "prompts found 25%, without a snapshot 50%" in text
     assert "needs 12 blocks, 9 free" in text and "20 running" in text and "run-19" in text
     assert "9 free; to admit it now: --max-num-seqs: 9 instead of 8" in "\n".join(
         shown([views[0]], 260, None)

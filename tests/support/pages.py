@@ -36,6 +36,10 @@ class Block(NamedTuple):
     file: str | None  # what the line above it says that it is saved as
     why: str | None  # nobody runs it; None: somebody does
 
+    @property
+    def is_run(self) -> bool:
+        return self.why is None and self.kind not in ("", "text")
+
 
 def blocks(page: Path) -> Iterator[Block]:
     """In their order. AssertionError: a fence is not understood, so that nobody would run it."""

@@ -18,17 +18,14 @@ from pathlib import Path
 import yaml
 
 from support.live_server import PATIENCE
-from support.pages import Block
+from support.pages import Block, blocks
 
 _PORTS = ("8000", "8010", "8100", "8200", "11434", "14579", "5557")
 _SERVER = re.compile(r"^(?:\w+=\S+ +)*quire (?:serve|replay|deploy)\b")
 _MADE = re.compile(r'^make serve(?: ARGS="([^"]*)")?')  # what make does is the tutorial's test
 _POOL = re.compile("--kv-cache-memory-bytes|sentence-transformers/")  # encoders have none
 _PROGRAM = "from quire.tools.cli import main; raise SystemExit(main())"
-_PROGRAMS = {
-    "quire": f"exec {sys.executable} -c '{_PROGRAM}' \"$@\"",
-    "python": f'exec {sys.executable} "$@"',
-}
+_PROGRAMS = {"quire": f"-c '{_PROGRAM}'", "python": ""}
 
 
 class Reader:
@@ -38,9 +35,13 @@ class Reader:
     line ends with ``# until Ctrl-C``, or the reader leaves.
     """
 
-    def __init__(self, folder: Path, instead: Mapping[str, str]) -> None:
-        """instead: what is written here for what the page has, ports and addresses beside."""
+    def __init__(self, folder: Path, instead: Mapping[str, str], python: str | None = None) -> None:
+        """instead: what is written here for what the page has, ports and addresses beside. python:
+        one that has Quire by itself; default: this one, and the sources.
+        """
         self.folder = folder
+        self._python = python or sys.executable
+        self._path = os.pathsep.join(sys.path if python is None else [])
         ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
         self._instead = {
             **instead,
@@ -52,6 +53,16 @@ class Reader:
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
         self._environment = self._made_up()
 
+    def follow(self, page: Path) -> None:
+        """Do all of a page, and leave. AssertionError: something fails, or prints otherwise."""
+        try:
+            for block in blocks(page):
+                if block.is_run:
+                    printed = self.do(block)
+                    assert block.prints in (None, printed)
+        finally:
+            self.leave()
+
     def do(self, block: Block) -> str:
         """What it prints."""
         text = block.text
@@ -62,7 +73,7 @@ class Reader:
         elif block.kind == "bash":
             return "".join(self._typed(text))
         elif block.kind == "python":
-            return self._run(text, sys.executable, "-c")
+            return self._run(text, self._python, "-c")
         elif block.kind == "yaml":
             yaml.safe_load(text)
         elif block.kind == "json":
@@ -146,8 +157,8 @@ class Reader:
         """Variables of a shell whose programs are those of this Python, and whose home is here."""
         programs = self.folder / "bin"
         programs.mkdir()
-        for name, line in _PROGRAMS.items():
-            (programs / name).write_text(f"#!/bin/bash\n{line}\n")
+        for name, given in _PROGRAMS.items():
+            (programs / name).write_text(f'#!/bin/bash\nexec {self._python} {given} "$@"\n')
             (programs / name).chmod(0o755)
         home = self.folder / "home"
         home.mkdir()
@@ -155,7 +166,7 @@ class Reader:
         return {
             **os.environ,
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONPATH": self._path,
             "HOME": str(home),
             "HF_HOME": str(self.folder / "hub"),
             "HF_HUB_OFFLINE": "1",

@@ -33,13 +33,17 @@ def deploy(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("quire deploy needs Ray Serve: pip install 'quire-llm[ray]'")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    from quire.http.guards.last_resort import LastResort
     from quire.http.guards.listening import bound
-    from quire_cluster.running import run
+    from quire_cluster.running import longest_end, run
 
     if settings.deploy.address is None:  # ports of other machines are unknown
         with bound(settings.server.host, settings.server.port) as sockets:
             port = sockets[0].getsockname()[1]
         settings = settings._replace(server=replace(settings.server, port=port))
+    server = settings.server
+    last_resort = LastResort(longest_end(server), longest_end(server, haste=True))
+    last_resort.hear()
     left = run(settings, lambda text: print(text, flush=True))
     if left is not None:
         print(f"quire deploy: {left}", file=sys.stderr, flush=True)

@@ -19,13 +19,15 @@ from pathlib import Path
 _PROC = Path("/proc")
 _GRACE = 5.0  # seconds for processes to end by themselves
 _DYING = 1.0  # seconds that a killed process may take
+SLOWEST = _GRACE + _DYING  # seconds to be closed in
 _LOOK = 0.1
 
 
 class Keeper:
     """Takes note of processes while it lives, and is closed when they have ended.
 
-    Only processes that it has noted are ever ended, and only if they are still the same ones.
+    Only processes that it has noted are ever ended, and only if they are still the same ones. None
+    that was there before it is noted.
     """
 
     def __init__(self, grace: float = _GRACE) -> None:
@@ -37,15 +39,15 @@ class Keeper:
             start_new_session=True,  # signals to a process group or a terminal must not reach it
             text=True,
         )
+        self._others = set(_below(os.getpid()))
 
     def watch(self) -> None:
-        """Note all processes below this one, to be ended with it."""
+        """Note the processes below this one, to be ended with it."""
         told = self._process.stdin
         assert told is not None
         with contextlib.suppress(OSError):  # the server matters more than what is left
-            for pid, began in _below(os.getpid()):
-                if pid != self._process.pid:
-                    told.write(f"{pid} {began}\n")
+            for pid, began in set(_below(os.getpid())) - self._others:
+                told.write(f"{pid} {began}\n")
             told.flush()
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from threading import Event
@@ -16,15 +16,21 @@ from ray.serve.config import HTTPOptions
 from ray.serve.schema import LoggingConfig
 
 from quire.core.errors import ConfigError, EngineError
+from quire.http.config.server import ServerConfig
 from quire.kernels.threads import usable_cpus
 from quire_cluster.config import DeploySettings, Span
 from quire_cluster.ending import TimedEnding
-from quire_cluster.keeper import Keeper
+from quire_cluster.keeper import SLOWEST, Keeper
 from quire_cluster.serve import application, shared_out
 
 _LEAVING = 30.0  # seconds that shutdown may take, on top of the requests'
 _OBJECT_STORE = 2**28  # bytes: only large requests are kept there
-_OWN = re.compile(r"^quire\.errors\.\w+: (.+)$", re.MULTILINE)
+_OWN = re.compile(rf"^{re.escape(EngineError.__module__)}\.\w+: (.+)$", re.MULTILINE)
+
+
+def longest_end(server: ServerConfig, haste: bool = False) -> float:
+    """Seconds from a signal to the end of the process; haste: from a second one."""
+    return (0.0 if haste else server.shutdown_timeout) + _LEAVING + SLOWEST
 
 
 def run(settings: DeploySettings, tell: Callable[[str], None]) -> str | None:
@@ -171,7 +177,11 @@ def _logs() -> str:
 def _why(name: str) -> str | None:
     """The error of the engine that could not be started."""
     told = serve.status().applications.get(name)
-    messages = [] if told is None else [each.message for each in told.deployments.values()]
+    return own_words([] if told is None else [each.message for each in told.deployments.values()])
+
+
+def own_words(messages: Iterable[str]) -> str | None:
+    """What an error of Quire's says within what Ray tells."""
     found = _OWN.findall("\n".join(messages))
     return found[-1] if found else None
 

@@ -33,20 +33,20 @@ _GONE = 0.2  # seconds until it is gone
 
 
 class LastResort:
-    """From the first signal that ends the process, it has ``seconds``; from a second one 4.
+    """From the first signal that ends the process, it has ``seconds``; from a second one ``haste``.
 
     After that its threads' stacks are written to stderr, and it is gone, and the processes that it
     has started with it. Of the main thread.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, haste: float = _HASTE) -> None:
         faulthandler.register(_STACKS, file=sys.__stderr__ or 2)
         library = ctypes.CDLL(None)
         library.signal(int(_EXIT), ctypes.cast(library._exit, ctypes.c_void_p))
         read, self._told = os.pipe()
         os.set_blocking(self._told, False)
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(seconds)],
+            [sys.executable, "-I", "-S", __file__, *map(str, (os.getpid(), seconds, haste))],
             stdin=read,
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # what is sent to a group or a terminal is not for it
@@ -74,7 +74,7 @@ class LastResort:
         signal.signal(_EXIT, signal.SIG_DFL)
 
 
-def _watch(process: int, seconds: float) -> None:
+def _watch(process: int, seconds: float, haste: float) -> None:
     """Until the process is gone, or has to be."""
     deadline = math.inf
     while os.getppid() == process:
@@ -90,7 +90,7 @@ def _watch(process: int, seconds: float) -> None:
                 if deadline == math.inf and number in (*_ENDING, *_BEGUN):
                     deadline = time.monotonic() + seconds
                 elif number in _ENDING:  # again
-                    deadline = min(deadline, time.monotonic() + _HASTE)
+                    deadline = min(deadline, time.monotonic() + haste)
 
 
 def _end(process: int) -> None:
@@ -124,4 +124,4 @@ def _started_by(process: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    _watch(int(sys.argv[1]), float(sys.argv[2]))
+    _watch(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]))

@@ -21,6 +21,10 @@ _SLOTS = (  # what a slot does, its letter in the bar, its colour
     ("cached", "░", "cyan"),
     ("free", "·", "bright_black"),
 )
+_LOOKED_UP = {  # what became of prompts' tokens, in words
+    "found": "found", "fetched": "fetched", "evicted": "evicted", "stateless": "without a snapshot",
+    "new": "new",
+}  # fmt: skip
 _COLOURS = {"running": "green", "waiting": "yellow", "preempted": "red"}
 _WIDE, _WIDEST = 110, 160  # columns, from which on all figures have room; and all words
 _HIDDEN = dict.fromkeys([*range(32), *range(127, 160)])  # a server's words must not move the cursor
@@ -123,9 +127,9 @@ def _past(state: State, width: int) -> Text:
     cache, decisions = state["prefix_cache"], state["decisions"]
     parts, queried = [], cache["queried_tokens"]
     if queried:
-        kinds = ("found", "fetched", "evicted", "new")
-        told = [f"{kind} {_percent(cache[f'{kind}_tokens'] / queried)}" for kind in kinds
-                if cache[f"{kind}_tokens"] or kind == "found"]  # fmt: skip
+        told = [f"{word} {_percent(cache[f'{kind}_tokens'] / queried)}"
+                for kind, word in _LOOKED_UP.items()
+                if cache.get(f"{kind}_tokens") or kind == "found"]  # fmt: skip
         parts.append("prompts " + ", ".join(told))
     swaps, recomputes = decisions.get("swap", 0), decisions.get("recompute", 0)
     if swaps + recomputes:

@@ -1,6 +1,6 @@
 // The last minutes as charts that point at one moment together.
 
-import { h } from "../dom.js";
+import { h, setText } from "../dom.js";
 import { count, duration, percent } from "../format.js";
 import { Chart, Cursor } from "../parts/chart.js";
 import { preemptions } from "../parts/preemptions.js";
@@ -17,6 +17,10 @@ const line = (name, colour, of) => ({ name, colour, of });
 const gained = (of) => (point, before) => (
   point.time > before.time ? (of(point) - of(before)) / (point.time - before.time) : null);
 
+/** null: this model never misses so. */
+const looked = (name) => (point, before) => (
+  name === STATELESS && !point.prefix[name] ? null : gained((one) => one.prefix[name] ?? 0)(point, before));
+
 const perMinute = (of) => (point, before) => 60 * gained(of)(point, before);
 
 /** A share of what several counters have gained since the point before. */
@@ -29,8 +33,9 @@ function shareOf(name, names, of) {
 }
 
 const PREFIX = [["found", "found", "--cached"], ["fetched", "fetched", "--window"],
-  ["evicted", "missed: evicted", "--external"], ["tail", "missed: tail of a block", "--internal"],
-  ["new", "missed: new", "--reserved"]];
+  ["evicted", "missed: evicted", "--external"], ["stateless", "missed: no snapshot", "--sink"],
+  ["tail", "missed: tail of a block", "--internal"], ["new", "missed: new", "--reserved"]];
+const STATELESS = "stateless_tokens"; // of models with recurrent layers; not in older recordings
 const SLOTS = [["used", "--used"], ["reserved", "--reserved"], ["internal", "--internal"],
   ["external", "--external"]];
 const PARTS = [["plan", "--sink"], ["moves", "--internal"], ["draft", "--draft"], ["forward", "--used"],
@@ -65,8 +70,7 @@ function specified() {
       note: "Mean over the latest ten seconds, measured only while a page is open.",
       series: PARTS.map(([name, colour]) => line(name, colour, (point) => spent(point.parts, name))) },
     { title: "Prefix cache: prompt tokens hit or missed", ...tokens, stacked: true,
-      series: PREFIX.map(([name, title, colour]) => (
-        line(title, colour, gained((point) => point.prefix[`${name}_tokens`])))) },
+      series: PREFIX.map(([name, title, colour]) => line(title, colour, looked(`${name}_tokens`))) },
     { title: "Use of held slots", ...shares, stacked: true,
       note: "Used slots hold tokens; all others are waste.",
       series: SLOTS.map(([name, colour]) => (
@@ -84,13 +88,15 @@ function make(page) {
   const charts = specified().map((one) => ({ ...one, chart: new Chart({ ...one, cursor, clock }) }));
   const panels = charts.map(({ chart }) => h("div", { class: "panel" }, chart.element));
   const latest = preemptions(page);
-  const nothing = h("p", { class: "panel quiet" }, "No data yet. This page updates every second.");
+  const nothing = h("p", { class: "panel quiet" });
   const element = h("div", { class: "grid" }, h("h2", { class: "unseen" }, "Time"), nothing,
     h("div", { class: "grid time-charts" }, panels), latest.element);
 
   function state() {
     const { points } = page.source.history;
     nothing.hidden = points.length > 1;
+    setText(nothing, page.source.live ? "No data yet. This page updates every second."
+      : "Charts begin with the second moment: play, or move the slider.");
     charts.forEach(({ chart, optional }, i) => {
       panels[i].hidden = points.length < 2 || (optional !== undefined && !points.some(optional));
       if (!panels[i].hidden) chart.draw(points);
