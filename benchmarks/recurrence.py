@@ -22,7 +22,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from quire.kernels.cpu import CPUKernels, instruction_sets  # noqa: E402
-from quire.kernels.ops import AttentionBatch, LayerState, StateShape  # noqa: E402
+from quire.kernels.ops import AttentionBatch, LayerState, StateShape, StateSlots  # noqa: E402
 from quire.kernels.recurrence import (  # noqa: E402
     Convolution,
     GatedConvolution,
@@ -77,7 +77,9 @@ def measure(kernels: CPUKernels, spec: RecurrentSpec, layers: int, load: Load) -
     shape = StateShape(spec.convolution.kept, spec.state)
     states = [
         LayerState(
-            torch.zeros(load.texts, *shape.rows), torch.zeros(load.texts, *(shape.state or (0,)))
+            torch.zeros(load.texts, *shape.rows),
+            torch.zeros(load.texts, *(shape.state or (0,))),
+            torch.zeros(load.texts, 0, 0),
         )
         for _ in range(layers)
     ]
@@ -87,7 +89,7 @@ def measure(kernels: CPUKernels, spec: RecurrentSpec, layers: int, load: Load) -
     ends = torch.full((load.texts,), load.new_tokens + 1)
     positions = torch.arange(tokens)
     batch = AttentionBatch(
-        positions, starts, ends, ends, (), 16, state_slots=torch.arange(load.texts)
+        positions, starts, ends, ends, (), 16, states=StateSlots(torch.arange(load.texts))
     )
     times = []
     for _ in range(ROUNDS):

@@ -208,7 +208,7 @@ def main() -> None:
     given = parser.parse_args()
     slots = max(1, given.pool // 10 // given.state)
     kept = KeptState(given.every, given.decoding)
-    ours, last = SnapshotStops(given.every, SIZE), LastEnd(given.every, SIZE)
+    ours, last = (kind(given.every, SIZE, given.decoding) for kind in (SnapshotStops, LastEnd))
     print(f"{slots} snapshots; the share of what the oracle finds (requests that found nothing)")
     print(f"{'':20} {'tokens':>9} {'Quire':>13} {'last end':>13} {'oldest first':>13}")
     for name, make in WORKLOADS.items():

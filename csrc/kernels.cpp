@@ -58,17 +58,22 @@ void Kernels::attend(Plan& plan, const Layer& layer, Rows query, Rows key, Rows 
            [&](Team& team) { build_->attend(a, team); });
 }
 
-Recur Kernels::prepare(const Plan& plan, const Recurrence& layer, float* rows, float* state) {
-  char* scratch =
-      recurring_.get(build_->recur_scratch(layer, plan.num_tokens(), plan.threads()));
-  return {layer, rows, state, plan.num_sequences(), plan.query_starts(), plan.context_lens(),
-          plan.state_slots, nullptr, 0, nullptr, DType::float32, scratch};
+Recur Kernels::prepare(const Plan& plan, const Recurrence& layer, const StateMemory& memory) {
+  const SequenceStates& states = plan.states;
+  int64_t sequences = int64_t(states.confirmed_slots.size());
+  char* scratch = recurring_.get(build_->recur_scratch(
+      layer, plan.num_tokens(), states.confirmed_starts.back(), plan.threads()));
+  return {layer, memory,
+          {plan.num_sequences(), plan.query_starts(), plan.context_lens(), states.slots},
+          {sequences, states.confirmed_starts.data(), states.confirmed_contexts.data(),
+           states.confirmed_slots.data()},
+          states.drafts, nullptr, 0, nullptr, DType::float32, scratch};
 }
 
-void Kernels::recur(const Plan& plan, const Recurrence& layer, float* rows, float* state, Rows x,
+void Kernels::recur(const Plan& plan, const Recurrence& layer, const StateMemory& memory, Rows x,
                     DType dtype, void* out) {
   if (!plan.num_tokens()) return;
-  Recur r = prepare(plan, layer, rows, state);
+  Recur r = prepare(plan, layer, memory);
   r.x = x.data;
   r.x_stride = x.stride;
   r.out = out;
@@ -195,7 +200,7 @@ Prepared Kernels::prepare(const Part& part, const Pass& pass, Plan& plan,
     return a;
   }
   if (auto* recurrence = std::get_if<SelfRecurrence>(&part)) {
-    Recur r = prepare(plan, recurrence->recurrence, recurrence->rows, recurrence->state);
+    Recur r = prepare(plan, recurrence->recurrence, recurrence->memory);
     r.x = pass.wide;
     r.x_stride = recurrence->inputs.outputs;
     r.out = pass.narrow;

@@ -31,8 +31,8 @@ class Kernels {
   // query [T, H, D], key [T, Hkv, D], value [T, Hkv, Dv] -> out [T, H, Dv], contiguous.
   void attend(Plan& plan, const Layer& layer, Rows query, Rows key, Rows value, void* out,
               const Rotation* rotation);
-  // x [T, columns] -> out [T, outputs], contiguous; takes the states at ``rows`` and ``state`` on.
-  void recur(const Plan& plan, const Recurrence& layer, float* rows, float* state, Rows x,
+  // x [T, columns] -> out [T, outputs], contiguous; takes the states in ``memory`` on.
+  void recur(const Plan& plan, const Recurrence& layer, const StateMemory& memory, Rows x,
              DType dtype, void* out);
   // x, delta, sum (by x_stride) and out (contiguous) are [rows, width]. ``delta`` and ``sum`` null:
   // norm of x; otherwise of x + delta, which is stored at ``sum``, and is all that is done where
@@ -65,7 +65,7 @@ class Kernels {
   // A layer's attention but for its tensors.
   Attend prepare(Plan& plan, const Layer& layer, const Rotation* rotation);
   // A layer's recurrence, likewise.
-  Recur prepare(const Plan& plan, const Recurrence& layer, float* rows, float* state);
+  Recur prepare(const Plan& plan, const Recurrence& layer, const StateMemory& memory);
   Prepared prepare(const Part& part, const Pass& pass, Plan& plan,
                    const std::vector<Rotation>& rotations);
   Pass begin(const Decoder& decoder, Plan& plan, void* x, void* out,

@@ -202,6 +202,21 @@ class Divider {
 
 }  // namespace
 
+void SequenceStates::set(int64_t sequences, const int64_t* where) {
+  sequences_ = sequences;
+  slots = where;
+}
+
+void SequenceStates::set_drafts(const int64_t* confirmed, const int64_t* counts) {
+  drafts = counts;
+  for (int64_t s = 0; s < sequences_; s++) {
+    if (!confirmed[s]) continue;
+    confirmed_starts.push_back(confirmed_starts.back() + confirmed[s]);
+    confirmed_slots.push_back(slots[s]);
+    confirmed_contexts.push_back(INT64_MAX);  // none begins a text
+  }
+}
+
 Plan::Plan(std::vector<int64_t> query_starts, const int64_t* context_lens, int64_t block_size,
            int threads)
     : query_starts_(std::move(query_starts)),

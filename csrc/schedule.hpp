@@ -26,6 +26,24 @@ struct Division {
   bool store_first = false;
 };
 
+// Where the states of sequences are, and which tokens they have not seen. The arrays behind pointers
+// belong to the caller.
+class SequenceStates {
+ public:
+  void set(int64_t sequences, const int64_t* slots);
+  // confirmed [S]: inputs that a slot keeps and its state takes in first. drafts [S]: tokens at the
+  // end of a sequence's, whose inputs are kept.
+  void set_drafts(const int64_t* confirmed, const int64_t* drafts);
+
+  const int64_t* slots = nullptr;  // [S]
+  const int64_t* drafts = nullptr;
+  // Of the sequences that have confirmed drafts, as a batch of their own:
+  std::vector<int64_t> confirmed_starts{0}, confirmed_slots, confirmed_contexts;
+
+ private:
+  int64_t sequences_ = 0;
+};
+
 // A step's batch. The arrays behind pointers belong to the caller.
 class Plan {
  public:
@@ -38,7 +56,7 @@ class Plan {
 
   AdaptedBatch adapted;  // rows that adapters change
   ColumnBias bias{};
-  const int64_t* state_slots = nullptr;  // [S], where the states of sequences are
+  SequenceStates states;
 
   // The division for a kind of layer, made when it is first asked for.
   Division& division(const Division& wanted, int tile_rows);

@@ -16,7 +16,7 @@ void embed(const Embed&);
 void route(const Route&, Team&);
 void combine(const Combine&, Team&);
 void adapt(const Adapt&, Team&);
-int64_t recur_scratch(const Recurrence&, int64_t tokens, int threads);
+int64_t recur_scratch(const Recurrence&, int64_t tokens, int64_t confirmed, int threads);
 void recur(const Recur&, Team&);
 }  // namespace quire::QUIRE_WITHOUT_TILES
 

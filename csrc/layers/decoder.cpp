@@ -14,7 +14,9 @@ constexpr int64_t states_from = 1 << 16;
 bool soon_done(const Recur& r) {
   const Recurrence& layer = r.layer;
   int64_t each = layer.convolution.channels + layer.outputs() * layer.key_dim;
-  return r.query_starts[r.sequences] * each < states_from;
+  const RecurredRows& before = r.confirmed;
+  int64_t tokens = r.batch.query_starts[r.batch.sequences] + before.query_starts[before.sequences];
+  return tokens * each < states_from;
 }
 
 bool soon_done(const Product& p) {

@@ -37,8 +37,7 @@ struct SelfAttention {
 struct SelfRecurrence {
   Packed inputs;  // d -> what recurrences take
   Recurrence recurrence;
-  float* rows;
-  float* state;
+  StateMemory memory;
   Packed output;
 };
 

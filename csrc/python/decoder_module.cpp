@@ -22,9 +22,9 @@ SelfAttention make_attention(const Packed& qkv, const Layer& layer, const Packed
   return {qkv, layer, output, or_none(query_norm), or_none(key_norm), rotation, gated};
 }
 
-SelfRecurrence make_recurrence(const Packed& inputs, const Recurrence& recurrence, Address rows,
-                               Address state, const Packed& output) {
-  return {inputs, recurrence, at<float>(rows), at<float>(state), output};
+SelfRecurrence make_recurrence(const Packed& inputs, const Recurrence& recurrence,
+                               const StateMemory& memory, const Packed& output) {
+  return {inputs, recurrence, memory, output};
 }
 
 Mlp make_mlp(const Packed& up, const Packed& down, int activation, bool gated, float factor) {

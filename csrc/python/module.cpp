@@ -150,7 +150,10 @@ NB_MODULE(_native, m) {
         self.bias = {at<int64_t>(before), at<float>(bias), steps};
       })
       .def("set_state_slots", [](Plan& self, Address slots) {
-        self.state_slots = at<int64_t>(slots);
+        self.states.set(self.num_sequences(), at<int64_t>(slots));
+      })
+      .def("set_drafts", [](Plan& self, Address confirmed, Address drafts) {
+        self.states.set_drafts(at<int64_t>(confirmed), at<int64_t>(drafts));
       })
       .def("add_adapted", [](Plan& self, const Adapter& adapter, const Ranges& ranges) {
         self.adapted.add(adapter, ranges);
@@ -171,10 +174,10 @@ NB_MODULE(_native, m) {
                     {at<void>(value), value_stride}, at<void>(out), rotation);
       }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg().none(), nb::call_guard<nb::gil_scoped_release>())
-      .def("recur", [](Kernels& self, const Plan& plan, const Recurrence& layer, Address rows,
-                       Address state, Address x, int64_t x_stride, int dtype, Address out) {
-        self.recur(plan, layer, at<float>(rows), at<float>(state), {at<void>(x), x_stride},
-                   DType(dtype), at<void>(out));
+      .def("recur", [](Kernels& self, const Plan& plan, const Recurrence& layer,
+                       const StateMemory& memory, Address x, int64_t x_stride, int dtype,
+                       Address out) {
+        self.recur(plan, layer, memory, {at<void>(x), x_stride}, DType(dtype), at<void>(out));
       }, nb::call_guard<nb::gil_scoped_release>())
       .def("norm", [](Kernels& self, const Norm& norm, Address x, int64_t x_stride, Address delta,
                       int64_t delta_stride, Address sum, Address out, int64_t rows, int64_t width,

@@ -37,9 +37,14 @@ void set_gate(Recurrence& r, Address norm, int64_t width, float eps, float facto
   r.gate = {at<float>(norm), width, eps, factor, first, sigmoid};
 }
 
+StateMemory make_memory(Address rows, Address state, Address inputs, int64_t most_drafts) {
+  return {at<float>(rows), at<float>(state), at<float>(inputs), most_drafts};
+}
+
 }  // namespace
 
 void bind_recurrence(nb::module_& m) {
+  nb::class_<StateMemory>(m, "StateMemory").def_static("make", &make_memory);
   nb::class_<Recurrence>(m, "Recurrence")
       .def_static("make", &make_convolution)
       .def("set_heads", &set_heads)

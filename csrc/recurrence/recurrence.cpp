@@ -23,17 +23,24 @@ struct Window {
   float* own;        // of a thread
 };
 
+// The row of a sequence's first draft, or where its tokens end.
+QUIRE_INLINE int64_t first_draft(const Recur& r, int64_t s) {
+  return r.batch.query_starts[s + 1] - (r.drafts ? r.drafts[s] : 0);
+}
+
 // The tokens of a sequence in a window.
 struct Chunk {
   int64_t begin, end;  // rows of the batch
+  int64_t known;       // from there on they are drafts
   bool fresh;          // the first is the sequence's first
   int64_t slot;
 
   Chunk(const Recur& r, const Window& w, int64_t s)
-      : begin(r.query_starts[s] > w.first ? r.query_starts[s] : w.first),
-        end(r.query_starts[s + 1] < w.last ? r.query_starts[s + 1] : w.last),
-        fresh(r.context_lens[s] == r.query_starts[s + 1] - begin),
-        slot(r.slots[s]) {}
+      : begin(r.batch.query_starts[s] > w.first ? r.batch.query_starts[s] : w.first),
+        end(r.batch.query_starts[s + 1] < w.last ? r.batch.query_starts[s + 1] : w.last),
+        known(first_draft(r, s) < end ? first_draft(r, s) : end),
+        fresh(r.batch.context_lens[s] == r.batch.query_starts[s + 1] - begin),
+        slot(r.batch.slots[s]) {}
 };
 
 // --- the convolution --------------------------------------------------------------------------
@@ -51,7 +58,7 @@ QUIRE_INLINE void convolve_channels(const Recur& r, const Window& w, const Chunk
                                     int64_t n) {
   const Convolution& conv = r.layer.convolution;
   int64_t kept = conv.kernel - 1, channels = conv.channels;
-  float* rows = r.rows + chunk.slot * kept * channels + c;
+  float* rows = r.memory.rows + chunk.slot * kept * channels + c;
   // The input ``back`` tokens after the oldest that is kept.
   auto seen = [&](int64_t number) __attribute__((always_inline)) {
     if (number >= kept) return input<T>(r, chunk.begin + number - kept, c, n);
@@ -64,13 +71,14 @@ QUIRE_INLINE void convolve_channels(const Recur& r, const Window& w, const Chunk
     }
     if (r.layer.heads) {
       store_n(w.convolved + (row - w.first) * channels + c, silu(sum), n);
-    } else {
+    } else if (r.out) {
       F after = load_n((const T*)r.x + row * r.x_stride + channels + c, n);
       store_n((T*)r.out + row * channels + c, after * sum, n);
     }
   }
-  for (int64_t i = 0; i < kept; i++) {  // what is read lies behind what is written
-    store_n(rows + i * channels, seen(i + chunk.end - chunk.begin), n);
+  // What is read lies behind what is written.
+  for (int64_t i = 0; i < kept && chunk.known > chunk.begin; i++) {
+    store_n(rows + i * channels, seen(i + chunk.known - chunk.begin), n);
   }
 }
 
@@ -90,10 +98,6 @@ void convolve(const Recur& r, const Window& w, Team& team) {
 
 // --- decays, and keys and queries of length one -----------------------------------------------
 
-int64_t decays(const Recurrence& layer) {
-  return layer.heads * (layer.by_channel ? layer.key_dim : 1);
-}
-
 // x [n] times what makes its length ``length``, in place.
 QUIRE_INLINE void normalise(float* x, int64_t n, float length) {
   F squares{};
@@ -112,8 +116,8 @@ QUIRE_INLINE void prepare_row(const Recurrence& layer, const T* x, float* mixed,
                               float* strength) {
   const T* strengths = x + layer.convolution.channels + layer.outputs();
   const T* steps = strengths + (layer.delta ? layer.heads : 0);
-  int64_t each = decays(layer) / layer.heads, keys = layer.key_heads * layer.key_dim;
-  for_vectors(decays(layer), [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+  int64_t each = layer.decays() / layer.heads, keys = layer.key_heads * layer.key_dim;
+  for_vectors(layer.decays(), [&](int64_t i, int64_t n) __attribute__((always_inline)) {
     F step = softplus(fma(load_n(steps + i, n), layer.factor, load_n(layer.bias + i, n)));
     step = minimum(maximum(step, splat(layer.least)), splat(layer.most));
     if (!layer.delta) store_n(strength + i, step, n);
@@ -137,7 +141,7 @@ void prepare(const Recur& r, const Window& w, Team& team) {
   team.deal(w.last - w.first, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; row++) {
       prepare_row(r.layer, (const T*)r.x + (w.first + row) * r.x_stride,
-                  w.convolved + row * r.layer.convolution.channels, w.decay + row * decays(r.layer),
+                  w.convolved + row * r.layer.convolution.channels, w.decay + row * r.layer.decays(),
                   w.strength + row * r.layer.heads);
     }
   });
@@ -207,17 +211,17 @@ QUIRE_INLINE void rewrite(const Columns& c, const float* query, const float* key
 }
 
 template <bool delta, bool by_channel>
-void run(const Recur& r, const Window& w, const Chunk& chunk, const Columns& c) {
+void run_as(const Recur& r, const Window& w, int64_t first, int64_t last, const Columns& c) {
   const Recurrence& layer = r.layer;
   int64_t outputs = layer.outputs(), channels = layer.convolution.channels;
   int64_t keys = layer.key_heads * layer.key_dim, at = c.head * layer.value_dim + c.first;
   int64_t key_head =
       layer.tiled ? c.head % layer.key_heads : c.head / (layer.heads / layer.key_heads);
   int64_t decay_at = c.head * (by_channel ? layer.key_dim : 1);
-  for (int64_t row = chunk.begin - w.first; row < chunk.end - w.first; row++) {
+  for (int64_t row = first - w.first; row < last - w.first; row++) {
     const float* query = w.convolved + row * channels + key_head * layer.key_dim;
     const float* key = query + keys;
-    const float* decay = w.decay + row * decays(layer) + decay_at;
+    const float* decay = w.decay + row * layer.decays() + decay_at;
     F value[wide], added[wide], out[wide];
     load_columns(w.convolved + row * channels + 2 * keys + at, c.count, value);
     if (delta) look_up<by_channel>(c, key, decay, added);
@@ -232,32 +236,38 @@ void run(const Recur& r, const Window& w, const Chunk& chunk, const Columns& c) 
   }
 }
 
+// From row ``first`` to ``last``.
+void run(const Recur& r, const Window& w, int64_t first, int64_t last, const Columns& c) {
+  if (!r.layer.delta) run_as<false, false>(r, w, first, last, c);
+  else if (r.layer.by_channel) run_as<true, true>(r, w, first, last, c);
+  else run_as<true, false>(r, w, first, last, c);
+}
+
 // A thread's memory, in floats.
 int64_t own_floats(const Recurrence& layer) { return layer.key_dim * columns_at_once; }
 
 // Of the parts of a layer, in floats for each token.
 int64_t between(const Recurrence& layer) {
-  return layer.convolution.channels + decays(layer) + layer.heads + layer.outputs();
+  return layer.convolution.channels + layer.decays() + layer.heads + layer.outputs();
 }
 
 void run_columns(const Recur& r, const Window& w, const Chunk& chunk, int64_t head, int64_t block) {
   const Recurrence& layer = r.layer;
   int64_t first = block * columns_at_once, left = layer.value_dim - first;
   Columns c{layer, head, first, int(left < columns_at_once ? left : columns_at_once), w.own};
-  float* state = r.state + (chunk.slot * layer.heads + head) * layer.key_dim * layer.value_dim + first;
+  float* state = r.memory.state + (chunk.slot * layer.heads + head) * layer.key_dim * layer.value_dim + first;
   for (int64_t k = 0; k < layer.key_dim; k++) {
     F v[wide] = {};
     if (!chunk.fresh) load_columns(state + k * layer.value_dim, c.count, v);
     store_columns(w.own + k * columns_at_once, columns_at_once, v);
   }
-  if (!layer.delta) run<false, false>(r, w, chunk, c);
-  else if (layer.by_channel) run<true, true>(r, w, chunk, c);
-  else run<true, false>(r, w, chunk, c);
-  for (int64_t k = 0; k < layer.key_dim; k++) {
+  run(r, w, chunk.begin, chunk.known, c);
+  for (int64_t k = 0; k < layer.key_dim && chunk.known > chunk.begin; k++) {
     F v[wide];
     load_columns(w.own + k * columns_at_once, columns_at_once, v);
     store_columns(state + k * layer.value_dim, c.count, v);
   }
+  run(r, w, chunk.known, chunk.end, c);
 }
 
 // --- the gate ---------------------------------------------------------------------------------
@@ -312,36 +322,106 @@ void recur_as(const Recur& r, const Window& w, Team& team) {
     Chunk chunk(r, w, w.first_sequence + piece / each);
     if (chunk.begin < chunk.end) run_columns(r, w, chunk, piece % each / blocks, piece % blocks);
   });
-  gate<T>(r, w, team);
+  if (r.out) gate<T>(r, w, team);
+}
+
+// --- drafts -----------------------------------------------------------------------------------
+
+// Keep what came in for this step's drafts: the next step takes in those that turn out right.
+template <class T>
+void keep_drafts(const Recur& r, Team& team) {
+  int64_t columns = r.layer.columns();
+  team.deal(r.batch.sequences, [&](int64_t first, int64_t last) {
+    for (int64_t s = first; s < last; s++) {
+      float* kept = r.memory.inputs + r.batch.slots[s] * r.memory.most_drafts * columns;
+      for (int64_t row = first_draft(r, s); row < r.batch.query_starts[s + 1]; row++) {
+        const T* x = (const T*)r.x + row * r.x_stride;
+        for_vectors(columns, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+          store_n(kept + i, load_n(x + i, n), n);
+        });
+        kept += columns;
+      }
+    }
+  });
+}
+
+// What came in for the drafts that turned out right, one after another.
+void gather_confirmed(const Recur& r, float* x, Team& team) {
+  int64_t columns = r.layer.columns();
+  team.deal(r.confirmed.sequences, [&](int64_t first, int64_t last) {
+    for (int64_t s = first; s < last; s++) {
+      int64_t row = r.confirmed.query_starts[s];
+      int64_t count = (r.confirmed.query_starts[s + 1] - row) * columns;
+      const float* kept = r.memory.inputs + r.confirmed.slots[s] * r.memory.most_drafts * columns;
+      for (int64_t i = 0; i < count; i++) x[row * columns + i] = kept[i];
+    }
+  });
+}
+
+void recur_rows(const Recur& r, Team& team);
+
+int64_t tokens_of(const RecurredRows& rows) {
+  return rows.sequences ? rows.query_starts[rows.sequences] : 0;
 }
 
 }  // namespace
 
-int64_t recur_scratch(const Recurrence& layer, int64_t tokens, int threads) {
-  int64_t rows = tokens < recurred_at_once ? tokens : recurred_at_once;
-  if (!layer.heads) return 0;
-  return (round_up(rows * between(layer), 16) + threads * own_floats(layer)) *
-         int64_t(sizeof(float));
+int64_t recur_scratch(const Recurrence& layer, int64_t tokens, int64_t confirmed, int threads) {
+  int64_t rows = tokens > confirmed ? tokens : confirmed;
+  if (rows > recurred_at_once) rows = recurred_at_once;
+  int64_t floats = round_up(confirmed * layer.columns(), 16);
+  if (layer.heads) floats += round_up(rows * between(layer), 16) + threads * own_floats(layer);
+  return floats * int64_t(sizeof(float));
 }
 
 void recur(const Recur& r, Team& team) {
-  int64_t tokens = r.query_starts[r.sequences];
+  Recur now = r;
+  if (r.confirmed.sequences) {
+    auto* x = (float*)r.scratch;
+    gather_confirmed(r, x, team);
+    now.scratch = (char*)(x + round_up(tokens_of(r.confirmed) * r.layer.columns(), 16));
+    Recur before = now;
+    before.batch = r.confirmed;
+    before.drafts = nullptr;
+    before.x = x;
+    before.x_stride = r.layer.columns();
+    before.out = nullptr;
+    before.dtype = DType::float32;
+    recur_rows(before, team);
+  }
+  recur_rows(now, team);
+  if (!r.drafts) return;
+  switch (r.dtype) {
+    case DType::float32: return keep_drafts<float>(r, team);
+    case DType::bfloat16: return keep_drafts<bf16>(r, team);
+    default: keep_drafts<f16>(r, team);
+  }
+}
+
+namespace {
+
+void recur_rows(const Recur& r, Team& team) {
+  const int64_t* starts = r.batch.query_starts;
+  int64_t tokens = tokens_of(r.batch);
   int64_t rows = tokens < recurred_at_once ? tokens : recurred_at_once;
   Window w{};
   if (r.layer.heads) {  // or there is nothing in between
     w.convolved = (float*)r.scratch;
     w.decay = w.convolved + rows * r.layer.convolution.channels;
-    w.strength = w.decay + rows * decays(r.layer);
+    w.strength = w.decay + rows * r.layer.decays();
     w.read = w.strength + rows * r.layer.heads;
     w.own = w.convolved + round_up(rows * between(r.layer), 16) + team.index * own_floats(r.layer);
   }
   for (w.first = 0; w.first < tokens; w.first = w.last) {
     w.last = w.first + rows < tokens ? w.first + rows : tokens;
-    while (r.query_starts[w.first_sequence + 1] <= w.first) w.first_sequence++;
+    while (starts[w.first_sequence + 1] <= w.first) w.first_sequence++;
     w.last_sequence = w.first_sequence;
-    while (w.last_sequence < r.sequences && r.query_starts[w.last_sequence] < w.last) {
+    while (w.last_sequence < r.batch.sequences && starts[w.last_sequence] < w.last) {
       w.last_sequence++;
     }
+    // Drafts stay together, since no state is left between them.
+    int64_t known = first_draft(r, w.last_sequence - 1);
+    if (known > w.first && known < w.last && starts[w.last_sequence] > w.last) w.last = known;
     switch (r.dtype) {
       case DType::float32: recur_as<float>(r, w, team); break;
       case DType::bfloat16: recur_as<bf16>(r, w, team); break;
@@ -349,5 +429,7 @@ void recur(const Recur& r, Team& team) {
     }
   }
 }
+
+}  // namespace
 
 }  // namespace quire::QUIRE_ISA

@@ -36,22 +36,40 @@ struct Recurrence {
   OutputGate gate;
 
   int64_t outputs() const { return heads ? heads * value_dim : convolution.channels; }
+  int64_t decays() const { return heads * (by_channel ? key_dim : 1); }
+  int64_t columns() const {
+    if (!heads) return 3 * convolution.channels;
+    return convolution.channels + outputs() + (delta ? heads : 0) + decays();
+  }
 };
 
-struct Recur {
-  Recurrence layer;
-  // the states, by slot
-  float* rows;   // [kernel - 1, channels]
-  float* state;  // [heads, key_dim, value_dim]
-  // the batch
+// Tokens of sequences, by row: which ones, and where their states are.
+struct RecurredRows {
   int64_t sequences;
   const int64_t* query_starts;  // [S + 1]
   const int64_t* context_lens;  // [S]
   const int64_t* slots;         // [S]
+};
+
+// The states of a layer, by slot.
+struct StateMemory {
+  float* rows;    // [kernel - 1, channels]
+  float* state;   // [heads, key_dim, value_dim]
+  float* inputs;  // [most_drafts, columns]: what came in for drafts, which the state has not seen
+  int64_t most_drafts;
+};
+
+struct Recur {
+  Recurrence layer;
+  StateMemory memory;
+  // the batch
+  RecurredRows batch;
+  RecurredRows confirmed;  // drafts of the step before that turned out right: come first
+  const int64_t* drafts;   // [S], the last tokens, which leave no trace in the state; null: none
   // the tensors
   const void* x;  // [T, columns]
   int64_t x_stride;
-  void* out;  // [T, outputs], contiguous
+  void* out;  // [T, outputs], contiguous; null: nobody wants it
   DType dtype;
   // memory
   char* scratch;  // recur_scratch

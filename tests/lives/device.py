@@ -43,7 +43,8 @@ class Pool:
         self.device = [[NOTHING] * size for _ in range(blocks)]
         self.host = [[NOTHING] * size for _ in range(host_blocks)]
 
-    def write(self, table: BlockTable, start: int, keys: Sequence[int]) -> None:
+    def write(self, table: BlockTable, start: int, keys: Sequence[int], drafts: int) -> None:
+        """drafts: how many of the keys, the last, are of drafts."""
         for position, key in enumerate(keys, start):
             block, offset = divmod(position, self.size)
             self.device[table.block(block)][offset] = key
@@ -75,7 +76,8 @@ class Pool:
 
 
 class States(Pool):
-    """The slots of a KV group that keeps states: how many tokens one stands for, and the last key.
+    """The slots of a KV group that keeps states: how many tokens one stands for, and the last key;
+    then the keys of drafts, which it has not seen.
 
     What a step goes on from is what was there before it wrote.
     """
@@ -84,10 +86,15 @@ class States(Pool):
         super().__init__(Sight(), slots, 2, host_slots)
         self._before: dict[int, list[int]] = {}  # by slot, what the last one who wrote has found
 
-    def write(self, table: BlockTable, start: int, keys: Sequence[int]) -> None:
+    def write(self, table: BlockTable, start: int, keys: Sequence[int], drafts: int) -> None:
         (slot,) = table.block_ids
-        self._before[slot] = self.device[slot]
-        self.device[slot] = [start + len(keys), keys[-1]]
+        (count, *last), seen = self.device[slot][:2], self.device[slot][2:]
+        if table.confirmed and count >= 0:
+            count += table.confirmed
+            last = seen[table.confirmed - 1 : table.confirmed] or [LOST]
+        self._before[slot] = [count, *last]
+        known = len(keys) - drafts
+        self.device[slot] = [start + known, *keys[known - 1 :]]
 
     def wrong(self, table: BlockTable, keys: Sequence[int], start: int, end: int) -> int | None:
         found = self._before[table.block_ids[0]]
@@ -291,7 +298,7 @@ class Device:
 
     def _write(self, task: Task, keys: Sequence[int]) -> None:
         for pool, table in zip(self.pools, task.chunk.table.kv_groups, strict=True):
-            pool.write(table, task.chunk.start, keys)
+            pool.write(table, task.chunk.start, keys, len(keys) - task.own)
 
     def _spoil(self, step: Step, tasks: list[Task]) -> None:
         """Nobody knows what a step that failed has left in the blocks that it was to write."""

@@ -73,7 +73,8 @@ def make_allocator(settings: Settings) -> KVAllocator:
             window = Window(tokens, settings.step_tokens, sinks)
         kv_groups.append(PagedAllocator(blocks, size, host, window))
     if settings.states:
-        first, kept = kv_groups[0], KeptState(settings.every * size, settings.every * size)
+        every = settings.every * size
+        first, kept = kv_groups[0], KeptState(every, every, drafts=4)
         states = StateAllocator(
             settings.states, size, host, kept, lambda name: first.locate(name) is not None
         )
@@ -153,7 +154,7 @@ class Run(Capability):
             self.source = FakeSource(self.life.number, settings.forgets)
         size, stops = settings.block_size, None
         if settings.states:
-            stops = SnapshotStops(settings.every * size, size)
+            stops = SnapshotStops(settings.every * size, size, settings.every * size)
         caching = Caching(self.source, settings.watched, stops) if settings.caching else None
         return Scheduler(
             allocator,

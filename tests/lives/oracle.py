@@ -100,7 +100,7 @@ class Oracle:
                     keys = self._learn(name)
                 there, wanted = held[block], keys
                 if isinstance(kv_group, StateAllocator):
-                    there, wanted = there[1:], keys[-1:]
+                    there, wanted = there[1:2], keys[-1:]
                 if there != wanted and (number, block) not in unsettled:
                     raise AssertionError(
                         f"block {block} of KV group {number} can be found, and holds {held[block]}"

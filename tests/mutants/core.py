@@ -62,9 +62,23 @@ MUTANTS = (
     Mutant(
         "a state within a block has the name of the block before",
         f"{_MEMORY}/states.py",
-        "if table.num_tokens != count * self.block_size:",
-        "if table.num_tokens < count * self.block_size:",
+        "if table.num_tokens != count * self.block_size or table.unseen:",
+        "if table.num_tokens < count * self.block_size or table.unseen:",
         _STATES,
+    ),
+    Mutant(
+        "states never see the drafts that turned out right",
+        f"{_MEMORY}/states.py",
+        "table.unseen, table.drafts = num_tokens, num_tokens - known, 0",
+        "table.unseen, table.drafts = num_tokens, 0, 0",
+        _STATES,
+    ),
+    Mutant(
+        "drafts pass where an answer's snapshot is to be taken",
+        f"{_MEMORY}/snapshots.py",
+        "return self.decoding - 1 - num_tokens % self.decoding",
+        "return self.decoding",
+        f"{_SNAPSHOTS}::test_drafts_end_where_a_snapshot_is_taken",
     ),
     Mutant(
         "all states that an answer has passed stay",

@@ -196,7 +196,7 @@ MUTANTS = (
     Mutant(
         "ranks divide what they cannot",
         f"{_MODELS}/shard.py",
-        "if self.has_states and size > 1:",
+        "if self.heads % size:",
         "if False:",
         f"{_HYBRIDS}::test_ranks_and_windows_are_refused",
     ),

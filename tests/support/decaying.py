@@ -27,7 +27,7 @@ class DecayingModel:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        shapes = (*model.kv_shapes, StateShape((_WIDTH, _KEPT), (2, _WIDTH)))
+        shapes = (*model.kv_shapes, StateShape((_WIDTH, _KEPT), (2, _WIDTH), _WIDTH))
         self.kv_shapes: Sequence[KVShape | StateShape] = shapes
         self.windows = (*model.windows, None)
 
@@ -38,19 +38,23 @@ class DecayingModel:
         self, token_ids: Tensor, batch: AttentionBatch, kv: Sequence[Any], kernels: Kernels
     ) -> Tensor:
         hidden = self._model.forward(token_ids, batch, kv[:-1], kernels)
-        assert batch.state_slots is not None
+        assert batch.states is not None
         seen, starts = hidden[:, :_WIDTH].float(), batch.query_starts
         added = torch.empty_like(seen)
-        for number, slot in enumerate(batch.state_slots.tolist()):
-            rows, sums = kv[-1].rows[slot], kv[-1].state[slot]
+        for number, (slot, confirmed, drafts) in enumerate(batch.states.of_sequences):
+            own = kv[-1].rows[slot], kv[-1].state[slot]
             if int(batch.positions[starts[number]]) == 0:
-                rows.zero_()
-                sums.zero_()
-            for row in range(starts[number], starts[number + 1]):
-                sums[0].mul_(_DECAY).add_(seen[row])
-                sums[1].mul_(_DECAY / 2).add_(rows[:, 0])
-                added[row] = sums[0] - sums[1] + rows[:, -1]
-                rows.copy_(torch.cat((rows[:, 1:], seen[row][:, None]), 1))
+                for part in own:
+                    part.zero_()
+            for before in kv[-1].inputs[slot, :confirmed]:
+                _see(before, *own)
+            known = starts[number + 1] - drafts
+            for row in range(starts[number], known):
+                added[row] = _see(seen[row], *own)
+            kv[-1].inputs[slot, :drafts] = seen[known : known + drafts]
+            own = own[0].clone(), own[1].clone()
+            for row in range(known, known + drafts):
+                added[row] = _see(seen[row], *own)
         hidden[:, :_WIDTH] += added.to(hidden.dtype)
         return hidden
 
@@ -58,6 +62,15 @@ class DecayingModel:
         self, texts: Texts, kv: Sequence[Any], kernels: Kernels, vocab_size: int
     ) -> Tensor | None:
         return None
+
+
+def _see(vector: Tensor, rows: Tensor, sums: Tensor) -> Tensor:
+    """What a token that is this vector finds, and leaves."""
+    sums[0].mul_(_DECAY).add_(vector)
+    sums[1].mul_(_DECAY / 2).add_(rows[:, 0])
+    found = sums[0] - sums[1] + rows[:, -1]
+    rows.copy_(torch.cat((rows[:, 1:], vector[:, None]), 1))
+    return found
 
 
 def serve_decaying(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,5 +28,7 @@ def make_limits(
     own = (1,) * len(windows) + (0,) * states
     state_bytes = tuple(int(not size) for size in own) if states else ()
     longest = max_model_len or 2**31
-    cache = CacheShape(windows + (None,) * states, own, longest, False, state_bytes)
+    cache = CacheShape(
+        windows + (None,) * states, own, longest, False, state_bytes, (0,) * len(state_bytes)
+    )
     return limits_under(kv_allocator, config, cache).with_blocks(num_blocks, num_host_blocks)

@@ -19,6 +19,7 @@ from quire.kernels.ops import (
     LayerMemory,
     LayerState,
     StateShape,
+    StateSlots,
 )
 from quire.models.base import Model
 
@@ -58,7 +59,7 @@ def make_batch(
             ),
         ),
         block_size=block_size,
-        state_slots=torch.tensor([sequence.slot for sequence in sequences]),
+        states=StateSlots(torch.tensor([sequence.slot for sequence in sequences])),
     )
 
 
@@ -67,7 +68,7 @@ def poisoned(
 ) -> LayerMemory:
     """Memory of a layer that nobody may read before it is written."""
     if isinstance(shape, StateShape):
-        sizes: tuple[tuple[int, ...], ...] = (shape.rows, shape.state or (0,))
+        sizes: tuple[tuple[int, ...], ...] = (shape.rows, shape.state or (0,), (0, 0))
         return LayerState(*(torch.full((num_blocks, *size), torch.nan) for size in sizes))
     tile = (num_blocks, shape.num_kv_heads, block_size)
     widths = (shape.key_dim, shape.value_dim)

@@ -394,7 +394,7 @@ _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
-# Layers keep states, which no ranks divide.
+# Layers keep states.
 _HYBRIDS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "qwen3_next": ("Qwen3NextConfig", {**_QWEN_HYBRID, **_QWEN_EXPERTS, "mlp_only_layers": [1]}),
     "qwen3_5": ("Qwen3_5TextConfig", _QWEN_HYBRID),

@@ -41,6 +41,11 @@ class LayerBytes(Protocol):
         """Of a sequence's state; nothing at all where no layer has one."""
         ...
 
+    @property
+    def draft_bytes(self) -> Sequence[int]:
+        """Of what a state keeps of each draft; as state_bytes."""
+        ...
+
 
 @dataclass(frozen=True)
 class EngineLimits:
@@ -113,7 +118,10 @@ class EngineLimits:
         return [
             self.block_size * sum(kept.token_bytes[layer] for layer in kv_group.layers)
             if kv_group.state is None
-            else sum(kept.state_bytes[layer] for layer in kv_group.layers)
+            else sum(
+                kept.state_bytes[layer] + kv_group.state.drafts * kept.draft_bytes[layer]
+                for layer in kv_group.layers
+            )
             for kv_group in self.kv_groups
         ]
 
@@ -146,7 +154,9 @@ class EngineLimits:
             whole_prompts=not self.kv_groups,
         )
         states = self.states
-        stops = states and states.state and SnapshotStops(states.state.every, self.block_size)
+        stops = None
+        if states is not None and states.state is not None:
+            stops = SnapshotStops(states.state.every, self.block_size, states.state.decoding)
         caching = Caching(source, self.kv_events, stops)
         return Scheduler(
             self.allocator(),

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quire.core.memory import BlockTable
 from quire.core.protocol import Chunk, column_biases
-from quire.kernels.ops import AttentionBatch, ColumnBias, KVGroupTables, Texts
+from quire.kernels.ops import AttentionBatch, ColumnBias, KVGroupTables, StateSlots, Texts
 
 
 class Header(NamedTuple):
@@ -32,19 +32,21 @@ class Header(NamedTuple):
     adapted: int = 0  # sequences, if any of them has an adapter
     biases: int = 0  # of each token, if any sequence has soft cuts
     states: int = 0  # sequences, if the model's layers keep states
+    drafted: int = 0  # sequences, if a state has drafts before it or after it
 
     @property
     def lengths(self) -> list[int]:
         """Of the fields, in elements, in their order."""
         tokens, seqs = self.tokens, self.seqs
         lengths = [tokens, tokens, seqs + 1, seqs, seqs, self.asked, self.fed, self.fed]
-        lengths += (self.adapted, tokens * self.biases, tokens * self.biases, self.states)
+        lengths += (self.adapted, tokens * self.biases, tokens * self.biases)
+        lengths += (self.states, self.drafted, self.drafted)
         for width in self.widths:
             lengths += (tokens, seqs, seqs * width)
         return lengths
 
 
-_BY_KV_GROUP = 12  # fields before those of the KV groups
+_BY_KV_GROUP = 14  # fields before those of the KV groups
 
 
 class Fields(NamedTuple):
@@ -75,7 +77,7 @@ class StepBatch(NamedTuple):
         header = self.header
         parts = self.buffer.split_with_sizes(header.lengths)
         token_ids, positions, bounds, contexts, output_starts, *others = parts[:_BY_KV_GROUP]
-        asked, places, rows, adapters, before, bias, states = others
+        asked, places, rows, adapters, before, bias, *states = others
         kv_groups: list[KVGroupTables] = []
         place = _BY_KV_GROUP
         for width, sinks in zip(header.widths, header.sink_blocks, strict=True):
@@ -91,7 +93,7 @@ class StepBatch(NamedTuple):
             header.block_size,
             bounds,
             bias=_column_bias(header, before, bias) if header.biases else None,
-            state_slots=states if header.states else None,
+            states=_state_slots(header, states) if header.states else None,
         )
         return Fields(token_ids, attention, asked, places, rows, adapters)
 
@@ -125,17 +127,16 @@ def pack(
     numbers = [*token_ids, *positions, *bounds, *ends, *output_starts]
     numbers += [*asked, *fed_places, *fed_rows, *adapters]
     biases = _add_biases(numbers, chunks, ends) if has_cuts else 0
-    groups, slots = [tables], list[int]()
+    groups, states, drafted = [tables], 0, 0
     groups += [[table.further[i] for table in tables] for i in range(len(tables[0].further))]
     if groups[-1][0].keeps_state:  # those come last
-        slots = [table.block_ids[0] for table in groups.pop()]
-        numbers += slots
+        states, drafted = _add_states(numbers, groups.pop(), chunks)
     widths, sinks = list[int](), list[int]()
     for own in groups:
         widths.append(_add_kv_group(numbers, own, chunks, ends, block_size))
         sinks.append(own[0].num_sink_blocks)
     kv_groups = tuple(widths), tuple(sinks)
-    counts = len(asked), len(fed_places), len(adapters), biases, len(slots)
+    counts = len(asked), len(fed_places), len(adapters), biases, states, drafted
     header = Header(len(token_ids), len(chunks), *kv_groups, block_size, *counts)
     return StepBatch(header, _tensor(numbers), tuple(bounds))
 
@@ -156,6 +157,24 @@ def _add_biases(numbers: list[int], chunks: Sequence[Chunk], ends: Sequence[int]
     biases = [bias for row in rows for _, bias in row]
     numbers += unpack(f"{len(biases)}q", pack_values(f"{len(biases)}d", *biases))
     return most
+
+
+def _add_states(
+    numbers: list[int], tables: Sequence[BlockTable], chunks: Sequence[Chunk]
+) -> tuple[int, int]:
+    """Slots [S]; confirmed [S] and drafts [S], if there are any. How many of each."""
+    numbers += [table.block_ids[0] for table in tables]
+    confirmed = [table.confirmed for table in tables]
+    drafts = [len(chunk.drafts) for chunk in chunks]
+    if not any(confirmed) and not any(drafts):
+        return len(tables), 0
+    numbers += (*confirmed, *drafts)
+    return len(tables), len(tables)
+
+
+def _state_slots(header: Header, fields: Sequence[Tensor]) -> StateSlots:
+    slots, confirmed, drafts = fields
+    return StateSlots(slots, confirmed, drafts) if header.drafted else StateSlots(slots)
 
 
 def _column_bias(header: Header, before: Tensor, bias: Tensor) -> ColumnBias:

@@ -52,6 +52,7 @@ class Plan:
     ) -> None: ...
     def set_bias(self, before: int, bias: int, steps: int, /) -> None: ...
     def set_state_slots(self, slots: int, /) -> None: ...
+    def set_drafts(self, confirmed: int, drafts: int, /) -> None: ...
     def add_adapted(self, adapter: Adapter, ranges: Sequence[tuple[int, int]], /) -> None: ...
 
 class Adapter:
@@ -91,6 +92,10 @@ class Recurrence:
     def set_gate(
         self, norm: int, width: int, eps: float, factor: float, first: bool, sigmoid: bool, /
     ) -> None: ...
+
+class StateMemory:
+    @staticmethod
+    def make(rows: int, state: int, inputs: int, most_drafts: int, /) -> StateMemory: ...
 
 class Norms:
     @staticmethod
@@ -134,7 +139,7 @@ class Ranks:
 class SelfRecurrence:
     @staticmethod
     def make(
-        inputs: Packed, recurrence: Recurrence, rows: int, state: int, output: Packed, /
+        inputs: Packed, recurrence: Recurrence, memory: StateMemory, output: Packed, /
     ) -> SelfRecurrence: ...
 
 class Decoder:
@@ -181,8 +186,7 @@ class Kernels:
         self,
         plan: Plan,
         layer: Recurrence,
-        rows: int,
-        state: int,
+        memory: StateMemory,
         x: int,
         x_stride: int,
         dtype: int,

@@ -18,6 +18,7 @@ from quire.kernels.native import (
     native_attention,
     native_experts,
     native_layer,
+    native_memory,
     native_mlp,
     native_norm,
     native_norms,
@@ -97,10 +98,12 @@ class CPUPlan:
             bias = (batch.bias.bias.double() / math.log(2)).float().contiguous()
             self._tensors += (before, bias)
             self.native.set_bias(before.data_ptr(), bias.data_ptr(), bias.shape[1])
-        if batch.state_slots is not None:
-            slots = batch.state_slots.contiguous()
-            self._tensors.append(slots)
-            self.native.set_state_slots(slots.data_ptr())
+        if batch.states is not None:
+            kept = [one.contiguous() for one in batch.states if one is not None]
+            self._tensors += kept
+            self.native.set_state_slots(kept[0].data_ptr())
+            if len(kept) > 1:
+                self.native.set_drafts(kept[1].data_ptr(), kept[2].data_ptr())
         for ranges, adapter in batch.adapted:
             self.native.add_adapted(adapter.native, ranges)
         self._adapted = batch.adapted
@@ -214,8 +217,7 @@ class CPUKernels(Kernels):
         self._native.recur(
             plan.native,
             known[1],
-            state.rows.data_ptr(),
-            state.state.data_ptr(),
+            native_memory(state),
             x.data_ptr(),
             x.stride(0),
             CODES[x.dtype],

@@ -71,9 +71,17 @@ def native_state(mixer: SelfRecurrence, state: LayerState) -> _native.SelfRecurr
     return _native.SelfRecurrence.make(
         inputs.native,
         native_recurrence(mixer.spec),
+        native_memory(state),
+        output.native,
+    )
+
+
+def native_memory(state: LayerState) -> _native.StateMemory:
+    return _native.StateMemory.make(
         state.rows.data_ptr(),
         state.state.data_ptr(),
-        output.native,
+        state.inputs.data_ptr(),
+        state.inputs.shape[1],
     )
 
 

@@ -33,10 +33,16 @@ class StateShape(NamedTuple):
 
     rows: tuple[int, int]  # channels, and their last inputs that a short convolution still sees
     state: tuple[int, ...]  # of the recurrence; (): the layer has none
+    columns: int = 0  # that come in for a token
 
     @property
     def nbytes(self) -> int:
         return 4 * (prod(self.rows) + (prod(self.state) if self.state else 0))
+
+    @property
+    def draft_bytes(self) -> int:
+        """Of what is kept for each draft."""
+        return 4 * self.columns
 
 
 class LayerKV(NamedTuple):
@@ -68,11 +74,15 @@ class LayerKV(NamedTuple):
 class LayerState(NamedTuple):
     """One layer's states, by slot: where it stands in the place of a ``LayerKV``.
 
+    A state cannot be cut back. So it does not see drafts before they are confirmed: until then what
+    came in for them is kept beside it.
+
     The order of a slot's numbers is private to the kernels.
     """
 
     rows: Tensor  # [slots, *StateShape.rows] float32
     state: Tensor  # [slots, *StateShape.state] float32; [slots, 0]: there is none
+    inputs: Tensor  # [slots, most drafts, StateShape.columns] float32
 
     @property
     def parts(self) -> list[Tensor]:
@@ -89,6 +99,21 @@ def counterparts(
     """The tensors of layers, each with the one that takes copies of its blocks."""
     for origin, destination in zip(source, target, strict=True):
         yield from zip(origin.parts, destination.parts, strict=True)
+
+
+class StateSlots(NamedTuple):
+    """Where the states of a step's sequences are, and which tokens they see."""
+
+    slots: Tensor  # [S] int64
+    confirmed: Tensor | None = None  # [S] int64, drafts whose inputs a slot keeps: taken in first
+    drafts: Tensor | None = None  # [S] int64, the last tokens, whose inputs are kept; as confirmed
+
+    @property
+    def of_sequences(self) -> list[tuple[int, int, int]]:
+        """The slot, the confirmed tokens and the drafts of each, on the host."""
+        slots: list[int] = self.slots.tolist()
+        counts = [[0] * len(slots) if one is None else one.tolist() for one in self[1:]]
+        return [*zip(slots, *counts, strict=True)]
 
 
 class KVGroupTables(NamedTuple):
@@ -132,7 +157,8 @@ class AttentionBatch:
     which stands at position ``context_lens[s] - 1``.
 
     A sequence whose first new token stands at position 0 begins with states of zeros, whatever its
-    slot holds; each other one with what its slot holds. All leave their states in their slots.
+    slot holds; each other one with what its slot holds. All leave their states in their slots, as
+    they are before drafts.
     """
 
     positions: Tensor  # [T] int64, position of each new token in its sequence
@@ -144,7 +170,7 @@ class AttentionBatch:
     bounds: Tensor | None = None  # [S + 1] int64, query_starts where the other tensors are
     adapted: tuple[AdaptedRows, ...] = ()  # by adapter; each row at most once
     bias: ColumnBias | None = None  # in every layer; on CPUs only
-    state_slots: Tensor | None = None  # [S] int64, of each sequence; None: no layer has states
+    states: StateSlots | None = None  # None: no layer has states
 
     @property
     def starts(self) -> Tensor:

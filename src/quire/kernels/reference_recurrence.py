@@ -16,20 +16,28 @@ from quire.kernels.recurrence import Convolution, GatedConvolution, Recurrence, 
 class Run:
     """The new tokens of one sequence, and where its states are."""
 
-    rows: slice  # of the batch
+    known: slice  # rows of the batch
+    drafts: slice  # and those after them
     slot: int
     begins: bool  # at position 0
+    confirmed: int  # drafts whose inputs the slot keeps
 
 
 def plan_runs(batch: AttentionBatch, contexts: list[int]) -> list[Run]:
-    """The runs of a step; reads ``state_slots`` on the host. None of them is empty."""
-    if batch.state_slots is None:
+    """The runs of a step; reads ``states`` on the host. None of them is empty."""
+    if batch.states is None:
         return []
-    slots: list[int] = batch.state_slots.tolist()
     bounds = zip(batch.query_starts, batch.query_starts[1:], strict=False)
+    found = zip(bounds, batch.states.of_sequences, contexts, strict=True)
     return [
-        Run(slice(start, stop), slot, stop - start == context)
-        for (start, stop), slot, context in zip(bounds, slots, contexts, strict=True)
+        Run(
+            slice(start, stop - drafts),
+            slice(stop - drafts, stop),
+            slot,
+            stop - start == context,
+            confirmed,
+        )
+        for (start, stop), (slot, confirmed, drafts), context in found
         if stop > start
     ]
 
@@ -39,17 +47,27 @@ def recur(x: Tensor, state: LayerState, spec: RecurrentSpec, runs: list[Run]) ->
     out = x.new_empty(len(x), spec.outputs)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     for run in runs:
+        slot = run.slot
         if run.begins:
-            state.rows[run.slot] = 0
-            state.state[run.slot] = 0
-        rows = wide[run.rows]
-        if isinstance(spec, GatedConvolution):
-            before, after, values = rows.chunk(3, dim=1)
-            found = after * _convolved(before * values, state, run.slot, spec.convolution)
-        else:
-            found = _run(rows, state, run.slot, spec)
-        out[run.rows] = found.to(x.dtype)
+            state.rows[slot] = 0
+            state.state[slot] = 0
+        if run.confirmed:
+            _go_on(state.inputs[slot, : run.confirmed].to(wide), state, slot, spec)
+        out[run.known] = _go_on(wide[run.known], state, slot, spec).to(x.dtype)
+        drafts = wide[run.drafts]
+        if len(drafts):
+            before = state.rows[slot].clone(), state.state[slot].clone()
+            out[run.drafts] = _go_on(drafts, state, slot, spec).to(x.dtype)
+            state.rows[slot], state.state[slot] = before
+            state.inputs[slot, : len(drafts)] = drafts
     return out
+
+
+def _go_on(x: Tensor, state: LayerState, slot: int, spec: RecurrentSpec) -> Tensor:
+    if not isinstance(spec, GatedConvolution):
+        return _run(x, state, slot, spec)
+    before, after, values = x.chunk(3, dim=1)
+    return after * _convolved(before * values, state, slot, spec.convolution)
 
 
 def _convolved(x: Tensor, state: LayerState, slot: int, convolution: Convolution) -> Tensor:

@@ -182,11 +182,16 @@ class Blueprint:
     @property
     def divided(self) -> Divided:
         """See ``FamilyConfig.divided``."""
-        inner, mixture = {}, self.mixture
-        if mixture is None or not all(mixture.shape.layers):
+        inner, mixture, states = {}, self.mixture, None
+        heads, has_mlp = self.heads, mixture is None or not all(mixture.shape.layers)
+        if self.recurrent is not None:
+            shape, states = self.recurrent.shape, self.recurrent.divided(self.hidden_size)
+            has_mlp = has_mlp and (not shape.alone or shape.count("mlp") > 0)
+            if not shape.count("attention", "both"):
+                heads = replace(heads, num=0, num_kv=0)
+        if has_mlp:
             inner["intermediate_size"] = self.intermediate_size
         if mixture is not None:
             inner["moe_intermediate_size"] = mixture.shape.inner
             inner["shared_expert_intermediate_size"] = mixture.shape.shared_inner
-        has_states = self.recurrent is not None
-        return Divided(self.heads.num, self.heads.num_kv, self.vocab_size, inner, has_states)
+        return Divided(heads.num, heads.num_kv, self.vocab_size, inner, states)

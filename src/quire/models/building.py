@@ -11,7 +11,7 @@ from torch import Tensor
 from quire.kernels.ops import AttentionSpec, Experts, KVShape, Norm, Norms
 from quire.models.blueprint import Blueprint
 from quire.models.decoder import Decoder
-from quire.models.dividing import columns_of, rows_of_heads, rows_of_parts
+from quire.models.dividing import rows_of_heads, rows_of_parts
 from quire.models.experts import read_experts
 from quire.models.layers import MLP, Attention, Layer
 from quire.models.linear import Joined, LinearReader
@@ -172,7 +172,7 @@ def _read_attention(
             heads.num * heads.dim,
             plan.hidden_size,
             plan.biases.output,
-            columns_of(linears.shard, heads.num, heads.dim),
+            linears.shard.columns(heads.num, heads.dim),
         ),
         kv=KVShape(len(linears.shard.kv_heads(heads.num_kv)), heads.dim, heads.dim),
         spec=AttentionSpec(
@@ -197,8 +197,11 @@ def _read_qkv(plan: Blueprint, linears: LinearReader, prefix: str) -> Joined:
     if plan.gated_attention:  # of each head the query, then the gate
         parts["q"] *= 2
         both, others = torch.arange(sum(parts.values())).tensor_split([parts["q"]])
-        gates = both.view(heads.num, 2, heads.dim).transpose(0, 1).flatten(1)
-        held = {"q": gates[0], "gate": gates[1], "k": others[:key], "v": others[key:]}
+        queries, gates = both.view(heads.num, 2, heads.dim).transpose(0, 1).flatten(1)
+        own = rows_of_heads(linears.shard, heads, torch.cat([queries, others]))
+        gate = rows_of_heads(linears.shard, heads, torch.cat([gates, others]))
+        assert own is not None and gate is not None, "of an order that is given"
+        held = {"q": own["q"], "gate": gate["q"], "k": own["k"], "v": own["v"]}
         return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, held)
     rows = rows_of_heads(linears.shard, heads, _stored_order(plan))
     return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, rows)
@@ -213,7 +216,7 @@ def _read_mlp(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -
     return MLP(
         up=linears.joined(names, hidden, parts, bias, rows_of_parts(linears.shard, parts)),
         down=linears.linear(
-            f"{prefix}.{plan.names.down}", inner, hidden, bias, columns_of(linears.shard, inner)
+            f"{prefix}.{plan.names.down}", inner, hidden, bias, linears.shard.columns(inner)
         ),
         activation=plan.activation,
         factor=plan.factors.gate,

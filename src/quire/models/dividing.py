@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from quire.models.blueprint import Heads
-from quire.models.parts import ALL
 from quire.models.shard import Shard
 
 
@@ -40,9 +39,3 @@ def rows_of_parts(shard: Shard, parts: Mapping[str, int]) -> Mapping[str, Tensor
         rows[name] = torch.arange(first + held.start, first + held.stop)
         first += count
     return rows
-
-
-def columns_of(shard: Shard, count: int, width: int = 1) -> slice:
-    """This rank's inputs of a projection, of ``count`` inputs of that width that ranks divide."""
-    held = shard.run(count)
-    return ALL if shard.is_whole else slice(held.start * width, held.stop * width)

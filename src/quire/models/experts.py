@@ -8,7 +8,7 @@ from torch import Tensor
 from quire.kernels.heap import give_memory_back
 from quire.kernels.ops import DenseMLP, Experts
 from quire.models.blueprint import Blueprint, Mixture
-from quire.models.dividing import columns_of, rows_of_parts
+from quire.models.dividing import rows_of_parts
 from quire.models.linear import Linear, LinearReader, Stack
 from quire.models.parts import ALL
 
@@ -48,7 +48,7 @@ def _read_expert(
     """The projection for gate and up, and the one for their product."""
     shape, names, hidden = mixture.shape, mixture.names, plan.hidden_size
     parts = _parts(plan, shape.inner)
-    rows, columns = rows_of_parts(linears.shard, parts), columns_of(linears.shard, shape.inner)
+    rows, columns = rows_of_parts(linears.shard, parts), linears.shard.columns(shape.inner)
     for stacks in names.stacks:
         up, down = (f"{prefix}.{name}" for name in stacks)
         if linears.has_stack(up) or (stacks == names.stacks[-1] and not names.up):
@@ -86,7 +86,7 @@ def _read_shared(
         return None
     up = [f"{prefix}.{name}" for name in names.shared_up]
     parts, down = _parts(plan, inner), f"{prefix}.{names.shared_down}"
-    rows, columns = rows_of_parts(linears.shard, parts), columns_of(linears.shard, inner)
+    rows, columns = rows_of_parts(linears.shard, parts), linears.shard.columns(inner)
     return DenseMLP(
         up=linears.joined(up, plan.hidden_size, parts, False, rows).product,
         down=linears.linear(down, inner, plan.hidden_size, False, columns),

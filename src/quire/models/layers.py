@@ -87,7 +87,7 @@ class Recurrent:
     @property
     def kept(self) -> StateShape:
         """What it keeps of each sequence."""
-        return StateShape(self.spec.convolution.kept, self.spec.state)
+        return StateShape(self.spec.convolution.kept, self.spec.state, self.spec.columns)
 
     def fusable(self) -> SelfRecurrence:
         """See ``Attention.fusable``."""

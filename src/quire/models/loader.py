@@ -319,7 +319,7 @@ def _build(
     """Build a decoder. Whatever the config rules out is refused before tensors are read."""
     described: FamilyConfig = family.read(config)
     longest, limit, _ = described.positions
-    if streaming is not None and described.divided.has_states:
+    if streaming is not None and described.divided.states is not None:
         raise ConfigError("window: this model has layers that keep a state of the whole text")
     if streaming is not None:
         streaming.check(described.ropes, described.windows, limit)

@@ -14,7 +14,7 @@ from quire.kernels.ops import ACTIVATIONS, AttentionSpec, KVShape, Norm, Norms
 from quire.models.blueprint import Heads
 from quire.models.config import ModelConfig
 from quire.models.decoder import Decoder, LearnedPositions
-from quire.models.dividing import columns_of, rows_of_heads, rows_of_parts
+from quire.models.dividing import rows_of_heads, rows_of_parts
 from quire.models.family import Family
 from quire.models.layers import MLP, Attention, Layer
 from quire.models.linear import Linear, LinearReader
@@ -145,7 +145,7 @@ def _read_layer(config: OPTConfig, weights: Weights, linears: LinearReader, pref
                 config.bias,
                 rows_of_heads(shard, heads),
             ),
-            output=linear("self_attn.out_proj", hidden, columns_of(shard, heads.num, heads.dim)),
+            output=linear("self_attn.out_proj", hidden, shard.columns(heads.num, heads.dim)),
             kv=KVShape(len(shard.kv_heads(heads.num)), heads.dim, heads.dim),
             spec=AttentionSpec(scale=heads.dim**-0.5),
         ),
@@ -154,7 +154,7 @@ def _read_layer(config: OPTConfig, weights: Weights, linears: LinearReader, pref
             up=linears.joined(
                 [f"{prefix}.fc1"], hidden, inner, config.bias, rows_of_parts(shard, inner)
             ),
-            down=linear("fc2", ffn, columns_of(shard, ffn)),
+            down=linear("fc2", ffn, shard.columns(ffn)),
             activation=config.activation,
         ),
         mlp_norms=norms("final_layer_norm"),

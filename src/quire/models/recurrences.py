@@ -18,6 +18,7 @@ from quire.kernels.recurrence import (
 from quire.models.layers import Recurrent
 from quire.models.linear import LinearReader
 from quire.models.shape import RecurrenceShape
+from quire.models.shard import DividedStates, Shard
 from quire.models.weights import Weights
 
 
@@ -52,41 +53,76 @@ class RecurrentPlan:
     gate_factor: float = 1.0
     taps: tuple[float, float, float] = (1.0, 1.0, 1.0)  # times queries, keys, values that come in
 
+    def divided(self, hidden: int) -> DividedStates:
+        """What ranks divide among them."""
+        shape, together = self.shape, self.norm_width > 0 and self.names.norm is not None
+        return DividedStates(shape.heads or hidden, shape.key_heads, together, self.tiled)
+
 
 def read_recurrent(
     plan: RecurrentPlan, hidden: int, weights: Weights, linears: LinearReader, prefix: str
 ) -> Recurrent:
     """The mixer of the layer ``prefix``."""
-    shape, names = plan.shape, plan.names
-    channels = shape.channels(hidden)
+    shape, names, shard = plan.shape, plan.names, linears.shard
     rows, sizes = _stored_inputs(plan, hidden)
-    inputs = linears.joined(
+    inputs, channels = _held(shape, hidden, shard)
+    if not shard.is_whole:
+        rows = inputs if rows is None else rows[inputs]
+    joined = linears.joined(
         [f"{prefix}.{name}" for name in names.inputs],
         hidden,
         dict(zip(names.inputs, sizes, strict=True)),
         plan.biased,
         None if rows is None else {"inputs": rows},
     )
-    convolution = _read_convolution(plan, channels, weights, prefix)
-    width = shape.outputs or hidden
-    output = linears.linear(f"{prefix}.{names.output}", width, hidden, plan.biased_output)
+    convolution = _read_convolution(plan, shape.channels(hidden), channels, weights, prefix)
+    width, count = (shape.value_dim, shape.heads) if shape.heads else (1, hidden)
+    output = linears.linear(
+        f"{prefix}.{names.output}",
+        width * count,
+        hidden,
+        plan.biased_output,
+        shard.columns(count, width),
+    )
     if not shape.heads:
-        return Recurrent(inputs, output, GatedConvolution(convolution))
+        return Recurrent(joined, output, GatedConvolution(convolution))
+    heads = shard.run(shape.heads)
+    own = slice(heads.start, heads.stop)
+    bias = _bias_name(weights, f"{prefix}.{names.bias}")
+    skip = _numbers(weights, f"{prefix}.{names.skip}", shape.heads) if names.skip else None
     spec = Recurrence(
-        shape.heads,
-        shape.key_heads,
+        len(heads),
+        len(shard.kv_heads(shape.key_heads)),
         shape.key_dim,
         shape.value_dim,
         convolution,
-        decay=_read_decay(weights, f"{prefix}.{names.decay}", shape.heads),
-        bias=_numbers(weights, _bias_name(weights, f"{prefix}.{names.bias}"), shape.heads),
-        gate=_read_gate(plan, weights, prefix),
+        decay=_read_decay(weights, f"{prefix}.{names.decay}", shape.heads)[own],
+        bias=_numbers(weights, bias, shape.heads)[own],
+        gate=_read_gate(plan, heads, weights, prefix),
         delta=shape.kind == "delta rule",
         tiled=plan.tiled,
-        skip=_numbers(weights, f"{prefix}.{names.skip}", shape.heads) if names.skip else None,
+        skip=None if skip is None else skip[own],
         steps=plan.steps,
     )
-    return Recurrent(inputs, output, spec)
+    return Recurrent(joined, output, spec)
+
+
+def _held(shape: RecurrenceShape, hidden: int, shard: Shard) -> tuple[Tensor, Tensor]:
+    """Of what comes in for a token, as kernels take it, what a rank holds; and of the channels of
+    the convolution.
+    """
+    heads, keys = shard.run(shape.heads), shard.kv_heads(shape.key_heads or shard.size)
+    key, value = (shape.key_heads, shape.key_dim, keys), (shape.heads, shape.value_dim, heads)
+    each = (shape.heads, 1, heads)  # of strengths, and of steps
+    parts = [key, key, value, value, *[each] * (2 if shape.kind == "delta rule" else 1)]
+    channels = 3
+    if not shape.heads:
+        parts, channels = [(hidden, 1, shard.run(hidden))] * 3, 1
+    first, held = 0, list[Tensor]()
+    for count, width, own in parts:
+        held.append(torch.arange(first + own.start * width, first + own.stop * width))
+        first += count * width
+    return torch.cat(held), torch.cat(held[:channels])
 
 
 def _stored_inputs(plan: RecurrentPlan, hidden: int) -> tuple[Tensor | None, list[int]]:
@@ -112,8 +148,9 @@ def _stored_inputs(plan: RecurrentPlan, hidden: int) -> tuple[Tensor | None, lis
 
 
 def _read_convolution(
-    plan: RecurrentPlan, channels: int, weights: Weights, prefix: str
+    plan: RecurrentPlan, channels: int, held: Tensor, weights: Weights, prefix: str
 ) -> Convolution:
+    """Of all ``channels``, those that are ``held``."""
     name = f"{prefix}.{plan.names.convolution}"
     taps = _numbers(weights, f"{name}.weight", channels, 1, plan.shape.kernel)[:, 0]
     bias = _numbers(weights, f"{name}.bias", channels) if plan.biased_convolution else None
@@ -127,16 +164,17 @@ def _read_convolution(
             torch.tensor([keys, keys, plan.shape.outputs])
         )
         taps = taps * factors[:, None]
-    return Convolution(taps.T.contiguous(), bias)
+    return Convolution(taps[held].T.contiguous(), None if bias is None else bias[held])
 
 
-def _read_gate(plan: RecurrentPlan, weights: Weights, prefix: str) -> OutputGate:
+def _read_gate(plan: RecurrentPlan, heads: range, weights: Weights, prefix: str) -> OutputGate:
     shape, norm = plan.shape, None
     width = plan.norm_width or shape.value_dim
     if plan.names.norm is not None:
         stored = width if shape.kind == "delta rule" else shape.outputs
         norm = _numbers(weights, f"{prefix}.{plan.names.norm}.weight", stored)
         norm = norm.repeat(shape.outputs // stored)
+        norm = norm[heads.start * shape.value_dim : heads.stop * shape.value_dim]
     return OutputGate(norm, width, plan.eps, plan.gate_first, plan.gate_factor)
 
 

@@ -10,6 +10,28 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.core.errors import ConfigError
+from quire.models.parts import ALL
+
+
+class DividedStates(NamedTuple):
+    """Of layers that keep a state."""
+
+    heads: int  # of values; of a convolution, channels
+    key_heads: int = 0
+    together: bool = False  # values of one key head's are normalised together
+    tiled: bool = False  # heads with one key are not neighbours
+
+    def why_not(self, size: int) -> str | None:
+        """See ``Divided.why_not``."""
+        if self.heads % size:
+            return f"do not divide the heads of its states ({self.heads:,})"
+        if not self.key_heads:
+            return None
+        if self.tiled and size > 1 and self.heads > self.key_heads:
+            return "do not divide states in the order that GGUF files have"
+        if self.key_heads % size and (self.together or size % self.key_heads):
+            return f"do not divide the key heads of its states ({self.key_heads:,})"
+        return None
 
 
 class Divided(NamedTuple):
@@ -19,12 +41,10 @@ class Divided(NamedTuple):
     num_kv_heads: int
     vocab_size: int
     inner: Mapping[str, int]  # of MLPs
-    has_states: bool = False  # of layers that no ranks divide
+    states: DividedStates | None = None
 
     def why_not(self, size: int) -> str | None:
         """The reason why this many ranks cannot divide the model; None: they can."""
-        if self.has_states and size > 1:
-            return "do not divide layers that keep a state"
         evenly = {"num_attention_heads": self.num_heads, **self.inner}
         for name, count in evenly.items():
             if count % size:
@@ -35,13 +55,14 @@ class Divided(NamedTuple):
             )
         if self.vocab_size < size:
             return f"are more than vocab_size ({self.vocab_size})"
-        return None
+        return None if self.states is None else self.states.why_not(size)
 
     def check(self, size: int, source: str) -> None:
         """ConfigError if this many ranks cannot divide the model."""
         fault = self.why_not(size)
         if fault is not None:
-            fits = [str(n) for n in range(1, self.num_heads + 1) if self.why_not(n) is None]
+            most = self.num_heads or (self.states.heads if self.states is not None else 1)
+            fits = [str(n) for n in range(1, most + 1) if self.why_not(n) is None]
             raise ConfigError(
                 f"tensor_parallel_size is {size}, but so many ranks {fault} in {source}; "
                 f"allowed: {', '.join(fits)}"
@@ -64,6 +85,11 @@ class Shard:
         each, more = divmod(count, self.size)
         first = self.rank * each + min(self.rank, more)
         return range(first, first + each + (self.rank < more))
+
+    def columns(self, count: int, width: int = 1) -> slice:
+        """The rank's inputs of a projection, of ``count`` of that width that ranks divide."""
+        held = self.run(count)
+        return ALL if self.is_whole else slice(held.start * width, held.stop * width)
 
     def kv_heads(self, count: int) -> range:
         """The heads of keys and values that this rank's queries need.

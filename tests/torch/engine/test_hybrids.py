@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams
+from support.drafting import Drafting, knowing
 from support.engine_lives import save_hybrid
 from support.hf_reference import hf_greedy, random_prompts
 from support.law_of_bits import FORMS, tallies
+from support.small_models import VOCAB_SIZE
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 
@@ -33,6 +35,28 @@ def test_greedy_tokens(family: str, model_dir: Callable[[str], Path]) -> None:
         found = llm.generate(prompts, GREEDY)
         assert [list(one.outputs[0].token_ids) for one in found] == expected
         assert (found[2].num_cached_tokens > 30) == found_before
+
+
+def test_two_ranks_give_the_texts_of_one(model_dir: Callable[[str], Path]) -> None:
+    directory, texts = model_dir("qwen3_5"), random_prompts(3, 25, 40)
+    expected = [hf_greedy(directory, text, 20) for text in texts]
+    llm = LLM(
+        directory,
+        tensor_parallel_size=2,
+        threads=1,
+        kv_cache_memory_bytes=64 * 2**20,
+        max_num_batched_tokens=16,
+        block_size=4,
+        speculative_config={"num_speculative_tokens": 4},
+    )
+    truth = {str(number): [text] for number, text in enumerate(expected * 2)}
+    drafting = Drafting(llm.engine.scheduler, knowing(truth, 0.5, VOCAB_SIZE))
+    prompts = [{"prompt_token_ids": text} for text in texts]
+    for found_before in (False, True):
+        found = llm.generate(prompts, GREEDY)
+        assert [list(one.outputs[0].token_ids) for one in found] == expected
+        assert (found[2].num_cached_tokens > 30) == found_before
+    assert drafting.num_drafts > 20
 
 
 @pytest.mark.parametrize("form", ["bfloat16", "int4", "adapters"])

@@ -41,10 +41,11 @@ def decaying(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("decaying")
 @pytest.mark.parametrize("kind", ["cached", "chunks", "swap", "everything"])
 def test_a_request_has_the_bits_that_it_has_alone(kind: str, models: dict[str, Path]) -> None:
-    found = tallies(FORM, models, (kind,), 12, at_once=6)
+    drafted = {**FORM, "speculative_config": {"method": "ngram"}}
+    found = tallies(drafted, models, (kind,), 12, at_once=6)
     tally = found[kind]
     assert tally.first is None, f"{tally.bits} of {tally.requests}; {tally.first}"
-    sign = {"cached": "found", "swap": "swap"}.get(kind)
+    sign = {"cached": "found", "swap": "swap", "everything": "drafts"}.get(kind)
     assert sign is None or tally.happened[sign]
 
 
@@ -53,10 +54,11 @@ def test_so_it_has_in_models_of_some_states_of_both_and_of_nothing_else(
     family: str, tmp_path: Path
 ) -> None:
     model = make_model(family, tmp_path, max_position_embeddings=2048)
-    found = tallies({"dtype": "bfloat16"}, {family: model}, ("cached", "everything"), 8, at_once=8)
+    drafted = {"dtype": "bfloat16", "speculative_config": {"num_speculative_tokens": 8}}
+    found = tallies(drafted, {family: model}, ("cached", "drafts", "everything"), 8, at_once=8)
     for kind, tally in found.items():
         assert tally.first is None, f"{kind}: {tally.bits} of {tally.requests}; {tally.first}"
-    assert found["cached"].happened["found"]
+    assert found["cached"].happened["found"] and found["drafts"].happened["drafts"] > 20
 
 
 @pytest.mark.usefixtures("decaying")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup
-from quire.core.memory import BlockMove, BlockTable, MoveKind
+from quire.core.memory import BlockMove, BlockTable, KeptState, MoveKind
 from quire.core.protocol import Chunk, Readout, SoftCut
 from quire.execution.batch import pack
 from quire.execution.kv.cache import KVCache, bytes_per_token, check_heads
@@ -77,20 +77,27 @@ def test_states_have_a_slot_for_each_sequence_and_no_group_of_tables() -> None:
             chunks.append(Chunk(seq_id, [7, 8], 1, table, 3, Readout()))
         token_ids, batch, *_ = pack(chunks, 4, adapters=(1, -1)).fields()
         assert token_ids.tolist() == [7, 8] * 2
-        assert batch.state_slots is not None and batch.state_slots.tolist() == [5, 2]
+        assert batch.states is not None and batch.states.slots.tolist() == [5, 2]
+        assert batch.states.drafts is None
         slots = [group.slots.tolist() for group in batch.kv_groups]
         assert slots == ([[1, 2, 5, 6]] if further else [])
-    assert pack([chunks[0]._replace(table=BlockTable((0,), 4))], 4).fields()[1].state_slots is None
+    assert pack([chunks[0]._replace(table=BlockTable((0,), 4))], 4).fields()[1].states is None
+    state = BlockTable((3,), 4, keeps_state=True, confirmed=2)
+    chunks = [Chunk(0, [7, 8, 9], 1, state, 3, Readout(3)), chunks[1]._replace(table=state)]
+    states = pack(chunks, 4).fields()[1].states
+    assert states is not None and states.of_sequences == [(3, 2, 2), (3, 2, 0)]
 
 
 def test_whole_states_are_copied_and_swapped(tmp_path: Path) -> None:
-    shapes = (KVShape(1, 2, 2), StateShape((3, 2), (2, 4, 5)), StateShape((3, 0), (7,)))
+    shapes = (KVShape(1, 2, 2), StateShape((3, 2), (2, 4, 5), 9), StateShape((3, 0), (7,)))
     shapes += (StateShape((4, 2), ()),)
-    groups = [KVGroup((0,), 3), KVGroup((1, 2, 3), 4, 2)]
+    groups = [KVGroup((0,), 3), KVGroup((1, 2, 3), 4, 2, state=KeptState(8, 8, drafts=6))]
     kernels = choose_kernels(torch.float32)
     cache = KVCache(shapes, groups, 8, torch.float32, kernels, str(tmp_path))
     parts = [part for layer in cache.layers[1:] for part in layer.parts]
-    assert [tuple(part.shape) for part in parts] == [(4, 3, 2), (4, 2, 4, 5), (4, 7), (4, 4, 2)]
+    assert [tuple(part.shape) for part in parts] == [
+        (4, 3, 2), (4, 2, 4, 5), (4, 6, 9), (4, 7), (4, 4, 2),
+    ]  # fmt: skip
     for number, part in enumerate(parts, 1):
         part[0] = number
     for kind, source, target in ((MoveKind.COPY, 0, 2), (MoveKind.SWAP_OUT, 2, 1),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch, Kernels, LayerState
+from quire.kernels.ops import AttentionBatch, Kernels, LayerState, StateSlots
 from quire.kernels.recurrence import (
     Convolution,
     GatedConvolution,
@@ -23,7 +23,7 @@ from quire.kernels.reference import ReferenceKernels
 from support.every_kernel import make_kernels
 from support.instruction_sets import TESTED
 
-SLOTS = 7
+SLOTS, DRAFTS = 7, 5
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
 
@@ -82,6 +82,7 @@ SPECS: Mapping[str, RecurrentSpec] = {
     "gated-convolution": GatedConvolution(convolution(300, kernel=3, bias=True)),
     "without-rows": recurrence(2, 1, 8, 8, convolution=convolution(32, kernel=1)),
 }  # fmt: skip
+NO_DRAFTS: Mapping[int, tuple[int, int]] = {}
 with_specs = pytest.mark.parametrize("name", SPECS)
 
 
@@ -91,16 +92,25 @@ def poisoned(spec: RecurrentSpec) -> LayerState:
     return LayerState(
         torch.full((SLOTS, channels, kept), torch.nan),
         torch.full((SLOTS, *(spec.state or (0,))), torch.nan),
+        torch.full((SLOTS, DRAFTS, spec.columns), torch.nan),
     )
 
 
-def batch_of(chunks: Mapping[int, tuple[int, int]]) -> AttentionBatch:
-    """chunks: by slot, the tokens that are known before, and the new ones."""
+def batch_of(
+    chunks: Mapping[int, tuple[int, int]], drafted: Mapping[int, tuple[int, int]] = NO_DRAFTS
+) -> AttentionBatch:
+    """chunks: by slot, the tokens that are known before, and the new ones. drafted: by slot, drafts
+    of the step before that were right, and those at the end of the new ones.
+    """
     starts = (0, *itertools.accumulate(new for _, new in chunks.values()))
     contexts = torch.tensor([known + new for known, new in chunks.values()])
     positions = torch.cat([torch.arange(known, known + new) for known, new in chunks.values()])
     slots = torch.tensor(list(chunks), dtype=torch.int64)
-    return AttentionBatch(positions, starts, contexts, contexts, (), 4, state_slots=slots)
+    states = StateSlots(slots)
+    if drafted:
+        counts = torch.tensor([drafted.get(slot, (0, 0)) for slot in chunks])
+        states = StateSlots(slots, *counts.T)
+    return AttentionBatch(positions, starts, contexts, contexts, (), 4, states=states)
 
 
 def run(
@@ -244,10 +254,54 @@ def test_other_slots_are_left_alone(name: str) -> None:
     spec = SPECS[name]
     state = poisoned(spec)
     run(make_kernels(TESTED[0]), spec, texts_of(spec, torch.float32, 5), [{5: 3}, {5: 2}], state)
-    for part in state:
+    for part in state[:2]:
         others = part[[slot for slot in range(SLOTS) if slot != 5]]
         assert others.isnan().all()
         assert not part[5].isnan().any()
+
+
+@with_specs
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("isa", [None, *TESTED])
+def test_drafts_leave_the_bits_of_what_is_confirmed(
+    isa: str | None, dtype: torch.dtype, name: str
+) -> None:
+    """Two texts of which drafts are right up to somewhere, and one that has none."""
+    spec = SPECS[name]
+    kernels = ReferenceKernels() if isa is None else make_kernels(isa)
+    texts = texts_of(spec, dtype, 300, 30, 9)
+    whole = [{slot: len(text)} for slot, text in texts.items()]
+    alone: dict[int, Tensor] = {}
+    for step in whole:
+        alone.update(run(kernels, spec, {slot: texts[slot] for slot in step}, [step]))
+    state = poisoned(spec)
+    known, right = dict.fromkeys(texts, 0), dict.fromkeys(texts, 0)
+    # By slot, new tokens, drafts, and how many of these are right.
+    steps: list[dict[int, tuple[int, int, int]]] = [
+        {5: (254, 5, 2), 4: (1, 0, 0), 3: (3, 3, 0)},  # a draft is the 256th row
+        {4: (2, 3, 3), 5: (1, 5, 5), 3: (1, 0, 0)},
+        {5: (2, 1, 0), 3: (2, 2, 1)},
+        {4: (6, 5, 1), 5: (20, 0, 0)},
+        {3: (2, 0, 0), 4: (17, 0, 0), 5: (16, 0, 0)},
+    ]
+    for step in steps:
+        drafted = {slot: (right[slot], drafts) for slot, (_, drafts, _) in step.items()}
+        chunks, parts = {}, []
+        for slot, (new, drafts, good) in step.items():
+            start = known[slot]
+            chunks[slot] = start, new + drafts
+            wrong = rand(drafts - good, spec.columns, seed=start).to(dtype)
+            parts.append(torch.cat([texts[slot][start : start + new + good], wrong]))
+        plan = kernels.plan(batch_of(chunks, drafted))
+        out = kernels.recur(torch.cat(parts), state, spec, plan)
+        rows = out.split([len(part) for part in parts])
+        for (slot, (new, _, good)), found in zip(step.items(), rows, strict=True):
+            start, count = known[slot], new + good
+            expected = alone[slot][start : start + count]
+            error = (found[:count] - expected).abs() / (1 + expected.abs())
+            assert error.max() <= (TOLERANCE[dtype] if isa is None else 0.0)
+            known[slot], right[slot] = start + count, good
+    assert known == {5: 300, 4: 30, 3: 9}
 
 
 def test_x_may_be_a_part_of_wider_rows() -> None:

@@ -17,6 +17,7 @@ from quire.kernels.ops import StateShape
 from quire.models.config import read_config
 from quire.models.loader import check_divides, load_model
 from quire.models.shape import read_shape
+from quire.models.shard import DividedStates
 from quire.models.streaming import Streaming
 from support.gguf_hybrids import write_hybrid
 from support.hf_reference import hf_logits, random_prompts
@@ -69,8 +70,14 @@ def test_rounded(family: str, form: str, tolerance: float, model_dir: ModelDir) 
 
 def test_ranks_and_windows_are_refused(model_dir: ModelDir) -> None:
     directory = model_dir("qwen3_5")
-    with pytest.raises(ConfigError, match=r"layers that keep a state in .*allowed: 1"):
-        check_divides(read_config(directory), 2)
+    with pytest.raises(ConfigError, match=r"heads of its states \(6\) in .*allowed: 1, 2$"):
+        check_divides(read_config(directory), 4)
+    three = DividedStates(6, 3)
+    assert [three.why_not(n) is None for n in (1, 2, 3, 6)] == [True, False, True, True]
+    assert three._replace(together=True).why_not(6) is not None, "one key head's are on two ranks"
+    tiled = three._replace(tiled=True).why_not(3)
+    assert tiled is not None and "GGUF" in tiled
+    check_divides(read_config(model_dir("mamba2")), 2)
     with pytest.raises(ConfigError, match="layers that keep a state of the whole text"):
         load_model(directory, streaming=Streaming(16, 4))
 

@@ -139,10 +139,12 @@ class KeptState(NamedTuple):
     """One value of fixed size for a text, which each of its tokens rewrites.
 
     every, decoding: tokens between two snapshots, while a prompt is read and while it is answered.
+    drafts: the most that a step verifies.
     """
 
     every: int
     decoding: int
+    drafts: int = 0
 
     @property
     def forgets(self) -> bool:

@@ -13,10 +13,12 @@ class SnapshotStops(NamedTuple):
     """Where chunks of a prompt end, so that a snapshot can be taken: figures in tokens.
 
     every: after so many, while a long prompt is read.
+    decoding: after so many, while it is answered.
     """
 
     every: int
     block_size: int
+    decoding: int
 
     def of(self, num_tokens: int, cached: int, known: int) -> list[int]:
         """For a prompt of ``num_tokens``, of which ``cached`` have been found.
@@ -30,6 +32,10 @@ class SnapshotStops(NamedTuple):
         every = max(size, self.every // size * size)
         stops.update(range((cached // every + 1) * every, last, every))
         return sorted(stop for stop in stops if cached < stop < num_tokens)
+
+    def most_drafts(self, num_tokens: int) -> int:
+        """After a step's ``num_tokens``: no more, so that a step ends where one is taken."""
+        return self.decoding - 1 - num_tokens % self.decoding
 
 
 _FIRST = 0.2

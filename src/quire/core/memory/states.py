@@ -16,7 +16,8 @@ class _Live:
     """The state of one sequence."""
 
     __slots__ = (
-        "admitted", "charge", "entry", "known", "latest", "num_tokens", "slot", "swapped", "view",
+        "admitted", "charge", "confirmed", "drafts", "entry", "known", "latest", "num_tokens",
+        "slot", "swapped", "unseen", "view",
     )  # fmt: skip
 
     def __init__(self, slot: int, num_tokens: int, admitted: int) -> None:
@@ -28,6 +29,9 @@ class _Live:
         self.known = 0  # tokens that somebody else has computed, whose text parts there
         self.latest: tuple[int, BlockHash] | None = None  # the last one that decoding has left
         self.swapped = False
+        self.drafts = 0  # of the step under way
+        self.unseen = 0  # its last tokens, confirmed drafts, which the state has not seen
+        self.confirmed = 0  # those that it sees first in the step under way
         self.view: BlockTable | None = None
 
 
@@ -38,6 +42,9 @@ class StateAllocator:
     others share, or that can be found by the name of the block that it stood at the end of, is
     copied before the next token is written. So forks share a slot until they write, and a prompt
     that begins with what a *snapshot* has seen goes on from a copy of it.
+
+    A state does not see drafts: what came in for them is kept in the slot, and those that turn out
+    right are seen first by the next step. So ``trim`` takes back nothing.
 
     Snapshots live in slots that nobody else needs: they never cause a lack of room. Which of them
     go first is said by ``Snapshots``.
@@ -165,6 +172,9 @@ class StateAllocator:
                 else:
                     self.invalidate(table.slot)
             table.num_tokens += count
+            if table.confirmed != table.unseen:
+                table.confirmed, table.view = table.unseen, None
+            table.unseen = 0
         return moves
 
     def _copy(self, table: _Live) -> BlockMove:
@@ -180,15 +190,23 @@ class StateAllocator:
         self.device.release(table.slot)
 
     def can_draft(self, seq_id: int, count: int) -> bool:
-        """Never: a state that has seen drafts cannot be cut back."""
-        return False
+        return count <= self._kept.drafts
 
     def draft(self, seq_id: int, count: int) -> bool:
-        return False
+        if not self.can_draft(seq_id, count):
+            return False
+        table = self.tables[seq_id]
+        table.drafts = count
+        table.num_tokens += count
+        return True
 
     def trim(self, seq_id: int, num_tokens: int) -> None:
-        if num_tokens != self.tables[seq_id].num_tokens:
+        table = self.tables[seq_id]
+        known = table.num_tokens - table.drafts
+        if not known <= num_tokens <= table.num_tokens:
             raise ValueError(f"the state of sequence {seq_id} cannot be cut back")
+        if table.drafts:
+            table.num_tokens, table.unseen, table.drafts = num_tokens, num_tokens - known, 0
 
     def drop(self, seq_ids: Iterable[int]) -> None:
         """Nothing: a sequence needs its slot until its end."""
@@ -197,7 +215,7 @@ class StateAllocator:
         self._refuse_known(child_id)
         parent = self.tables[parent_id]
         child = _Live(parent.slot, parent.num_tokens, parent.num_tokens)
-        child.swapped = parent.swapped
+        child.swapped, child.unseen = parent.swapped, parent.unseen
         pool = self.host if parent.swapped else self.device
         pool.share(parent.slot)
         child.entry = pool.charged(parent.slot)
@@ -208,8 +226,8 @@ class StateAllocator:
 
     def commit(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> None:
         table = self.tables[seq_id]
-        if table.num_tokens != count * self.block_size:
-            return  # it stands for more than full blocks
+        if table.num_tokens != count * self.block_size or table.unseen:
+            return  # it stands for more than full blocks, or for less
         decoding = table.num_tokens > table.admitted
         if decoding and table.num_tokens % self._kept.decoding:
             return
@@ -312,7 +330,8 @@ class StateAllocator:
     def table(self, seq_id: int) -> BlockTable:
         table = self.tables[seq_id]
         if table.view is None:
-            table.view = BlockTable((table.slot,), self.block_size, keeps_state=True)
+            slot, size = (table.slot,), self.block_size
+            table.view = BlockTable(slot, size, keeps_state=True, confirmed=table.confirmed)
         return table.view
 
     def num_tokens(self, seq_id: int) -> int:

@@ -67,6 +67,7 @@ class BlockTable(NamedTuple):
     num_sink_blocks: int = 0
     further: tuple[BlockTable, ...] = ()  # in the pools of further KV groups
     keeps_state: bool = False  # its one block is the slot of what the whole sequence has left
+    confirmed: int = 0  # the last drafts of the step before, which that state has not seen
 
     @property
     def kv_groups(self) -> tuple[BlockTable, ...]:

@@ -109,6 +109,8 @@ class Chunker:
             seq_id, known = branch.seq_id, len(branch.token_ids)
             # One more token is sampled than drafts are confirmed.
             most = min(budget, group.request.max_tokens - branch.num_output_tokens - 1)
+            if self._cache is not None and self._cache.stops is not None:
+                most = min(most, self._cache.stops.most_drafts(known))
             own = drafts[seq_id][:most]
             if own and self._allocator.draft(seq_id, len(own)):
                 self._note_unknown(seq_id, known, known + len(own))

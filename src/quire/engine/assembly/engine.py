@@ -376,7 +376,7 @@ def _capacity(
         quantization=config.quantization,
         weight_bytes=model.weight_bytes + bytes_of(dense),
         token_bytes=model.token_bytes,
-        state_bytes=sum(cache.state_bytes),
+        state_bytes=limits.block_bytes(cache)[-1] if limits.states is not None else 0,
         kv_dtype=dtype_name(dtype),
         kv_bytes_per_token=cache.bytes_per_token,
         pool_bytes=pool_bytes,

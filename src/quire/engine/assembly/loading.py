@@ -95,13 +95,15 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def cache_shape(model: Model, kv_dtype: torch.dtype) -> CacheShape:
     """What the pool holds of a token: on each rank, of the heads that it has."""
-    states = [shape.nbytes if isinstance(shape, StateShape) else 0 for shape in model.kv_shapes]
+    kept = [shape if isinstance(shape, StateShape) else None for shape in model.kv_shapes]
+    has_states = any(kept)
     return CacheShape(
         windows=model.windows,
         token_bytes=tuple(bytes_per_token([shape], kv_dtype) for shape in model.kv_shapes),
         max_positions=model.max_positions,
         depends_on_prompt_length=model.kv_depends_on_prompt_length,
-        state_bytes=tuple(states) if any(states) else (),
+        state_bytes=tuple(one.nbytes if one else 0 for one in kept) if has_states else (),
+        draft_bytes=tuple(one.draft_bytes if one else 0 for one in kept) if has_states else (),
     )
 
 

@@ -70,9 +70,8 @@ def _states(config: EngineConfig, cache: CacheShape) -> Iterable[KVGroup]:
     for setting, given, why in (
         ("window", config.window is not None, "their states have no window"),
         ("attention_sinks", config.attention_sinks > 0, "their states see all that was before"),
-        ("speculative_config", config.speculation is not None, "drafts that are wrong need states "
-         "that can be cut back"),
-        ("tensor_parallel_size", config.tensor_parallel_size > 1, "their states are not divided"),
+        ("speculative_config: model", config.speculation is not None and
+         config.speculation.has_draft_model, "only texts draft for them"),
         ("kv_store", config.kv_store is not None, "their states are not stored"),
         ("kv_offloading_size", config.kv_offloading_size is not None, "their states are not "
          "stored"),
@@ -82,8 +81,9 @@ def _states(config: EngineConfig, cache: CacheShape) -> Iterable[KVGroup]:
             raise ConfigError(f"{setting}: {len(layers)} of this model's {len(cache.windows)} "
                               f"layers keep a state, and {why}; leave it out")  # fmt: skip
     size = config.block_size
-    kept = KeptState(*(max(size, tokens // size * size) for tokens in (_EVERY, _DECODING)))
-    yield KVGroup(layers, 1, state=kept)
+    every, decoding = (max(size, tokens // size * size) for tokens in (_EVERY, _DECODING))
+    drafts = 0 if config.speculation is None else config.speculation.num_speculative_tokens
+    yield KVGroup(layers, 1, state=KeptState(every, decoding, drafts))
 
 
 def _prefix_caching(config: EngineConfig, cache: CacheShape) -> bool:

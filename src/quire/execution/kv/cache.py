@@ -85,7 +85,7 @@ class KVCache:
         self.layers = [
             _layer(
                 shape,
-                kv_groups[kv_group_of[layer]].num_blocks,
+                kv_groups[kv_group_of[layer]],
                 block_size,
                 own,
                 kv_group_of[layer],
@@ -178,19 +178,17 @@ class KVCache:
 
 def _layer(
     shape: KVShape | StateShape,
-    num_blocks: int,
+    group: KVGroup,
     block_size: int,
     dtype: torch.dtype,
     kv_group: int,
     memory: HugePages,
 ) -> LayerMemory:
     if isinstance(shape, StateShape):
-        state = shape.state or (0,)
-        return LayerState(
-            memory.zeros((num_blocks, *shape.rows), torch.float32),
-            memory.zeros((num_blocks, *state), torch.float32),
-        )
-    rows = (num_blocks, shape.num_kv_heads, block_size)
+        drafts = group.state.drafts if group.state is not None else 0
+        sizes = (shape.rows, shape.state or (0,), (drafts, shape.columns))
+        return LayerState(*(memory.zeros((group.num_blocks, *one), torch.float32) for one in sizes))
+    rows = (group.num_blocks, shape.num_kv_heads, block_size)
     scaled = is_scaled(dtype)
     kept = torch.uint8 if dtype == FOUR_BITS else dtype
 

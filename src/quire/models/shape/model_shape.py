@@ -71,6 +71,7 @@ class CacheShape(NamedTuple):
     max_positions: int  # the longest text, in tokens
     depends_on_prompt_length: bool  # so blocks of one prompt must not be reused for another
     state_bytes: tuple[int, ...] = ()  # by layer: a sequence's state; 0 or nothing: it has none
+    draft_bytes: tuple[int, ...] = ()  # by layer: what a state keeps of each draft
 
     @property
     def bytes_per_token(self) -> int:
@@ -218,6 +219,7 @@ class ModelShape:
             max_positions=longest,
             depends_on_prompt_length=stable is not None and longest > stable,
             state_bytes=self.state_bytes,
+            draft_bytes=self.recurrence.kept_of_drafts(self.hidden_size) if self.recurrence else (),
         )
 
     @property

@@ -56,6 +56,13 @@ class RecurrenceShape:
         """Numbers of a token that go through the convolution."""
         return 2 * self.key_heads * self.key_dim + self.outputs if self.heads else hidden
 
+    def columns(self, hidden: int) -> int:
+        """Numbers of a token that come in."""
+        if not self.heads:
+            return 3 * hidden
+        steps = (2 if self.kind == "delta rule" else 1) * self.heads
+        return self.channels(hidden) + self.outputs + steps
+
     def state_bytes(self, hidden: int) -> int:
         """Of one layer, for one sequence."""
         rows = self.channels(hidden) * (self.kernel - 1)
@@ -63,7 +70,13 @@ class RecurrenceShape:
 
     def kept(self, hidden: int) -> tuple[int, ...]:
         """State bytes of each layer that keeps something; 0 where that is keys and values."""
-        own = self.state_bytes(hidden)
+        return self._by_layer(self.state_bytes(hidden))
+
+    def kept_of_drafts(self, hidden: int) -> tuple[int, ...]:
+        """Bytes of what comes in for a draft, likewise."""
+        return self._by_layer(_FLOAT * self.columns(hidden))
+
+    def _by_layer(self, own: int) -> tuple[int, ...]:
         by_part = {"state": (own,), "attention": (0,), "both": (own, 0), "mlp": ()}
         return tuple(size for part in self.parts for size in by_part[part])
 
@@ -77,9 +90,7 @@ class RecurrenceShape:
         taps = self.kernel * channels
         if not self.heads:
             return 4 * hidden * hidden + taps
-        steps = (2 if self.kind == "delta rule" else 1) * self.heads
-        inputs = channels + self.outputs + steps
-        return hidden * (inputs + self.outputs) + taps + self.outputs
+        return hidden * (self.columns(hidden) + self.outputs) + taps + self.outputs
 
     @property
     def flops_per_token(self) -> int:

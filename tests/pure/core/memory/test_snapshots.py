@@ -17,7 +17,7 @@ from quire.core.memory import (
 )
 
 SIZE = 4
-STOPS = SnapshotStops(every=40, block_size=SIZE)
+STOPS = SnapshotStops(every=40, block_size=SIZE, decoding=64)
 
 
 class Talks:
@@ -160,7 +160,12 @@ def test_snapshots_never_cause_a_lack_of_room() -> None:
 def test_a_state_cannot_be_cut_back() -> None:
     talks = Talks(slots=2)
     seq_id, *_ = talks.begin(text(1, 10))
-    assert not talks.allocator.draft(seq_id, 1)
+    assert not talks.allocator.draft(seq_id, 1), "there is no room for what comes in for drafts"
     talks.allocator.trim(seq_id, 10)
     with pytest.raises(ValueError, match="cannot be cut back"):
         talks.states.trim(seq_id, 9)
+
+
+def test_drafts_end_where_a_snapshot_is_taken() -> None:
+    stops = SnapshotStops(every=40, block_size=4, decoding=8)
+    assert [stops.most_drafts(known) for known in (7, 8, 12, 14, 15, 16)] == [0, 7, 3, 1, 0, 7]

@@ -34,6 +34,15 @@ class Write(NamedTuple):
     slot: int
     start: int
     text: Text
+    confirmed: int
+    drafts: Text = ()
+
+
+class Slot(NamedTuple):
+    """A state of a text, and drafts after it, which it has not seen."""
+
+    text: Text
+    drafts: Text = ()
 
 
 class StatesMachine(RuleBasedStateMachine):
@@ -46,11 +55,19 @@ class StatesMachine(RuleBasedStateMachine):
         window=st.none() | st.builds(Window, st.integers(1, 6), st.just(8), st.just(0)),
         decoding=st.sampled_from([1, 2, 3]),
         blocks=st.sampled_from([12, 200]),
+        drafts=st.sampled_from([0, 1, 3]),
     )
     def build(
-        self, slots: int, size: int, host: int, window: Window | None, decoding: int, blocks: int
+        self,
+        slots: int,
+        size: int,
+        host: int,
+        window: Window | None,
+        decoding: int,
+        blocks: int,
+        drafts: int,
     ) -> None:
-        kept = KeptState(every=2 * size, decoding=decoding * size)
+        kept = KeptState(every=2 * size, decoding=decoding * size, drafts=drafts)
         groups = [PagedAllocator(blocks, size, 100)]
         if window is not None:
             groups.append(PagedAllocator(blocks, size, 100, window))
@@ -58,10 +75,12 @@ class StatesMachine(RuleBasedStateMachine):
         self.states = StateAllocator(slots, size, host, kept, alive)
         self.allocator = LayeredAllocator(size, groups, self.states)
         self.size, self.number, self.roomy = size, len(groups), blocks == 200
-        self.stops = SnapshotStops(kept.every, size)
-        self.device: dict[int, Text] = {}
-        self.host: dict[int, Text] = {}
+        self.stops = SnapshotStops(kept.every, size, kept.decoding)
+        self.device: dict[int, Slot] = {}
+        self.host: dict[int, Slot] = {}
+        self.most_drafts = drafts
         self.texts: dict[int, Text] = {}  # computed tokens of each sequence
+        self.prompts: dict[int, int] = {}  # tokens that each began with
         self.swapped: set[int] = set()
         self.next_id = 0
         self.held = self.charged = self.clock = 0.0
@@ -82,6 +101,11 @@ class StatesMachine(RuleBasedStateMachine):
         assert table.keeps_state and len(table.block_ids) == 1
         return table.block_ids[0]
 
+    def commit(self, seq_id: int, start: int, known: Text) -> None:
+        full = len(known) // self.size
+        if full > start // self.size:
+            self.allocator.commit(seq_id, hash_blocks(b"", known, self.size), full)
+
     @property
     def running(self) -> list[int]:
         return [one for one in self.texts if one not in self.swapped]
@@ -95,10 +119,16 @@ class StatesMachine(RuleBasedStateMachine):
             assert self.states.blocks_to_append({seq_id: 1}) > free or not self.roomy
             return None
         moves += more
-        full = len(known) // self.size
-        if full > start // self.size:
-            self.allocator.commit(seq_id, hash_blocks(b"", known, self.size), full)
-        return Write(seq_id, self.slot_of(seq_id), start, known)
+        self.commit(seq_id, start, known)
+        confirmed = self.allocator.table(seq_id).kv_groups[-1].confirmed
+        return Write(seq_id, self.slot_of(seq_id), start, known, confirmed)
+
+    def draft(self, write: Write, drafts: Text) -> Write:
+        """As far as there is room."""
+        if not self.allocator.draft(write.seq_id, len(drafts)):
+            assert len(drafts) > self.most_drafts or not self.roomy
+            return write
+        return write._replace(drafts=drafts)
 
     @rule(data=st.data(), arrivals=st.integers(0, 2))
     def step(self, data: st.DataObject, arrivals: int) -> None:
@@ -110,16 +140,28 @@ class StatesMachine(RuleBasedStateMachine):
             if data.draw(st.booleans()):
                 count = data.draw(st.integers(1, 5))
                 more = tuple(data.draw(st.integers(0, 1)) for _ in range(count))
-                writes.append(self.grow(seq_id, self.texts[seq_id] + more, moves))
+                write = self.grow(seq_id, self.texts[seq_id] + more, moves)
+                # Drafts follow what is known.
+                generating = write is not None and len(write.text) >= self.prompts[seq_id]
+                if write is not None and generating and data.draw(st.booleans()):
+                    drafts = st.lists(st.integers(0, 1), min_size=1, max_size=4)
+                    write = self.draft(write, tuple(data.draw(drafts)))
+                writes.append(write)
         for _ in range(arrivals):
             prompt = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=14))
             writes.append(self.arrive(tuple(prompt), moves))
         self.replay(moves)
         done = [write for write in writes if write is not None]
         assert len({write.slot for write in done}) == len(done), "two write one slot"
-        for seq_id, slot, start, text in done:
-            assert not start or self.device[slot] == text[:start], "it goes on from its own"
-            self.device[slot] = self.texts[seq_id] = text
+        for seq_id, slot, start, text, confirmed, drafts in done:
+            held = self.device.get(slot, Slot(()))
+            assert not start or held.text + held.drafts[:confirmed] == text[:start]
+            self.device[slot] = Slot(text, drafts)
+            right = data.draw(st.integers(0, len(drafts)))
+            self.texts[seq_id] = text + drafts[:right]
+            if drafts:
+                self.allocator.trim(seq_id, len(text) + right)
+                self.commit(seq_id, len(text), self.texts[seq_id])
 
     def arrive(self, prompt: Text, moves: list[BlockMove]) -> Write | None:
         demand = Demand(len(prompt), hash_blocks(b"", prompt, self.size))
@@ -134,7 +176,7 @@ class StatesMachine(RuleBasedStateMachine):
         assert cached == fit.cached <= max(0, len(prompt) - 1) and not cached % self.size
         assert cached + fit.stateless < len(prompt)
         self.next_id += 1
-        self.texts[seq_id] = prompt[:cached]
+        self.texts[seq_id], self.prompts[seq_id] = prompt[:cached], len(prompt)
         stops = self.stops.of(len(prompt), cached, cached + fit.stateless)
         end = stops[0] if stops else len(prompt)
         write = self.grow(seq_id, prompt[:end], moves)
@@ -147,6 +189,7 @@ class StatesMachine(RuleBasedStateMachine):
             parent = data.draw(st.sampled_from(self.running))
             self.replay(self.allocator.fork(parent, self.next_id))
             self.texts[self.next_id] = self.texts[parent]
+            self.prompts[self.next_id] = len(self.texts[parent])
             self.next_id += 1
 
     @rule(data=st.data())
@@ -193,12 +236,13 @@ class StatesMachine(RuleBasedStateMachine):
         check_states(self.states)
         for seq_id, text in self.texts.items():
             pool = self.host if seq_id in self.swapped else self.device
-            assert not text or pool[self.slot_of(seq_id)] == text
+            held, unseen = pool.get(self.slot_of(seq_id)), self.states.tables[seq_id].unseen
+            assert not text or (held and held.text + held.drafts[:unseen] == text)
         pool = self.states.device
         for name, slot in pool._block_of.items():
-            held = self.device[slot]
-            assert len(held) % self.size == 0, "a snapshot stands at the end of a block"
-            assert hash_blocks(b"", held, self.size)[-1] == name
+            state = self.device[slot].text
+            assert len(state) % self.size == 0, "a snapshot stands at the end of a block"
+            assert hash_blocks(b"", state, self.size)[-1] == name
         assert self.allocator.audit(self.texts) == []
 
 

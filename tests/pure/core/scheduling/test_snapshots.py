@@ -20,7 +20,7 @@ SIZE = 4
 def make_scheduler() -> Scheduler:
     states = StateAllocator(8, SIZE, 0, KeptState(every=16, decoding=8))
     allocator = LayeredAllocator(SIZE, [PagedAllocator(100, SIZE)], states)
-    caching = Caching(stops=SnapshotStops(16, SIZE))
+    caching = Caching(stops=SnapshotStops(16, SIZE, 8))
     return Scheduler(allocator, BatchLimits(4, 64), caching=caching)
 
 

@@ -139,7 +139,7 @@ def test_a_scheduler_is_what_the_limits_say() -> None:
 
 
 # A layer of eight bytes a token between two that keep a state of 2,000.
-HYBRID = CacheShape((None,) * 3, (0, 8, 0), 256, False, (2000, 0, 2000))
+HYBRID = CacheShape((None,) * 3, (0, 8, 0), 256, False, (2000, 0, 2000), (100, 0, 100))
 
 
 def test_states_have_a_slot_for_each_sequence_that_runs_and_a_tenth_of_the_pool_more() -> None:
@@ -174,8 +174,14 @@ def test_in_a_small_pool_fewer_sequences_have_states_and_the_longest_text_has_ro
         filled(HYBRID, kv_cache_memory_bytes=2000)
 
 
+def test_what_comes_in_for_drafts_is_kept_with_states() -> None:
+    limits = filled(HYBRID, speculative_config={"method": "ngram", "num_speculative_tokens": 3})
+    assert limits.kv_groups[1].state == KeptState(every=512, decoding=64, drafts=3)
+    assert limits.block_bytes(HYBRID) == [128, 4600]
+
+
 def test_a_model_of_states_alone_has_slots_alone() -> None:
-    limits = filled(CacheShape((None,), (0,), 256, False, (1000,)))
+    limits = filled(CacheShape((None,), (0,), 256, False, (1000,), (10,)))
     (states,) = limits.kv_groups
     assert states.num_blocks == int(FREE.free * FREE.share) // 1000 and limits.max_model_len == 256
 
@@ -184,8 +190,7 @@ def test_a_model_of_states_alone_has_slots_alone() -> None:
     "settings",
     [
         {"window": 32},
-        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
-        {"tensor_parallel_size": 2},
+        {"speculative_config": {"method": "draft", "model": "m"}},
         {"kv_store": "/tmp"},
         {"kv_offloading_size": 1},
     ],
@@ -193,5 +198,5 @@ def test_a_model_of_states_alone_has_slots_alone() -> None:
 )
 def test_what_states_cannot_do_is_refused_by_name(settings: dict[str, object]) -> None:
     name = next(iter(settings))
-    with pytest.raises(ConfigError, match=f"^{name}: 2 of this model's 3 layers keep a state"):
+    with pytest.raises(ConfigError, match=f"^{name}.*: 2 of this model's 3 layers keep a state"):
         filled(HYBRID, **settings)
