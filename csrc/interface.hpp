@@ -146,6 +146,9 @@ struct ColumnBias {
 // bits lie in halves of words, from the low end on, so that all words are split alike: a key's word
 // has eight neighbours, the even ones in its lower half; and a value's half l is of the dimensions
 // l, l + Dv / 4, l + Dv / 2 and l + 3 Dv / 4, so its rows and pairs are of Dv / 4 halves.
+//
+// Where there are no values, they are the last Dv numbers of the keys, as in latent attention; D and
+// Dv are even then.
 struct Attend {
   // the batch
   int64_t num_tokens;
@@ -167,9 +170,9 @@ struct Attend {
   Rows query, key, value;  // [T, H, D], [T, Hkv, D], [T, Hkv, Dv]
   void* out;               // [T, H, Dv], contiguous
   void* keys;              // [B, Hkv] tiles
-  void* values;            // [B, Hkv] tiles
+  void* values;            // [B, Hkv] tiles; null: see above
   float* key_scales;       // [B, Hkv, N]; only with int8 and int4
-  float* value_scales;     // [B, Hkv, N]
+  float* value_scales;     // [B, Hkv, N]; the keys' own where there are no values
   // memory
   char* scratch;  // team x scratch_bytes(attend)
   int64_t scratch_bytes;
@@ -228,7 +231,8 @@ struct Routing {
   bool sigmoid;       // scores are sigmoids of the router's numbers, not their softmax
   const float* bias;  // [experts]: added to scores for the choice alone; null: none
   float scale;        // times all weights
-  int groups, groups_chosen;  // of neighbours, by their two best; the others' experts do not count
+  int groups, groups_chosen;  // of neighbours, by their best; the others' experts do not count
+  int best;  // one or two of a group
 };
 
 constexpr int most_expert_groups = 64;

@@ -144,6 +144,13 @@ Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
     std::vector<const Packed*> weights;
     if (auto* attention = std::get_if<SelfAttention>(&part)) {
       weights = {&attention->qkv, &attention->output};
+    } else if (auto* latents = std::get_if<LatentAttention>(&part)) {
+      weights = {&latents->inputs, &latents->output};
+      if (latents->queries) weights.push_back(&*latents->queries);
+      narrow_size = std::max(narrow_size, latents->first_place() + latents->second_place());
+      for (const auto* of_heads : {&latents->keys, &latents->values})
+        scratch = std::max(scratch,
+                           plan.threads() * pass.head_scratch(*build_, of_heads->front()));
     } else if (auto* recurrence = std::get_if<SelfRecurrence>(&part)) {
       weights = {&recurrence->inputs, &recurrence->output};
     } else if (auto* mlp = std::get_if<Mlp>(&part)) {
@@ -197,6 +204,14 @@ Prepared Kernels::prepare(const Part& part, const Pass& pass, Plan& plan,
     a.key = {keys, stride};
     a.value = {keys + attention->key_width() * size, stride};
     a.out = pass.narrow;
+    return a;
+  }
+  if (auto* latents = std::get_if<LatentAttention>(&part)) {
+    bool turned = latents->rotation >= 0;
+    Attend a = prepare(plan, latents->layer, turned ? &rotations.at(latents->rotation) : nullptr);
+    a.query = {pass.narrow, latents->heads() * latents->key_width()};
+    a.key = {pass.wide + latents->before_key() * size, latents->inputs.outputs};
+    a.out = pass.narrow + pass.rows * latents->first_place() * size;
     return a;
   }
   if (auto* recurrence = std::get_if<SelfRecurrence>(&part)) {

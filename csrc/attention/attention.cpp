@@ -29,9 +29,9 @@ Attention attention_of(const Attend& a) {
     return attention_with<bf16, PairUnit>;
 #endif
 #if defined(__AVX2__) && !QUIRE_HAS_TILES
-  if (a.dtype != DType::float32 && a.kv_dtype == DType::int8 && a.key_dim <= 512)
+  if (a.dtype != DType::float32 && a.kv_dtype == DType::int8)
     return attention_with<int8_t, WholeUnit>;
-  if (a.dtype != DType::float32 && a.kv_dtype == DType::int4 && a.key_dim <= 512)
+  if (a.dtype != DType::float32 && a.kv_dtype == DType::int4)
     return attention_with<int4, WholeUnit>;
 #endif
 #if QUIRE_HAS_TILES

@@ -30,6 +30,12 @@ QUIRE_INLINE bool in_panels(const Attend& a) {
   return a.block_size % panel == 0 && a.key_dim * bits % 32 == 0;
 }
 
+// Runs that are spread of a head of n numbers: where values are a part of keys, these have as many.
+QUIRE_INLINE int64_t run_of(const Attend& a, int64_t n) {
+  if (!a.values) n = a.key_dim | a.value_dim;
+  return n & -n;
+}
+
 // What every piece of work of one call shares.
 template <class KV>
 struct Context {
@@ -68,7 +74,7 @@ struct Context {
   void make_even(const float* factors) const {
     if (!is_spread(a.kv_dtype)) return;
     for (int64_t i = 0; balanced && i < a.key_dim; i++) head[i] *= factors[i];
-    spread(head, a.key_dim);
+    spread(head, a.key_dim, run_of(a, a.key_dim));
   }
 
   // A query head of a token, ready for products, in ``head``; zeros beyond it.
@@ -99,9 +105,10 @@ struct Context {
     float scale = store_row(head, stored, a.key_dim);
     if (a.key_scales) a.key_scales[row] = scale;
     put_key(row);
+    if (!a.values) return;
     widen(a.dtype, a.value.data, token * a.value.stride + int64_t(h) * a.value_dim, head,
           a.value_dim);
-    if (is_spread(a.kv_dtype)) spread(head, a.value_dim);
+    if (is_spread(a.kv_dtype)) spread(head, a.value_dim, run_of(a, a.value_dim));
     scale = store_row(head, stored, a.value_dim);
     if (a.value_scales) a.value_scales[row] = scale;
     put_value(row);
@@ -278,7 +285,7 @@ QUIRE_INLINE void finish_row(const Attend& a, int h, int64_t first_token, int64_
     factor /= fma(splat(total), splat(factor), exp2(splat(sink - highest)))[0];
   }
   for (int64_t i = 0; i < a.value_dim; i += W) store(sums + i, load(sums + i) * factor);
-  if (is_spread(a.kv_dtype)) spread(sums, a.value_dim);
+  if (is_spread(a.kv_dtype)) spread(sums, a.value_dim, run_of(a, a.value_dim));
   write_row(a, h, first_token, row, sums);
 }
 

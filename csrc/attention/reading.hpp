@@ -66,11 +66,16 @@ struct Reader {
 
   void read_values(const Chunk& columns, int64_t shift) {
     const int64_t dim = a.value_dim;
-    bool direct = as_stored && in_panels && dim % 16 == 0;
+    bool direct = a.values && as_stored && in_panels && dim % 16 == 0;
     value_stride = direct ? dim : value_width;
     for (int p = 0; p < panels; p++) {
       if (!seen(columns, p)) continue;
       Unit* room = value_room + p * (panel / per_unit) * value_width;
+      values[p] = room;
+      if (!a.values) {
+        turn_keys(keys[p], room);
+        continue;
+      }
       const char* from = in_panels ? value_panel(columns, shift, p) : raw;
       if (!in_panels) gather_values(columns, shift, p);
       if constexpr (bits<KV> == 4) {
@@ -78,7 +83,7 @@ struct Reader {
       } else if (!direct) {
         widen_values((const KV*)from, room);
       }
-      values[p] = direct ? (const Unit*)from : room;
+      if (direct) values[p] = (const Unit*)from;
     }
     // Of the last pair one may be of a column that nobody has written yet.
     if (per_unit == 2 && columns.end % 2) {
@@ -126,7 +131,7 @@ struct Reader {
       ahead.keys[p] = ahead.values[p] = raw;
       if (!in_panels || !columns.n || !seen(columns, p)) continue;
       ahead.keys[p] = key_panel(columns, shift, p);
-      ahead.values[p] = value_panel(columns, shift, p);
+      if (a.values) ahead.values[p] = value_panel(columns, shift, p);
     }
     return ahead;
   }
@@ -143,6 +148,40 @@ struct Reader {
   }
   const char* value_panel(const Chunk& columns, int64_t shift, int p) const {
     return (const char*)a.values + bytes_of<KV>((row_of(columns, p) + shift) * a.value_dim);
+  }
+
+  // Where values are the last numbers of keys: of a panel's units, those of its columns.
+  void turn_keys(const Unit* from, Unit* out) const {
+    constexpr int lanes = per_unit, columns = W / per_unit;
+    const int64_t units = a.value_dim / per_unit;
+    from += (a.key_dim - a.value_dim) / per_unit * panel;
+    int64_t u = 0;
+    for (; u + columns <= units; u += columns) {
+      for (int first = 0; first < panel; first += W) {
+        F turned[columns];
+        for (int i = 0; i < columns; i++) turned[i] = turn_pairs(from + (u + i) * panel + first);
+        transpose<lanes>(turned);
+        for (int i = 0; i < columns; i++)
+          write(out + (first / lanes + i) * value_width + u * lanes, turned[i]);
+      }
+    }
+    for (; u < units; u++) {
+      for (int first = 0; first < panel; first += W) {
+        F turned = turn_pairs(from + u * panel + first);
+        for (int i = 0; i < W; i++)
+          __builtin_memcpy(out + (first + i) / lanes * value_width + u * lanes + i % lanes,
+                           (const char*)&turned + i * 4, 4);
+      }
+    }
+    for (int i = 0; i < panel / lanes; i++) {
+      for (int64_t d = units * lanes; d < value_width; d++) out[i * value_width + d] = Unit{};
+    }
+  }
+  // Units of neighbouring keys: pairs of dimensions become pairs of keys.
+  static F turn_pairs(const Unit* from) {
+    if constexpr (per_unit == 1) return read<F>(from);
+    U64 x = read<U64>(from);
+    return (F)((x & 0xffff00000000ffffu) | (x >> 16 & 0xffff0000u) | (x & 0xffff0000u) << 16);
   }
 
   // A panel of keys from a pool of rows.

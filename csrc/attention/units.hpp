@@ -97,8 +97,8 @@ struct PairUnit {
 
 #if defined(__AVX2__)
 // A pair of whole numbers of 16 bits, exactly added up: int8 and int4, with queries and a chunk's
-// weights rounded to 16 bits of their largest, which is finer than bf16 and f16 are. Heads up to 512
-// wide.
+// weights rounded to 16 bits of their largest, which is finer than bf16 and f16 are; of queries that
+// are so wide that sums could overflow, to fewer.
 struct WholeUnit {
   typedef uint32_t Unit;
   typedef I Sum;
@@ -127,10 +127,11 @@ struct WholeUnit {
       high = maximum(maximum(v, -v), high);
       strange += v - v;
     }
-    float most = lanes_max(high), inverse = most > 0 ? most_whole / most : 0.0f;
+    const float to = n > 512 ? float(int64_t(2147483647 / 127 / n)) : most_whole;
+    float most = lanes_max(high), inverse = most > 0 ? to / most : 0.0f;
     for (int64_t i = 0; i < n; i += W)
       narrow_16((int16_t*)out + i, whole(load(x + i), splat(inverse)));
-    return most / most_whole + lanes_sum(strange);
+    return most / to + lanes_sum(strange);
   }
   QUIRE_INLINE float round_weights(const float* x, Unit* out, int64_t n) {
     return round(x, out, n);

@@ -25,6 +25,7 @@ bool soon_done(const Product& p) {
 
 const Packed* first_product(const Part& part) {
   if (auto* attention = std::get_if<SelfAttention>(&part)) return &attention->qkv;
+  if (auto* attention = std::get_if<LatentAttention>(&part)) return &attention->inputs;
   if (auto* recurrence = std::get_if<SelfRecurrence>(&part)) return &recurrence->inputs;
   if (auto* mlp = std::get_if<Mlp>(&part)) return &mlp->up;
   return nullptr;

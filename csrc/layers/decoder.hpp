@@ -1,6 +1,8 @@
 // A decoder's layers, and how the threads of a step go through them.
 #pragma once
 
+#include <algorithm>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -33,6 +35,36 @@ struct SelfAttention {
   int64_t key_width() const { return int64_t(layer.fixed.num_kv_heads) * layer.fixed.key_dim; }
 };
 
+// Attention over latents (MLA; DeepSeek-AI, "DeepSeek-V2", 2024): what is kept of a token is one
+// vector, of which keys and values of all heads could be made. Queries are taken to the latents in
+// their place, and what they find is taken to values.
+//
+// A head's query has R numbers that are turned by positions, then N that are not.
+struct LatentAttention {
+  Packed inputs;  // d -> what queries are made of, or these themselves; R turned numbers; a latent
+  Norm query_norm;                // of what queries are made of
+  std::optional<Packed> queries;  // -> H (R + N)
+  Norm latent_norm;
+  std::vector<Packed> keys;  // by head: N -> L
+  Layer layer;               // its keys are R turned numbers and a latent of L
+  std::vector<Packed> values;  // by head: L -> V
+  Packed output;               // H V -> d
+  int rotation;                // which of the step's; -1: none
+
+  int64_t heads() const { return int64_t(keys.size()); }
+  int64_t key_width() const { return layer.fixed.key_dim; }
+  int64_t latent_width() const { return layer.fixed.value_dim; }
+  int64_t turned_width() const { return key_width() - latent_width(); }
+  int64_t head_width() const { return turned_width() + keys.front().inputs; }
+  int64_t value_width() const { return values.front().outputs; }
+  // In front of a token's key.
+  int64_t before_key() const { return inputs.outputs - key_width(); }
+  // Numbers of a token that are there at once beside what ``inputs`` gives: queries as they attend,
+  // whose place values take; and what is found, whose place queries take before.
+  int64_t first_place() const { return heads() * std::max(key_width(), value_width()); }
+  int64_t second_place() const { return heads() * std::max(latent_width(), head_width()); }
+};
+
 // A state that every token rewrites, by slot.
 struct SelfRecurrence {
   Packed inputs;  // d -> what recurrences take
@@ -55,7 +87,8 @@ struct Norms {
   float scale = 1.0f;
 };
 
-using Part = std::variant<std::monostate, SelfAttention, SelfRecurrence, Mlp, Experts>;
+using Part = std::variant<std::monostate, SelfAttention, LatentAttention, SelfRecurrence, Mlp,
+                          Experts>;
 
 QUIRE_INLINE bool is_there(const Part& part) { return part.index() != 0; }
 // The product that takes x; null: there is no one such.
@@ -102,6 +135,13 @@ struct Pass {
   Product product(const Packed& weight, const void* from, void* to) const {
     return {weight, from, weight.inputs, to, rows, dtype, dtype, scratch};
   }
+  // Of a head, for some of the rows at a time, by one thread.
+  static constexpr int64_t rows_of_head = 64;
+  int64_t head_scratch(const Build& build, const Packed& weight) const {
+    Product p = product(weight, nullptr, nullptr);
+    p.rows = std::min(rows, rows_of_head);
+    return (build.product_scratch(p, 1) + 63) / 64 * 64;
+  }
 };
 
 // A product that is done before threads could have come together.
@@ -135,6 +175,7 @@ class Walk {
   void go_through(const Part& part, const void* from);
   void go_through(const std::monostate&, const void*) {}
   void go_through(const SelfAttention& attention, const void* from);
+  void go_through(const LatentAttention& attention, const void* from);
   void go_through(const SelfRecurrence& recurrence, const void* from);
   void go_through(const Mlp& mlp, const void* from);
   void go_through(const Experts& experts, const void* from);
@@ -144,6 +185,13 @@ class Walk {
   // The product after those of the part at hand.
   const Packed* following() const;
   void normalise_heads(const Norm& norm, const Rows& heads, int64_t width);
+  // Rows of each head times its own weight: from columns ``width`` apart, to columns as far apart.
+  struct Columns {
+    char* data;
+    int64_t stride, width;
+  };
+  void times_by_head(const std::vector<Packed>& weights, const Columns& from, const Columns& to,
+                     int64_t copied);
 
   const Build& build_;
   const Pass& pass_;

@@ -22,7 +22,7 @@ int choose(const Worth& worth, int64_t first, int64_t last, int chosen, int32_t*
   return found;
 }
 
-// The same of the best groups' experts: those whose two best are worth most together.
+// The same of the best groups' experts: those whose best, or two best together, are worth most.
 template <class Worth>
 void choose_in_groups(const Worth& worth, const Route& a, int32_t* out) {
   const Routing& how = a.routing;
@@ -31,7 +31,7 @@ void choose_in_groups(const Worth& worth, const Route& a, int32_t* out) {
   int32_t groups[most_expert_groups];
   for (int group = 0; group < how.groups; group++) {
     int32_t two[2];
-    int found = choose(worth, group * size, (group + 1) * size, 2, two);
+    int found = choose(worth, group * size, (group + 1) * size, how.best, two);
     best[group] = worth(two[0]) + (found > 1 ? worth(two[1]) : 0.0f);
   }
   auto of_group = [&](int32_t group) { return best[group]; };

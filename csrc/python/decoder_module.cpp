@@ -22,6 +22,15 @@ SelfAttention make_attention(const Packed& qkv, const Layer& layer, const Packed
   return {qkv, layer, output, or_none(query_norm), or_none(key_norm), rotation, gated};
 }
 
+LatentAttention make_latents(const Packed& inputs, const Norm* query_norm, const Packed* queries,
+                             const Norm& latent_norm, std::vector<Packed> keys, const Layer& layer,
+                             std::vector<Packed> values, const Packed& output, int rotation) {
+  LatentAttention made{inputs, or_none(query_norm), {}, latent_norm, std::move(keys),
+                       layer,  std::move(values),   output, rotation};
+  if (queries) made.queries = *queries;
+  return made;
+}
+
 SelfRecurrence make_recurrence(const Packed& inputs, const Recurrence& recurrence,
                                const StateMemory& memory, const Packed& output) {
   return {inputs, recurrence, memory, output};
@@ -32,8 +41,8 @@ Mlp make_mlp(const Packed& up, const Packed& down, int activation, bool gated, f
 }
 
 Routing make_routing(int chosen, bool renormalise, bool sigmoid, uintptr_t bias, float scale,
-                     int groups, int groups_chosen) {
-  return {chosen, renormalise, sigmoid, (const float*)bias, scale, groups, groups_chosen};
+                     int groups, int groups_chosen, int best) {
+  return {chosen, renormalise, sigmoid, (const float*)bias, scale, groups, groups_chosen, best};
 }
 
 Experts make_experts(const Packed& router, std::vector<Packed> up, std::vector<Packed> down,
@@ -49,7 +58,7 @@ void add_layer(Decoder& decoder, const Norms& mixer_norms, const Norms& mlp_norm
   decoder.layers.push_back({{}, mixer_norms, {}, mlp_norms, parallel});
 }
 
-using GivenPart = std::variant<SelfAttention, SelfRecurrence, Mlp, Experts>;
+using GivenPart = std::variant<SelfAttention, LatentAttention, SelfRecurrence, Mlp, Experts>;
 
 // Of the last layer.
 void set_mixer(Decoder& decoder, const GivenPart& part) {
@@ -68,6 +77,9 @@ void bind_decoder(nb::module_& m) {
   nb::class_<SelfAttention>(m, "SelfAttention")
       .def_static("make", &make_attention, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
                   nb::arg().none(), nb::arg(), nb::arg());
+  nb::class_<LatentAttention>(m, "LatentAttention")
+      .def_static("make", &make_latents, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+                  nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
   nb::class_<SelfRecurrence>(m, "SelfRecurrence").def_static("make", &make_recurrence);
   nb::class_<Mlp>(m, "Mlp").def_static("make", &make_mlp);
   nb::class_<Routing>(m, "Routing").def_static("make", &make_routing);

@@ -109,10 +109,9 @@ QUIRE_INLINE F butterfly(F v, int apart) {
 }
 
 // Multiply x by Hadamard's matrix, which is its own inverse: what one number stands out by is
-// spread over all of them, so that rounding to a common scale loses less. Each run of n's largest
-// power of two by itself; reads and writes whole vectors.
-static void spread(float* x, int64_t n) {
-  const int64_t run = n & -n;
+// spread over all of them, so that rounding to a common scale loses less. Each ``run``, a power of
+// two that divides n, by itself; reads and writes whole vectors.
+static void spread(float* x, int64_t n, int64_t run) {
   for (int64_t apart = 1; apart < run && apart < W; apart *= 2) {
     for (int64_t i = 0; i < n; i += W) store(x + i, butterfly(load(x + i), apart));
   }

@@ -42,6 +42,7 @@ typedef int32_t I __attribute__((vector_size(W * 4)));
 typedef uint32_t U __attribute__((vector_size(W * 4)));
 typedef uint16_t U16 __attribute__((vector_size(W * 2)));
 typedef int8_t I8 __attribute__((vector_size(W)));
+typedef uint64_t U64 __attribute__((vector_size(W * 4)));
 
 QUIRE_INLINE F splat(float x) { return x - F{}; }
 QUIRE_INLINE I splat(int32_t x) { return x - I{}; }
@@ -213,18 +214,19 @@ QUIRE_INLINE float lanes_max(F v) {
 
 // --- lanes become vectors ---------------------------------------------------------------------
 
-// Lane j of vector i and lane i of vector j change places.
-QUIRE_INLINE void transpose(F (&m)[W]) {
+// Lane j of vector i and lane i of vector j change places; or so many lanes, as one.
+template <int Lanes = 1>
+QUIRE_INLINE void transpose(F (&m)[W / Lanes]) {
 #if defined(__AVX512F__)
   U lane{};
   for (int j = 0; j < W; j++) lane[j] = j;
 #pragma GCC unroll 4
-  for (int apart = 1; apart < W; apart *= 2) {
-    I second = (lane & uint32_t(apart)) != 0u;
-    U upper = second ? lane + uint32_t(W - apart) : lane;
-    U lower = second ? lane + uint32_t(W) : lane + uint32_t(apart);
+  for (int apart = 1; apart < W / Lanes; apart *= 2) {
+    I second = (lane & uint32_t(apart * Lanes)) != 0u;
+    U upper = second ? lane + uint32_t(W - apart * Lanes) : lane;
+    U lower = second ? lane + uint32_t(W) : lane + uint32_t(apart * Lanes);
 #pragma GCC unroll 16
-    for (int i = 0; i < W; i++) {
+    for (int i = 0; i < W / Lanes; i++) {
       if (i & apart) continue;
       __m512 a = (__m512)m[i], b = (__m512)m[i + apart];
       m[i] = (F)_mm512_permutex2var_ps(a, (__m512i)upper, b);
@@ -233,10 +235,11 @@ QUIRE_INLINE void transpose(F (&m)[W]) {
   }
 #else
   for (int i = 0; i < W; i++) {
-    for (int j = 0; j < i; j++) {
+    for (int j = 0; j < i / Lanes; j++) {
+      int from = j * Lanes + i % Lanes;
       float upper = m[j][i];
-      m[j][i] = m[i][j];
-      m[i][j] = upper;
+      m[j][i] = m[i / Lanes][from];
+      m[i / Lanes][from] = upper;
     }
   }
 #endif

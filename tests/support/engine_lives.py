@@ -320,6 +320,21 @@ def save_mixture(directory: Path) -> dict[str, Path]:
     return {"3 of 8 experts": _with_adapters(save_model(config, directory), ATTENTION)}
 
 
+def save_latents(directory: Path) -> dict[str, Path]:
+    """One that keeps a latent of each token, and whose rows go through 3 of 8 experts."""
+    import transformers
+
+    config = transformers.DeepseekV3Config(
+        **_SIZES, hidden_size=192, num_attention_heads=6, num_key_value_heads=6, q_lora_rank=96,
+        kv_lora_rank=128, qk_rope_head_dim=16, qk_nope_head_dim=32, v_head_dim=32,
+        intermediate_size=256, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1,
+        moe_intermediate_size=96, n_group=1, topk_group=1, first_k_dense_replace=1,
+        norm_topk_prob=True, num_mtp_layers=0, initializer_range=0.1,
+    )  # fmt: skip
+    targets = ("q_a_proj", "kv_a_proj_with_mqa", "o_proj")
+    return {"latents": _with_adapters(save_model(config, directory), targets)}
+
+
 def save_hybrid(directory: Path) -> dict[str, Path]:
     """One whose layers keep states, but for one in the middle."""
     import transformers

@@ -70,7 +70,7 @@ def _rows_of_panels(tiles: Tensor) -> Tensor:
 
 def _cells(move: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
     """What lies side by side: of values of 4 bits two bytes of each."""
-    if values.dtype != torch.uint8:
+    if values.dtype != torch.uint8 or not values.numel():
         return move(values)
     return move(values.view(torch.int16)).view(torch.uint8)
 

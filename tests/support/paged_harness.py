@@ -71,8 +71,7 @@ def poisoned(
         sizes: tuple[tuple[int, ...], ...] = (shape.rows, shape.state or (0,), (0, 0))
         return LayerState(*(torch.full((num_blocks, *size), torch.nan) for size in sizes))
     tile = (num_blocks, shape.num_kv_heads, block_size)
-    widths = (shape.key_dim, shape.value_dim)
-    return LayerKV(*(torch.full((*tile, width), torch.nan, dtype=dtype) for width in widths))
+    return LayerKV.of(shape, lambda width: torch.full((*tile, width), torch.nan, dtype=dtype))
 
 
 class PagedHarness:

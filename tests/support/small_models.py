@@ -84,6 +84,15 @@ _ROUTED = {
     "n_group": 1,
     "topk_group": 1,
 }
+_LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 64,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 32,
+}
+_STRETCHED = {"factor": 8.0, "original_max_position_embeddings": 32}
 
 # Family: (name of the config class in transformers, its fields).
 _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -323,6 +332,48 @@ _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "routed_scaling_factor": 1.5,
         },
     ),
+    "deepseek_v2": (
+        "DeepseekV2Config",
+        {
+            **SMALL_LLAMA,
+            **_ROUTED,
+            **_LATENT,
+            "first_k_dense_replace": 1,
+            "norm_topk_prob": False,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+            **_rope("yarn", **_STRETCHED, mscale=0.7, mscale_all_dim=1.2),
+        },
+    ),
+    "deepseek_v2-lite": (
+        "DeepseekV2Config",
+        {
+            **SMALL_LLAMA,
+            **_ROUTED,
+            **_LATENT,
+            "q_lora_rank": None,
+            "first_k_dense_replace": 1,
+            "norm_topk_prob": False,
+        },
+    ),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        {
+            **SMALL_LLAMA,
+            **_ROUTED,
+            **_LATENT,
+            "first_k_dense_replace": 1,
+            "n_group": 4,
+            "topk_group": 2,
+            "attention_bias": True,
+            **_rope("yarn", **_STRETCHED, mscale=1.0, mscale_all_dim=1.0),
+        },
+    ),
+    "glm4_moe_lite": ("Glm4MoeLiteConfig", {**SMALL_LLAMA, **_ROUTED, **_LATENT}),
+    "minicpm3": ("MiniCPM3Config", {**SMALL_LLAMA, **_LATENT, **_UNTIED, "dim_model_base": 32}),
+    "youtu": ("YoutuConfig", {**SMALL_LLAMA, **_LATENT, **_UNTIED, "rope_interleave": False}),
     "glm4_moe-groups": (
         "Glm4MoeConfig",
         {**SMALL_LLAMA, **_ROUTED, "first_k_dense_replace": 0, "n_group": 4, "topk_group": 2},

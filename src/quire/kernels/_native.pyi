@@ -116,6 +116,21 @@ class SelfAttention:
         /,
     ) -> SelfAttention: ...
 
+class LatentAttention:
+    @staticmethod
+    def make(
+        inputs: Packed,
+        query_norm: Norm | None,
+        queries: Packed | None,
+        latent_norm: Norm,
+        keys: Sequence[Packed],
+        layer: Layer,
+        values: Sequence[Packed],
+        output: Packed,
+        rotation: int,
+        /,
+    ) -> LatentAttention: ...
+
 class Mlp:
     @staticmethod
     def make(up: Packed, down: Packed, activation: int, gated: bool, factor: float, /) -> Mlp: ...
@@ -146,8 +161,12 @@ class Decoder:
     def __init__(self, dtype: int, hidden: int, /) -> None: ...
     def add_up_over(self, ranks: Ranks, /) -> None: ...
     def add_layer(self, mixer_norms: Norms, mlp_norms: Norms, parallel: bool, /) -> None: ...
-    def set_mixer(self, part: SelfAttention | SelfRecurrence | Mlp | Experts, /) -> None: ...
-    def set_mlp(self, part: SelfAttention | SelfRecurrence | Mlp | Experts, /) -> None: ...
+    def set_mixer(
+        self, part: SelfAttention | LatentAttention | SelfRecurrence | Mlp | Experts, /
+    ) -> None: ...
+    def set_mlp(
+        self, part: SelfAttention | LatentAttention | SelfRecurrence | Mlp | Experts, /
+    ) -> None: ...
     def end(self, norm: Norm, /) -> None: ...
 
 class Kernels:
@@ -295,6 +314,7 @@ class Routing:
         scale: float,
         groups: int,
         groups_chosen: int,
+        best: int,
         /,
     ) -> Routing: ...
 

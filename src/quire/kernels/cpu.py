@@ -17,6 +17,7 @@ from quire.kernels.native import (
     CODES,
     native_attention,
     native_experts,
+    native_latents,
     native_layer,
     native_memory,
     native_mlp,
@@ -41,6 +42,7 @@ from quire.kernels.ops import (
     Projection,
     Rotation,
     SelfAttention,
+    SelfLatentAttention,
     SelfRecurrence,
     Texts,
     counterparts,
@@ -439,13 +441,22 @@ def _fuse(
 
 
 def _native_part(
-    part: SelfAttention | SelfRecurrence | DenseMLP | Experts,
+    part: SelfAttention | SelfLatentAttention | SelfRecurrence | DenseMLP | Experts,
     memory: Iterator[LayerMemory],
     dtype: torch.dtype,
-) -> _native.SelfAttention | _native.SelfRecurrence | _native.Mlp | _native.Experts | None:
-    if isinstance(part, SelfAttention):
+) -> (
+    _native.SelfAttention
+    | _native.LatentAttention
+    | _native.SelfRecurrence
+    | _native.Mlp
+    | _native.Experts
+    | None
+):
+    if isinstance(part, SelfAttention | SelfLatentAttention):
         kv = next(memory)
         assert isinstance(kv, LayerKV)
+        if isinstance(part, SelfLatentAttention):
+            return native_latents(part, kv, dtype)
         return native_attention(part, kv, dtype)
     if isinstance(part, SelfRecurrence):
         state = next(memory)
@@ -460,7 +471,7 @@ def _width(decoder: DecoderStack) -> int:
     part = layer.mlp if layer.mixer is None else layer.mixer
     if isinstance(part, SelfAttention):
         first: Projection = part.qkv
-    elif isinstance(part, SelfRecurrence):
+    elif isinstance(part, SelfLatentAttention | SelfRecurrence):
         first = part.inputs
     elif isinstance(part, DenseMLP):
         first = part.up

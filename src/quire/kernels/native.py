@@ -21,6 +21,7 @@ from quire.kernels.ops import (
     Norms,
     Routing,
     SelfAttention,
+    SelfLatentAttention,
     SelfRecurrence,
 )
 from quire.kernels.products import PackedWeight
@@ -61,6 +62,31 @@ def native_attention(
         _norm_or_none(attention.key_norm),
         -1 if attention.rotation is None else attention.rotation,
         attention.gated,
+    )
+
+
+def native_latents(
+    attention: SelfLatentAttention, kv: LayerKV, dtype: torch.dtype
+) -> _native.LatentAttention | None:
+    inputs, queries, output = attention.inputs, attention.queries, attention.output
+    whole = [inputs, output] if queries is None else [inputs, output, queries]
+    if not all(isinstance(one, PackedWeight) for one in (*whole, *attention.keys)):
+        return None
+    keys, values = (
+        [one.native for one in several if isinstance(one, PackedWeight)]
+        for several in (attention.keys, attention.values)
+    )
+    assert isinstance(inputs, PackedWeight) and isinstance(output, PackedWeight)
+    return _native.LatentAttention.make(
+        inputs.native,
+        _norm_or_none(attention.query_norm),
+        queries.native if isinstance(queries, PackedWeight) else None,
+        native_norm(attention.latent_norm),
+        keys,
+        native_layer(kv, attention.spec, dtype, len(keys)),
+        values,
+        output.native,
+        -1 if attention.rotation is None else attention.rotation,
     )
 
 
@@ -126,6 +152,7 @@ def native_routing(routing: Routing) -> _native.Routing:
         routing.scale,
         routing.groups,
         routing.groups_chosen,
+        routing.best,
     )
 
 
@@ -136,9 +163,9 @@ def native_layer(
     return _native.Layer(
         kv.kv_group,
         kv.keys.data_ptr(),
-        kv.values.data_ptr(),
+        0 if kv.latent else kv.values.data_ptr(),
         _address(kv.key_scales),
-        _address(kv.value_scales),
+        _address(kv.key_scales if kv.latent else kv.value_scales),
         CODES[kv.keys.dtype],
         CODES[dtype],
         num_heads,

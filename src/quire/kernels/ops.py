@@ -26,6 +26,12 @@ class KVShape(NamedTuple):
     num_kv_heads: int
     key_dim: int
     value_dim: int
+    latent: bool = False  # values are the last numbers of keys, and are not kept beside them
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Numbers of a head in each tensor of the pool."""
+        return (self.key_dim,) if self.latent else (self.key_dim, self.value_dim)
 
 
 class StateShape(NamedTuple):
@@ -53,22 +59,37 @@ class LayerKV(NamedTuple):
     """
 
     keys: Tensor  # [B, Hkv, N, key_dim]
-    values: Tensor  # [B, Hkv, N, value_dim]
+    values: Tensor  # [B, Hkv, N, value_dim]; of latents [B, Hkv, N, 0]
     kv_group: int = 0  # of AttentionBatch.kv_groups: whose blocks these are
     key_scales: Tensor | None = None  # [B, Hkv, N] float32: what rounded keys are multiplied by
-    value_scales: Tensor | None = None  # [B, Hkv, N] float32
+    value_scales: Tensor | None = None  # [B, Hkv, N] float32; of latents None: the keys' are theirs
+    latent: int = 0  # numbers at the end of a key that are its value; 0: there are ``values``
+
+    @classmethod
+    def of(
+        cls,
+        shape: KVShape,
+        numbers: Callable[[int], Tensor],
+        kv_group: int = 0,
+        scales: Callable[[], Tensor | None] = lambda: None,
+    ) -> LayerKV:
+        """Of tensors that these make; ``numbers`` for so many of each token and head."""
+        keys = numbers(shape.key_dim)
+        if shape.latent:
+            return cls(keys, numbers(0), kv_group, scales(), latent=shape.value_dim)
+        return cls(keys, numbers(shape.value_dim), kv_group, scales(), scales())
 
     @property
     def dims(self) -> tuple[int, int]:
         """Numbers of a key and of a value."""
         in_a_byte = 2 if self.keys.dtype == torch.uint8 else 1
-        return self.keys.shape[3] * in_a_byte, self.values.shape[3] * in_a_byte
+        return self.keys.shape[3] * in_a_byte, self.latent or self.values.shape[3] * in_a_byte
 
     @property
     def parts(self) -> list[Tensor]:
-        """The tensors, whose first dimension is the blocks."""
+        """The tensors that are not empty, whose first dimension is the blocks."""
         every = (self.keys, self.values, self.key_scales, self.value_scales)
-        return [part for part in every if part is not None]
+        return [part for part in every if part is not None and part.numel()]
 
 
 class LayerState(NamedTuple):
@@ -258,6 +279,26 @@ class SelfAttention:
 
 
 @dataclass(frozen=True)
+class SelfLatentAttention:
+    """Attention over latents (MLA): output(values(attend(keys(queries), latents))).
+
+    What is kept of a token is one key of R numbers that are turned and a latent of L, which is its
+    value. Of a latent all heads' keys and values could be made; queries are taken to it instead, by
+    the same weights turned round, and what is found is taken to values.
+    """
+
+    inputs: Projection  # [T, d] -> what queries are made of, or they themselves; R + L numbers
+    query_norm: Norm | None  # of what queries are made of
+    queries: Projection | None  # -> [T, H (R + N)]
+    latent_norm: Norm  # [L]
+    keys: tuple[Projection, ...]  # by head: N -> L
+    values: tuple[Projection, ...]  # by head: L -> V
+    output: Projection  # [T, H V] -> [T, d]
+    spec: AttentionSpec
+    rotation: int | None  # which of the step's; None: no rotary positions
+
+
+@dataclass(frozen=True)
 class SelfRecurrence:
     """output(recur(inputs(x)))."""
 
@@ -299,7 +340,8 @@ class Routing(NamedTuple):
     bias: Tensor | None = None  # [E] float32, added to scores for the choice alone
     scale: float = 1.0  # times all weights
     groups: int = 1  # of neighbouring experts, at most 64
-    groups_chosen: int = 1  # those whose two best scores are the highest; others do not count
+    groups_chosen: int = 1  # those whose best scores are the highest; others do not count
+    best: int = 2  # so many of a group's scores are added up to be its own
 
     @property
     def by_softmax(self) -> bool:
@@ -333,7 +375,7 @@ class DecoderLayer:
     after, the mixer has one before, and an MLP that has none is given the same.
     """
 
-    mixer: SelfAttention | SelfRecurrence | None
+    mixer: SelfAttention | SelfLatentAttention | SelfRecurrence | None
     mixer_norms: Norms
     mlp: DenseMLP | Experts | SelfAttention | None  # attention, where it is parallel to a state
     mlp_norms: Norms

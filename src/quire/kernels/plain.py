@@ -83,7 +83,7 @@ def route(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
 def _in_best_groups(worth: Tensor, routing: Routing) -> Tensor:
     """worth [T, E], without end below zero for experts of other groups."""
     grouped = worth.view(len(worth), routing.groups, -1)
-    best = grouped.sort(dim=2, descending=True).values[..., :2].sum(dim=2)
+    best = grouped.sort(dim=2, descending=True).values[..., : routing.best].sum(dim=2)
     groups = best.sort(dim=1, descending=True, stable=True).indices[:, : routing.groups_chosen]
     others = torch.ones_like(best, dtype=torch.bool).scatter(1, groups, False)
     return grouped.masked_fill(others[..., None], float("-inf")).view(worth.shape)

@@ -90,12 +90,12 @@ class ReferenceKernels(Kernels):
             if rotation.sink_cos is None:
                 sink_query = query
         own = plan.kv_groups[kv.kv_group]
-        dtype = query.dtype
+        dtype, run = query.dtype, _run(kv)
         if kv.key_scales is not None:
             half = 0 if rotation is None else rotation.cos.shape[1]
             factors = _balance(spec, half).to(query.device)
-            query, sink_query = (spread(_wide(x) * factors) for x in (query, sink_query))
-            key = spread(_wide(key) / factors)
+            query, sink_query = (spread(_wide(x) * factors, run) for x in (query, sink_query))
+            key = spread(_wide(key) / factors, run)
         _store(key, value, kv, own)
         output = query.new_empty(*query.shape[:2], value.shape[2])
         for prefill in own.prefills:
@@ -104,7 +104,7 @@ class ReferenceKernels(Kernels):
         if own.decodes is not None:
             index = own.decodes.rows
             output[index] = _attend_decodes(query[index], sink_query[index], kv, spec, own.decodes)
-        return output if kv.key_scales is None else spread(output).to(dtype)
+        return output if kv.key_scales is None else spread(output, run).to(dtype)
 
     def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: StepPlan) -> Tensor:
         """See ``Kernels.recur``."""
@@ -178,6 +178,12 @@ def _balance(spec: AttentionSpec, half: int) -> Tensor:
     return torch.ones(1) if query is None or key is None else balance(query, key, half)
 
 
+def _run(kv: LayerKV) -> int:
+    """Numbers that are spread together, where values are a part of keys; else 0."""
+    both = kv.dims[0] | kv.latent
+    return both & -both if kv.latent else 0
+
+
 def _wide(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
@@ -193,7 +199,7 @@ def _store(key: Tensor, value: Tensor, kv: LayerKV, plan: ReferencePlan) -> None
     for new, pool, scales, packed in (
         (key, kv.keys, kv.key_scales, key_bytes),
         (value, kv.values, kv.value_scales, value_bytes),
-    ):
+    )[: 1 if kv.latent else 2]:
         if scales is None:
             pool[where] = new.to(pool.dtype)
         elif pool.dtype == torch.uint8:
@@ -309,10 +315,10 @@ def _gather(kv: LayerKV, slots: Tensor, query_dtype: torch.dtype) -> tuple[Tenso
         found = (levels_of(codes(found)) if pool.dtype == torch.uint8 else found).to(dtype)
         return found if scales is None else found * scales.view(-1)[rows][..., None]
 
-    return (
-        gathered(kv.keys, kv.key_scales, key_codes),
-        gathered(kv.values, kv.value_scales, value_codes),
-    )
+    keys = gathered(kv.keys, kv.key_scales, key_codes)
+    if kv.latent:
+        return keys, keys[..., -kv.latent :]
+    return keys, gathered(kv.values, kv.value_scales, value_codes)
 
 
 def _attention(

@@ -26,10 +26,12 @@ CODES_TOGETHER = 8
 """A head of 4 bits has a multiple of so many numbers."""
 
 
-def spread(x: Tensor) -> Tensor:
-    """x [..., D] times Hadamard's matrix, each run of D's largest power of two by itself."""
+def spread(x: Tensor, run: int = 0) -> Tensor:
+    """x [..., D] times Hadamard's matrix, each run of D's largest power of two by itself, or of
+    another that divides it.
+    """
     shape, apart = x.shape, 1
-    run = shape[-1] & -shape[-1]
+    run = run or shape[-1] & -shape[-1]
     while apart < run:
         first, second = x.reshape(-1, 2, apart).unbind(1)
         x = torch.stack((first + second, first - second), 1)

@@ -13,7 +13,7 @@ from quire.kernels.ops import Routing
 from quire.models.config import ConfigFields
 from quire.models.recurrences import RecurrentPlan
 from quire.models.rope import RopeConfig
-from quire.models.shape import ExpertShape, Positions
+from quire.models.shape import ExpertShape, LatentShape, Positions
 from quire.models.shard import Divided
 
 
@@ -89,6 +89,26 @@ class Mixture:
     shape: ExpertShape
     names: ExpertNames
     routing: Routing  # but for its bias
+
+
+@dataclass(frozen=True)
+class LatentPlan:
+    """Attention whose keys and values are made of one vector, and the names of its tensors below a
+    layer, without ``.weight``.
+    """
+
+    shape: LatentShape
+    num_heads: int
+    interleaved: bool  # the two numbers that are turned together are side by side
+    biased: bool  # what is projected down, and out of the layer
+    query: str = "self_attn.q_proj"
+    query_down: str = "self_attn.q_a_proj"
+    query_norm: str = "self_attn.q_a_layernorm"
+    query_up: str = "self_attn.q_b_proj"
+    down: str = "self_attn.kv_a_proj_with_mqa"
+    norm: str = "self_attn.kv_a_layernorm"
+    up: str = "self_attn.kv_b_proj"
+    output: str = "self_attn.o_proj"
 
 
 @dataclass(frozen=True)
@@ -168,6 +188,7 @@ class Blueprint:
     row_order: RowOrder = "heads"
     mixture: Mixture | None = None
     recurrent: RecurrentPlan | None = None  # the layers with a state
+    latent: LatentPlan | None = None  # in place of ``heads``' own keys and values
     gated_attention: bool = False
     parallel: bool = False
     softcap: float | None = None
@@ -194,4 +215,5 @@ class Blueprint:
         if mixture is not None:
             inner["moe_intermediate_size"] = mixture.shape.inner
             inner["shared_expert_intermediate_size"] = mixture.shape.shared_inner
-        return Divided(heads.num, heads.num_kv, self.vocab_size, inner, states)
+        num_kv = heads.num_kv if self.latent is None else 1
+        return Divided(heads.num, num_kv, self.vocab_size, inner, states)

@@ -13,6 +13,8 @@ from quire.models.blueprint import Blueprint
 from quire.models.decoder import Decoder
 from quire.models.dividing import rows_of_heads, rows_of_parts
 from quire.models.experts import read_experts
+from quire.models.latent_attention import LatentAttention
+from quire.models.latents import read_latents
 from quire.models.layers import MLP, Attention, Layer
 from quire.models.linear import Joined, LinearReader
 from quire.models.parts import WHOLE, TensorPart, count_of
@@ -161,8 +163,12 @@ def _read_layer(
 
 def _read_attention(
     plan: Blueprint, norms: _NormReader, linears: LinearReader, prefix: str, index: int
-) -> Attention:
+) -> Attention | LatentAttention:
     heads = plan.heads
+    if plan.latent is not None:
+        spec = AttentionSpec(plan.attention_scale, plan.windows[index])
+        weights = norms.weights
+        return read_latents(plan.latent, plan.hidden_size, spec, weights, linears, prefix)
     query_norm, key_norm = norms.of_heads(prefix, together=False)
     all_queries_norm, all_keys_norm = norms.of_heads(prefix, together=True)
     return Attention(

@@ -27,7 +27,7 @@ from quire.kernels.ops import (
 from quire.kernels.products import PackedWeight
 from quire.kernels.ranks import Ranks
 from quire.models.base import ExpertFacts
-from quire.models.layers import Attention, Layer, run_layers
+from quire.models.layers import Layer, Recurrent, run_layers
 from quire.models.linear import Linear, NamedParts
 from quire.models.linear.base import PlainLinear
 from quire.models.rope import Rope
@@ -124,7 +124,7 @@ class DecoderModel:
         mixers = [mixer for layer in decoder.layers for mixer in layer.mixers]
         self.kv_shapes = tuple(mixer.kept for mixer in mixers)
         self.windows = tuple(
-            mixer.spec.window if isinstance(mixer, Attention) else None for mixer in mixers
+            None if isinstance(mixer, Recurrent) else mixer.spec.window for mixer in mixers
         )
         self.max_positions = max_positions
         self.eos_token_ids = eos_token_ids

@@ -32,6 +32,7 @@ from quire.kernels.ops import (
 )
 from quire.kernels.ranks import Ranks
 from quire.kernels.recurrence import RecurrentSpec
+from quire.models.latent_attention import LatentAttention
 from quire.models.linear import Joined, Linear
 
 
@@ -94,7 +95,7 @@ class Recurrent:
         return SelfRecurrence(self.inputs.product, self.output, self.spec)
 
 
-Mixer = Attention | Recurrent
+Mixer = Attention | LatentAttention | Recurrent
 _MIXER, _SECOND = (Site.qkv, Site.output), (Site.up, Site.down)  # products of a layer's parts
 
 
@@ -130,7 +131,7 @@ class Layer:
     @property
     def mixers(self) -> list[Mixer]:
         """What keeps something of the tokens, in the order of ``Model.kv_shapes``."""
-        return [part for part in (self.mixer, self.mlp) if isinstance(part, Attention | Recurrent)]
+        return [part for part in (self.mixer, self.mlp) if isinstance(part, Mixer)]
 
     @property
     def before(self) -> Norm | None:
@@ -262,9 +263,13 @@ def _mix(
     if isinstance(mixer, Attention):
         assert isinstance(memory, LayerKV)
         return _attend(mixer, h, memory, plan, rotations, multiplying, sites)
-    assert isinstance(memory, LayerState)
     x = multiplying.product(sites[0], mixer.inputs.product, h)
-    found = multiplying.kernels.recur(x, memory, mixer.spec, plan)
+    if isinstance(mixer, LatentAttention):
+        assert isinstance(memory, LayerKV)
+        found = mixer.attend(x, memory, multiplying.kernels, plan, rotations)
+    else:
+        assert isinstance(memory, LayerState)
+        found = multiplying.kernels.recur(x, memory, mixer.spec, plan)
     return multiplying.total(sites[1], mixer.output, found)
 
 
@@ -280,7 +285,7 @@ def _attend(
     joined = multiplying.product(sites[0], attention.qkv.product, h)
     query, *gate, key, value = attention.qkv.split(joined)
     query, key = multiplying.normed(attention, query, key)
-    rows, (kv_heads, key_dim, value_dim) = len(h), attention.kv
+    rows, (kv_heads, key_dim, value_dim, _) = len(h), attention.kv
     attended = multiplying.kernels.attend(
         query.view(rows, attention.num_heads, key_dim),
         key.view(rows, kv_heads, key_dim),

@@ -15,7 +15,7 @@ from quire.models.building import build
 from quire.models.config import ConfigFields, ModelConfig
 from quire.models.family import Family
 from quire.models.rope import RopeConfig
-from quire.models.shape import completed, find_family, positions_of, windows_of
+from quire.models.shape import completed, find_family, latent_of, positions_of, windows_of
 from quire.models.traits import TRAITS, Traits
 
 _GUESSING = ("num_nextn_predict_layers", "num_mtp_layers")
@@ -30,7 +30,11 @@ def read(config: ModelConfig) -> Blueprint:
         fields = completed(fields)
     hidden_size = fields.positive("hidden_size")
     num_heads = fields.positive("num_attention_heads")
-    head_dim = fields.positive("head_dim", shape.head_size or hidden_size // num_heads)
+    latent = latent_of(fields) if shape.latent else None
+    if latent is None:
+        head_dim = fields.positive("head_dim", shape.head_size or hidden_size // num_heads)
+    else:
+        head_dim = latent.rope
     num_kv_heads = fields.positive("num_key_value_heads", num_heads)
     rope = _read_rope(fields, traits, head_dim, config.architecture)
     windows = windows_of(fields, shape)

@@ -31,7 +31,7 @@ from quire.models.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, spli
 from quire.models.linear import LinearReader, Quantization
 from quire.models.linear.checkpoints import GGUF, RoundedProjections, read_checkpoint
 from quire.models.observing import observe
-from quire.models.shape import check_without_states, read_stored
+from quire.models.shape import check_without_states, find_family, read_stored
 from quire.models.shard import Shard
 from quire.models.streaming import Streaming
 from quire.models.transformers_loading import check_decoder, encoder_base, sees_both_ways
@@ -165,7 +165,7 @@ def load_model(
     _check_dtype(dtype)
     config = _with_head(read_config(directory, hf_overrides))
     wanted = DTYPES.get(dtype, config.dtype)
-    family = _family_of(config)
+    family = _family_of(config, device.type)
     rounded = _is_rounded(config) or quantization is not None
     shard = Shard() if ranks is None else Shard(ranks.rank, ranks.size)
     check_divides(config, shard.size, device.type)
@@ -228,10 +228,14 @@ def check_divides(config: ModelConfig, size: int, device: str = "cpu") -> None:
     described.divided.check(size, config.fields.source)
 
 
-def _family_of(config: ModelConfig) -> Family[Any] | None:
+def _family_of(config: ModelConfig, device: str = "cpu") -> Family[Any] | None:
     """The model's family; None: transformers' code has to compute it."""
     family = _NATIVE.get(config.architecture)
-    return family if family is not None and family.lacks(config) is None else None
+    if family is None or family.lacks(config) is not None:
+        return None
+    known = find_family(config.architecture, "")
+    latent = known is not None and known.latent  # which the kernels of GPUs do not attend to
+    return None if latent and device != "cpu" else family
 
 
 def _with_head(config: ModelConfig) -> ModelConfig:
@@ -259,7 +263,7 @@ def _check_foreign(
     name = config.architecture
     family = _NATIVE.get(name)
     if family is not None:
-        name = f"{name} with {family.lacks(config)}"
+        name = f"{name} with {family.lacks(config) or 'latents, on GPUs,'}"
     if streaming is not None:
         raise ConfigError(
             f"window needs a model with rotary positions and code of its own here; {name} is "

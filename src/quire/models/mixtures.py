@@ -112,15 +112,27 @@ def deepseek(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     return grouped(fields, plan, _DEEPSEEK)
 
 
+def deepseek_v2(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Scores are a softmax, the choice may be among the groups of the best experts."""
+    _only(fields, scoring_func="softmax", norm_topk_prob=False)
+    mixture = _mixture(fields, _SHARED, renormalise=False)
+    method = fields.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy")
+    groups, chosen = (1, 1) if method == "greedy" else _groups(fields, mixture)
+    scale = fields.get("routed_scaling_factor", float, 1.0)
+    routing = mixture.routing._replace(scale=scale, groups=groups, groups_chosen=chosen, best=1)
+    plan = replace(plan, mixture=replace(mixture, routing=routing))
+    return variants.latent(fields, plan)
+
+
+def deepseek_v3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Like others of its routing, with latents."""
+    return variants.latent(fields, deepseek(fields, plan))
+
+
 def grouped(fields: ConfigFields, plan: Blueprint, names: ExpertNames) -> Blueprint:
     """Scores are sigmoids, and the choice is among some groups of experts."""
     mixture = _mixture(fields, names, fields.get("norm_topk_prob", bool, False))
-    count, groups = mixture.shape.count, fields.positive("n_group", 1)
-    chosen = fields.positive("topk_group", 1)
-    if groups > _MOST_GROUPS or count % groups or chosen > groups:
-        raise fields.wrong("n_group", f"a divisor of {count}, topk_group to {_MOST_GROUPS}")
-    if mixture.shape.chosen > count // groups * chosen:
-        raise fields.wrong("topk_group", "at least what the chosen experts are in")
+    groups, chosen = _groups(fields, mixture)
     routing = mixture.routing._replace(
         sigmoid=True,
         scale=fields.get("routed_scaling_factor", float, 1.0),
@@ -128,6 +140,17 @@ def grouped(fields: ConfigFields, plan: Blueprint, names: ExpertNames) -> Bluepr
         groups_chosen=chosen,
     )
     return replace(plan, mixture=replace(mixture, routing=routing))
+
+
+def _groups(fields: ConfigFields, mixture: Mixture) -> tuple[int, int]:
+    """Groups of experts, and those among which a row's are chosen."""
+    count, groups = mixture.shape.count, fields.positive("n_group", 1)
+    chosen = fields.positive("topk_group", 1)
+    if groups > _MOST_GROUPS or count % groups or chosen > groups:
+        raise fields.wrong("n_group", f"a divisor of {count}, topk_group to {_MOST_GROUPS}")
+    if mixture.shape.chosen > count // groups * chosen:
+        raise fields.wrong("topk_group", "at least what the chosen experts are in")
+    return groups, chosen
 
 
 def glm(fields: ConfigFields, plan: Blueprint) -> Blueprint:

@@ -54,14 +54,11 @@ def _read(model: DecoderModel, length: int, kernels: Kernels) -> None:
     """Let the model read so many tokens at random."""
     blocks = -(-length // _BLOCK_SIZE)
 
-    def pool(heads: int, dim: int) -> Tensor:
-        return torch.zeros(blocks, heads, _BLOCK_SIZE, dim, dtype=model.dtype)
+    def pool(shape: KVShape) -> LayerKV:
+        tile = (blocks, shape.num_kv_heads, _BLOCK_SIZE)
+        return LayerKV.of(shape, lambda numbers: torch.zeros(*tile, numbers, dtype=model.dtype))
 
-    kv = [
-        LayerKV(pool(shape.num_kv_heads, shape.key_dim), pool(shape.num_kv_heads, shape.value_dim))
-        for shape in model.kv_shapes
-        if isinstance(shape, KVShape)
-    ]
+    kv = [pool(shape) for shape in model.kv_shapes if isinstance(shape, KVShape)]
     positions, start = torch.arange(length), torch.zeros(1, dtype=torch.long)
     batch = AttentionBatch(
         positions=positions,

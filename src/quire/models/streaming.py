@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from quire.core.errors import ConfigError
 from quire.models.decoder import Decoder
+from quire.models.latent_attention import LatentAttention
 from quire.models.layers import Attention, Layer
 from quire.models.rope import RopeConfig
 
@@ -54,6 +55,6 @@ class Streaming(NamedTuple):
         return replace(decoder, layers=layers, ropes=ropes)
 
     def _applied(self, layer: Layer) -> Layer:
-        assert isinstance(layer.mixer, Attention), "``check`` refuses others"
+        assert isinstance(layer.mixer, Attention | LatentAttention), "``check`` refuses others"
         spec = replace(layer.mixer.spec, window=self.window, sinks=self.sinks)
         return replace(layer, mixer=replace(layer.mixer, spec=spec))

@@ -133,6 +133,8 @@ _ERNIE = Traits(
 _UNGATED = replace(_PLAIN, up=("mlp.up_proj",))
 _GLM_MOE = Traits(output_bias=False, mlp_bias=False, rotary_share=0.5, varied=mixtures.glm)
 
+_DEEPSEEK = Traits(mlp_bias=False, varied=mixtures.deepseek_v3)
+
 TRAITS: Mapping[str, Traits] = {
     "LlamaForCausalLM": Traits(),
     "MistralForCausalLM": _MISTRAL,
@@ -236,6 +238,11 @@ TRAITS: Mapping[str, Traits] = {
     ),
     "Glm4MoeForCausalLM": _GLM_MOE,
     "SolarOpenForCausalLM": replace(_GLM_MOE, rotary_share=1.0, theta=1_000_000.0),
+    "DeepseekV2ForCausalLM": Traits(varied=mixtures.deepseek_v2),
+    "DeepseekV3ForCausalLM": _DEEPSEEK,
+    "Glm4MoeLiteForCausalLM": _DEEPSEEK,
+    "MiniCPM3ForCausalLM": Traits(varied=variants.minicpm3),
+    "YoutuForCausalLM": Traits(mlp_bias=False, varied=variants.latent),
     "Dots1ForCausalLM": Traits(mlp_bias=False, head_norms="each", varied=mixtures.deepseek),
     "MiniMaxM2ForCausalLM": Traits(
         qkv_bias=False,

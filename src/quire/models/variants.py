@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from quire.core.errors import ModelError
-from quire.models.blueprint import Blueprint
+from quire.models.blueprint import Blueprint, LatentPlan
 from quire.models.config import ConfigFields
 from quire.models.rope import RopeConfig
+from quire.models.shape import latent_of
 
 _STEADY = ("default", "linear", "llama3", "yarn")  # rotations that do not hang on a text's length
 
@@ -93,6 +95,38 @@ def granite(fields: ConfigFields, plan: Blueprint) -> Blueprint:
         attention_scale=scale,
         logits_scale=1.0 / scaling,
     )
+
+
+def latent(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Keys and values of all heads are made of one vector."""
+    return _latent(fields, plan, fields.get("rope_interleave", bool, True))
+
+
+def minicpm3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """The same, with multipliers of embeddings, layers and logits."""
+    of_layers, hidden = len(plan.windows) ** 0.5, plan.hidden_size
+    depth = 1.4 if "scale_depth" not in fields.values else of_layers  # null: none
+    base = 256 if "dim_model_base" not in fields.values else hidden
+    return replace(
+        _latent(fields, plan, interleaved=False),
+        embedding_scale=fields.get("scale_emb", float, 12.0),
+        embedding_scale_in_dtype=True,
+        residual_scale=fields.get("scale_depth", float, depth) / of_layers,
+        logits_scale=fields.positive("dim_model_base", base) / hidden,
+    )
+
+
+def _latent(fields: ConfigFields, plan: Blueprint, interleaved: bool) -> Blueprint:
+    shape, biased = latent_of(fields), plan.biases.qkv
+    if biased and shape.query_rank is None:
+        raise fields.wrong("attention_bias", "false without q_lora_rank")
+    latent = LatentPlan(shape, plan.heads.num, interleaved, biased)
+    rope, scale = plan.ropes[0], (shape.nope + shape.rope) ** -0.5
+    weight = rope.fields.get("mscale_all_dim", float, 0.0)
+    if rope.kind != "default" and weight:  # scores grow with how far positions are stretched
+        factor = rope.fields.get("factor", float)
+        scale *= (0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0) ** 2
+    return replace(plan, latent=latent, attention_scale=scale)
 
 
 def _gemma_scaled(fields: ConfigFields, plan: Blueprint) -> Blueprint:

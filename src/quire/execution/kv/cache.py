@@ -33,11 +33,12 @@ def is_spread(dtype: torch.dtype) -> bool:
 
 def bytes_per_token(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> int:
     """KV bytes of one token over all layers."""
-    scales = 2 * SCALE.itemsize if is_scaled(dtype) else 0
+    scale = SCALE.itemsize if is_scaled(dtype) else 0
     return sum(
-        s.num_kv_heads * (_row_bytes(s.key_dim, dtype) + _row_bytes(s.value_dim, dtype) + scales)
-        for s in shapes
-        if isinstance(s, KVShape)
+        shape.num_kv_heads * (_row_bytes(numbers, dtype) + scale)
+        for shape in shapes
+        if isinstance(shape, KVShape)
+        for numbers in shape.kept
     )
 
 
@@ -48,7 +49,7 @@ def _row_bytes(numbers: int, dtype: torch.dtype) -> int:
 def check_heads(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> None:
     """ConfigError if there is no cache of this type for heads of these sizes."""
     kept = [shape for shape in shapes if isinstance(shape, KVShape)]
-    for size in (size for shape in kept for size in (shape.key_dim, shape.value_dim)):
+    for size in (size for shape in kept for size in shape.kept):
         if dtype == FOUR_BITS and size % CODES_TOGETHER:
             raise ConfigError(
                 f'kv_cache_dtype "int4" needs heads of a multiple of {CODES_TOGETHER} numbers; '
@@ -189,16 +190,10 @@ def _layer(
         sizes = (shape.rows, shape.state or (0,), (drafts, shape.columns))
         return LayerState(*(memory.zeros((group.num_blocks, *one), torch.float32) for one in sizes))
     rows = (group.num_blocks, shape.num_kv_heads, block_size)
-    scaled = is_scaled(dtype)
     kept = torch.uint8 if dtype == FOUR_BITS else dtype
-
-    def numbers(count: int) -> torch.Tensor:
-        return memory.zeros((*rows, _row_bytes(count, dtype) // kept.itemsize), kept)
-
-    return LayerKV(
-        numbers(shape.key_dim),
-        numbers(shape.value_dim),
+    return LayerKV.of(
+        shape,
+        lambda count: memory.zeros((*rows, _row_bytes(count, dtype) // kept.itemsize), kept),
         kv_group,
-        memory.zeros(rows, SCALE) if scaled else None,
-        memory.zeros(rows, SCALE) if scaled else None,
+        lambda: memory.zeros(rows, SCALE) if is_scaled(dtype) else None,
     )

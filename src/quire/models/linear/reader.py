@@ -183,6 +183,17 @@ class LinearReader:
         biases = [read(f"{name}.bias", size) for name, size in parts.items()] if bias else []
         return self._keep(self._packed(torch.cat(tensors), torch.cat(biases) if bias else None))
 
+    def floats(self, name: str, inputs: int, outputs: int, rows: Rows = ALL) -> Tensor:
+        """These rows of the projection called ``name``, whatever it is stored in."""
+        if self._checkpoint is not None and self._checkpoint.holds(name):
+            stored = self._checkpoint.read(name, inputs, outputs, rows)
+            return stored if isinstance(stored, Tensor) else stored.floats(self._weights.dtype)
+        return self._weights.read(f"{name}.weight", outputs, inputs, part=TensorPart(rows))
+
+    def kept(self, weight: Tensor) -> Linear:
+        """The product of a weight of floats."""
+        return self._keep(self._packed(weight))
+
     def one_of(self, stack: Stack, which: int, rows: Rows = ALL, columns: slice = ALL) -> Linear:
         """One of its weights; of its inputs ``columns``, as for ``linear``."""
         (_, outputs, inputs), bias = stack.shape, None

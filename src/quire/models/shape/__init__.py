@@ -10,7 +10,7 @@ from quire.models.shape.config_file import config_files
 from quire.models.shape.experts import ExpertShape, experts_of
 from quire.models.shape.families import FAMILIES, FamilyFacts, find_family
 from quire.models.shape.fields import ConfigFields, read_fields
-from quire.models.shape.latent import LatentShape
+from quire.models.shape.latent import LatentShape, latent_of
 from quire.models.shape.model_shape import (
     BYTES,
     ROUNDINGS,
@@ -54,6 +54,7 @@ __all__ = [
     "config_files",
     "experts_of",
     "find_family",
+    "latent_of",
     "modules_of",
     "plain_form",
     "positions_of",

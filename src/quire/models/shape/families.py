@@ -83,6 +83,8 @@ _DELTA: Mapping[str, Any] = {
     "recurrence": "delta rule", "gated_attention": True, "head_size": 256, "stretches": True,
 }  # fmt: skip
 
+_LATENT: Mapping[str, Any] = {"experts": True, "latent": True, "stretches": True}
+
 FAMILIES = (
     FamilyFacts(
         "llama", "LlamaForCausalLM", stretches=True,
@@ -156,10 +158,14 @@ FAMILIES = (
         "ernie4_5_moe", "Ernie4_5_MoeForCausalLM", experts=True, tied=True, stretches=True
     ),
     _mixture("phimoe", "PhimoeForCausalLM", window="always"),
-    _mixture("deepseek_v2", "DeepseekV2ForCausalLM", latent=True),
-    _mixture("deepseek_v3", "DeepseekV3ForCausalLM", latent=True),
-    _mixture("kimi_k2", "DeepseekV3ForCausalLM", latent=True),
-    _mixture("glm4_moe_lite", "Glm4MoeLiteForCausalLM", latent=True),
+    FamilyFacts("deepseek_v2", "DeepseekV2ForCausalLM", **_LATENT),
+    FamilyFacts("deepseek_v3", "DeepseekV3ForCausalLM", also=("kimi_k2",), **_LATENT),
+    FamilyFacts("glm4_moe_lite", "Glm4MoeLiteForCausalLM", **_LATENT),
+    FamilyFacts(
+        "minicpm3", "MiniCPM3ForCausalLM", tied=True, latent=True, stretches=True,
+        own_fields=("scale_emb", "scale_depth", "dim_model_base"),
+    ),
+    FamilyFacts("youtu", "YoutuForCausalLM", tied=True, latent=True, stretches=True),
     _mixture("llama4_text", "Llama4ForCausalLM", window="chunked", full_every=4, shared_experts=1),
     FamilyFacts("arcee", "ArceeForCausalLM", gated_mlp=False, stretches=True),
     FamilyFacts("nemotron", "NemotronForCausalLM", gated_mlp=False, stretches=True),

@@ -52,16 +52,13 @@ class LatentShape:
         return self.kv_rank * heads * (self.nope + self.value)
 
 
-def latent_of(fields: ConfigFields) -> LatentShape | None:
-    """The latents of a model; None: heads have keys and values of their own. ModelError: a wrong
-    width.
-    """
-    if "kv_lora_rank" not in fields:
-        return None
+def latent_of(fields: ConfigFields) -> LatentShape:
+    """The latents of a model that has some. ModelError: a width is wrong, or missing."""
+    heads = fields.get("num_attention_heads", int, 0)
     return LatentShape(
         kv_rank=fields.positive("kv_lora_rank"),
         query_rank=fields.positive("q_lora_rank") if "q_lora_rank" in fields else None,
         nope=fields.positive("qk_nope_head_dim"),
         rope=fields.positive("qk_rope_head_dim"),
-        value=fields.positive("v_head_dim"),
+        value=fields.positive("v_head_dim", fields.get("hidden_size", int, 0) // max(heads, 1)),
     )

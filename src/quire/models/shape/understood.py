@@ -84,10 +84,11 @@ _MORE_EXPERTS = """
     num_experts_per_token num_shared_experts moe_layers interleave_moe_layer_step
     intermediate_size_mlp moe_capacity moe_gate moe_group rope_ntk_beta rope_ntk_alpha
     lm_head_bias attn_temperature_tuning floor_scale attn_scale for_llm_compressor
-    rope_interleave qk_head_dim attention_chunk_size scoring_function
+    attention_chunk_size scoring_function
 """
 _LATENT = """
-    kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
+    kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim rope_interleave
+    qk_head_dim embedding_initializer_range
 """
 
 _STATES = """
