@@ -35,7 +35,7 @@ from quire.models.transformers_model import TransformersModel
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.hf_reference import hf_logits, random_prompts
 from support.paged_harness import PagedHarness
-from support.small_models import VOCAB_SIZE, save_model
+from support.small_models import CONFIGS, VOCAB_SIZE, save_model
 
 PAGE = Path(__file__).parents[1] / "docs/reference/families.md"
 RECORD = PAGE.with_suffix(".json")
@@ -104,13 +104,18 @@ class Found:
 
 
 def small(config: Any) -> Any:
-    """The config with the sizes of a model that is random anyway."""
+    """The config with the sizes of a model that is random anyway, or that of the tests' model."""
+    gallery = {name: fields for name, fields in reversed(CONFIGS.values())}
+    if type(config).__name__ in gallery:
+        return type(config)(**gallery[type(config).__name__])
     values = config.to_dict()
     heads = _first(values, "num_attention_heads", "n_head", "n_heads", "num_heads")
     kv_heads = values.get("num_key_value_heads")
     for name, size in _SMALL.items():
         if isinstance(values.get(name), int) and values[name] > size:
             values[name] = size
+    if "qk_rope_head_dim" in values and "head_dim" in values:
+        values["head_dim"] = values["qk_rope_head_dim"]  # as such families call it
     for name, value in _FIXED.items():
         if name in values:
             values[name] = value

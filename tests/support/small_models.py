@@ -603,6 +603,8 @@ _HYBRIDS: Mapping[str, tuple[str, dict[str, Any]]] = {
 FAMILIES = tuple(_CONFIGS)
 HYBRIDS = tuple(_HYBRIDS)
 RECORDS = tuple(_RECORDS)
+CONFIGS = {**_CONFIGS, **_HYBRIDS, **_RECORDS}
+"""The class of each family's config, and what it is given."""
 
 
 def make_model(family: str, directory: Path, **more: Any) -> Path:
@@ -612,7 +614,7 @@ def make_model(family: str, directory: Path, **more: Any) -> Path:
     """
     import transformers
 
-    class_name, fields = {**_CONFIGS, **_HYBRIDS, **_RECORDS}[family]
+    class_name, fields = CONFIGS[family]
     return save_model(getattr(transformers, class_name)(**{**fields, **more}), directory)
 
 

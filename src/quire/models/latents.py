@@ -7,7 +7,6 @@ from torch import Tensor
 
 from quire.kernels.ops import AttentionSpec, Norm
 from quire.models.blueprint import LatentPlan
-from quire.models.dividing import columns_of
 from quire.models.latent_attention import LatentAttention
 from quire.models.linear import Joined, Linear, LinearReader
 from quire.models.weights import Weights
@@ -32,7 +31,7 @@ def read_latents(
         plan.num_heads * shape.value,
         hidden,
         plan.biased,
-        columns_of(shard, plan.num_heads, shape.value),
+        shard.columns(plan.num_heads, shape.value),
     )
 
     def norm(name: str, width: int) -> Norm:
