@@ -18,7 +18,7 @@ import resource
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,23 @@ from support.small_models import CONFIGS, VOCAB_SIZE, save_model
 PAGE = Path(__file__).parents[1] / "docs/reference/families.md"
 RECORD = PAGE.with_suffix(".json")
 CHUNK, TOLERANCE = 7, 1e-4
+_HOW = {
+    "Quire": "On Quire's own code",
+    "transformers": "Through transformers",
+    "refused": "Refused, and why",
+    "untried": "Not tried, and why",
+}
+_HEAD = """\
+# Families
+
+Which code runs each decoder that transformers {version} knows, by a run of `python
+scripts/families.py`: the family's default config, which is a published model's, made small, with
+random weights; its logits in float32 are compared with those of transformers, whose prompt is whole
+where ours comes in chunks of 7. A family is served only if they agree within {tolerance:g}.
+What follows from the code that runs it is in [Models](models.md).
+"""
 _LAYERS = 4
-_MOST_BYTES, _MOST_SECONDS = 12 * 2**30, 240
+_MOST_BYTES, _MOST_SECONDS = 8 * 2**30, 90
 
 # Fields by name, in whichever family has them, where the default is larger.
 _SMALL: Mapping[str, int] = {
@@ -105,7 +120,7 @@ class Found:
 
 def small(config: Any) -> Any:
     """The config with the sizes of a model that is random anyway, or that of the tests' model."""
-    gallery = {name: fields for name, fields in reversed(CONFIGS.values())}
+    gallery = dict(reversed(CONFIGS.values()))
     if type(config).__name__ in gallery:
         return type(config)(**gallery[type(config).__name__])
     values = config.to_dict()
@@ -197,6 +212,26 @@ def families(chosen: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield model_type, architecture
 
 
+def page(results: Sequence[Found]) -> str:
+    """What is written to docs."""
+    by_how = {how: [one for one in results if one.how == how] for how in _HOW}
+    lines = [_HEAD.format(version=transformers.__version__, tolerance=TOLERANCE)]
+    for how, title in _HOW.items():
+        lines.append(f"\n## {title}\n")
+        found = by_how[how]
+        if how in ("Quire", "transformers"):
+            lines.append("| class | largest difference of a logit |\n|---|---|")
+            lines += [f"| `{one.architecture}` | {one.difference:.0e} |" for one in found]
+        else:
+            lines.append("| class | why |\n|---|---|")
+            lines += [f"| `{one.architecture}` | {_cell(one.why)} |" for one in found]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "\\<").replace("*", "\\*").replace("_", "\\_")
+
+
 def main() -> int:
     """Try, and write down; some alone are only told."""
     transformers.logging.set_verbosity_error()
@@ -209,6 +244,7 @@ def main() -> int:
         print(f"{model_type}: {found.how} {found.difference:.1e} {found.why}", flush=True)
     if not sys.argv[1:]:
         RECORD.write_text(json.dumps([vars(found) for found in results], indent=1) + "\n")
+        PAGE.write_text(page(results))
     return 0
 
 

@@ -229,6 +229,17 @@ def test_time_beside_the_model_is_told(server: LiveServer) -> None:
     assert server.metric("quire:beside_seconds_total") == story["beside_seconds"] > 0
 
 
+def test_what_was_expected_is_told_with_what_came(server: LiveServer) -> None:
+    ask = {"prompt": [5] * 9, "max_tokens": 30, "ignore_eos": True, "include_metrics": True}
+    server.executor.fail = lambda step: time.sleep(0.005)
+    first = server.complete(**ask).json()["metrics"][0]
+    assert first["expected_ttft"] is first["expected_e2e_latency"] is None, "no step was seen"
+    second = server.complete(**ask).json()["metrics"][0]
+    assert 0 < second["expected_ttft"] < second["expected_e2e_latency"] < 5
+    assert server.http.get("/v1/quire/state").json()["forecasts"]["count"] == 1
+    assert "quire:forecasts_true_ratio" in server.http.get("/metrics").text
+
+
 def told(server: LiveServer) -> float:
     """Of those that run, as the page has it."""
     running = server.http.get("/v1/quire/state").json()["requests"]["running"]

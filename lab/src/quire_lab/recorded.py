@@ -38,7 +38,7 @@ class Notes:
         self.stats = EngineStats()
         self.part_times = PartTimes(Events(Parts()))  # none: nothing is computed
         self.log = DecisionLog()
-        self.waiting_room = WaitingRoom(self.scheduler.queue)
+        self.waiting_room, self.forecasts = WaitingRoom(self.scheduler.queue), None
         self.capabilities = Capabilities(SessionManager(), speculation=engine.speculation)
         self.now = 0.0
         self.clock = lambda: self.now

@@ -80,6 +80,8 @@ class RequestMetrics:
     grammar_seconds: float = 0.0  # of a processor, to find out what its text may go on with
     beside_seconds: float = 0.0  # of steps: log-probabilities, edits of logits, stop strings
     miss: Miss | None = None  # why no more of its prompt was cached; None: all of it was
+    expected_ttft: float | None = None  # when it came, by what else there was to do
+    expected_e2e_latency: float | None = None
 
     @property
     def num_preemptions(self) -> int:

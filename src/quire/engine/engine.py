@@ -27,6 +27,7 @@ from quire.core.protocol import (
 from quire.core.scheduling import Hooks, Scheduler, SequenceGroup
 from quire.engine.capabilities import Capabilities
 from quire.engine.events import Events, RequestState, Taken
+from quire.engine.forecast import Forecasts
 from quire.engine.input_processor import InputProcessor
 from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress, broken_off, take_outcomes, taken
@@ -80,7 +81,8 @@ class Engine:
         self._traits = traits or ExecutorTraits()
         self.parts = self._traits.parts
         self.events, self.stats, self.log = Events(self.parts), EngineStats(), DecisionLog()
-        for watcher in (self.stats, self.log):
+        self.forecasts = Forecasts(lambda: self.scheduler, clock)
+        for watcher in (self.stats, self.log, self.forecasts):
             self.events.add(watcher)
         self.part_times = PartTimes(self.events)
         self._begin_with(capabilities or Capabilities(SessionManager(clock=clock)))
@@ -157,12 +159,13 @@ class Engine:
             for ends in self._hooks.request_ends:
                 ends(request)
             raise
-        self._requests[request.request_id] = RequestProgress(
+        progress = self._requests[request.request_id] = RequestProgress(
             prepared, group, self.input_processor.tokenizer, self._traits.block_bytes
         )
         if request.origin.progress:
             self._followed.add(request.request_id)
         self.events.tell(self.events.began, request)
+        progress.expected = self.forecasts.of(request.request_id)
 
     def abort(self, request_id: str, error: QuireError | None = None) -> bool:
         """End a request and free its blocks at once; False if it is not running.

@@ -11,6 +11,7 @@ from quire.core.metrics import Miss, RequestMetrics
 from quire.core.protocol import Chunk, FinishReason, Outcome, Progress, Step
 from quire.core.scheduling import SequenceGroup
 from quire.engine.events import RequestState, Taken
+from quire.engine.forecast import Expected
 from quire.engine.outputs import (
     CompletionOutput,
     Delta,
@@ -108,6 +109,7 @@ class RequestProgress:
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self.looks_for_stops = prepared.stops is not None
         self.beside_seconds = 0.0  # see RequestMetrics
+        self.expected: Expected | None = None  # when it came
         self._first_token_time: float | None = None
         self._prompt_tokens = group.branches[0].num_prompt_tokens  # with a session's history
         self._processed: int | None = None  # tokens of the prompt, as its caller knows
@@ -256,6 +258,8 @@ class RequestProgress:
             grammar_seconds=self.grammar_seconds,
             beside_seconds=self.beside_seconds,
             miss=self.miss,
+            expected_ttft=None if self.expected is None else self.expected.first_token,
+            expected_e2e_latency=None if self.expected is None else self.expected.end,
         )
 
     @property

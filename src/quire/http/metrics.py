@@ -361,6 +361,11 @@ class _EngineCollector:
         if any(one.keeps_states for one in engine.scheduler.allocator.views()):
             text = "Prompt tokens whose blocks were there, but no snapshot of the state after them."
             yield counter("prefix_cache_stateless", text, stats.prefix_stateless)
+        grade = engine.forecasts.grade
+        if grade.first_tokens is not None and grade.ends is not None:
+            text = "Of the latest forecasts, the share that was right to 20 % or 50 ms."
+            shares = (({"of": "first token"}, grade.first_tokens), ({"of": "end"}, grade.ends))
+            yield self._metric(GaugeMetricFamily, "forecasts_true_ratio", text, shares)
         text = "The scheduler's decisions about requests."
         decided = [({"verdict": one.value}, stats.decisions.get(one.value, 0)) for one in Verdict]
         yield self._metric(CounterMetricFamily, "decisions", text, decided)

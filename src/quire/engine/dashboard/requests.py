@@ -82,7 +82,8 @@ class Row:
     waiting_seconds: since it came, or was preempted; null for one that runs, or has waited for so
     long that nobody knows. ends_within_seconds: if it becomes as long as it may, by the steps of
     late. grammar_seconds, beside_seconds: see ``RequestMetrics``. miss: why no more of its prompt
-    was found in the prefix cache.
+    was found in the prefix cache. expected_first_token, expected_end: seconds after it came, as was
+    expected then; null where nobody could tell.
     """
 
     id: str
@@ -115,6 +116,8 @@ class Row:
     grammar_seconds: float = 0.0
     beside_seconds: float = 0.0
     miss: MissRow | None = None
+    expected_first_token: float | None = None
+    expected_end: float | None = None
 
 
 @dataclass(frozen=True)

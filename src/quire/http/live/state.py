@@ -39,6 +39,7 @@ from quire.engine.dashboard import (
 )
 from quire.engine.engine import Engine
 from quire.engine.events import RequestState, Taken, Watcher
+from quire.engine.forecast import Forecasts, Grade
 from quire.engine.progress import RequestProgress
 from quire.engine.stats import (
     DecisionLog,
@@ -185,8 +186,8 @@ class EngineState(Moment, kw_only=True):
     """The engine between two steps. Parts that are off are null.
 
     kv_efficiency: of the slots that were taken, over time, the share that was used.
-    queue_predicted_seconds: until all that wait now have been let in. step_parts: timed only while
-    somebody asks for the state; null until a step has been.
+    queue_predicted_seconds: until all that wait now have been let in. forecasts: how the latest
+    came true. step_parts: timed only while somebody asks for the state; null until a step has been.
     """
 
     object: Literal["quire.state"] = "quire.state"
@@ -194,6 +195,7 @@ class EngineState(Moment, kw_only=True):
     version: str
     kv_efficiency: float | None
     queue_predicted_seconds: float
+    forecasts: Grade | None
     step_parts: StepParts | None
     latest_decision: int
     last_preemption: DecisionRow | None
@@ -262,6 +264,10 @@ class Observed(Protocol):
     capabilities: Capabilities
     clock: Callable[[], float]
 
+    @property
+    def forecasts(self) -> Forecasts | None:
+        """What was expected of requests; None: nobody says."""
+
     def progress(self, request_id: str) -> RequestProgress | None:
         """A request's outputs; None if they are not known, or no longer."""
 
@@ -318,6 +324,7 @@ class StateReader:
             version=__version__,
             kv_efficiency=engine.stats.kv_efficiency,
             queue_predicted_seconds=engine.waiting_room.predicted_wait,
+            forecasts=None if engine.forecasts is None else engine.forecasts.grade,
             step_parts=engine.part_times.of_late(),
             latest_decision=engine.log.number,
             last_preemption=next(map(self._decision, preemptions), None),
@@ -417,6 +424,8 @@ class StateReader:
             accepted_tokens=progress.num_accepted_tokens,
             grammar_seconds=progress.grammar_seconds,
             beside_seconds=progress.beside_seconds,
+            expected_first_token=progress.expected and progress.expected.first_token,
+            expected_end=progress.expected and progress.expected.end,
         )
 
     def _decision(self, noted: Noted) -> DecisionRow:

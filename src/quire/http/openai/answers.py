@@ -196,6 +196,8 @@ _TELL_OF_OTHERS = (
     "cached_tokens",
     "block_seconds",
     "miss",
+    "expected_ttft",
+    "expected_e2e_latency",
 )  # who have sent the same, or are sending it
 
 Choice = CompletionChoice | ChatChoice

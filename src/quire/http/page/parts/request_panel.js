@@ -82,12 +82,18 @@ export function requestPanel({ close, button, clock }) {
 }
 
 function standingOf(row) {
-  const ends = row.ends_within_seconds === null ? "" : `; ends within ${duration(row.ends_within_seconds)}`;
+  const ends = (row.ends_within_seconds === null ? "" : `; ends within ${duration(row.ends_within_seconds)}`) + forecastOf(row);
   if (row.wait === null) return `Came ${duration(row.seconds)} ago${ends}.`;
   const since = row.waiting_seconds === null ? "a long time" : duration(row.waiting_seconds);
   const begins = row.wait.predicted_seconds === null ? "" : `; likely to begin in ${duration(row.wait.predicted_seconds)}`;
   const remedy = row.wait.remedy ? ` To admit it now: ${row.wait.remedy}.` : "";
   return `Has waited for ${since}: ${row.wait.text}${begins}${ends}.${remedy}`;
+}
+
+/** What was expected when it came; older recordings know none. */
+function forecastOf(row) {
+  if (row.expected_first_token == null) return "";
+  return `; expected when it came: first token after ${duration(row.expected_first_token)}, end after ${duration(row.expected_end)}`;
 }
 
 // -- block tables ------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ function make(page) {
   const act = { title: "Action", kind: "act", of: (row) => abortButton(page, dialog, row.id) };
   const panel = requestPanel({ close: () => choose(null), button: (id) => abortButton(page, dialog, id),
     clock: (time) => page.source.clock(time) });
-  const head = figures(["running", "preempted", "waiting", "all admitted within"]);
+  const head = figures(["running", "preempted", "waiting", "all admitted within", "forecasts that came true"]);
   const filter = h("input", { type: "search", placeholder: "name or adapter", oninput: () => state(),
     "aria-label": "only requests whose name or adapter has this" });
   const nobody = h("p", { class: "panel quiet", hidden: true }, "No request is running or waiting.");
@@ -114,9 +114,10 @@ function make(page) {
   }
 
   function state() {
-    const { requests: told, queue_predicted_seconds: within } = page.source.state;
+    const { requests: told, queue_predicted_seconds: within, forecasts } = page.source.state;
     head.put({ "running": count(told.num_running), "preempted": count(told.num_preempted),
-      "waiting": count(told.num_waiting), "all admitted within": told.num_waiting ? duration(within) : "–" });
+      "waiting": count(told.num_waiting), "all admitted within": told.num_waiting ? duration(within) : "–",
+      "forecasts that came true": forecasts?.count ? whole(forecasts.first_tokens) : "–" }); // none in older recordings
     nobody.hidden = everybody().length > 0;
     for (const { kind, table, element: section } of lists) {
       const rows = told[kind].filter((row) => `${row.id} ${row.adapter ?? ""}`.includes(filter.value.trim()));
