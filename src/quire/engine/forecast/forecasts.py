@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from quire.core.protocol import Request
 from quire.core.scheduling import Scheduler, SequenceGroup
@@ -18,7 +18,8 @@ _LATEST = 512  # forecasts that are kept, with what came
 _NEAR, _SOON = 0.2, 0.05  # a share of the time, or seconds, by which a good one may be off
 
 
-class Grade(NamedTuple):
+@dataclass(frozen=True)
+class Grade:
     """Of the latest forecasts, how many came true: to 20 % or 50 ms. null: there were none."""
 
     count: int
