@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import quire
+from quire.tools.cli import main
 
 ROOT = Path(quire.__file__).parents[2]
 _INSTALLED = os.environ.get("QUIRE_READERS", "")
@@ -47,6 +48,18 @@ def test_kubernetes() -> None:
     found = read("kubernetes-validate", "--strict", "deploy/kubernetes/quire.yaml")
     said = found.stdout + found.stderr
     assert found.returncode == 0 and said.count("passed for resource") == 3, said
+
+
+def test_manifests_of_plans(tmp_path: Path) -> None:
+    read("kubernetes-validate", "--version")  # before anything is planned
+    path = tmp_path / "plan.yaml"
+    load = "--input 64 --output 8 --requests 4 --max-model-len 512".split()
+    for engine, parts in (("vllm", 2), ("sglang", 2), ("trtllm", 3), ("llamacpp", 2)):
+        command = ["plan", "llama-3-8b", "--machine", "h100", "--engine", engine, *load]
+        assert main([*command, "--manifest", str(path)]) == 0
+        found = read("kubernetes-validate", "--strict", path)
+        said = found.stdout + found.stderr
+        assert found.returncode == 0 and said.count("passed for resource") == parts, said
 
 
 def test_systemd(tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ def test_simulate_shows_its_progress_at_a_terminal_only(
 
 def test_plan_answers_in_words(capsys: pytest.CaptureFixture[str], trace: str) -> None:
     text = run(capsys, "plan", "llama-3-8b", "--machine", "l4", "--trace", trace, "--ttft", "2",
-               "--tpot", "0.2", "--requests", "40")  # fmt: skip
+               "--tpot", "0.2", "--requests", "40", "--rate", "30")  # fmt: skip
+    assert text.split("\n\n")[1].startswith("Not enough: l4 takes")  # the answer comes first
     for words in ("fit at once", "most users", "goodput", "what binds", "contiguous, Max",
                   "KV cache in 8 bits", "beams", "block size"):  # fmt: skip
         assert words in text

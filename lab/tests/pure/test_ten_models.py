@@ -1,4 +1,4 @@
-"""Bytes and arithmetic of ten public models, worked out by hand from their configs' figures."""
+"""Bytes and arithmetic of public models, worked out by hand from their configs' figures."""
 
 from __future__ import annotations
 
@@ -72,6 +72,17 @@ GEMMA_3 = {  # as it is published: what is Gemma's default is left out
         "num_key_value_heads": 16, "query_pre_attn_scalar": 168,
         "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024},
     "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1152, "model_type": "siglip"},
+}  # fmt: skip
+LLAMA_4 = {  # as it is published, without what only vision needs
+    "architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4", "text_config": {
+        "attention_bias": False, "attention_chunk_size": 8192, "head_dim": 128,
+        "hidden_size": 5120, "interleave_moe_layer_step": 1, "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384, "max_position_embeddings": 10485760,
+        "model_type": "llama4_text", "no_rope_layers": [], "num_attention_heads": 40,
+        "num_experts_per_tok": 1, "num_hidden_layers": 48, "num_key_value_heads": 8,
+        "num_local_experts": 16, "use_qk_norm": True, "vocab_size": 202048},
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "vision_config": {"hidden_size": 1408, "model_type": "llama4_vision_model"},
 }  # fmt: skip
 GPT_OSS = {
     "architectures": ["GptOssForCausalLM"], "attention_bias": True, "experts_per_token": 4,
@@ -147,6 +158,11 @@ MODELS = {
         GEMMA_3, 27.01e9, 27.01e9, 54.02e9, 62 * 2 * 16 * 128 * 2,
         62 * (5376 * (4096 + 2 * 2048 + 4096) + 3 * 5376 * 21504),
         4 * 62 * 4096, {None: 10, 1024: 52},
+    ),
+    "llama-4-scout": By(  # every layer has 16 experts of which one is chosen, and one for all
+        LLAMA_4, 107.77e9, 17.17e9, 215.5e9, 48 * 2 * 8 * 128 * 2,
+        48 * (5120 * (5120 + 2 * 1024 + 5120) + 16 * 5120 + 2 * 3 * 5120 * 8192),
+        4 * 48 * 5120, {None: 12, 8192: 36},
     ),
     "gpt-oss-20b": By(  # the file has 13.76e9 bytes
         GPT_OSS, 20.91e9, 4.19e9, 13.76e9, 24 * 2 * 8 * 64 * 2,
@@ -243,6 +259,30 @@ def test_a_window_is_held_as_the_engine_holds_it() -> None:
     simulator.run([TraceRequest(0.0, 8000, 100)])
     assert 4096 <= held[-1] <= 4096 + 2 * limits.block_size
     assert max(held) <= 4096 + limits.max_num_batched_tokens + 2 * limits.block_size
+
+
+@pytest.mark.parametrize(
+    ("config", "longest", "held"),
+    [
+        # 12 layers keep all of a text, 36 the 8,192 tokens of a chunk and what a step computes.
+        (LLAMA_4, 65536, (12 * 65536, 36 * (8192 + 2048))),
+        # 10 layers keep all, 52 a window of 1,024.
+        (GEMMA_3, 32768, (10 * 32768, 52 * (1024 + 2048))),
+    ],
+    ids=["llama-4-scout", "gemma-3-27b"],
+)  # fmt: skip
+def test_a_long_text_takes_what_its_layers_keep(
+    config: dict[str, Any], longest: int, held: tuple[int, int]
+) -> None:
+    """In tokens of a layer, blocks at both ends of a window beside."""
+    deployment = Deployment(shape(config), MACHINES["b300"]).configured(max_model_len=longest)
+    limits = deployment.limits()
+    size = limits.block_size
+    full, windowed = (
+        group.most_held(longest, size) * size * len(group.layers) for group in limits.kv_groups
+    )
+    assert full == held[0]
+    assert held[1] <= windowed <= held[1] + len(limits.kv_groups[1].layers) * 2 * size
 
 
 @pytest.mark.parametrize(

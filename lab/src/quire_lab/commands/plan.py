@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from quire.core.errors import ConfigError
 from quire.engine.config import EngineConfig
 from quire.tools.commands.command import Command
 from quire_lab.commands.machines import add_machines, asks_for_machines, plan_machines
@@ -21,8 +22,10 @@ from quire_lab.reports.style import require_matplotlib
 from quire_lab.simulation import SimulatedDrafting
 from quire_lab.simulation.planning.changes import next_faster, priced
 from quire_lab.simulation.planning.curve import LoadCurve
+from quire_lab.simulation.planning.plan import Plan
 from quire_lab.simulation.planning.planner import Planner
 from quire_lab.simulation.planning.speculation import try_drafts
+from quire_lab.simulation.planning.starting import manifest_of, start_of
 from quire_lab.simulation.sample import MOST_REQUESTS, MOST_SAMPLE_TOKENS, PARTS, WorkloadSample
 
 _MOST_SEQS = 1024  # usually more than fit, since the plan is to find how many do
@@ -42,6 +45,10 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--report", metavar="DIRECTORY", help="write the plan there, as a page with charts"
     )
+    group.add_argument(
+        "--manifest", metavar="FILE", help="write a manifest for Kubernetes, of the cheapest that "
+        "is enough, with --engine",
+    )  # fmt: skip
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -78,11 +85,25 @@ def plan(arguments: argparse.Namespace) -> int:
         assumed, values = describe_assumed(setup, found), plan_values(setup, found)
         page = write_plan(Path(arguments.report), found, curve, assumed, values)
         print(f"written: {page}", file=sys.stderr)
+    if arguments.manifest is not None:
+        _write_manifest(Path(arguments.manifest), setup, found)
     if arguments.json:
         print(json.dumps(plan_values(setup, found), indent=1))
     else:
         print("\n".join(describe(setup, found)))
     return 0
+
+
+def _write_manifest(path: Path, setup: Setup, plan: Plan) -> None:
+    best = plan.enough[0] if plan.enough else None
+    deployment = plan.deployment if best is None else best.deployment
+    start = start_of(deployment, setup.model_name, setup.is_stored_rounded)
+    text = manifest_of(deployment, start, 1 if best is None else best.replicas)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"manifest: {error}") from error
+    print(f"written: {path}", file=sys.stderr)
 
 
 def _progress(what: str) -> None:

@@ -13,9 +13,8 @@ from quire_lab.simulation import SimulationResult
 from quire_lab.simulation.baselines import POLICY_NAMES
 from quire_lab.simulation.planning.advice import (
     BINDS,
-    advice,
     alike,
-    answer,
+    answers,
     best_rate,
     idle,
     more_than_its_share,
@@ -25,6 +24,7 @@ from quire_lab.simulation.planning.advice import (
 )
 from quire_lab.simulation.planning.plan import Plan, Saturation, UserLoad
 from quire_lab.simulation.planning.search import CLOSE
+from quire_lab.simulation.planning.starting import start_of
 from quire_lab.simulation.sample import WorkloadSample
 
 _FAR = 0.5
@@ -33,15 +33,31 @@ _FAR = 0.5
 
 def describe(setup: Setup, plan: Plan) -> list[str]:
     lines = [*describe_deployment(setup, plan.limits), *described_trace(setup.trace)]
-    lines += [*_sample(plan), ""]
+    doubt = too_few(plan)
+    lines += [*_sample(plan), "", *answers(plan), *([] if doubt is None else [doubt])]
+    lines += [*_start(setup, plan), ""]
     if plan.user_load is not None:
         lines += [*_users(plan.user_load), ""]
     lines += [*_answers(plan), ""]
     lines += [*_changes(plan), "", *_without_paging(plan), "", *_other_work(plan)]
     if plan.speculation is not None:
         lines += ["", *describe_trials(plan.speculation)]
-    said = (too_few(plan), answer(plan), advice(plan))
-    return [*lines, "", *(one for one in said if one is not None)]
+    return lines
+
+
+def _start(setup: Setup, plan: Plan) -> list[str]:
+    """How the engine that was asked about is started."""
+    deployment = plan.enough[0].deployment if plan.enough else plan.deployment
+    start = start_of(deployment, setup.model_name, setup.is_stored_rounded)
+    if start is None:
+        return []
+    engine = deployment.engine
+    assert engine is not None, "it has a start"
+    lines = ["", f"for {engine.title}, started as", f"  {start.command}"]
+    if start.file:
+        lines += ["  config.yaml:", *(f"    {line}" for line in start.file.splitlines())]
+    lines += [f"  {note}" for note in start.notes]
+    return [*lines, f"  not measured: {', '.join(engine.not_measured)}"]
 
 
 def describe_assumed(setup: Setup, plan: Plan) -> list[tuple[str, str]]:

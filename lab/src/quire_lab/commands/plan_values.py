@@ -10,8 +10,9 @@ from quire_lab.commands.simulate import cut_values, setup_values
 from quire_lab.commands.speculation import trials_values
 from quire_lab.simulation import SimulationResult
 from quire_lab.simulation.planning.advice import advice, answer
-from quire_lab.simulation.planning.changes import Changed
+from quire_lab.simulation.planning.changes import Change, Changed
 from quire_lab.simulation.planning.plan import Plan, Saturation, Variant
+from quire_lab.simulation.planning.starting import start_of
 
 
 def plan_values(setup: Setup, plan: Plan) -> dict[str, Any]:
@@ -51,9 +52,41 @@ def plan_values(setup: Setup, plan: Plan) -> dict[str, Any]:
         "speculation": plan.speculation and trials_values(plan.speculation),
         "answer": answer(plan),
         "advice": advice(plan),
+        "enough": [_combined(one) for one in plan.enough],
+        "start": _start_values(setup, plan),
         "changes": [_change_values(one) for one in plan.changed],
         "without_paging": [_variant_values(one) for one in plan.without_paging],
         "other_work": [_variant_values(one) for one in plan.other_work],
+    }
+
+
+def _combined(change: Change) -> dict[str, Any]:
+    deployment = change.deployment
+    return {
+        "name": change.name,
+        "machine": deployment.machine.name,
+        "machines": change.machines,
+        "replicas": change.replicas,
+        "routing": change.routing,
+        "tensor_parallel": deployment.tensor_parallel,
+        "weights": deployment.model.weight_form.name,
+        "kv_cache_dtype": deployment.model.kv_dtype,
+        "max_num_batched_tokens": deployment.config.max_num_batched_tokens,
+        "dollars_per_hour": change.dollars,
+    }
+
+
+def _start_values(setup: Setup, plan: Plan) -> dict[str, Any] | None:
+    deployment = plan.enough[0].deployment if plan.enough else plan.deployment
+    start = start_of(deployment, setup.model_name, setup.is_stored_rounded)
+    if start is None or deployment.engine is None:
+        return None
+    return {
+        "engine": deployment.engine.name,
+        "command": list(start.words),
+        "settings_file": start.file or None,
+        "notes": list(start.notes),
+        "not_measured": list(deployment.engine.not_measured),
     }
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from quire_lab.commands.drafting import acceptance_of, add_acceptance, drafting_
 from quire_lab.contiguous import KV_ALLOCATORS, PAGED, limits_under
 from quire_lab.simulation import Deployment, Machine, find_machine, find_model
 from quire_lab.simulation.calibrated import Calibration, read_calibration
-from quire_lab.simulation.catalogue.models import find_known
+from quire_lab.simulation.catalogue.engines import ENGINES, Division, ServingEngine
+from quire_lab.simulation.catalogue.models import find_known, hub_name
 from quire_lab.workload import FORMATS, PRESETS, UNITS, Lengths, Synthetic, Trace, TraceFacts
 
 _MOST_USERS = 2**24
@@ -30,6 +32,9 @@ _SETTINGS = (
     "enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras", "enforce_eager",
 )  # fmt: skip
 """The engine's settings that a simulation depends on."""
+
+_OF_ENGINE = ("block_size", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens")
+"""Those whose defaults are the engine's."""
 
 SYNTHETIC_REQUESTS = 1000
 
@@ -45,6 +50,11 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
     _add_workload(parser.add_argument_group("workload"))
     engine = parser.add_argument_group("engine")
     engine.add_argument(
+        "--engine", choices=list(ENGINES), help="the engine that will serve: its forms of weights "
+        "and cache, its memory, its defaults; Quire's scheduler (default: as Quire on CPUs, and as "
+        "others on GPUs)",
+    )  # fmt: skip
+    engine.add_argument(
         "--quantization", choices=ROUNDINGS, help="round weights: int8, int4, w8a8 or w4a8, as "
         "quire serve does; or fp8 or nvfp4, which engines on GPUs keep and Quire does not "
         "(default: as the checkpoint stores them)",
@@ -52,6 +62,7 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
     for declared in fields(EngineConfig):
         if declared.name in _SETTINGS:
             add_setting(engine, declared, getattr(defaults, declared.name))
+    parser.set_defaults(settings=defaults, **dict.fromkeys(_OF_ENGINE))
     engine.add_argument(
         "--kv-allocator", choices=KV_ALLOCATORS, default=PAGED, help="how KV memory is allocated: "
         "paged; or max, pow2, oracle, the contiguous baselines of the PagedAttention paper "
@@ -74,7 +85,19 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
         "--tensor-parallel-size", type=int, default=1, metavar="N", help="machines among which the "
         "model is divided (default: %(default)s)",
     )  # fmt: skip
-    group.add_argument("--pipeline-parallel-size", type=int, default=1, help=argparse.SUPPRESS)
+    group.add_argument(
+        "--pipeline-parallel-size", type=int, default=1, metavar="N", help="machines that have "
+        "layers of their own, one after another, with --engine llamacpp (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--data-parallel-size", type=int, default=1, metavar="N", help="groups into which "
+        "--tensor-parallel-size is divided, each of which attends for requests of its own while "
+        "all share the experts (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--enable-expert-parallel", action="store_true", help="whole experts on each machine, not "
+        "a part of each",
+    )  # fmt: skip
     group.add_argument(
         "--cost-model", metavar="FILE", help="step times that quire calibrate measured (default: "
         "from the machine's figures)",
@@ -173,6 +196,17 @@ class Setup:
         limits = limits_under(deployment.kv_allocator, deployment.config, deployment.cache)
         return limits.max_model_len
 
+    @property
+    def is_stored_rounded(self) -> bool:
+        """Whether the checkpoint itself has rounded weights."""
+        return self._arguments.quantization is None and self.deployment.model.form is not None
+
+    @property
+    def model_name(self) -> str:
+        """On the hub, where it is known; else as it was given."""
+        name = self._arguments.model or self.deployment.model.name
+        return hub_name(name) or name
+
     @cached_property
     def trace(self) -> TraceFacts | None:
         """Facts about the trace; None: the workload is drawn."""
@@ -197,15 +231,14 @@ class Setup:
         return self.workload.rate is not None
 
     def _deployment(self, calibration: Calibration | None) -> Deployment:
-        arguments = self._arguments
-        if arguments.pipeline_parallel_size != 1:
-            raise ConfigError(
-                "pipeline_parallel_size: pipeline stages are not simulated, since several steps of "
-                "disjoint batches are under way at once, and the scheduler plans one after the "
-                "other; use tensor_parallel_size"
-            )
-        model, machine = self._model(calibration), find_machine(arguments.machine)
+        arguments, machine = self._arguments, find_machine(self._arguments.machine)
+        self._engine = self._engine_on(machine)
+        model = self._model(calibration)
         settings = {name: getattr(arguments, name) for name in _SETTINGS}
+        own = {} if self._engine is None else self._engine.settings(machine)
+        for name in _OF_ENGINE:
+            if settings[name] is None:
+                settings[name] = own.get(name, getattr(arguments.settings, name))
         if calibration is not None:
             settings["kv_cache_memory_bytes"] = (
                 settings["kv_cache_memory_bytes"] or calibration.pool_bytes
@@ -215,15 +248,51 @@ class Setup:
         if calibration is not None:
             _check_known(calibration, config)
         drafting = drafting_of(arguments, config.speculation, model, self._as_asked, calibration)
+        machines, division = self._division()
         return Deployment(
             model,
             machine,
-            arguments.tensor_parallel_size,
+            machines,
             config,
             None if calibration is None else calibration.costs,
             drafting,
             arguments.kv_allocator,
+            self._engine,
+            division,
         )
+
+    def _engine_on(self, machine: Machine) -> ServingEngine | None:
+        """The engine that is asked about, with the share of memory that is given."""
+        if self._arguments.engine is None:
+            return None
+        engine = ENGINES[self._arguments.engine]
+        for name in engine.fixed:
+            if getattr(self._arguments, name):
+                raise ConfigError(f"{name}: {engine.title} has none like it, so it is not planned")
+        share = self._arguments.gpu_memory_utilization
+        if engine.image is not None and share is not None and not 0 < share <= 1:
+            raise ConfigError(f"gpu_memory_utilization must be above 0 and at most 1, got {share}")
+        return engine if machine.is_cpu else engine.with_share(share)
+
+    def _division(self) -> tuple[int, Division]:
+        """All machines, and how they share the model."""
+        arguments = self._arguments
+        stages, machines = arguments.pipeline_parallel_size, arguments.tensor_parallel_size
+        groups, whole = arguments.data_parallel_size, arguments.enable_expert_parallel
+        if self._engine is None and (stages, groups, whole) != (1, 1, False):
+            raise ConfigError(
+                "pipeline_parallel_size: pipeline stages are not simulated, since several steps of "
+                "disjoint batches are under way at once, and the scheduler plans one after the "
+                "other; use tensor_parallel_size"
+                if stages != 1
+                else "data_parallel_size and enable_expert_parallel are an engine's: give --engine"
+            )
+        if stages < 1 or (stages > 1 and machines > 1):
+            raise ConfigError(
+                f"pipeline_parallel_size must be at least 1, and without tensor_parallel_size, got "
+                f"{stages}"
+            )
+        return machines * stages, Division(groups, whole, stages > 1)
 
     def _model(self, calibration: Calibration | None) -> ModelShape:
         arguments = self._arguments
@@ -241,7 +310,9 @@ class Setup:
         if arguments.dtype != "auto":
             model = model.of_dtype(arguments.dtype)
         if quantization is not None:
-            model = rounded(model, quantization)
+            machine, engine = find_machine(arguments.machine), self._engine
+            by = None if engine is None else partial(engine.rounded, machine=machine)
+            model = rounded(model, quantization, by or ModelShape.rounded)
         if arguments.kv_cache_dtype != "auto":
             model = replace(model, kv_dtype=arguments.kv_cache_dtype)
         return model
@@ -309,7 +380,11 @@ def named_model(name: str) -> ModelShape:
     return replace(read_shape(config_file(name)), name=own_name)
 
 
-def rounded(model: ModelShape, quantization: str) -> ModelShape:
+def rounded(
+    model: ModelShape,
+    quantization: str,
+    by: Callable[[ModelShape, str], ModelShape] = ModelShape.rounded,
+) -> ModelShape:
     """The model with rounded weights. ConfigError: they are rounded already, in another way."""
     form = model.form
     if form is not None and quantization not in form.name:
@@ -317,7 +392,7 @@ def rounded(model: ModelShape, quantization: str) -> ModelShape:
             f"quantization is {quantization}, but the weights of {model.name} are stored rounded "
             f"already ({form.name}): leave it out"
         )
-    return model.rounded(quantization)
+    return by(model, quantization)
 
 
 def describe_machine(machine: Machine, tensor_parallel: int) -> str:

@@ -15,8 +15,7 @@ from quire_lab.reports.style import Picture
 from quire_lab.simulation.baselines import POLICY_NAMES
 from quire_lab.simulation.export import write_json
 from quire_lab.simulation.planning.advice import (
-    advice,
-    answer,
+    answers,
     best_rate,
     cost,
     idle,
@@ -45,9 +44,10 @@ def write_plan(
     """
     many = f"{plan.tensor_parallel} × " if plan.tensor_parallel > 1 else ""
     page = Page(f"{plan.model.name} on {many}{plan.machine.name}")
-    page.lead(answer(plan))
+    first, *rest = answers(plan)
+    page.lead(first)
     page.cards(_cards(plan, curve))
-    if (text := advice(plan)) is not None:
+    for text in rest:
         page.lead(text)
     if (doubt := too_few(plan)) is not None:
         page.paragraph(doubt, note=True)

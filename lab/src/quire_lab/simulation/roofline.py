@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from quire.core.protocol import RecoveryCosts, Work
-from quire.models.shape import BYTES, ModelShape
+from quire.models.shape import BYTES, ModelShape, modules_of
+from quire_lab.simulation.catalogue.engines import WHOLE, Division
 from quire_lab.simulation.catalogue.machines import Machine
 
 _LINK_SECONDS = 1e-5  # before an all-reduce moves its first byte
@@ -19,12 +20,16 @@ _NETWORK_SECONDS = 2e-5  # and before it moves one to another node
 
 @dataclass(frozen=True)
 class Roofline:
-    """A model on a tensor-parallel group of equal machines."""
+    """A model on a group of equal machines. division: how they share it, beside tensor parallelism.
+
+    Groups that attend for requests of their own have equally many, and experts equally many tokens.
+    """
 
     model: ModelShape
     machine: Machine
     tensor_parallel: int
     block_size: int
+    division: Division = WHOLE
 
     def seconds(self, work: Work) -> float:
         return self.machine.step_seconds + max(self.parts(work)) + self._exchange(work)
@@ -32,16 +37,16 @@ class Roofline:
     def moving(self, work: Work) -> float:
         """Seconds of what a step copies and swaps alone."""
         copied = 2 * work.copied_blocks * self.block_size * self._kv_bytes
-        rate = self.machine.bandwidth * self.machine.bandwidth_share * self.tensor_parallel
+        rate = self.machine.bandwidth * self.machine.bandwidth_share * self._together
         return copied / rate + self._swapping(work)
 
     def parts(self, work: Work) -> tuple[float, float]:
         """Seconds of arithmetic and of memory traffic."""
-        machine, parallel = self.machine, self.tensor_parallel
+        machine, parallel = self.machine, self._together
         found = 1 + machine.block_tokens / self.block_size  # small blocks are read more slowly
         kv = (work.prefill_context + work.decode_context) * found + work.num_tokens
         traffic = (
-            self.model.weight_bytes_read(work.num_tokens)
+            self._weight_bytes_read(work.num_tokens)
             + kv * self._kv_bytes
             + 2 * work.copied_blocks * self.block_size * self._kv_bytes
             + 2 * work.decode_seqs * sum(self.model.state_bytes)  # read and written
@@ -68,10 +73,32 @@ class Roofline:
         """Operations per second in products with weights."""
         return self.machine.peak(self.model.weight_form.products)
 
+    @property
+    def _together(self) -> int:
+        """Machines that compute at one time."""
+        return 1 if self.division.in_stages else self.tensor_parallel
+
+    @property
+    def _group(self) -> int:
+        return self._together // self.division.attention_groups
+
+    def _weight_bytes_read(self, num_tokens: int) -> float:
+        """By all machines: each group has all weights but experts."""
+        read, groups = self.model.weight_bytes_read(num_tokens), self.division.attention_groups
+        if groups == 1 or self.model.experts is None:
+            return read
+        chosen = self.model.experts.distinct(num_tokens) / self.model.experts.count
+        return groups * read - (groups - 1) * chosen * self._expert_bytes
+
+    @cached_property
+    def _expert_bytes(self) -> float:
+        params = sum(one.params for one in modules_of(self.model) if one.part == "experts")
+        return params * self.model.weight_form.experts
+
     @cached_property
     def _kv_bytes(self) -> int:
         """Bytes of a token, over all machines: machines that share a head keep it each."""
-        return self.model.kv_bytes_per_token * self.model.kv_copies(self.tensor_parallel)
+        return self.model.kv_bytes_per_token * self.model.kv_copies(self._group)
 
     def recovery_costs(self, block_size: int) -> RecoveryCosts:
         """Costs of a block's transfer and of a token's recomputation."""
@@ -87,21 +114,30 @@ class Roofline:
         return work.swapped_blocks * self.block_size * self._kv_bytes / self._host_bandwidth
 
     def _exchange(self, work: Work) -> float:
-        """Swaps, and two all-reduces a layer (Megatron-LM)."""
-        seconds = self._swapping(work)
-        if self.tensor_parallel > 1:
-            size = work.num_tokens * self.model.hidden_size * BYTES[self.model.dtype]
-            seconds += 2 * self.model.num_layers * self.all_reduce(size)
-        return seconds
+        """Swaps, and two all-reduces a layer (Megatron-LM).
 
-    def all_reduce(self, size: float) -> float:
+        Where groups attend for themselves, the first is within each; the second is for experts:
+        all rows are gathered, and their sums scattered.
+        """
+        seconds, groups = self._swapping(work), self.division.attention_groups
+        if self.tensor_parallel == 1:
+            return seconds
+        size = work.num_tokens * self.model.hidden_size * BYTES[self.model.dtype]
+        if self.division.in_stages:
+            hops = self.tensor_parallel - 1
+            return seconds + hops * (size / self.machine.link_bandwidth + _LINK_SECONDS)
+        first = self.all_reduce(size / groups, self._group) if self._group > 1 else 0.0
+        second = self.all_reduce(size, self.tensor_parallel)
+        return seconds + self.model.num_layers * (first + second)
+
+    def all_reduce(self, size: float, parallel: int) -> float:
         """Seconds to add up this many bytes of each machine: rings, in which every byte goes round
         twice.
 
         Over several nodes each sums its own first, then every machine a part of it over its own
         share of the network (NCCL's hierarchy).
         """
-        machine, parallel = self.machine, self.tensor_parallel
+        machine = self.machine
         inside = min(parallel, machine.per_node)
         seconds = 0.0
         if inside > 1:

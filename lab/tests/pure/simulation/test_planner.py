@@ -99,13 +99,13 @@ def chat_plan() -> Plan:
         for i in range(40)
     ]
     sample = WorkloadSample.take(chats, 4096, shares_prefixes=False, has_times=True, seed=0)
-    return Planner(PLENTY, sample, Goals(ttft=3.0, tpot=0.12)).plan(None, None)
+    return Planner(PLENTY, sample, Goals(ttft=3.0, tpot=0.12)).plan(None, 14.0)
 
 
 def test_a_plan_names_the_knob_that_binds(chat_plan: Plan) -> None:
     plan = chat_plan
     assert plan.binds is Binding.LATENCY
-    assert advice(plan) is None  # what comes can be served
+    assert advice(replace(plan, asked_rate=4.0)) is None  # what comes can be served
     told = advice(replace(plan, asked_rate=None)) or "nothing"
     assert told.startswith("Do this: max_num_batched_tokens 1,024"), told
     assert "because steps take longer than the goal for a token" in told

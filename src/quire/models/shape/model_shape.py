@@ -15,6 +15,9 @@ from quire.models.shape.recurrence import RecurrenceShape
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "int8": 1}
 """Bytes of a number, by dtype."""
 
+_FEW_BITS = {"int4": 0.5, "q8_0": 34 / 32, "q4_0": 18 / 32}
+"""Bytes of a number in keys and values, the last two llama.cpp's with their scales."""
+
 _GROUP_SCALE = 2 / 32  # bytes of a weight's share in a scale, where 32 inputs have one
 _BYTE = 1 + 2 / 64  # int8, where 64 have one
 _NVFP4 = 0.5 + 1 / 16
@@ -191,7 +194,7 @@ class ModelShape:
     @property
     def _layer_kv_bytes(self) -> int:
         kind = self.kv_dtype or self.stored_kv or self.dtype
-        size = 0.5 if kind == "int4" else BYTES[kind]
+        size = _FEW_BITS.get(kind) or BYTES[kind]
         scale = _SCALE_BYTES if self.kv_dtype is not None and size <= 1 else 0
         if self.latent is not None:
             return int(self.latent.width * size) + scale

@@ -58,19 +58,27 @@ class Machine:
     price_per_hour: float | None = None
 
     @property
+    def kind(self) -> str:
+        return "cpu" if self.is_cpu else "tpu" if self.is_tpu else "gpu"
+
+    def has_units(self, products: str) -> bool:
+        """Whether it multiplies a type faster than 16 bits."""
+        return self.peak(products) > self.flops
+
+    @property
     def forms(self) -> tuple[str, ...]:
         """The roundings of weights that engines have there, and that nothing speaks against: Quire
         on CPUs; on GPUs others, which keep 4 or 8 bits and multiply in the types of their units.
         """
         if self.is_cpu:
             return ("int8", "int4", "w8a8", "w4a8") if self.flops_int8 else ("int8", "int4")
-        units = (("w8a8", self.flops_int8), ("fp8", self.flops_fp8), ("nvfp4", self.flops_fp4))
-        own = tuple(form for form, peak in units if (peak or 0) > self.flops)
+        units = (("w8a8", "int8"), ("fp8", "fp8"), ("nvfp4", "fp4"))
+        own = tuple(form for form, products in units if self.has_units(products))
         return own if self.is_tpu else ("int8", "int4", *own)
 
     def is_like(self, other: Machine) -> bool:
         """Whether the same engines compute on both."""
-        return (self.is_cpu, self.is_tpu) == (other.is_cpu, other.is_tpu)
+        return self.kind == other.kind
 
     def peak(self, products: str) -> float:
         """Operations per second in matrix products of a type: int8, fp8, fp4, or of 16 bits.

@@ -34,6 +34,12 @@ def _plain(hub_name: str) -> str:
 _BY_HUB = {_plain(entry["hub"]): entry["name"] for entry in _ENTRIES if "hub" in entry}
 
 
+def hub_name(name: str) -> str | None:
+    """A model of the catalogue, as the hub calls it; None: it has it not, or is none of these."""
+    known = _BY_HUB.get(_plain(name), name.lower())
+    return next((each.get("hub") for each in _ENTRIES if each["name"] == known), None)
+
+
 def find_known(name: str) -> ModelShape | None:
     """A model of the catalogue, by its name there or on Hugging Face's hub, or our own."""
     own = name.lower()

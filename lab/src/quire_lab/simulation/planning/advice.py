@@ -42,6 +42,21 @@ def alike(plan: Plan) -> tuple[Changed, ...]:
     return tuple(one for one in plan.changed if one.gain >= 1 + CLOSE and one.like is not None)
 
 
+def answers(plan: Plan) -> list[str]:
+    """Whether it is enough, and what would be."""
+    lines = [answer(plan), *([] if plan.enough else [advice(plan)])]
+    for one in plan.enough:
+        loss = "" if one is plan.enough[0] else ", without loss of accuracy"
+        lines.append(f"The cheapest that is enough{loss}: {one.name}{_paid(one)}.")
+    return [line for line in lines if line is not None]
+
+
+def _paid(change: Change) -> str:
+    if change.dollars is not None:
+        return f", ${change.dollars:,.3g} an hour"
+    return f", {change.machines} machines" if change.machines > 1 else ""
+
+
 def answer(plan: Plan) -> str:
     """Whether the plan meets the load that was asked about."""
     many = f"{plan.tensor_parallel} x " if plan.tensor_parallel > 1 else ""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from quire.core.errors import ConfigError
 from quire_lab.contiguous import PAGED, name_of
+from quire_lab.simulation.catalogue.engines import Division
 from quire_lab.simulation.catalogue.machines import MACHINES, Machine
 from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.result import SimulationResult
@@ -76,8 +77,12 @@ def changes(
     beyond: the result of a rate that is too high. shares: whether prompts begin alike.
     prices: dollars per hour, by name of a machine.
     """
-    yield from _settings(deployment, beyond, shares)
+    fixed = () if deployment.engine is None else deployment.engine.fixed
+    for change in _settings(deployment, beyond, shares):
+        if change.knob not in fixed:
+            yield change
     if deployment.costs is None:  # else times of steps are known of this machine and model alone
+        yield from _groups(deployment)
         yield from _forms(deployment)
         yield from _machines(deployment, prices)
 
@@ -142,18 +147,33 @@ def _sequences(base: Deployment, beyond: SimulationResult) -> Iterator[Change]:
 
 def _forms(base: Deployment) -> Iterator[Change]:
     """Other forms of weights, and of keys and values."""
-    model, price = base.model, Price.ACCURACY
+    model, price, engine = base.model, Price.ACCURACY, base.engine
     if model.form is None:
-        for name in base.machine.forms:
-            other = replace(base, model=model.rounded(name))
+        for name in base.machine.forms if engine is None else engine.possible(base.machine):
+            other = replace(base, model=base.rounded(name))
             products = other.model.weight_form.products
             faster = "products in fewer bits are faster, and " if products else ""
             why = f"{faster}less is read in each step"
             yield Change("quantization", f"weights in {name}", price, why, other)
-    if model.kv_dtype is None and base.kept.stored_kv is None:
-        other = replace(base, model=replace(model, kv_dtype="fp8"))
+    if model.kv_dtype is None and base.kept.stored_kv in (None, model.dtype, "float16"):
+        eight = "fp8" if engine is None or "fp8" in engine.kv else "int8"
+        other = replace(base, model=replace(model, kv_dtype=eight))
+        if engine is not None and not engine.keeps_kv(eight, base.machine):
+            return
         why = "the pool holds twice as many tokens"
         yield Change("kv_cache_dtype", "KV cache in 8 bits", price, why, other)
+
+
+def _groups(base: Deployment) -> Iterator[Change]:
+    """Attention in as many groups as there are machines."""
+    engine, machines = base.engine, base.tensor_parallel
+    if engine is None or not engine.data_parallel_attention or base.model.experts is None:
+        return
+    if machines > base.division.attention_groups:
+        division = Division(machines, True)
+        other = replace(base, division=division)
+        name, why = f"attention in {machines} groups", "each keeps its own requests' cache alone"
+        yield Change("data_parallel_size", name, Price.NOTHING, why, other)
 
 
 def _machines(base: Deployment, prices: Mapping[str, float]) -> Iterator[Change]:

@@ -18,8 +18,9 @@ from quire.engine.capacity import (
 )
 from quire.engine.config import EngineConfig
 from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
-from quire.models.shape import BYTES, CacheShape, ModelShape
+from quire.models.shape import BYTES, CacheShape, ModelShape, modules_of
 from quire_lab.contiguous import PAGED, limits_under
+from quire_lab.simulation.catalogue.engines import WHOLE, Division, ServingEngine
 from quire_lab.simulation.catalogue.machines import GB, MACHINES, Machine
 from quire_lab.simulation.cost_model import CostModel, CostsWithDraft
 from quire_lab.simulation.drafting import SimulatedDrafting, SmallerModel
@@ -39,6 +40,8 @@ class Deployment:
     drafting: how it drafts, and how well; None: not at all. A draft model is on one of the
         machines; the others keep as much free, for all have equally many blocks.
     kv_allocator: how KV memory is allocated, one of KV_ALLOCATORS.
+    engine: that will serve; None: one as Quire is on CPUs, and as others are elsewhere.
+    division: how the machines share the model, beside tensor parallelism.
     """
 
     model: ModelShape
@@ -48,9 +51,19 @@ class Deployment:
     costs: CostModel | None = None
     drafting: SimulatedDrafting | None = None
     kv_allocator: str = PAGED
+    engine: ServingEngine | None = None
+    division: Division = WHOLE
 
     def __post_init__(self) -> None:
-        model, parallel = self.model, self.tensor_parallel
+        model, groups = self.model, self.division.attention_groups
+        if self.engine is not None:
+            self.engine.check(model, self.machine, self.tensor_parallel, self.division)
+        if groups < 1 or self.tensor_parallel % groups:
+            raise ConfigError(
+                f"data_parallel_size must divide tensor_parallel_size, {self.tensor_parallel}, "
+                f"got {groups}"
+            )
+        parallel = self.group
         if parallel < 1 or model.num_heads % parallel:
             raise ConfigError(
                 f"tensor_parallel_size must divide the model's {model.num_heads} heads, "
@@ -67,11 +80,19 @@ class Deployment:
                 f"tensor_parallel_size must divide the model's {heads} KV heads, or be a multiple "
                 f"of them, got {parallel}; allowed: {sizes}"
             )
-        if parallel > nodes and parallel % nodes:
+        machines = self.tensor_parallel
+        if machines > nodes and machines % nodes:
             raise ConfigError(
                 f"tensor_parallel_size above {nodes}, the {self.machine.name} of a node, must be a "
-                f"multiple of it, got {parallel}"
+                f"multiple of it, got {machines}"
             )
+
+    @property
+    def group(self) -> int:
+        """Machines that share each layer's attention."""
+        if self.division.in_stages:
+            return min(1, self.tensor_parallel)
+        return self.tensor_parallel // self.division.attention_groups
 
     @property
     def name(self) -> str:
@@ -88,6 +109,9 @@ class Deployment:
         """As Quire keeps it on CPUs; elsewhere as it is stored, for that is what engines of GPUs
         do. Keys and values have 8 bits only where there are units for them.
         """
+        if self.engine is not None:
+            model = self.engine.kept(model, self.machine)
+            return model.as_quire_keeps() if self.engine.own_code else model
         if self.machine.is_cpu:
             return model.as_quire_keeps()
         if model.stored_kv == "fp8" and self.machine.flops_fp8 is None:
@@ -100,9 +124,11 @@ class Deployment:
         for its libraries and for recorded steps.
         """
         config, is_cpu = self.config, self.machine.is_cpu
+        if self.engine is not None and self.engine.memory.steps_outside:
+            return 0
         size = _FLOAT if is_cpu else BYTES[self.model.dtype]
-        numbers = numbers_per_token(self.model, self.tensor_parallel)
-        tokens = config.max_num_batched_tokens
+        numbers = numbers_per_token(self.model, self.group)
+        tokens = config.max_num_batched_tokens // self.division.attention_groups
         kept = REQUESTS if is_cpu else 0 if config.enforce_eager else DEVICE
         return step_bytes(config, tokens, numbers, self.model.vocab_size, size) + kept
 
@@ -128,10 +154,12 @@ class Deployment:
         if requested is not None:
             self._check_pool(requested)
             return requested
-        total = int(self.machine.memory * self._share) * self.tensor_parallel
+        total, engine = self._usable_bytes, self.engine
         each, beside = self.kept.kv_bytes_per_token, self._draft_kv_bytes
         room = total - self._taken_bytes
-        if self.machine.is_cpu:  # a share of what weights leave, and all that is computed beside it
+        if engine is not None and not engine.own_code:
+            room = int(room * engine.memory.share_of_free)
+        elif self.machine.is_cpu:  # a share of what weights leave, and all computed beside it
             free = room + self.working_bytes * self.tensor_parallel
             room = min(room, int(free * FREE_MEMORY_SHARE))
         apart = each * self.copies + beside * self.tensor_parallel
@@ -161,7 +189,7 @@ class Deployment:
     @property
     def copies(self) -> int:
         """Machines that keep the same keys and values."""
-        return self.model.kv_copies(self.tensor_parallel)
+        return self.model.kv_copies(self.group)
 
     @property
     def dollars(self) -> float | None:
@@ -190,7 +218,8 @@ class Deployment:
 
     def cost_model(self, block_size: int) -> CostModel:
         machine, draft = self.machine, self.draft
-        own = self.costs or Roofline(self.kept, machine, self.tensor_parallel, block_size)
+        parallel, division = self.tensor_parallel, self.division
+        own = self.costs or Roofline(self.kept, machine, parallel, block_size, division)
         if draft is None:
             return own
         costs = draft.costs or Roofline(self._as_kept(draft.shape), machine, 1, block_size)
@@ -199,6 +228,12 @@ class Deployment:
     def configured(self, **changes: Any) -> Deployment:
         """The same with other settings of the engine."""
         return replace(self, config=replace(self.config, **changes))
+
+    def rounded(self, name: str) -> ModelShape:
+        """The model with rounded weights. ConfigError: the engine has no such form."""
+        if self.engine is None:
+            return self.model.rounded(name)
+        return self.engine.rounded(self.model, name, self.machine)
 
     def under(self, kv_allocator: str) -> Deployment:
         """The same with KV memory given out in another way."""
@@ -211,14 +246,24 @@ class Deployment:
         return fill(limits_under(self.kv_allocator, config, cache), cache, config, room)
 
     @property
-    def _share(self) -> float:
-        """The share of a machine's memory that may be used at all."""
-        return 1.0 if self.machine.is_cpu else self.config.gpu_memory_utilization
+    def _usable_bytes(self) -> int:
+        """Bytes that may be used at all, over all machines."""
+        machine, engine, machines = self.machine, self.engine, self.tensor_parallel
+        if engine is not None:
+            share = 1.0 if machine.is_cpu else engine.memory.share
+            left = engine.reserved(machine, self.config.max_num_batched_tokens, machines)
+            return (int(machine.memory * share) - left) * machines
+        share = 1.0 if machine.is_cpu else self.config.gpu_memory_utilization
+        return int(machine.memory * share) * machines
 
     @property
     def _taken_bytes(self) -> int:
         """Bytes of weights, adapters and what is computed, over all machines."""
-        weights = self.kept.weight_bytes_over(self.tensor_parallel)
+        kept, groups = self.kept, self.division.attention_groups
+        weights = kept.weight_bytes_over(self.group) * groups
+        if groups > 1:  # all groups together have the experts once
+            experts = sum(one.params for one in modules_of(kept) if one.part == "experts")
+            weights -= round((groups - 1) * experts * kept.weight_form.experts)
         draft = 0 if self._draft_kept is None else self._draft_kept.weight_bytes
         beside = (self.working_bytes + draft) * self.tensor_parallel
         return weights + self.adapter_bytes + beside
@@ -255,6 +300,6 @@ class Deployment:
     def _fits(self, machine: Machine, parallel: int) -> bool:
         try:
             other = replace(self, machine=machine, tensor_parallel=parallel)
+            return other._usable_bytes > 1.05 * other._taken_bytes
         except ConfigError:
             return False
-        return machine.memory * other._share * parallel > 1.05 * other._taken_bytes

@@ -12,7 +12,7 @@ from quire.core.metrics import Goals
 from quire.models.shape import ModelShape
 from quire_lab.contiguous import PAGED, name_of
 from quire_lab.simulation.catalogue.machines import Machine
-from quire_lab.simulation.planning.changes import Changed
+from quire_lab.simulation.planning.changes import Change, Changed
 from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.planning.search import CLOSE
 from quire_lab.simulation.planning.trials import DraftTrials
@@ -132,6 +132,7 @@ class Plan:
     most_users: UserLoad | None
     goodput: Goodput
     memory_need: MemoryNeed | None
+    enough: tuple[Change, ...]  # the cheapest that is; and the cheapest that loses no accuracy
     changed: tuple[Changed, ...]  # the best first
     without_paging: tuple[Variant, ...]
     other_work: tuple[Variant, ...]  # the same requests, but each asks for more

@@ -17,6 +17,7 @@ from quire.engine.traces.request import TraceRequest
 from quire_lab.contiguous import PAGED, name_of
 from quire_lab.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
 from quire_lab.simulation.baselines import BASELINES, Baseline
+from quire_lab.simulation.planning.combination import cheapest
 from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.planning.nameless import OnStep, nameless, nobody_gives_way, sooner
 from quire_lab.simulation.planning.plan import (
@@ -58,6 +59,17 @@ class Planner:
         alone = self.alone(limits)
         rate = rate or (self.sample.rate if users is None else None)
         goodput = self.goodput(limits, saturation)
+        ranking = ChangeRanking(
+            self.deployment,
+            self.sample,
+            self.goals,
+            saturation,
+            goodput,
+            self.simulator,
+            self.progress,
+            rate,
+            self.prices,
+        )
         return Plan(
             deployment=self.deployment,
             limits=limits,
@@ -70,17 +82,8 @@ class Planner:
             most_users=self.most_users(limits, saturation, goodput, alone),
             goodput=goodput,
             memory_need=self.memory_need(limits, users, rate),
-            changed=ChangeRanking(
-                self.deployment,
-                self.sample,
-                self.goals,
-                saturation,
-                goodput,
-                self.simulator,
-                self.progress,
-                rate,
-                self.prices,
-            ).changed(),
+            enough=() if ranking.is_served else cheapest(ranking),
+            changed=ranking.changed(),
             without_paging=self.without_paging(saturation),
             other_work=self.other_work(limits, saturation),
         )

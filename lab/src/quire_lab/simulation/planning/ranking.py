@@ -13,7 +13,7 @@ from quire.core.metrics import Goals
 from quire.core.protocol import Work
 from quire.engine.traces.request import TraceRequest
 from quire_lab.simulation.fleet import FleetResult, FleetSetup, FleetSimulator, ReplicaKind
-from quire_lab.simulation.planning.changes import Change, Changed, changes
+from quire_lab.simulation.planning.changes import Change, Changed, Price, changes
 from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.planning.nameless import (
     OnStep,
@@ -55,16 +55,33 @@ class ChangeRanking:
     prices: Mapping[str, float]
 
     def changed(self) -> tuple[Changed, ...]:
-        """The best first."""
+        """The best first. Where what comes can be served, settings alone: nothing is bought."""
         beyond = self.goodput.beyond or self.saturation.result
         coming = changes(self.deployment, beyond, self.sample.shares_prefixes, self.prices)
+        if self.is_served:
+            coming = (one for one in coming if one.price is Price.NOTHING)
         found: list[Changed] = []
         for change in coming:
             turned: Change | None = change
             while turned is not None:
                 found.append(self._turned(turned, guess=self._guess(turned, found)))
                 turned = turned.further if found[-1].gain > 1 else None
-        return tuple(sorted([*found, *self.replicas()], key=lambda one: -one.gain))
+        found += [] if self.is_served else self.replicas()
+        return tuple(sorted(found, key=lambda one: -one.gain))
+
+    @property
+    def is_served(self) -> bool:
+        """Whether what was asked about can be served as it is."""
+        return self.asked_rate is not None and self.asked_rate <= self.base
+
+    def is_enough(self, change: Change, rate: float) -> bool:
+        """Whether requests at a rate meet the goals; without goals, whether as many are served."""
+        try:
+            if self.goals == Goals():
+                return self._served(change) >= rate
+            return self._meets(change)(rate)
+        except ConfigError:
+            return False
 
     # -- replicas ------------------------------------------------------------------------------
 
@@ -104,20 +121,21 @@ class ChangeRanking:
     # -- one change ----------------------------------------------------------------------------
 
     @property
-    def _base(self) -> float:
+    def base(self) -> float:
+        """Requests per second without any change."""
         even = self.goodput.poisson
         return self.goodput.rate if even is None else even
 
     def _guess(self, change: Change, found: Sequence[Changed]) -> float:
         """About how high a rate meets the goals: as with what is like it, or by what steps cost."""
-        faster = self._faster(change)
+        faster = self.faster(change.deployment)
         for one in reversed(found):
             alike = one.change.knob == change.knob and one.gain > 0
-            if alike and abs(self._faster(one.change) - faster) <= CLOSE * faster:
+            if alike and abs(self.faster(one.change.deployment) - faster) <= CLOSE * faster:
                 return one.rate
-        return change.replicas * self._base * faster
+        return change.replicas * self.base * faster
 
-    def _faster(self, change: Change) -> float:
+    def faster(self, other: Deployment) -> float:
         """How many times as fast as without it a step is that computes as much as it may."""
         prompt, output = self.sample.mean_tokens
         tokens = self.deployment.config.max_num_batched_tokens
@@ -132,7 +150,7 @@ class ChangeRanking:
         )
         without, turned = (
             each.cost_model(each.config.block_size).seconds(work)
-            for each in (self.deployment, change.deployment)
+            for each in (self.deployment, other)
         )
         return without / turned
 
@@ -140,7 +158,7 @@ class ChangeRanking:
         self, change: Change, *, start: float | None = None, guess: float | None = None
     ) -> Changed:
         """start: of several replicas, a rate to look at first; guess: what may come out."""
-        base = self._base
+        base = self.base
         if change.same is not None:
             return Changed(change, base, 1.0)
         self.progress(change.name)
@@ -164,7 +182,7 @@ class ChangeRanking:
 
     def _met(self, change: Change, start: float, guess: float) -> float:
         """The highest rate that meets the goals."""
-        base, high = self._base, self.goodput.beyond_rate
+        base, high = self.base, self.goodput.beyond_rate
         meets = self._meets(change)
         if not base:
             guess = 0.7 * self.saturation.request_rate
