@@ -60,6 +60,7 @@ void scaled(const Packed& weight, int64_t output, const char* lanes, T* out) {
       int count = int(std::min<int64_t>(W, first + size - i));
       for (int n = 0; n < count; n++) codes[n] = code<format>(lanes, i + n);
       F values = fma(load(codes) + form.shift, splat(form.scale), splat(form.offset));
+      if (weight.smoothing) values *= load_n(weight.smoothing + i, count);
       store_some(out + i, values, count);
     }
   }

@@ -119,6 +119,24 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
         for (int v = 0; v < P; v++) acc[r][v] = splat(rows.starts[(row + r) * sections + s]);
       }
       sum_bytes<format>(acc, t, s * units, (s + 1) * units);
+      if constexpr (grouped) {
+        if (w.needs_sums()) {
+          TileGroup<P> group;
+          group.read(w, panel, s);
+          F part[R][P];
+          for (int r = 0; r < R; r++) {
+            F x_scale = splat(rows.scales[(row + r) * sections + s]);
+            for (int v = 0; v < P; v++) part[r][v] = __builtin_convertvector(acc[r][v], F) * x_scale;
+          }
+          const float* x_sums = rows.group_sums + row * sections + s;
+          if (w.groups.offsets) {
+            group.template add<true, true>(out, part, x_sums, sections);
+          } else {
+            group.template add<true, false>(out, part, x_sums, sections);
+          }
+          continue;
+        }
+      }
 #pragma GCC unroll 16
       for (int v = 0; v < P; v++) {
         F scale = grouped ? Group(w, panel + v / V, s, v % V * W).scale : F{};

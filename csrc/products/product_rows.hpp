@@ -145,12 +145,20 @@ QUIRE_INLINE int32_t sum_of_bytes(const char* bytes, int64_t n) {
   return sum;
 }
 
+// W inputs of a section from ``i`` on, each times its own of ``smoothing``, if that is not null.
+template <class T>
+QUIRE_INLINE F load_smoothed(const T* x, const float* smoothing, int64_t i, int64_t n) {
+  F v = load_up_to(x + i, n - i);
+  return smoothing ? v * load_up_to(smoothing + i, n - i) : v;
+}
+
 // x = scale times whole numbers from -127 to 127. ``padded``: how many are written, the rest zeros.
 template <class T>
-QUIRE_INLINE void round_section(const T* x, int64_t n, char* out, int64_t padded, float* scale) {
+QUIRE_INLINE void round_section(const T* x, const float* smoothing, int64_t n, char* out,
+                                int64_t padded, float* scale) {
   F most{}, nothing{};
   for (int64_t i = 0; i < n; i += W) {
-    F v = load_up_to(x + i, n - i);
+    F v = load_smoothed(x, smoothing, i, n);
     most = maximum(most, maximum(v, -v));
     nothing += v * 0.0f;  // NaN after any NaN or infinity
   }
@@ -158,7 +166,7 @@ QUIRE_INLINE void round_section(const T* x, int64_t n, char* out, int64_t padded
   *scale = largest / 127.0f + lanes_sum(nothing);
   float factor = largest > 1e-30f ? 127.0f / largest : 0.0f;  // which must be finite
   for (int64_t i = 0; i < padded; i += W) {
-    F v = i < n ? load_up_to(x + i, n - i) : F{};
+    F v = i < n ? load_smoothed(x, smoothing, i, n) : F{};
     F scaled = v * factor;
     scaled = scaled == scaled ? scaled : F{};  // the scale is NaN
     I whole = (I)(scaled + 12582912.0f) - 0x4b400000;  // the last bits of 1.5 * 2^23 + scaled
@@ -182,10 +190,13 @@ void prepare_row(const Product& p, Arithmetic how, const Rows& rows, int64_t row
     int64_t sections = num_sections(w), length = w.units * inputs_per_unit(w.format) / sections;
     for (int64_t s = 0; s < sections; s++) {
       bool last = s + 1 == sections;  // the end of memory for the row is its as well
-      round_section(x + s * length, last ? n - s * length : length, out + s * length,
-                    last ? rows.row_bytes - s * length : length, rows.scales + row * sections + s);
-      rows.starts[row * sections + s] =
-          -added_to_codes(w.format) * sum_of_bytes(out + s * length, length);
+      int64_t first = s * length, at = row * sections + s;
+      round_section(x + first, w.smoothing ? w.smoothing + first : nullptr,
+                    last ? n - first : length, out + first,
+                    last ? rows.row_bytes - first : length, rows.scales + at);
+      int32_t sum = sum_of_bytes(out + first, length);
+      rows.starts[at] = -added_to_codes(w.format) * sum;
+      if (rows.group_sums) rows.group_sums[at] = rows.scales[at] * float(sum);
     }
     order_bytes(w.format, out, rows.row_bytes);
   } else if (rows.copied) {
@@ -199,7 +210,7 @@ void prepare_row(const Product& p, Arithmetic how, const Rows& rows, int64_t row
       }
     }
   }
-  if (rows.group_sums) {
+  if (rows.group_sums && how != Arithmetic::bytes) {
     int64_t group = w.groups.units * inputs_per_unit(w.format), groups = w.num_groups();
     for (int64_t g = 0; g < groups; g++) {
       F sum{};

@@ -69,13 +69,14 @@ struct Groups {
 struct Packed {
   Format format;
   // Multiplied by rows that are rounded to int8 as well, a group's inputs of each to their own scale:
-  // int8, grouped_int8, int4 and int6 without zeros or offsets.
+  // integers.
   bool rounds_rows;
   int64_t inputs, outputs, panels, units;
   const char* weights;  // [panels, lines, 64]
   const float* scales;  // int8: [panels, 16]
   Groups groups;        // formats that have them
   const float* bias;    // [outputs]; null: none
+  const float* smoothing;  // [inputs], by what rows are multiplied before they are rounded; null: 1
   const Packed* rest;   // another weight, whose outputs are the last of these; null: none
 
   __attribute__((always_inline)) int64_t panel_bytes() const {

@@ -259,12 +259,9 @@ class PanelPair {
       for (int64_t r = 0; r < length; r++) {
         int64_t section = (row + r) * sections_.count + g;
         F before = load(total[r] + v * W), sum = load(part[r] + v * W);
-        if constexpr (how == Arithmetic::bytes) {
-          sum = fma(as_float((I)sum, section), group.scale, before);
-        } else {
-          sum = group.add(before, sum, rows_.group_sums + section);
-        }
-        quire::QUIRE_ISA::store(total[r] + v * W, sum);
+        if constexpr (how == Arithmetic::bytes) sum = as_float((I)sum, section);
+        quire::QUIRE_ISA::store(total[r] + v * W,
+                                group.add(before, sum, rows_.group_sums + section));
       }
     }
   }

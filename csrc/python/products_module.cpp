@@ -31,6 +31,8 @@ void set_groups(Packed& p, int64_t inputs, Address scales, Address offsets, Addr
               at<uint8_t>(zeros), Factors(factors_kind), at<char>(factors)};
 }
 
+void set_smoothing(Packed& p, Address smoothing) { p.smoothing = at<float>(smoothing); }
+
 // Outputs of another weight follow. Both are kept alive by who calls.
 void append(Packed& p, const Packed& rest) {
   p.rest = &rest;
@@ -66,6 +68,7 @@ void bind_products(nb::module_& m) {
   nb::class_<Packed>(m, "Packed")
       .def_static("make", &make_packed)
       .def("set_groups", &set_groups)
+      .def("set_smoothing", &set_smoothing)
       .def("append", &append);
   nb::class_<Products>(m, "Products")
       .def(nb::init<const std::string&>())

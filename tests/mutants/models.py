@@ -110,6 +110,27 @@ MUTANTS = (
         f"{_ROUNDING}::test_what_large_inputs_multiply_loses_less",
     ),
     Mutant(
+        "weights are not divided by what their inputs are multiplied by",
+        f"{_MODELS}/linear/rounding.py",
+        "smoothed = weight.float() / smoothing",
+        "smoothed = weight.float()",
+        f"{_ROUNDING}::test_large_inputs_do_not_make_others_of_their_group_coarse",
+    ),
+    Mutant(
+        "a part of a weight has the smoothing of its first inputs",
+        f"{_MODELS}/stored.py",
+        "weight.smoothing[columns]",
+        "weight.smoothing[: codes.shape[1]]",
+        f"{_ROUNDING}::test_large_inputs_do_not_make_others_of_their_group_coarse",
+    ),
+    Mutant(
+        "rows that rounded weights multiply are not rounded",
+        f"{_MODELS}/stored.py",
+        "return replace(weight, rounds_rows=True)",
+        "return weight",
+        f"{_OF_MODELS}/test_gguf.py::test_rounded_weights_multiply_rounded_rows_as_they_are",
+    ),
+    Mutant(
         "inputs of a projection are not observed",
         f"{_MODELS}/loader.py",
         "if linears.weighs_inputs and family.read(config).mixture is None:",

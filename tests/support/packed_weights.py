@@ -115,6 +115,8 @@ FORMS: dict[str, Make] = {
     "int4 by groups of 40, rows rounded": grouped(Format.int4, 40, rounds_rows=True),
     "int6 by groups of 32, rows rounded": grouped(Format.int6, 32, rounds_rows=True),
     "int8 by groups of 32, rows rounded": grouped(Format.grouped_int8, 32, rounds_rows=True),
+    "int4 by groups of 32, offsets, rows rounded": grouped(Format.int4, 32, "offsets", True),
+    "int5 by groups of 32, zeros, rows rounded": grouped(Format.int5, 32, "zeros", True),
     "float4 by groups of 32": grouped(Format.float4, 32),
     "mixed by groups of 32": mixed,
 }

@@ -69,6 +69,7 @@ class PackedWeight:
         group = 0 if groups is None else groups.num_groups
         self._kind = form, rounds_rows, group, *shape
         self._rest: PackedWeight | None = None
+        self._smoothed = False
         bias = None if bias is None else bias.float().contiguous()
         self._multiply, self._embed = products.native.multiply, products.native.embed
         self.native = products.describe(
@@ -130,19 +131,25 @@ class PackedWeight:
         groups: Groups,
         bias: Tensor | None,
         rounds_rows: bool = False,
+        smoothing: Tensor | None = None,
     ) -> PackedWeight:
         """codes [out, in] uint8 from 0 on, in any format of groups, and what they mean.
 
         Groups are runs of inputs, a multiple of ``form.inputs_per_unit`` and all of one length.
-        ``rounds_rows`` as for ``from_int8``: of integers without zeros or offsets.
+        ``rounds_rows`` as for ``from_int8``: of integers. ``smoothing`` [in]: by what x is
+        multiplied before it is rounded.
         """
-        of_rows = (Format.int4, Format.int6, Format.grouped_int8)
-        assert not rounds_rows or (form in of_rows and groups.is_symmetric)
+        assert not rounds_rows or form is not Format.float4
         outputs, inputs = codes.shape
         lines = pack_codes(codes, form, products.memory.zeros)
-        return cls(
+        packed = cls(
             products, form, (outputs, inputs), lines, bias, groups=groups, rounds_rows=rounds_rows
         )
+        if smoothing is not None:
+            packed._smoothed, kept = True, smoothing.float().contiguous()
+            packed.native.set_smoothing(kept.data_ptr())
+            packed._tensors.append(kept)
+        return packed
 
     @staticmethod
     def joined(parts: Sequence[PackedWeight]) -> PackedWeight:
@@ -157,7 +164,8 @@ class PackedWeight:
     def alike(weights: Sequence[PackedWeight]) -> bool:
         """Whether one product of several weights can have all of them."""
         kinds = {weight._kind for weight in weights}
-        return len(kinds) == 1 and not any(weight._rest for weight in weights)
+        alone = any(weight._rest or weight._smoothed for weight in weights)
+        return len(kinds) == 1 and not alone
 
     @property
     def nbytes(self) -> int:

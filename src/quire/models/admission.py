@@ -77,7 +77,7 @@ class WeightAdmission:
 
     def _rounded_to(self, quantization: str | None, num_bytes: int) -> int:
         size = self._weights.dtype.itemsize
-        if quantization is None:
+        if quantization is None or self._code_bytes:  # what is rounded already hardly shrinks
             return num_bytes
         kept = 0.625 if Quantization(quantization).has_4_bits else 1 + 2 / 64
         return int(num_bytes * kept / size)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from quire.core.errors import ConfigError, ModelError
 from quire.kernels.compiled import KERNELS, need
@@ -28,7 +27,7 @@ from quire.models.family import Family, FamilyConfig
 from quire.models.files import check_plain
 from quire.models.gguf import is_gguf
 from quire.models.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, split_file
-from quire.models.linear import LinearReader, Quantization
+from quire.models.linear import LinearReader, Multiplied, Quantization
 from quire.models.linear.checkpoints import GGUF, RoundedProjections, read_checkpoint
 from quire.models.observing import observe
 from quire.models.shape import check_without_states, find_family, read_stored
@@ -185,7 +184,7 @@ def load_model(
     WeightAdmission(weights, linears, shard).ask(admit, quantization, experts_path, may_round=exact)
     others = None if shard.is_whole else ranks
     if linears.weighs_inputs and family.read(config).mixture is None:
-        linears.importance = _seen(family, config, weights, max_model_len, others, instruction_set)
+        linears.multiplied = _seen(family, config, weights, max_model_len, others, instruction_set)
     model = _build(family, config, weights, linears, max_model_len, streaming, others)
     give_memory_back()  # what rounding and packing took in between, before the pool is measured
     return model
@@ -302,7 +301,7 @@ def _seen(
     max_model_len: int | None,
     ranks: Ranks | None,
     instruction_set: str,
-) -> Mapping[str, Tensor]:
+) -> Mapping[str, Multiplied]:
     """What ``observe`` sees of a model as it is stored, of which no projection is kept."""
     weights = Weights(weights.directory, weights.dtype)
     shard = Shard() if ranks is None else Shard(ranks.rank, ranks.size)
@@ -369,15 +368,15 @@ def _read_linears(
     rounded = _is_rounded(config)
     if products is None and (rounded or quantization is not None):
         need(KERNELS, "quantised weights need the kernels", "choose a model's own weights")
-    if rounded and quantization is not None:
+    rounding = None if quantization is None else Quantization(quantization)
+    if rounded and rounding is not None and not rounding.rounds_rows:
         raise ConfigError(
             f"quantization is {quantization!r}, but the weights in {weights.directory} are "
-            "quantised already; leave the option out"
+            "quantised already; leave the option out, or write w8a8 to have activations rounded too"
         )
     checkpoint: RoundedProjections | None = None
     if rounded and is_gguf(weights.directory):
         checkpoint = GGUF(weights)
     elif rounded:
         checkpoint = read_checkpoint(config.fields.section("quantization_config"), weights)
-    rounding = None if quantization is None else Quantization(quantization)
     return LinearReader(weights, products, rounding, checkpoint, shard, of_experts)

@@ -7,6 +7,8 @@ as well as a text does: they need no tokenizer, and are the same for every rank 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -14,44 +16,50 @@ from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import AttentionBatch, Kernels, KVGroupTables, KVShape, LayerKV
 from quire.models.adaptable import products
 from quire.models.decoder import DecoderModel
-from quire.models.linear import WatchedLinear
+from quire.models.linear import Linear, Multiplied, PlainLinear, WatchedLinear
+from quire.models.linear.base import mean_squares
+from quire.models.parts import ALL
 
 _TOKENS, _BLOCK_SIZE = 256, 16
-_LEAST = 2.0**-16  # of the most important input
 
 
-def observe(model: DecoderModel, instruction_set: str = "") -> dict[str, Tensor]:
-    """The importance of a projection's inputs, by its name -> [in] float32.
+def observe(model: DecoderModel, instruction_set: str = "") -> dict[str, Multiplied]:
+    """What is seen of a projection's inputs, by its name.
 
-    These are their mean squares beside the largest, as powers of two, so that an order of additions
-    seldom shows. The head has none, nor has a model that keeps states.
+    A model that keeps states has none.
     """
     if not all(isinstance(shape, KVShape) for shape in model.kv_shapes):
         return {}
-    length, ranks = min(_TOKENS, model.max_positions), model.decoder.ranks
-    _read(model, length, choose_kernels(model.dtype, instruction_set))
-    found = dict[str, Tensor]()
+    length = min(_TOKENS, model.max_positions)
+    hidden = _read(model, length, choose_kernels(model.dtype, instruction_set))
+    found = dict[str, Multiplied]()
     for layer in model.decoder.layers:
         for _, product in products(layer):
             assert isinstance(product, WatchedLinear)
-            inputs, columns, parts = model.named[id(product)]
-            squares = torch.zeros(inputs)
-            squares[columns] = product.squares
-            if ranks is not None and len(product.squares) < inputs:
-                ranks.add_up(squares)
-            found.update((part.name, _importance(squares)) for part in parts)
+            found.update(_of(model, product, product.inputs / length, product.weights))
+    head = model.decoder.head
+    assert isinstance(head, PlainLinear)
+    found.update(_of(model, head, mean_squares(hidden), mean_squares(head.weight)))
     return found
 
 
-def _importance(squares: Tensor) -> Tensor:
-    largest = squares.max()
-    if not 0 < largest < torch.inf:  # nor is NaN
-        return torch.ones_like(squares)
-    return torch.exp2((squares / largest).clamp_min(_LEAST).log2().round())
+def _of(
+    model: DecoderModel, product: Linear, inputs: Tensor, weights: Tensor
+) -> Iterator[tuple[str, Multiplied]]:
+    """By the names of a product's parts. inputs, weights: mean squares of those that it has."""
+    columns, ranks = model.named[id(product)].columns, model.decoder.ranks
+    seen = torch.zeros(2, model.named[id(product)].inputs)
+    seen[:, columns] = torch.stack([inputs, weights])
+    if ranks is not None:
+        ranks.add_up(seen)
+        if columns is ALL:  # each has seen all inputs
+            seen /= ranks.size
+    multiplied = Multiplied.of(*seen)
+    return ((part.name, multiplied) for part in model.named[id(product)].parts)
 
 
-def _read(model: DecoderModel, length: int, kernels: Kernels) -> None:
-    """Let the model read so many tokens at random."""
+def _read(model: DecoderModel, length: int, kernels: Kernels) -> Tensor:
+    """Let the model read so many tokens at random -> [T, d], what the head multiplies."""
     blocks = -(-length // _BLOCK_SIZE)
 
     def pool(shape: KVShape) -> LayerKV:
@@ -71,4 +79,4 @@ def _read(model: DecoderModel, length: int, kernels: Kernels) -> None:
     generator = torch.Generator().manual_seed(0)
     token_ids = torch.randint(model.vocab_size, (length,), generator=generator)
     with torch.inference_mode():
-        model.forward(token_ids, batch, kv, kernels)
+        return model.forward(token_ids, batch, kv, kernels)

@@ -35,6 +35,8 @@ class ByGroups:
     groups: Groups
     order: Tensor | None = None  # [in] int64: which inputs the columns are; None: as they come
     rounds_rows: bool = False  # as of ``ByOutputs``
+    # [in] float32: x is multiplied by it before it is rounded, and codes are of weights without it
+    smoothing: Tensor | None = None
 
     @property
     def group(self) -> int:
@@ -71,7 +73,8 @@ class ByGroups:
         values = codes * of_groups(scales, factors)
         if offsets is not None:
             values += of_groups(offsets, offset_factors)
-        weight = values.view(self.codes.shape).to(dtype)
+        whole = values.view(self.codes.shape)
+        weight = (whole if self.smoothing is None else whole * self.smoothing).to(dtype)
         if self.order is None:
             return weight
         back = torch.empty_like(weight)
@@ -81,6 +84,18 @@ class ByGroups:
 
 Stored = Tensor | ByOutputs | ByGroups
 """Floats [out, in] of the model's dtype, or what they are rounded to."""
+
+
+def bits_of(weight: ByOutputs | ByGroups) -> int:
+    """Of a code."""
+    return 8 if isinstance(weight, ByOutputs) else weight.form.bits
+
+
+def rounding_rows(weight: ByOutputs | ByGroups) -> ByOutputs | ByGroups:
+    """The same weight for rows that are rounded, where those can be multiplied by its codes."""
+    if isinstance(weight, ByGroups) and weight.form is Format.float4:
+        return weight
+    return replace(weight, rounds_rows=True)
 
 
 def as_alike(parts: Sequence[Stored], dtype: torch.dtype) -> list[Stored]:
@@ -106,6 +121,8 @@ def side_by_side(a: Stored, b: Stored) -> Stored | None:
         codes, scales = torch.cat([a.codes, b.codes]), torch.cat([a.scales, b.scales])
         return ByOutputs(codes, scales, a.rounds_rows)
     if isinstance(a, ByGroups) and isinstance(b, ByGroups) and a.kind == b.kind:
+        if not _alike(a.smoothing, b.smoothing):
+            return None
         parts = zip(a.groups._fields, a.groups, b.groups, strict=True)
         kept = {
             name: torch.cat([one, other])
@@ -114,6 +131,10 @@ def side_by_side(a: Stored, b: Stored) -> Stored | None:
         }
         return replace(a, codes=torch.cat([a.codes, b.codes]), groups=a.groups._replace(**kept))
     return None
+
+
+def _alike(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is b or (a is not None and b is not None and torch.equal(a, b))
 
 
 def in_columns(weight: Stored, columns: slice, dtype: torch.dtype) -> Stored:
@@ -132,7 +153,9 @@ def in_columns(weight: Stored, columns: slice, dtype: torch.dtype) -> Stored:
         groups = _finer(weight.groups, weight.group, columns, weight.form.inputs_per_unit)
     if groups is None:
         return weight.floats(dtype)[:, columns]
-    return replace(weight, codes=weight.codes[:, columns].contiguous(), groups=groups)
+    codes = weight.codes[:, columns].contiguous()
+    smoothing = None if weight.smoothing is None else weight.smoothing[columns]
+    return replace(weight, codes=codes, groups=groups, smoothing=smoothing)
 
 
 def _finer(groups: Groups, size: int, columns: slice, unit: int) -> Groups | None:

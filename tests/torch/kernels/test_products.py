@@ -22,7 +22,7 @@ SHAPES = ((1, 8), (16, 64), (37, 96), (130, 72), (300, 136), (1000, 576))  # out
 ODD_INPUTS = ((5, 1), (48, 7), (33, 10), (64, 77))
 LAW_SHAPES = ((37, 96), (130, 160), (330, 640), (40, 3200), (64, 77), (50, 768))
 # Of groups, those that may multiply rounded rows.
-ROUNDING_ROWS = (Format.int4, Format.int6, Format.grouped_int8)
+ROUNDING_ROWS = (Format.int4, Format.int5, Format.int6, Format.grouped_int8)
 ROWS = (1, 2, 3, 4, 5, 7, 12, 13, 31, 200)
 
 # Relative to the sum of |x| |weight|, which is what rounding is relative to: of the result to its
@@ -168,9 +168,7 @@ def test_int8_rows_are_rounded_to_their_own_scales(
 
 
 @with_types
-@pytest.mark.parametrize(
-    ("form", "group", "offsets"), [one for one in GROUPED if one[0] in ROUNDING_ROWS], ids=str
-)
+@pytest.mark.parametrize(("form", "group", "offsets"), GROUPED, ids=str)
 @pytest.mark.parametrize("outputs", [1, 37, 300])
 def test_rows_are_rounded_for_groups_as_well(
     products: Products,
@@ -183,13 +181,15 @@ def test_rows_are_rounded_for_groups_as_well(
     shape = (outputs, group * (16 if "factors" in offsets else 3))
     codes = torch.randint(2**form.bits, shape, dtype=torch.uint8)
     meant, bias = groups(form, shape, group, offsets), bias_of(outputs)
-    weight = meaning(codes, form, meant)
-    if not meant.is_symmetric:
-        with pytest.raises(AssertionError):
-            PackedWeight.from_groups(products, form, codes, meant, bias, rounds_rows=True)
-        return
-    packed = PackedWeight.from_groups(products, form, codes, meant, bias, rounds_rows=True)
-    check_rounding_rows(packed, weight, bias, dtype, group)
+    weight, smoothing = meaning(codes, form, meant), None
+    largest = weight.abs()
+    if not meant.is_symmetric:  # the sums of x are multiplied on their own, and rounded
+        without = meant._replace(offsets=None, zeros=torch.zeros(outputs, meant.num_groups))
+        largest = 2 * meaning(codes, form, without) + largest
+    if outputs == 37:
+        smoothing = torch.exp2(torch.randint(-4, 5, shape[1:]).float())
+    packed = PackedWeight.from_groups(products, form, codes, meant, bias, True, smoothing)
+    check_rounding_rows(packed, weight, bias, dtype, group, largest, smoothing)
 
 
 @pytest.mark.parametrize("form", ["w8a8", *(form.name for form in ROUNDING_ROWS)])
@@ -218,23 +218,31 @@ def check_rounding_rows(
     bias: Tensor | None,
     dtype: torch.dtype,
     group: int | None = None,
+    sizes: Tensor | None = None,
+    smoothing: Tensor | None = None,
 ) -> None:
-    """As ``check``, of x that is rounded to int8, a group's inputs of a row to their own scale."""
+    """As ``check``, of x that is rounded to int8, a group's inputs of a row to their own scale.
+
+    sizes: of weights, as errors grow with them. smoothing: by what x is multiplied before.
+    """
+    sizes = weight.abs() if sizes is None else sizes
     size = group or packed.inputs
     spread = torch.logspace(-3, 0, packed.inputs // size).repeat_interleave(size)
     for rows in ROWS:
         x = torch.randn(rows, packed.inputs) * torch.logspace(-2, 0, rows)[:, None]
-        x = (x * spread if group else x).to(dtype)
+        given = x = (x * spread if group else x).to(dtype)
+        if smoothing is not None:
+            x = x.double() * smoothing
         largest = x.double().abs().view(rows, -1, size).amax(dim=2)
         step = largest.repeat_interleave(size, dim=1) / 127
         rounded = (x.double() / step).round() * step
         added = 0 if bias is None else bias.double()
         expected = rounded @ weight.T + added
         # float32 divides a little otherwise: a number between two steps may go to the other.
-        scale = x.double().abs() @ weight.abs().T + (0 if bias is None else bias.double().abs())
+        scale = x.double().abs() @ sizes.T + (0 if bias is None else bias.double().abs())
         unsure = ((x.double() / step) % 1 - 0.5).abs() < 1e-3
         ties = (unsure * step) @ weight.abs().T
-        error = (packed(x).double() - expected).abs()
+        error = (packed(given).double() - expected).abs()
         bound = BOUND[dtype] * (scale + step.amax(dim=1, keepdim=True)) + ties
         assert bool((error <= bound).all())
 

@@ -138,11 +138,13 @@ def test_weights_are_rounded_and_nothing_else(
 def test_activations_are_rounded_too(
     family: str, weights: str | None, quantization: str, model_dir: ModelDir
 ) -> None:
-    expected = logits(model_dir(family), quantization=weights)
-    found = logits(model_dir(family), quantization=quantization)
-    for a, b in zip(found, expected, strict=True):
-        centred = b - b.mean(dim=1, keepdim=True)
-        assert 1e-3 < float((a - b).norm() / centred.norm()) < 0.1
+    expected, kept, found = (
+        logits(model_dir(family), quantization=form) for form in (None, weights, quantization)
+    )
+    for a, b, exact in zip(found, kept, expected, strict=True):
+        size = (exact - exact.mean(dim=1, keepdim=True)).norm()
+        assert float((a - b).norm() / size) > 1e-3
+        assert float((a - exact).norm() / size) < float((b - exact).norm() / size) + 0.1
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -311,8 +313,19 @@ def test_unknown_formats_are_refused(
 
 def test_rounding_twice_is_refused(model_dir: ModelDir, tmp_path: Path) -> None:
     packed, _ = checkpoints(model_dir("llama"), tmp_path, "awq")
-    with pytest.raises(ConfigError, match="are quantised already"):
+    with pytest.raises(ConfigError, match=r"are quantised already; .* or write w8a8"):
         load_model(packed, quantization="int8")
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq"])
+def test_rounded_checkpoints_with_rounded_activations(
+    method: str, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    """Codes and zeros stay; the head, which was not rounded, has 8 bits."""
+    packed, _ = checkpoints(model_dir("llama"), tmp_path, method, desc_act=True)
+    exact, found = logits(packed), logits(packed, quantization="w8a8")
+    for a, b in zip(found, exact, strict=True):
+        assert 1e-3 < float((a - b).norm() / (b - b.mean(dim=1, keepdim=True)).norm()) < 0.1
 
 
 def test_the_fallback_is_refused(model_dir: ModelDir) -> None:

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from quire.kernels.packing import Format
-from quire.models.linear import Quantization
+from quire.kernels.products import Products
+from quire.models.linear import Multiplied, Quantization
+from quire.models.linear.packed import pack
 from quire.models.linear.rounding import round_groups, round_weight
-from quire.models.stored import ByGroups, ByOutputs
+from quire.models.stored import ByGroups, ByOutputs, in_columns
 
 
 def by_largest(weight: Tensor) -> Tensor:
@@ -69,6 +71,30 @@ def test_what_large_inputs_multiply_loses_less(name: str) -> None:
     assert counted(round_groups(weight, Format.int4, importance=importance)) < 0.9 * counted(plain)
     alike = round_groups(weight, Format.int4, importance=torch.ones(256))
     assert torch.equal(alike.codes, plain.codes)
+
+
+@pytest.mark.parametrize("quantization", [Quantization.w8a8, Quantization.w4a8])
+def test_large_inputs_do_not_make_others_of_their_group_coarse(quantization: Quantization) -> None:
+    """Nor do an input's large weights; and the weights are read back as they were."""
+    generator = torch.Generator().manual_seed(3)
+    sizes = torch.exp2(torch.randint(-3, 4, (2, 256), generator=generator).float())
+    x = torch.randn(200, 256, generator=generator) * sizes[0]
+    weight = torch.randn(64, 256, generator=generator) * sizes[1]
+    multiplied = Multiplied.of(x.square().mean(dim=0), weight.square().mean(dim=0))
+    found = round_weight(weight, quantization, multiplied=multiplied)
+    plain = round_weight(weight, quantization)
+    assert isinstance(found, ByGroups) and isinstance(plain, ByGroups)
+    exact, products = x @ weight.T, Products()
+
+    def lost(rounded: ByGroups) -> float:
+        return loss(pack(products, rounded, None).floats(x), exact)
+
+    assert lost(found) < 0.6 * lost(plain)
+    rows = pack(products, found, None).rows(torch.arange(64), torch.float32)
+    assert torch.equal(rows, found.floats(torch.float32))
+    half = in_columns(found, slice(64, 192), torch.float32)
+    assert isinstance(half, ByGroups)
+    assert torch.equal(half.floats(torch.float32), found.floats(torch.float32)[:, 64:192])
 
 
 def test_attention_has_more_bits_and_odd_inputs_int8() -> None:

@@ -85,7 +85,8 @@ class EngineConfig:
     quantization: str | None = _model(
         None,
         "round weights while loading, by groups of inputs: int8, int4; w8a8 and w4a8 round "
-        "activations to int8 too (default: as the checkpoint stores them, quantised ones included)",
+        "activations to int8 too, also where the checkpoint has rounded weights (default: as the "
+        "checkpoint stores them)",
         choices=QUANTIZATIONS,
         common=True,
     )

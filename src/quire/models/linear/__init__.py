@@ -2,12 +2,13 @@
 
 from quire.models.linear.base import Joined, Linear, PlainLinear, WatchedLinear
 from quire.models.linear.reader import LinearReader, NamedPart, NamedParts, Stack
-from quire.models.linear.rounding import Quantization
+from quire.models.linear.rounding import Multiplied, Quantization
 
 __all__ = [
     "Joined",
     "Linear",
     "LinearReader",
+    "Multiplied",
     "NamedPart",
     "NamedParts",
     "PlainLinear",

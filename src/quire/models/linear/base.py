@@ -59,10 +59,11 @@ class PlainLinear:
 
 @dataclass(frozen=True, eq=False)
 class WatchedLinear:
-    """A projection that is read whenever it multiplies, and notes how large its inputs are."""
+    """A projection that is read whenever it multiplies, and notes what it multiplies by what."""
 
     read: Callable[[], Linear]
-    squares: Tensor  # [in] float32: of the inputs so far, added up
+    inputs: Tensor  # [in] float32: squares of them so far, added up
+    weights: Tensor  # [in] float32: mean squares of each input's weights
 
     @property
     def nbytes(self) -> int:
@@ -71,8 +72,11 @@ class WatchedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """See ``Linear``."""
-        self.squares.add_(x.float().square().sum(dim=0))
-        return self.read()(x)
+        found = self.read()
+        assert isinstance(found, PlainLinear), "nothing is rounded as it is watched"
+        self.inputs.add_(mean_squares(x), alpha=len(x))
+        self.weights.copy_(mean_squares(found.weight))
+        return found(x)
 
     def floats(self, x: Tensor) -> Tensor:
         """See ``Linear.floats``."""
@@ -81,6 +85,12 @@ class WatchedLinear:
     def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
         """See ``Linear.rows``."""
         return self.read().rows(outputs, dtype)
+
+
+def mean_squares(numbers: Tensor) -> Tensor:
+    """[n, in] -> [in] float32."""
+    norms = torch.linalg.vector_norm(numbers, dim=0, dtype=torch.float32)
+    return norms.square() / len(numbers)
 
 
 @dataclass(frozen=True)

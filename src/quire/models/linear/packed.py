@@ -73,7 +73,13 @@ def _pack(products: Products, weight: Stored, bias: Tensor | None) -> PackedWeig
             products, weight.codes, weight.scales, bias, weight.rounds_rows
         )
     return PackedWeight.from_groups(
-        products, weight.form, weight.codes, weight.groups, bias, weight.rounds_rows
+        products,
+        weight.form,
+        weight.codes,
+        weight.groups,
+        bias,
+        weight.rounds_rows,
+        weight.smoothing,
     )
 
 

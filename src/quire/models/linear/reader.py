@@ -11,9 +11,10 @@ from torch import Tensor
 
 from quire.kernels.products import Products
 from quire.models.linear.base import Joined, Linear, PlainLinear, WatchedLinear
-from quire.models.linear.checkpoints import RoundedProjections
+from quire.models.linear.checkpoints import GGUF, RoundedProjections
 from quire.models.linear.packed import pack, pack_parts
 from quire.models.linear.rounding import (
+    Multiplied,
     Quantization,
     columns_to_round,
     round_table,
@@ -21,7 +22,7 @@ from quire.models.linear.rounding import (
 )
 from quire.models.parts import ALL, Rows, TensorPart, as_rows, within
 from quire.models.shard import Shard
-from quire.models.stored import Stored, in_columns
+from quire.models.stored import Stored, bits_of, in_columns, rounding_rows
 from quire.models.weights import Weights
 
 WHOLE_MODEL = Shard()
@@ -81,7 +82,7 @@ class LinearReader:
         self._weights, self._products = weights, products
         self._quantization, self._checkpoint = quantization, checkpoint
         self.shard = shard
-        self.importance: Mapping[str, Tensor] = {}  # by projection, as for ``round_weight``
+        self.multiplied: Mapping[str, Multiplied] = {}  # by projection
         self.watched = watched
         self._nbytes = 0
         self.named: dict[int, NamedParts] = {}  # by the id of a product, which its model keeps
@@ -102,8 +103,11 @@ class LinearReader:
 
     @property
     def weighs_inputs(self) -> bool:
-        """Whether it matters what weights multiply."""
-        return self._quantization is not None and self._quantization.has_4_bits
+        """Whether it matters what weights multiply, and projections can be read as floats."""
+        chosen, before = self._quantization, self._checkpoint
+        if chosen is None or not (before is None or isinstance(before, GGUF)):
+            return False
+        return chosen.has_4_bits or (chosen.rounds_rows and before is None)
 
     def numbers(self, names: Sequence[str], count: int) -> Tensor:
         """[count] float32, of the first of these that the checkpoint has."""
@@ -157,7 +161,7 @@ class LinearReader:
         if self.watched:
             held = len(range(inputs)[columns])
             read = partial(self._read, parts, inputs, bias, columns)
-            product = WatchedLinear(read, torch.zeros(held))
+            product = WatchedLinear(read, torch.zeros(held), torch.zeros(held))
         else:
             product = self._keep(self._read(parts, inputs, bias, columns))
         self.named[id(product)] = NamedParts(inputs, columns, tuple(parts))
@@ -205,7 +209,7 @@ class LinearReader:
                 bias = None
         name, checkpoint = f"{stack.name}.{which}", self._checkpoint
         if checkpoint is not None and stack.name not in self._weights and checkpoint.holds(name):
-            stored = checkpoint.read(name, inputs, outputs, rows, columns)
+            stored = self._rounded_before(checkpoint, name, (outputs, inputs), rows, columns)
         else:
             part = TensorPart(rows, ALL, which, stack.turned)
             stored = self._floats(stack.name, stack.stored_shape, part, columns)
@@ -234,12 +238,35 @@ class LinearReader:
 
     def _stored(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
         """A projection as it is to be multiplied."""
-        if self._checkpoint is not None and self._checkpoint.holds(name):
-            return self._checkpoint.read(name, inputs, outputs, rows, columns)
         attention = any(word in name for word in ("attn", "attention"))
+        if self._checkpoint is not None and self._checkpoint.holds(name):
+            shape = outputs, inputs
+            return self._rounded_before(self._checkpoint, name, shape, rows, columns, attention)
         return self._floats(
             f"{name}.weight", (outputs, inputs), TensorPart(rows), columns, attention
         )
+
+    def _rounded_before(
+        self,
+        checkpoint: RoundedProjections,
+        name: str,
+        shape: tuple[int, int],
+        rows: Rows,
+        columns: slice,
+        attention: bool = False,
+    ) -> Stored:
+        """A projection of a rounded checkpoint. Its codes stay, unless they have too many bits."""
+        (outputs, inputs), quantization = shape, self._quantization
+        if quantization is None:
+            return checkpoint.read(name, inputs, outputs, rows, columns)
+        outer, dtype = columns_to_round(quantization, columns, inputs), self._weights.dtype
+        stored = checkpoint.read(name, inputs, outputs, rows, outer)
+        if isinstance(stored, Tensor) or bits_of(stored) > quantization.most_bits:
+            weight = stored if isinstance(stored, Tensor) else stored.floats(dtype)
+            stored = self._rounded(f"{name}.weight", weight, inputs, outer, attention)
+        else:
+            stored = rounding_rows(stored)
+        return in_columns(stored, within(outer, columns), dtype)
 
     def _floats(
         self,
@@ -255,11 +282,18 @@ class LinearReader:
         inputs = shape[-2] if part.turned else shape[-1]
         outer = columns_to_round(self._quantization, columns, inputs)
         weight = self._weights.read(tensor, *shape, part=part._replace(columns=outer))
-        importance = self.importance.get(tensor.removesuffix(".weight"))
-        if importance is not None:
-            importance = importance[outer]
-        rounded = round_weight(weight, self._quantization, attention, inputs, importance)
+        rounded = self._rounded(tensor, weight, inputs, outer, attention)
         return in_columns(rounded, within(outer, columns), self._weights.dtype)
+
+    def _rounded(
+        self, tensor: str, weight: Tensor, inputs: int, columns: slice, attention: bool
+    ) -> Stored:
+        """weight: these columns, whole groups, of a tensor with so many inputs."""
+        assert self._quantization is not None
+        multiplied = self.multiplied.get(tensor.removesuffix(".weight"))
+        if multiplied is not None:
+            multiplied = Multiplied(*(numbers[columns] for numbers in multiplied))
+        return round_weight(weight, self._quantization, attention, inputs, multiplied)
 
     def embedding_and_head(
         self,
@@ -290,15 +324,21 @@ class LinearReader:
         rows = self._vocabulary(outputs)
         if self._products is None:
             weight = self._weights.read(name, outputs, inputs, part=TensorPart(rows))
-            return self._keep(PlainLinear(weight, bias))
+            table = PlainLinear(weight, bias)
+            part = NamedPart(name.removesuffix(".weight"), outputs, rows)
+            self.named[id(table)] = NamedParts(inputs, ALL, (part,))
+            return self._keep(table)
         checkpoint = self._rounded_table(name)
         stored: Stored
         if checkpoint is not None:
             stored = checkpoint.read(name.removesuffix(".weight"), inputs, outputs, rows)
         else:
-            stored = weight = self._weights.read(name, outputs, inputs, part=TensorPart(rows))
-            if self._quantization is not None:
-                stored = round_table(weight, self._quantization)
+            stored = self._weights.read(name, outputs, inputs, part=TensorPart(rows))
+        if isinstance(stored, Tensor) and self._quantization is not None:
+            multiplied = self.multiplied.get(name.removesuffix(".weight"))
+            stored = round_table(stored, self._quantization, multiplied)
+        elif self._quantization is not None:
+            stored = rounding_rows(stored)
         return self._keep(pack(self._products, stored, bias))
 
     def _has_table(self, name: str) -> bool:

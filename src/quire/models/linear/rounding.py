@@ -8,11 +8,17 @@ weights are as large: to cut them makes all steps smaller. So a narrower span is
 are fitted to the codes that they give, and what errs least is kept. An error counts as much as the
 input that it multiplies, where that is known. Attention has 6 bits: its weights are the fewer, and
 what they lose shows most.
+
+Where activations are rounded too, an input that is large makes those of its group coarse, and one
+whose weights are large makes those coarse. So each is multiplied by what makes both alike, and its
+weights are divided by it (SmoothQuant, Xiao et al., 2023). By powers of two, which round nothing.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +45,11 @@ class Quantization(Enum):
         return self in (Quantization.int4, Quantization.w4a8)
 
     @property
+    def most_bits(self) -> int:
+        """Of codes that stay as they are where they were rounded before."""
+        return 6 if self.has_4_bits else 8
+
+    @property
     def group(self) -> int:
         """Inputs that share a scale."""
         return GROUP if self.has_4_bits else GROUP_OF_BYTES
@@ -49,12 +60,32 @@ class Quantization(Enum):
         return self in (Quantization.w8a8, Quantization.w4a8)
 
 
+class Multiplied(NamedTuple):
+    """What was seen of a product's inputs: powers of two, so orders of additions seldom show."""
+
+    importance: Tensor  # [in] float32, above 0: mean squares of each beside the largest
+    smoothing: Tensor  # [in] float32: by what it becomes as large as its weights divided by it
+
+    @classmethod
+    def of(cls, inputs: Tensor, weights: Tensor) -> Multiplied:
+        """inputs, weights [in] float32: mean squares of each input, and of its weights."""
+        ends = inputs.max(), weights.max()
+        if not all(0 < end < torch.inf for end in ends):  # nor is NaN
+            return cls(torch.ones_like(inputs), torch.ones_like(inputs))
+        seen, held = (
+            squares.clamp_min(_LEAST * end)
+            for squares, end in zip((inputs, weights), ends, strict=True)
+        )
+        both = seen / ends[0], (held / seen) ** 0.25
+        return cls(*(torch.exp2(numbers.log2().round()) for numbers in both))
+
+
 GROUP = 32  # inputs that share a scale
 GROUP_OF_BYTES = 64  # in 8 bits
 _SPANS = (1.0, 0.9)  # of a group's weights, those that are tried for 4 and 6 bits
 _FITS = 1  # times that a span is fitted to its codes
 _SMALLEST = 2.0**-24  # of float16
-_LEAST = 2.0**-16  # importance of an input
+_LEAST = 2.0**-16  # of the largest: importance of an input, and mean squares of its weights
 _AT_ONCE = 1 << 12  # groups, which stay in a core's own cache
 
 
@@ -69,28 +100,37 @@ def round_weight(
     quantization: Quantization,
     attention: bool = False,
     inputs: int | None = None,
-    importance: Tensor | None = None,
+    multiplied: Multiplied | None = None,
 ) -> Stored:
     """weight [out, in] rounded; to int8 by outputs where groups do not divide its inputs.
 
     attention: it is one of attention's. inputs: of the weight that it is a part of.
-    importance: [in] float32, above 0, of what each input multiplies; None: all are alike.
+    multiplied: what is known of the inputs; None: all are alike.
     """
     if (inputs or weight.shape[1]) % quantization.group:
         return _round_outputs(weight, quantization.rounds_rows)
     form = Format.grouped_int8
     if quantization.has_4_bits:
         form = Format.int6 if attention else Format.int4
-    return round_groups(weight, form, quantization.rounds_rows, importance)
+    if multiplied is None:
+        return round_groups(weight, form, quantization.rounds_rows)
+    importance, smoothing = multiplied
+    if not quantization.rounds_rows:
+        return round_groups(weight, form, importance=importance)
+    smoothed = weight.float() / smoothing
+    found = round_groups(smoothed, form, True, importance * smoothing.square())
+    return replace(found, smoothing=smoothing)
 
 
-def round_table(weight: Tensor, quantization: Quantization) -> Stored:
+def round_table(
+    weight: Tensor, quantization: Quantization, multiplied: Multiplied | None = None
+) -> Stored:
     """weight [vocabulary, in] of the head or an embedding, in 8 bits whatever others have.
 
     4 bits cost an embedding more than they save.
     """
     wide = Quantization.w8a8 if quantization.rounds_rows else Quantization.int8
-    return round_weight(weight, wide)
+    return round_weight(weight, wide, multiplied=multiplied)
 
 
 def _round_outputs(weight: Tensor, rounds_rows: bool) -> ByOutputs:
@@ -104,7 +144,7 @@ def _round_outputs(weight: Tensor, rounds_rows: bool) -> ByOutputs:
 def round_groups(
     weight: Tensor, form: Format, rounds_rows: bool = False, importance: Tensor | None = None
 ) -> ByGroups:
-    """weight [out, in] by groups of inputs. importance: as for ``round_weight``."""
+    """weight [out, in] by groups of inputs. importance: see ``Multiplied``; None: all are alike."""
     half, group = 1 << (form.bits - 1), GROUP_OF_BYTES if form.bits == 8 else GROUP
     groups = weight.reshape(-1, group)
     codes = torch.empty(groups.shape, dtype=torch.uint8)
