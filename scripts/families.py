@@ -103,6 +103,13 @@ _BY_LAYER = (
     "activation_sparsity_pattern",
 )  # fmt: skip
 _OF_SINGLE_LAYERS = ("per_layer_config",)
+_ALTERNATING = ["sliding_attention", "full_attention"] * 2
+# What else a small one needs to be whole.
+_MORE: Mapping[str, Mapping[str, Any]] = {
+    "gemma3n_text": {"layer_types": _ALTERNATING, "num_kv_shared_layers": 2},
+    "hunyuan_v1_dense": {"head_dim": 16},
+    "hunyuan_v1_moe": {"head_dim": 16},
+}
 _FIXED: Mapping[str, Any] = {
     "vocab_size": VOCAB_SIZE, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2,
 }  # fmt: skip
@@ -142,7 +149,7 @@ def small(config: Any) -> Any:
     for name in _OF_SINGLE_LAYERS:
         if values.get(name):
             values[name] = {f"{_LAYERS - 1:02}": {"head_dim": 24}}
-    values.pop("model_type", None)
+    values.update(_MORE.get(values.pop("model_type"), {}))
     return type(config)(**values)
 
 
@@ -207,7 +214,8 @@ def families(chosen: Iterable[str]) -> Iterator[tuple[str, str]]:
     """The types and classes of all decoders, or of some, each class once."""
     wanted, seen = set(chosen), set[str]()
     for model_type, architecture in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()):
-        if (not wanted or model_type in wanted) and architecture not in seen:
+        sees = architecture.endswith("ForConditionalGeneration")  # and has a decoder beside
+        if (not wanted or model_type in wanted) and architecture not in seen and not sees:
             seen.add(architecture)
             yield model_type, architecture
 
