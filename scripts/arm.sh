@@ -46,7 +46,7 @@ install_packages() {
         --platform manylinux_2_27_aarch64 --platform manylinux_2_17_aarch64 \
         --platform manylinux2014_aarch64 \
         torch==2.9.1 filelock fsspec jinja2 markupsafe mpmath networkx sympy typing-extensions \
-        numpy nanobind pytest pytest-timeout iniconfig packaging pluggy pygments \
+        numpy nanobind psutil pytest pytest-timeout iniconfig packaging pluggy pygments \
         hypothesis sortedcontainers safetensors
 }
 
@@ -77,7 +77,7 @@ run_tests() {
 [ -d "$build/site/torch" ] || install_packages
 compile
 kernels=tests/torch/kernels
-[ $# -gt 0 ] || set -- $kernels/test_{products,attention,bits_of_attention,elementwise,shared_blocks,decoder}.py
+[ $# -gt 0 ] || set -- $kernels/test_{products,attention,bits_of_attention,elementwise,shared_blocks,decoder,recurrence}.py
 # An instruction that a processor lacks ends the run, wherever it is.
 run_tests cortex-a53 neon "$@"
 run_tests neoverse-n1 neon_dot "$@"
