@@ -6,6 +6,8 @@ from mutants.mutant import Mutant
 
 _LAB, _OF_LAB = "lab/src/quire_lab", "lab/tests/pure"
 _BUDDY, _TRACES = f"{_OF_LAB}/contiguous/test_buddy.py", f"{_OF_LAB}/workload/test_traces.py"
+_COMBINATION = f"{_OF_LAB}/simulation/test_combination.py"
+_ENGINES = f"{_OF_LAB}/simulation/test_engines.py"
 
 MUTANTS = (
     Mutant(
@@ -63,5 +65,75 @@ MUTANTS = (
         "            return TIMED_TRACE_BLOCK\n    return MOONCAKE_BLOCK",
         "            return MOONCAKE_BLOCK\n    return MOONCAKE_BLOCK",
         f"{_TRACES}::test_what_a_traces_times_are_counted_in_is_seen_from_its_rows",
+    ),
+    Mutant(
+        "replicas cost nothing",
+        f"{_LAB}/simulation/planning/combination.py",
+        "(cost * replicas, loss,",
+        "(cost, loss,",
+        f"{_COMBINATION}::test_nothing_cheaper_is_enough",
+    ),
+    Mutant(
+        "of a rounded combination no exact one is told",
+        f"{_LAB}/simulation/planning/combination.py",
+        "    if not losses(found.deployment, base):\n",
+        "    if True:\n",
+        f"{_COMBINATION}::test_the_cheapest_that_rounds_nothing_is_told_beside_one_that_does",
+    ),
+    Mutant(
+        "machines are bought where there is enough",
+        f"{_LAB}/simulation/planning/ranking.py",
+        "        if self.is_served:\n            coming",
+        "        if False:\n            coming",
+        f"{_COMBINATION}::test_nothing_is_bought_where_there_is_enough",
+    ),
+    Mutant(
+        "groups that attend for themselves copy their cache",
+        f"{_LAB}/simulation/planning/deployment.py",
+        "        return self.model.kv_copies(self.group)\n",
+        "        return self.model.kv_copies(self.tensor_parallel)\n",
+        f"{_ENGINES}::test_groups_that_attend_for_themselves",
+    ),
+    Mutant(
+        "each group has all experts",
+        f"{_LAB}/simulation/planning/deployment.py",
+        "            weights -= round(",
+        "            weights -= 0 * round(",
+        f"{_ENGINES}::test_groups_that_attend_for_themselves",
+    ),
+    Mutant(
+        "experts are read by every group",
+        f"{_LAB}/simulation/roofline.py",
+        "groups * read - (groups - 1) * chosen * self._expert_bytes",
+        "groups * read",
+        f"{_ENGINES}::test_groups_that_attend_for_themselves",
+    ),
+    Mutant(
+        "stages compute at once",
+        f"{_LAB}/simulation/roofline.py",
+        "        return 1 if self.division.in_stages else self.tensor_parallel\n",
+        "        return self.tensor_parallel\n",
+        f"{_ENGINES}::test_stages_compute_one_after_another",
+    ),
+    Mutant(
+        "a share of what is free is one of all",
+        f"{_LAB}/simulation/planning/deployment.py",
+        "            room = int(room * engine.memory.share_of_free)\n",
+        "            pass\n",
+        f"{_ENGINES}::test_pools_by_each_engine_s_rule",
+    ),
+    Mutant(
+        "forms are had on every machine",
+        f"{_LAB}/simulation/catalogue/engines.py",
+        "        if self.without is not None and machine.has_units(self.without):\n",
+        "        if False:\n",
+        f"{_ENGINES}::test_forms_by_machine",
+    ),
+    Mutant(
+        "a command rounds a checkpoint that is rounded",
+        f"{_LAB}/simulation/planning/starting.py",
+        "    own = None if form is None or is_stored else",
+        "    own = None if form is None else",
+        f"{_ENGINES}::test_commands_have_what_the_plan_has",
     ),
 )

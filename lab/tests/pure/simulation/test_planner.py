@@ -14,7 +14,7 @@ from quire.core.metrics import Goals
 from quire.engine.traces.request import Segment, TraceRequest
 from quire_lab.simulation import MACHINES, MODELS, Deployment
 from quire_lab.simulation.baselines import BASELINES
-from quire_lab.simulation.planning.advice import advice, ranked, too_few
+from quire_lab.simulation.planning.advice import advice, answers, ranked, too_few
 from quire_lab.simulation.planning.changes import Change, Changed, Price, changes
 from quire_lab.simulation.planning.nameless import OnStep
 from quire_lab.simulation.planning.plan import (
@@ -105,7 +105,11 @@ def chat_plan() -> Plan:
 def test_a_plan_names_the_knob_that_binds(chat_plan: Plan) -> None:
     plan = chat_plan
     assert plan.binds is Binding.LATENCY
-    assert advice(replace(plan, asked_rate=4.0)) is None  # what comes can be served
+    served = replace(plan, asked_rate=4.0, enough=())  # what comes can be served
+    assert advice(served) is None and len(answers(served)) == 1
+    said = answers(plan)
+    assert said[0].startswith("Not enough: a100-40 takes")
+    assert said[1] == "The cheapest that is enough: a100-40, max_num_batched_tokens 1,024."
     told = advice(replace(plan, asked_rate=None)) or "nothing"
     assert told.startswith("Do this: max_num_batched_tokens 1,024"), told
     assert "because steps take longer than the goal for a token" in told

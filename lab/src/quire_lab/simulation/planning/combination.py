@@ -19,9 +19,9 @@ from quire_lab.simulation.planning.replicas import ROUTINGS
 
 _MOST = 16  # replicas
 _MOST_RUNS = 24
-_HOPE = 1.25
-"""Times what a step's cost and the pool say, that a combination may serve: bursts are shared, and
-requests are unlike."""
+_HOPE = 1.6
+"""Times what a step's cost and the pool say, up to which a combination is tried: bursts are shared,
+requests unlike."""
 
 _CHUNKS = (1, 1 / 2, 2)  # times the tokens of a step
 
@@ -75,6 +75,8 @@ def _first(
         cost = (each.dollars or 0.0) if by_dollars else float(each.tensor_parallel)
         turned = each.config != base.config
         loss = losses(each, base)
+        if replicas == 1 and each == base:  # that is not enough
+            replicas = 2
         if replicas <= _MOST:
             heapq.heappush(queue, (cost * replicas, loss, turned, -hope, number, replicas))
 
