@@ -169,19 +169,19 @@ def load_model(
     shard = Shard() if ranks is None else Shard(ranks.rank, ranks.size)
     check_divides(config, shard.size, device.type)
     if family is None:
-        _check_foreign(config, streaming, rounded=rounded, in_file=experts_path is not None)
-        weights = Weights(directory, wanted)
-        _check_layers(config, weights)
-        return _load_foreign(config, weights, max_model_len, admit, instruction_set, device)
+        _check_foreign(config, streaming, in_file=experts_path is not None)
     if rounded and device.type != "cpu":
         raise ModelError(f"quantised weights are for --device cpu, and this is {device.type}")
     products = choose_products(instruction_set) if device.type == "cpu" else None
-    weights = Weights(directory, wanted, device)
+    weights = Weights(directory, wanted, _CPU if family is None else device)
     _check_layers(config, weights)
     of_experts = _products_of_experts(experts_path, products, instruction_set)
     linears = _read_linears(config, weights, products, quantization, shard, of_experts)
     exact = products is not None and not rounded
     WeightAdmission(weights, linears, shard).ask(admit, quantization, experts_path, may_round=exact)
+    if family is None:
+        packing = None if products is None else linears
+        return _load_foreign(config, weights, max_model_len, packing, instruction_set, device)
     others = None if shard.is_whole else ranks
     if linears.weighs_inputs and family.read(config).mixture is None:
         linears.multiplied = _seen(family, config, weights, max_model_len, others, instruction_set)
@@ -254,9 +254,7 @@ def _with_head(config: ModelConfig) -> ModelConfig:
     return replace(config, architecture=whole, fields=tied, has_head=False)
 
 
-def _check_foreign(
-    config: ModelConfig, streaming: Streaming | None, *, rounded: bool, in_file: bool
-) -> None:
+def _check_foreign(config: ModelConfig, streaming: Streaming | None, *, in_file: bool) -> None:
     """ConfigError if a setting needs our own code and the model has only transformers'."""
     check_without_states(config.fields)
     name = config.architecture
@@ -272,10 +270,11 @@ def _check_foreign(
         raise ConfigError(
             f"experts_path is for mixtures with code of their own here, and {name} has none"
         )
-    if rounded:
+    if _is_rounded(config):
         raise ModelError(
-            "quantization is for architectures with code of their own (docs/reference/models.md "
-            f"lists them); this is {name}"
+            "weights that are rounded already are for architectures with code of their own "
+            f"(docs/reference/models.md lists them); this is {name}. Of its own weights "
+            "--quantization makes rounded ones"
         )
 
 
@@ -283,7 +282,7 @@ def _load_foreign(
     config: ModelConfig,
     weights: Weights,
     max_model_len: int | None,
-    admit: Callable[[int], None],
+    linears: LinearReader | None,
     instruction_set: str,
     device: torch.device,
 ) -> Model:
@@ -291,7 +290,9 @@ def _load_foreign(
     from quire.models.transformers_model import TransformersModel
 
     load = TransformersModel.load
-    return load(config, weights, max_model_len, admit, instruction_set).to(device)
+    model = load(config, weights, max_model_len, linears, instruction_set).to(device)
+    give_memory_back()
+    return model
 
 
 def _seen(

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ModelError
-from quire.kernels.dispatch import choose_kernels
-from quire.kernels.ops import AttentionBatch, KVGroupTables, KVShape, LayerKV
+from quire.kernels.ops import AttentionBatch, Kernels, KVGroupTables, KVShape, LayerKV
 from quire.models.base import Model
 from quire.models.transformers_choices import Choices
 
@@ -32,7 +31,7 @@ def sample_texts(vocab_size: int) -> Tensor:
 
 
 def check_against(
-    model: Model, texts: Tensor, expected: Tensor, choices: Choices, instruction_set: str = ""
+    model: Model, texts: Tensor, expected: Tensor, choices: Choices, kernels: Kernels
 ) -> None:
     """Compare with the logits [texts, length, vocab] that ``expected`` has for ``texts``.
 
@@ -49,7 +48,6 @@ def check_against(
         for shape in model.kv_shapes
         if isinstance(shape, KVShape)  # what transformers computes keeps nothing else
     ]
-    kernels = choose_kernels(model.dtype, instruction_set)
     for starts, stops in (((0, 0), _FIRST_STEP), (_FIRST_STEP, (_LENGTH, _LENGTH))):
         new = [slice(*bounds) for bounds in zip(starts, stops, strict=True)]
         token_ids = torch.cat([text[part] for text, part in zip(texts, new, strict=True)])

@@ -85,20 +85,60 @@ def sees_both_ways(values: Mapping[str, Any]) -> bool:
     return values.get("use_bidirectional_attention") is True
 
 
-def load_causal_lm(
-    config: ModelConfig,
-    weights: Weights,
-    admit: Callable[[int], None],
-) -> Any:
+class LeftInFiles:
+    """Weights of linear layers that stay in their files until each is read by itself.
+
+    Meanwhile these layers hold tensors that take no memory, and no numbers either.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._names: set[str] = set()
+        self._held: dict[int, tuple[Tensor, str]] = {}  # what layers hold, by where it is
+
+    def choose(self, outline: Any) -> None:
+        """Leave those of layers by whose names files have them."""
+        weights, head = self._weights, outline.get_output_embeddings()
+        known = {name.removeprefix(weights.prefix): name for name in weights}
+        for module_name, module in outline.named_modules():
+            if type(module) is not nn.Linear or module is head:
+                continue
+            own = f"{module_name}.weight"
+            for one in (own, own.removeprefix(f"{outline.base_model_prefix}.")):
+                alike = one in known and weights.shape(known[one]) == module.weight.shape
+                if alike and module.weight.dtype == weights.dtype:
+                    self._names.add(known[one])
+
+    def held(self, name: str) -> Tensor | None:
+        """What a layer holds in the place of a tensor; None: the tensor itself."""
+        if name not in self._names:
+            return None
+        nothing = torch.full((), torch.nan, dtype=self._weights.dtype)
+        self._held[nothing.data_ptr()] = nothing, name
+        return nothing.expand(self._weights.shape(name) or ())
+
+    def weight(self, layer: nn.Module) -> Tensor:
+        """The weight of a layer. ModelError: it cannot be read."""
+        held: Tensor = layer.get_parameter("weight").data
+        nothing, name = self._held.get(held.data_ptr(), (None, ""))
+        if nothing is None:
+            return held
+        return self._weights.as_stored(name).to(self._weights.dtype)
+
+
+def load_causal_lm(config: ModelConfig, weights: Weights, left: LeftInFiles | None = None) -> Any:
     """A decoder with its own, eager, attention, and its weights. Raises as ``_load`` does.
 
-    ModelError, too, where ``transformers`` has no such decoder.
+    left: weights that it is to be without.
+
+    Raises:
+        ModelError: ``transformers`` has no such decoder, too.
     """
     from transformers import AutoModelForCausalLM
 
     check_decoder(config.architecture)
     given = {"attn_implementation": "eager"}
-    return _load(AutoModelForCausalLM, given, config, weights, admit, lambda name: False)
+    return _load(AutoModelForCausalLM, given, config, weights, left=left)
 
 
 def load_encoder_module(
@@ -117,7 +157,7 @@ def load_encoder_module(
         """Tensors that make something of the first state, and heads for words, are not needed."""
         return not classifies and name.startswith(_ASIDE)
 
-    return _load(auto, {}, config, weights, admit, may_differ)
+    return _load(auto, {}, config, weights, admit, may_differ=may_differ)
 
 
 class _Unread(NamedTuple):
@@ -125,9 +165,11 @@ class _Unread(NamedTuple):
 
     weights: Weights
     name: str
+    left: LeftInFiles | None
 
     def __getitem__(self, all_of_it: Any) -> Tensor:  # type: ignore[override]
-        return self.weights.as_stored(self.name)
+        held = None if self.left is None else self.left.held(self.name)
+        return self.weights.as_stored(self.name) if held is None else held
 
     def get_shape(self) -> list[int]:
         return list(self.weights.shape(self.name) or ())
@@ -142,8 +184,8 @@ def _adds_nothing(weights: Weights, own: str) -> bool:
     return any(name in weights and adds_nothing(weights, name) for name in names)
 
 
-def _by_own_names(weights: Weights) -> dict[str, _Unread]:
-    return {name.removeprefix(weights.prefix): _Unread(weights, name) for name in weights}
+def _by_own_names(weights: Weights, left: LeftInFiles | None) -> dict[str, _Unread]:
+    return {name.removeprefix(weights.prefix): _Unread(weights, name, left) for name in weights}
 
 
 def _load(
@@ -151,13 +193,16 @@ def _load(
     options: Mapping[str, str],
     config: ModelConfig,
     weights: Weights,
-    admit: Callable[[int], None],
-    may_differ: Callable[[str], bool],
+    admit: Callable[[int], None] = lambda num_bytes: None,
+    *,
+    may_differ: Callable[[str], bool] = lambda name: False,
+    left: LeftInFiles | None = None,
 ) -> Any:
     """A checkpoint in the module that ``auto`` has for it.
 
     admit: called with the bytes that will be taken, to refuse them.
     may_differ: whether a tensor of this name may be missing or superfluous.
+    left: weights that it is to be without.
 
     Raises:
         ModelError: ``transformers`` cannot load it, or the checkpoint lacks tensors that the config
@@ -183,11 +228,13 @@ def _load(
             outline = auto.from_config(known, trust_remote_code=False, **given)
         _check_sizes(outline, config, weights)
         admit(sum(t.nbytes for t in (*outline.parameters(), *outline.buffers())))
+        if left is not None:
+            left.choose(outline)
         with _quietly():  # what it has to say of tensors is in the report
             module, report = type(outline).from_pretrained(
                 None,
                 config=known,
-                state_dict=_by_own_names(weights),
+                state_dict=_by_own_names(weights, left),
                 output_loading_info=True,
                 **given,
             )

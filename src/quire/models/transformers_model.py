@@ -1,7 +1,8 @@
 """Any other decoder: its code in ``transformers``, with our attention in place of its own.
 
 ``transformers`` calls attention through an interface: a function that gets queries, keys, values,
-and the keyword arguments that were given to the decoder. A step travels as one of them.
+and the keyword arguments that were given to the decoder. A step travels as one of them. Products,
+norms and MLPs are modules, and ours take their places.
 
 An architecture may use attention in ways that paged attention does not know. So a probe records at
 loading what each layer asks for and refuses what is unknown; then a few tokens must come out of
@@ -10,21 +11,27 @@ paged attention as they come out of the architecture's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from quire.core.errors import ModelError, reason
+from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, LayerKV, Texts
 from quire.models.base import ExpertFacts, checked_max_positions
 from quire.models.config import ModelConfig
+from quire.models.linear import LinearReader
 from quire.models.selfcheck import check_against, sample_texts
 from quire.models.transformers_choices import Choices
-from quire.models.transformers_loading import load_causal_lm
+from quire.models.transformers_experts import put_experts
+from quire.models.transformers_loading import LeftInFiles, load_causal_lm
+from quire.models.transformers_parts import put_parts
 from quire.models.transformers_probe import Probe, probe_attention, probe_mask
+from quire.models.transformers_products import Running, put_products
 from quire.models.weights import Weights
 
 # The names under which transformers finds our attention, and the probe.
@@ -48,9 +55,12 @@ class TransformersModel:
         config: ModelConfig,
         causal_lm: Any,
         max_model_len: int | None,
-        instruction_set: str = "",
+        running: Running,
+        packed_bytes: int,
     ) -> None:
         """Take over ``causal_lm``, a ``transformers`` model with its own, eager, attention.
+
+        running: what modules of ours in it look at. packed_bytes: of the weights in these.
 
         Raises:
             ModelError: the architecture needs more than paged attention gives it.
@@ -59,8 +69,10 @@ class TransformersModel:
         self.max_positions = checked_max_positions(max_model_len, limit, limit)
         self.eos_token_ids = config.eos_token_ids
         self.dtype: torch.dtype = causal_lm.dtype
-        self.weight_bytes = sum(t.nbytes for t in (*causal_lm.parameters(), *causal_lm.buffers()))
+        kept = (*causal_lm.parameters(), *causal_lm.buffers())
+        self.weight_bytes = packed_bytes + sum(tensor.nbytes for tensor in kept)
         self.token_bytes = self.weight_bytes  # as far as is known
+        self._running = running
         probe = Probe(config.architecture, self.max_positions)
         texts = sample_texts(causal_lm.get_input_embeddings().num_embeddings)
         choices = Choices()
@@ -81,7 +93,7 @@ class TransformersModel:
             self._specs = tuple(probe.specs)
             self.windows = tuple(spec.window for spec in self._specs)
             try:
-                check_against(self, texts, own, choices, instruction_set)
+                check_against(self, texts, own, choices, running.kernels)
             except Exception as error:  # the architecture's code may raise anything
                 raise probe.refuse(reason(error)) from error
 
@@ -91,21 +103,31 @@ class TransformersModel:
         config: ModelConfig,
         weights: Weights,
         max_model_len: int | None,
-        admit: Callable[[int], None],
+        linears: LinearReader | None,
         instruction_set: str = "",
     ) -> TransformersModel:
         """Load the checkpoint of ``weights``, in its dtype.
 
-        admit: called with the bytes that will be taken, to refuse them.
-        instruction_set: of the kernels that check it.
+        linears: of the packed weights; None: it is to be computed by PyTorch.
+        instruction_set: of the kernels.
 
         Raises:
             ModelError: ``transformers`` cannot load it as a decoder, tensors are missing or left
         over, or the architecture needs more than paged attention gives it.
         """
         _register()
-        causal_lm = load_causal_lm(config, weights, admit)
-        return cls(config, causal_lm, max_model_len, instruction_set)
+        running = Running(choose_kernels(weights.dtype, instruction_set))
+        if linears is None:
+            return cls(config, load_causal_lm(config, weights), max_model_len, running, 0)
+        left = LeftInFiles(weights)
+        causal_lm = load_causal_lm(config, weights, left)
+        texts = sample_texts(causal_lm.get_input_embeddings().num_embeddings)
+        run = partial(causal_lm, texts, use_cache=False)
+        put_products(causal_lm, run, linears, left, running)
+        exact = choose_kernels(torch.float32, instruction_set)
+        put_parts(causal_lm, running, exact)
+        put_experts(causal_lm, linears, running, exact)
+        return cls(config, causal_lm, max_model_len, running, linears.nbytes)
 
     def to(self, device: torch.device) -> TransformersModel:
         """The same model, its weights moved to ``device``."""
@@ -122,6 +144,7 @@ class TransformersModel:
     ) -> Tensor:
         """See ``Model.forward``."""
         step = _Step(kv, kernels, kernels.plan(batch), self._specs)
+        self._running.kernels, self._running.adapted = kernels, batch.adapted
         output = self._decoder(
             input_ids=token_ids[None],
             position_ids=batch.positions[None],

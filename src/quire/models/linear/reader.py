@@ -44,6 +44,13 @@ class NamedParts(NamedTuple):
     parts: tuple[NamedPart, ...]  # side by side
 
 
+class Given(NamedTuple):
+    """A projection that was read by others."""
+
+    weight: Tensor  # [out, in]
+    bias: Tensor | None  # [out]
+
+
 class Stack(NamedTuple):
     """A tensor that is many weights of one shape."""
 
@@ -100,6 +107,11 @@ class LinearReader:
     def code_bytes(self) -> Mapping[str, float]:
         """Bytes of an element of the checkpoint that is not a float, by its type."""
         return {} if self._checkpoint is None else self._checkpoint.code_bytes
+
+    @property
+    def rounds(self) -> bool:
+        """Whether weights are rounded as they are read."""
+        return self._quantization is not None
 
     @property
     def weighs_inputs(self) -> bool:
@@ -167,6 +179,28 @@ class LinearReader:
         self.named[id(product)] = NamedParts(inputs, columns, tuple(parts))
         return product
 
+    def given(self, parts: Mapping[str, Given], *, exact: bool = False) -> Linear:
+        """One product of projections that are here already, rounded as if they were read.
+
+        exact: they are never rounded. All of them have a bias, or none has.
+        """
+        stored: list[Stored] = [one.weight for one in parts.values()]
+        if not exact:
+            stored = [self._rounded(name, one.weight) for name, one in parts.items()]
+        biases = [one.bias for one in parts.values()]
+        product = self._keep(self._side_by_side(stored, biases))
+        inputs = next(iter(parts.values())).weight.shape[1]
+        named = (NamedPart(name, len(one.weight), ALL) for name, one in parts.items())
+        self.named[id(product)] = NamedParts(inputs, ALL, tuple(named))
+        return product
+
+    def given_table(self, head: Given) -> Linear:
+        """The head that is here already, which may be the embedding too."""
+        weight: Stored = head.weight
+        if self._quantization is not None:
+            weight = round_table(head.weight, self._quantization)
+        return self._keep(self._packed(weight, head.bias))
+
     def has(self, tensor: str) -> bool:
         """Whether the checkpoint has a tensor of that name."""
         return tensor in self._weights
@@ -222,7 +256,7 @@ class LinearReader:
         return PlainLinear(weight, bias)
 
     def _read(self, parts: Sequence[NamedPart], inputs: int, bias: bool, columns: slice) -> Linear:
-        weights, products = self._weights, self._products
+        weights = self._weights
         biases: list[Tensor | None] = [None] * len(parts)
         if bias:
             biases = [
@@ -230,21 +264,20 @@ class LinearReader:
                 for name, size, rows in parts
             ]
         stored = [self._stored(name, inputs, size, rows, columns) for name, size, rows in parts]
-        if products is not None:
-            return pack_parts(products, stored, biases, weights.dtype)
+        return self._side_by_side(stored, biases)
+
+    def _side_by_side(self, stored: Sequence[Stored], biases: Sequence[Tensor | None]) -> Linear:
+        if self._products is not None:
+            return pack_parts(self._products, stored, biases, self._weights.dtype)
         tensors = [one for one in stored if isinstance(one, Tensor)]  # nothing is rounded
         found = [one for one in biases if one is not None]
         return PlainLinear(torch.cat(tensors), torch.cat(found) if found else None)
 
     def _stored(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
         """A projection as it is to be multiplied."""
-        attention = any(word in name for word in ("attn", "attention"))
         if self._checkpoint is not None and self._checkpoint.holds(name):
-            shape = outputs, inputs
-            return self._rounded_before(self._checkpoint, name, shape, rows, columns, attention)
-        return self._floats(
-            f"{name}.weight", (outputs, inputs), TensorPart(rows), columns, attention
-        )
+            return self._rounded_before(self._checkpoint, name, (outputs, inputs), rows, columns)
+        return self._floats(f"{name}.weight", (outputs, inputs), TensorPart(rows), columns)
 
     def _rounded_before(
         self,
@@ -253,7 +286,6 @@ class LinearReader:
         shape: tuple[int, int],
         rows: Rows,
         columns: slice,
-        attention: bool = False,
     ) -> Stored:
         """A projection of a rounded checkpoint. Its codes stay, unless they have too many bits."""
         (outputs, inputs), quantization = shape, self._quantization
@@ -263,18 +295,13 @@ class LinearReader:
         stored = checkpoint.read(name, inputs, outputs, rows, outer)
         if isinstance(stored, Tensor) or bits_of(stored) > quantization.most_bits:
             weight = stored if isinstance(stored, Tensor) else stored.floats(dtype)
-            stored = self._rounded(f"{name}.weight", weight, inputs, outer, attention)
+            stored = self._rounded(name, weight, outer, inputs)
         else:
             stored = rounding_rows(stored)
         return in_columns(stored, within(outer, columns), dtype)
 
     def _floats(
-        self,
-        tensor: str,
-        shape: tuple[int, ...],
-        part: TensorPart,
-        columns: slice,
-        attention: bool = False,
+        self, tensor: str, shape: tuple[int, ...], part: TensorPart, columns: slice
     ) -> Stored:
         """These columns of a part, rounded as the whole would be, if weights are to be."""
         if self._quantization is None:
@@ -282,15 +309,17 @@ class LinearReader:
         inputs = shape[-2] if part.turned else shape[-1]
         outer = columns_to_round(self._quantization, columns, inputs)
         weight = self._weights.read(tensor, *shape, part=part._replace(columns=outer))
-        rounded = self._rounded(tensor, weight, inputs, outer, attention)
+        rounded = self._rounded(tensor.removesuffix(".weight"), weight, outer, inputs)
         return in_columns(rounded, within(outer, columns), self._weights.dtype)
 
     def _rounded(
-        self, tensor: str, weight: Tensor, inputs: int, columns: slice, attention: bool
+        self, name: str, weight: Tensor, columns: slice = ALL, inputs: int | None = None
     ) -> Stored:
-        """weight: these columns, whole groups, of a tensor with so many inputs."""
-        assert self._quantization is not None
-        multiplied = self.multiplied.get(tensor.removesuffix(".weight"))
+        """These columns of the projection called ``name``, if weights are to be rounded."""
+        if self._quantization is None:
+            return weight
+        attention = any(word in name for word in ("attn", "attention"))
+        multiplied = self.multiplied.get(name)
         if multiplied is not None:
             multiplied = Multiplied(*(numbers[columns] for numbers in multiplied))
         return round_weight(weight, self._quantization, attention, inputs, multiplied)

@@ -1,0 +1,268 @@
+"""The products of an architecture in ``transformers``, multiplied as our own models' are.
+
+Its linear layers are a weight and perhaps a bias, whatever is made of them. So each is packed, and
+those that are given one input are one product. Which these are is seen in a run in which nothing is
+multiplied.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from quire.core.errors import reason
+from quire.kernels.adapters import AdaptedRows, Site
+from quire.kernels.ops import Kernels
+from quire.models.linear import Given, Linear, LinearReader
+from quire.models.transformers_loading import LeftInFiles
+
+_LOG = logging.getLogger(__name__)
+
+# In the names of what chooses experts: an error there is another choice.
+_CHOOSING = {"gate", "router", "shared_expert_gate"}
+_WIDER = 16  # columns beside a result, to see whether it may be a part of another
+
+
+@dataclass
+class Running:
+    """A step under way, for modules that the architecture's code calls with their input alone."""
+
+    kernels: Kernels
+    adapted: Sequence[AdaptedRows] = ()
+
+
+class JoinedProduct:
+    """The product of all modules that are given the same x, in the order of their calls."""
+
+    def __init__(
+        self, product: Linear, inputs: int, sizes: Sequence[int], number: int, running: Running
+    ) -> None:
+        """sizes: outputs of each. number: of the product, among all."""
+        self.product, self.inputs = product, inputs
+        self.sizes, self._running = list(sizes), running
+        self._where = number // len(Site), Site(number % len(Site))
+        self._x: Tensor | None = None  # what was multiplied, until the last has its part
+        self._parts: Sequence[Tensor] = ()
+
+    def rows(self, x: Tensor) -> Tensor:
+        """x [rows, in] -> the outputs of all [rows, out]."""
+        out = self.product(x)
+        if self._running.adapted:
+            self._running.kernels.adapt(self._running.adapted, *self._where, x, out)
+        return out
+
+    def part(self, number: int, x: Tensor) -> Tensor:
+        """x [..., in] -> the outputs of one of them [..., out], perhaps a view."""
+        if x is not self._x:
+            if x.shape[-1] != self.inputs:
+                raise ValueError(f"{x.shape[-1]} inputs of a product that has {self.inputs}")
+            out = self.rows(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+            self._x, self._parts = x, out.split(self.sizes, dim=-1)
+        part = self._parts[number]
+        if number + 1 == len(self.sizes):
+            self._x, self._parts = None, ()
+        return part
+
+
+class Product(nn.Module):
+    """In the place of a linear layer."""
+
+    def __init__(self, joined: JoinedProduct, number: int, sizes: tuple[int, int]) -> None:
+        super().__init__()
+        self.joined, self.number = joined, number
+        self.in_features, self.out_features = sizes
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.joined.part(self.number, x)
+
+
+class Head(nn.Module):
+    """In the place of a head: logits as they are added up."""
+
+    def __init__(self, product: Linear) -> None:
+        super().__init__()
+        self.product = product
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.product.floats(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+
+
+class Table(nn.Module):
+    """In the place of an embedding whose weight the head packs."""
+
+    def __init__(self, product: Linear, num_embeddings: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.product, self.num_embeddings, self.dtype = product, num_embeddings, dtype
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        return self.product.rows(token_ids.flatten(), self.dtype).view(*token_ids.shape, -1)
+
+
+class _Call(NamedTuple):
+    """A linear layer's input: the same tensor, unless it was written to since."""
+
+    x: Tensor  # so that its id is nobody else's
+    version: int
+
+
+@dataclass
+class _Notes:
+    """What a run shows of linear layers, by their ids."""
+
+    calls: dict[int, _Call] = field(default_factory=dict)  # in their order; the first of each
+    looked_at: set[int] = field(default_factory=set)  # whose tensors are used in other ways
+    several: set[int] = field(default_factory=set)  # called more than once
+
+
+class _Noting(nn.Module):
+    """Multiplies nothing, and notes what it is given."""
+
+    def __init__(self, layer: nn.Module, notes: _Notes, wider: int) -> None:
+        super().__init__()
+        self.__dict__["layer"] = layer  # no part of this module
+        self.notes, self.wider = notes, wider
+        self.in_features, self.out_features = _sizes(layer)
+
+    @property
+    def weight(self) -> Any:
+        self.notes.looked_at.add(id(self.layer))
+        return self.layer.weight
+
+    @property
+    def bias(self) -> Any:
+        self.notes.looked_at.add(id(self.layer))
+        return self.layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        key = id(self.layer)
+        if key in self.notes.calls:
+            self.notes.several.add(key)
+        self.notes.calls.setdefault(key, _Call(x, x._version))
+        out = x.new_zeros(*x.shape[:-1], self.out_features + self.wider)
+        return out[..., : self.out_features]
+
+
+Places = dict[int, tuple[nn.Module, list[tuple[nn.Module, str]], str]]
+"""Linear layers by their ids: with the modules whose they are, by which attribute, and a name."""
+
+
+def put_products(
+    causal_lm: Any,
+    run: Callable[[], object],
+    linears: LinearReader,
+    left: LeftInFiles,
+    running: Running,
+) -> None:
+    """Put products in the place of linear layers, and of the head.
+
+    run: the architecture's code. Layers whose tensors it takes are left as they are, with them.
+    """
+    head = causal_lm.get_output_embeddings()
+    places = _linear_layers(causal_lm, head)
+    notes, may_join = _noted(places, run)
+    kept = [place for key, place in places.items() if key in notes.looked_at]
+    for layer, _, _ in kept:
+        layer.weight = nn.Parameter(left.weight(layer), requires_grad=False)
+    if kept:
+        _LOG.info("%d linear layers stay transformers' own, such as %s", len(kept), kept[0][2])
+    for number, group in enumerate(_groups(places, notes, may_join)):
+        given = {}
+        for key in group:
+            layer, _, name = places[key]
+            weight, bias = left.weight(layer), layer.bias
+            weight = weight if isinstance(layer, nn.Linear) else weight.T.contiguous()
+            given[name] = Given(weight, None if bias is None else bias.data)
+        exact = any(not _CHOOSING.isdisjoint(name.split(".")) for name in given)
+        product = linears.given(given, exact=exact)
+        inputs, sizes = _sizes(places[group[0]][0])[0], [len(g.weight) for g in given.values()]
+        joined = JoinedProduct(product, inputs, sizes, number, running)
+        for index, key in enumerate(group):
+            layer, parents, _ = places[key]
+            own = Product(joined, index, _sizes(layer))
+            for parent, attribute in parents:
+                setattr(parent, attribute, own)
+            layer.weight = None  # its memory is free, though the layer is still known here
+    _put_head(causal_lm, head, linears)
+
+
+def _sizes(layer: nn.Module) -> tuple[int, int]:
+    outputs, inputs = layer.get_parameter("weight").shape
+    return (inputs, outputs) if isinstance(layer, nn.Linear) else (outputs, inputs)
+
+
+def _linear_layers(causal_lm: Any, head: nn.Module | None) -> Places:
+    from transformers.pytorch_utils import Conv1D
+
+    places: Places = {}
+    for parent_name, parent in causal_lm.named_modules():
+        for attribute, layer in parent.named_children():
+            if type(layer) not in (nn.Linear, Conv1D) or layer is head:
+                continue
+            if layer.weight.dtype != causal_lm.dtype:
+                continue
+            name = f"{parent_name}.{attribute}"
+            places.setdefault(id(layer), (layer, [], name))[1].append((parent, attribute))
+    return places
+
+
+def _noted(places: Places, run: Callable[[], object]) -> tuple[_Notes, bool]:
+    """What is noted in a run, and whether results may be parts of wider ones."""
+    for wider in (_WIDER, 0):
+        try:
+            return _run(places, run, wider), bool(wider)
+        except Exception as error:  # the architecture's code may raise anything
+            _LOG.debug("linear layers cannot be noted: %s", reason(error))
+    return _Notes(looked_at=set(places)), False
+
+
+def _run(places: Places, run: Callable[[], object], wider: int) -> _Notes:
+    notes = _Notes()
+    try:
+        for layer, parents, _ in places.values():
+            for parent, attribute in parents:
+                setattr(parent, attribute, _Noting(layer, notes, wider))
+        with torch.no_grad():
+            run()
+    finally:
+        for layer, parents, _ in places.values():
+            for parent, attribute in parents:
+                setattr(parent, attribute, layer)
+    return notes
+
+
+def _groups(places: Places, notes: _Notes, may_join: bool) -> Iterator[list[int]]:
+    """The layers of each product: those that one tensor is given to, and others by themselves."""
+    found: dict[tuple[object, ...], list[int]] = {}
+    for key in [*notes.calls, *(key for key in places if key not in notes.calls)]:
+        if key in notes.looked_at:
+            continue
+        call, (layer, _, name) = notes.calls.get(key), places[key]
+        alone = call is None or key in notes.several or not may_join
+        exact = not _CHOOSING.isdisjoint(name.split("."))
+        kind = (key,) if alone or call is None else (id(call.x), call.version, layer.bias is None)
+        found.setdefault((*kind, exact), []).append(key)
+    yield from found.values()
+
+
+def _put_head(causal_lm: Any, head: Any, linears: LinearReader) -> None:
+    """An embedding that is the head's gives its rows; with a scale of its own it stays beside."""
+    if type(head) is not nn.Linear or head.weight.dtype != causal_lm.dtype:
+        return
+    table = causal_lm.get_input_embeddings()
+    bias = None if head.bias is None else head.bias.data
+    product = linears.given_table(Given(head.weight.data, bias))
+    if table.weight is head.weight and type(table) is nn.Embedding:
+        _replace(causal_lm, table, Table(product, len(head.weight), causal_lm.dtype))
+    _replace(causal_lm, head, Head(product))
+
+
+def _replace(causal_lm: Any, module: nn.Module, own: nn.Module) -> None:
+    for parent in list(causal_lm.modules()):
+        for attribute, child in list(parent.named_children()):
+            if child is module:
+                setattr(parent, attribute, own)

@@ -1,0 +1,144 @@
+"""What transformers computes: its products, norms, MLPs and experts become ours, checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from quire.core.errors import ModelError
+from quire.models import loader
+from quire.models.config import read_config
+from quire.models.loader import load_model
+from quire.models.transformers_loading import LeftInFiles, load_causal_lm
+from quire.models.transformers_model import TransformersModel
+from quire.models.weights import Weights
+from support.paged_harness import PagedHarness
+from support.small_models import SMALL_LLAMA, VOCAB_SIZE, save_model
+
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+FIELDS: dict[str, dict[str, Any]] = {
+    "Apertus": {},  # an activation with weights, no gate
+    "GPT2": {"n_inner": 96},  # weights that are turned, a head that is the embedding
+    "Llama": {},
+    "Mixtral": EXPERTS,
+    "NanoChat": {},  # norms without weights
+    "Phimoe": EXPERTS,
+}
+OURS = {
+    "Apertus": ("Normed", "Product"),
+    "GPT2": ("FusedMLP", "Normed", "Product", "Table"),
+    "Llama": ("FusedMLP", "Normed", "Product"),
+    "Mixtral": ("ChosenExperts", "Normed", "Product"),
+    "NanoChat": ("FusedMLP", "Normed", "Product"),
+    "Phimoe": ("ChosenExperts", "Normed", "Product"),
+}
+
+
+@pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Saves a small model of an architecture, and loads it as if there were no code of ours."""
+
+    def make(architecture: str, **settings: Any) -> TransformersModel:
+        directory = tmp_path / architecture
+        if not directory.exists():
+            config = getattr(transformers, f"{architecture}Config")
+            fields = {**SMALL_LLAMA, "pad_token_id": 2, **FIELDS[architecture]}
+            save_model(config(**fields), directory)
+        with monkeypatch.context() as patch:
+            patch.setattr(loader, "_NATIVE", {})
+            model = load_model(directory, **settings)
+        assert isinstance(model, TransformersModel)
+        return model
+
+    return make
+
+
+def texts() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(3, VOCAB_SIZE, (n,), generator=generator).tolist() for n in (1, 19, 30)]
+
+
+@pytest.mark.parametrize("architecture", OURS)
+def test_modules_are_ours_where_they_compute_the_same(architecture: str, foreign: Any) -> None:
+    found = {type(module).__name__ for module in foreign(architecture)._decoder.modules()}
+    known = {"ChosenExperts", "FusedMLP", "Normed", "Product", "Table", "Linear", "Conv1D"}
+    assert found & known == set(OURS[architecture])
+
+
+@pytest.mark.parametrize("architecture", ["Apertus", "Phimoe"])
+def test_bits_depend_on_the_text_alone(architecture: str, foreign: Any) -> None:
+    model = foreign(architecture, dtype="bfloat16")
+    several = PagedHarness(model).prefill(texts(), chunk=7)
+    for text, beside_others in zip(texts(), several, strict=True):
+        (alone,) = PagedHarness(model).prefill([text], chunk=64)
+        assert torch.equal(alone, beside_others)
+
+
+@pytest.mark.parametrize("architecture", ["Llama", "Mixtral"])
+@pytest.mark.parametrize("quantization", ["int8", "w8a8"])
+def test_weights_are_rounded_as_in_models_of_our_own(
+    architecture: str, quantization: str, foreign: Any, tmp_path: Path
+) -> None:
+    model = foreign(architecture, quantization=quantization)
+    own = load_model(tmp_path / architecture, quantization=quantization)
+    assert model.weight_bytes <= 1.02 * own.weight_bytes
+    for found, expected in zip(*(logits(one) for one in (model, own)), strict=True):
+        assert (found - expected).norm() < 0.02 * expected.norm()
+
+
+def logits(model: Any) -> list[Tensor]:
+    return PagedHarness(model).prefill(texts(), chunk=7)
+
+
+def test_four_bits(foreign: Any) -> None:
+    exact, rounded = foreign("Apertus"), foreign("Apertus", quantization="int4")
+    assert rounded.weight_bytes < 0.4 * exact.weight_bytes
+    found, expected = logits(rounded)[2], logits(exact)[2]
+    assert 0 < (found - expected).norm() < 0.4 * expected.norm()
+
+
+def test_weights_stay_in_their_files_until_they_are_packed(foreign: Any, tmp_path: Path) -> None:
+    foreign("Apertus")
+    directory = tmp_path / "Apertus"
+    weights = Weights(directory, None)
+    left = LeftInFiles(weights)
+    module = load_causal_lm(read_config(directory), weights, left)
+    layers = [one for one in module.model.modules() if isinstance(one, nn.Linear)]
+    assert layers
+    for layer in layers:
+        assert layer.weight.untyped_storage().nbytes() == layer.weight.itemsize
+        assert left.weight(layer).shape == layer.weight.shape
+        assert left.weight(layer).isfinite().all()
+
+
+def test_a_layer_whose_weight_is_used_in_other_ways_stays(
+    foreign: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.apertus.modeling_apertus import ApertusMLP
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return self.down_proj(nn.functional.linear(self.act_fn(self.up_proj(x)), self.weight()))
+
+    def weight(self: Any) -> Tensor:
+        return torch.eye(self.down_proj.weight.shape[1])
+
+    expected = logits(foreign("Apertus"))
+    monkeypatch.setattr(ApertusMLP, "forward", forward)
+    monkeypatch.setattr(ApertusMLP, "weight", weight, raising=False)
+    model = foreign("Apertus")
+    mlp: Any = model._decoder.layers[0].mlp
+    assert (type(mlp.up_proj).__name__, type(mlp.down_proj)) == ("Product", nn.Linear)
+    for found, wanted in zip(logits(model), expected, strict=True):
+        assert (found - wanted).abs().max() < 1e-4
+
+
+def test_what_is_rounded_already_is_refused(foreign: Any, tmp_path: Path) -> None:
+    foreign("Apertus")
+    fields = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32}}
+    with pytest.raises(ModelError, match="weights that are rounded already"):
+        load_model(tmp_path / "Apertus", hf_overrides=fields)
