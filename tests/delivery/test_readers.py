@@ -53,7 +53,7 @@ def test_kubernetes() -> None:
 def test_manifests_of_plans(tmp_path: Path) -> None:
     read("kubernetes-validate", "--version")  # before anything is planned
     path = tmp_path / "plan.yaml"
-    load = "--input 64 --output 8 --requests 4 --max-model-len 512".split()
+    load = ["--input", "64", "--output", "8", "--requests", "4", "--max-model-len", "512"]
     for engine, parts in (("vllm", 2), ("sglang", 2), ("trtllm", 3), ("llamacpp", 2)):
         command = ["plan", "llama-3-8b", "--machine", "h100", "--engine", engine, *load]
         assert main([*command, "--manifest", str(path)]) == 0

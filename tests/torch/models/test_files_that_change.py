@@ -88,8 +88,8 @@ def test_what_the_fallback_takes_is_no_more_than_the_model(
     monkeypatch.setattr(loader, "_NATIVE", {})
     directory, taken = make_model("olmo2", tmp_path), list[int]()
     load_model(directory, admit=taken.append)
-    tensors = load_file(directory / "model.safetensors").values()
-    assert taken[0] == pytest.approx(sum(tensor.nbytes for tensor in tensors), rel=0.01)
+    sizes = [tensor.nbytes for tensor in load_file(directory / "model.safetensors").values()]
+    assert sum(sizes) <= taken[0] <= sum(sizes) + max(sizes), "and one tensor that is packed"
 
 
 def test_gguf_files(tmp_path: Path) -> None:

@@ -328,11 +328,6 @@ def test_rounded_checkpoints_with_rounded_activations(
         assert 1e-3 < float((a - b).norm() / (b - b.mean(dim=1, keepdim=True)).norm()) < 0.1
 
 
-def test_the_fallback_is_refused(model_dir: ModelDir) -> None:
-    with pytest.raises(ModelError, match=r"code of their own .*; this is GPT2LMHeadModel"):
-        load_model(model_dir("gpt2"), quantization="int8")
-
-
 @pytest.mark.parametrize("quantization", [kind.value for kind in Quantization])
 def test_without_the_kernels(
     quantization: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
