@@ -15,7 +15,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from quire.core.errors import ModelError
 from quire.models.shape import ModelShape, read_shape
 
-_BESIDE, _OF_TEXTS = re.compile(r"vision"), re.compile(r"language_model|text_model|^lm_head")
+_BESIDE = re.compile(r"vision|audio|speech|whisper")
+_OF_TEXTS = re.compile(r"language_model|text_model|^lm_head")
 """Of models that see too, what their decoders' parameters are called."""
 
 SIMULATED = {
