@@ -120,7 +120,7 @@ class Found:
     """What became of a family."""
 
     architecture: str
-    how: str  # "Quire", "transformers", "refused" or "untried"
+    how: str  # a key of _HOW
     why: str = ""  # where it is refused or untried
     difference: float = 0.0  # the largest of all logits
 
@@ -186,6 +186,7 @@ def tried(model_type: str, architecture: str) -> Found:
 
 def _in_short(error: Exception, place: str = "") -> str:
     text = str(error).replace(f"{place}/", "").strip() or type(error).__name__
+    text = re.sub(r"^\w+ is not supported: ", "", text)
     return re.sub(r"\s+", " ", text.splitlines()[0])[:200]
 
 
@@ -213,7 +214,15 @@ def tried_apart(model_type: str, architecture: str) -> Found:
 def families(chosen: Iterable[str]) -> Iterator[tuple[str, str]]:
     """The types and classes of all decoders, or of some, each class once."""
     wanted, seen = set(chosen), set[str]()
-    for model_type, architecture in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()):
+
+    def own_first(item: tuple[str, str]) -> tuple[bool, bool, str]:
+        """Several types have a class; the best is the one of that name, or of its texts."""
+        plain = item[0].replace("_", "").replace("-", "")
+        return item[1].casefold() != f"{plain}forcausallm", not item[0].endswith("_text"), item[0]
+
+    for model_type, architecture in sorted(
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items(), key=own_first
+    ):
         sees = architecture.endswith("ForConditionalGeneration")  # and has a decoder beside
         if (not wanted or model_type in wanted) and architecture not in seen and not sees:
             seen.add(architecture)

@@ -12,7 +12,7 @@ paged attention as they come out of the architecture's own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -133,6 +133,12 @@ class TransformersModel:
         """The same model, its weights moved to ``device``."""
         self._decoder.to(device)
         self._head.to(device)
+        self._specs = tuple(
+            replace(spec, sink_logits=spec.sink_logits.to(device))
+            if spec.sink_logits is not None
+            else spec
+            for spec in self._specs
+        )
         return self
 
     def forward(
@@ -210,6 +216,9 @@ class _Given(nn.Module):
     def __init__(self, output_type: type) -> None:
         super().__init__()
         self.output_type = output_type
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"its head looks into its decoder, for {name}")
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Any:
         return self.output_type(last_hidden_state=inputs_embeds)

@@ -67,11 +67,13 @@ def probe_attention(
     quire_probe: Probe | None = None,
     scaling: float | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **keywords: Any,
 ) -> tuple[Tensor, None]:
     """An attention function for ``transformers.AttentionInterface``.
 
     query [1, H, T, D], key [1, Hkv, T, D], value [1, Hkv, T, Dv] -> zeros [1, T, H, Dv].
+    s_aux [H]: scores of a key that all see, without a value.
 
     Raises:
         ModelError: the layer asks for something that paged attention does not do.
@@ -86,7 +88,8 @@ def probe_attention(
     scale = key_dim**-0.5 if scaling is None else float(scaling)
     window = _window(attention_mask, quire_probe)
     quire_probe.shapes.append(KVShape(kv_heads, key_dim, value_dim))
-    quire_probe.specs.append(AttentionSpec(scale, window, softcap=softcap))
+    sinks = None if s_aux is None else s_aux.detach().float().contiguous()
+    quire_probe.specs.append(AttentionSpec(scale, window, softcap=softcap, sink_logits=sinks))
     return value.new_zeros(1, tokens, query.shape[1], value_dim), None
 
 

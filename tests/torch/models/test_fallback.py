@@ -44,6 +44,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "GPT2": {"n_inner": 96},
     "GPTBigCode": {"multi_query": True, "n_inner": 96},
     "Gemma3Text": {"head_dim": 24, "sliding_window": 12, "num_hidden_layers": 7},
+    "GptOss": {"num_local_experts": 4, "head_dim": 16, "sliding_window": 12},  # with sinks
     "Granite": {"logits_scaling": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.5},
     "Mixtral": {**EXPERTS, "sliding_window": 12},
     "Olmo2": {},
@@ -59,9 +60,8 @@ CONVOLUTIONS = {"layer_types": ["conv", "full_attention"]}
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Bert": ({"is_decoder": False}, "neither causal nor a sliding window"),
-    "Bart": ({**DECODER, "decoder_layers": 2}, "BartForCausalLM is not supported"),
+    "Bart": ({**DECODER, "decoder_layers": 2}, "its head looks into its decoder, for decoder"),
     "Bloom": ({"n_head": 4}, "attention interface"),  # ALiBi
-    "GptOss": ({"num_local_experts": 4, "head_dim": 16}, "s_aux"),
     "Lfm2": (CONVOLUTIONS, "lfm2 has layers that keep a state of a kind that is not .*: conv"),
     "Nemotron": ({}, "keyword arguments"),
     "StableLm": ({}, "keyword arguments"),
