@@ -131,9 +131,7 @@ class Capacity:
         return [(n, len(layers) - n) for n, layers in zip(counts, groups, strict=True)]
 
     def _describe_loss(self) -> str:
-        return (
-            "" if self.loss is None else f" Measured beside the model's own weights: {self.loss}."
-        )
+        return "" if self.loss is None else f" Beside the model's own weights it has {self.loss}."
 
     def _describe_warmth(self) -> str:
         seconds = self.warm_seconds
