@@ -13,6 +13,7 @@ from torch import Tensor
 
 from quire.core.errors import ConfigError, ModelError
 from quire.core.protocol import SamplingParams
+from quire.engine.capacity import KnownLoss, remember_loss
 from quire.engine.llm import LLM
 from quire_lab.evaluation.distributions import next_token_logits
 from quire_lab.evaluation.divergence import Loss, Reference
@@ -103,9 +104,14 @@ class Evaluator:
     def _of(self, form: ModelForm) -> FormResult:
         try:
             with self._loaded(form) as llm:
-                return self._measured(llm, form)
+                found, key = self._measured(llm, form), llm.capacity.form_key
         except (ConfigError, ModelError) as error:
             return FormResult(form, str(error))
+        if found.loss is not None and self._options["model"] is not None:
+            loss = found.loss
+            known = KnownLoss(loss.predictions, loss.more_perplexity, loss.same_token)
+            remember_loss(key, known)
+        return found
 
     @contextmanager
     def _loaded(self, form: ModelForm) -> Iterator[LLM]:

@@ -15,6 +15,7 @@ import torch
 from quire.core.errors import ConfigError, ModelError
 from quire.core.protocol import SamplingParams
 from quire.engine.llm import LLM
+from quire.models.demo import DEMO_MODEL
 from quire.tools.cli import main
 from quire_lab.evaluation import Evaluator, Judging, ModelForm, Reference
 from quire_lab.evaluation.distributions import next_token_logits
@@ -77,6 +78,29 @@ def test_logits_are_those_that_serving_sees() -> None:
     for row, token, table in zip(mine, ids[1:], output.prompt_logprobs[1:], strict=True):
         assert table is not None and abs(float(row[token]) - table[token].logprob) < 1e-5
     llm.close()
+
+
+def test_a_server_tells_what_its_form_was_found_to_lose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of these files in this form, and of no other."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    options = {**OPTIONS, "model": str(DEMO_MODEL)}
+    plan, form = Judging(TEXT, 64, 120, 0), ModelForm(quantization="int4")
+    row = Evaluator(options, plan, lambda _: None).run([form]).rows[1]
+    assert row.loss is not None
+    told = f"perplexity {row.loss.more_perplexity:+.1%}, the same likeliest token in "
+
+    def says(**more: Any) -> str:
+        with LLM(**{**options, **more}) as llm:
+            return llm.capacity.describe()
+
+    assert f"{told}{row.loss.same_token:.1%} of {row.loss.predictions}" in says(quantization="int4")
+    assert "likeliest" not in says() + says(quantization="int8")
+    for damaged in ("", "[]", '{"predictions": "x"}', "[" * 10**5):
+        for file in (tmp_path / "cache").rglob("*.json"):
+            file.write_text(damaged)
+        assert "likeliest" not in says(quantization="int4")
 
 
 def test_a_text_that_the_pool_does_not_hold_is_refused() -> None:

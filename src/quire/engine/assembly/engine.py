@@ -64,7 +64,7 @@ from quire.engine.assembly.transfer import (
     listen_for_decoders,
 )
 from quire.engine.capabilities import Capabilities, renewal
-from quire.engine.capacity import Capacity, fill, limits_of, size_of
+from quire.engine.capacity import Capacity, fill, form_key, known_loss, limits_of, size_of
 from quire.engine.config import (
     NO_ADAPTERS_ON_GPU,
     NO_DRAFT_MODEL_ON_GPU,
@@ -85,6 +85,7 @@ from quire.kernels.heap import keep_what_steps_take
 from quire.kernels.instructions import choose_instructions
 from quire.kernels.threads import usable_cores
 from quire.models.base import Model
+from quire.models.checkpoint_files import find_files
 from quire.models.config import ModelConfig, read_config
 from quire.models.dense import Dense
 from quire.models.loader import is_encoder, load_model
@@ -185,13 +186,18 @@ def _build(
 def _named(
     capacity: Capacity, config: EngineConfig, directory: Path, described: ModelConfig
 ) -> Capacity:
-    """With the model's family, and how many parameters it has, where its config tells."""
+    """With the model's family, how many parameters it has, where its config tells, and what its
+    form loses, where that is known.
+    """
     try:
         count = read_shape(directory, config.hf_overrides).num_params
     except ModelError:
         count = 0
     family = str(described.fields.values.get("model_type", ""))
-    return replace(capacity, family=family, num_parameters=count)
+    types = capacity.dtype, config.quantization, capacity.kv_dtype, config.window
+    key = form_key(find_files(directory).paths, [*map(str, types), str(config.hf_overrides)])
+    loss = known_loss(key)
+    return replace(capacity, family=family, num_parameters=count, form_key=key, loss=loss)
 
 
 def _traits(

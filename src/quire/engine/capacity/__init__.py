@@ -2,6 +2,7 @@
 
 from quire.engine.capacity.description import Capacity, DraftShare, describe_kv_groups
 from quire.engine.capacity.limits import limits_of
+from quire.engine.capacity.losses import KnownLoss, form_key, known_loss, remember_loss
 from quire.engine.capacity.pool import fill, size_of
 from quire.engine.capacity.working import (
     DEVICE,
@@ -20,11 +21,15 @@ __all__ = [
     "STATES",
     "Capacity",
     "DraftShare",
+    "KnownLoss",
     "adapter_share",
     "describe_kv_groups",
     "fill",
+    "form_key",
+    "known_loss",
     "limits_of",
     "numbers_per_token",
+    "remember_loss",
     "size_of",
     "step_bytes",
 ]

@@ -11,6 +11,7 @@ from quire.capabilities.speculation.config import SpeculativeConfig
 from quire.core.kv_groups import KVGroup
 from quire.core.limits import EngineLimits
 from quire.core.memory import Window
+from quire.engine.capacity.losses import KnownLoss
 from quire.engine.capacity.pool import size_of
 
 _TYPICAL_TOKENS = (161, 338)  # mean prompt and output of ShareGPT chats (PagedAttention, fig. 11)
@@ -52,6 +53,8 @@ class Capacity:
     num_parameters: int = 0
     state_bytes: int = 0  # of a slot, for the states of one sequence
     token_bytes: int = 0  # of the weights, those that a step of one token reads
+    form_key: str = ""  # by which its loss is kept
+    loss: KnownLoss | None = None  # None: nobody has measured it
 
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:
@@ -108,7 +111,7 @@ class Capacity:
         return (
             f"{self.model_name} in {self.dtype}: {size_of(self.weight_bytes)} of weights"
             f"{_describe_rounding(self.quantization)}, {size_of(self.kv_bytes_per_token)} of KV "
-            f"cache a token ({self.kv_dtype}).{self.experts} The KV pool is "
+            f"cache a token ({self.kv_dtype}).{self._describe_loss()}{self.experts} The KV pool is "
             f"{size_of(self.pool_bytes)}: {describe_kv_groups(self.limits, self.state_bytes)}"
             f"{self._describe_warmth()}. "
             f"That holds {full:,} sequence{'s' if full != 1 else ''} of {longest}, "
@@ -126,6 +129,9 @@ class Capacity:
         own = sum(map(len, groups)) - (0 if self.draft is None else self.draft.num_layers)
         counts = [sum(layer < own for layer in layers) for layers in groups]
         return [(n, len(layers) - n) for n, layers in zip(counts, groups, strict=True)]
+
+    def _describe_loss(self) -> str:
+        return "" if self.loss is None else f" Beside the model's own weights it has {self.loss}."
 
     def _describe_warmth(self) -> str:
         seconds = self.warm_seconds
