@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels.dispatch import choose_kernels
-from quire.kernels.ops import AttentionBatch, Kernels, KVGroupTables, KVShape, LayerKV
+from quire.kernels.ops import AttentionBatch, Kernels, KVGroupTables, KVShape, LayerKV, LayerState
 from quire.models.adaptable import products
 from quire.models.decoder import DecoderModel
 from quire.models.linear import WatchedLinear
@@ -29,7 +29,9 @@ def observe(model: DecoderModel, instruction_set: str = "") -> dict[str, Tensor]
     if not all(isinstance(shape, KVShape) for shape in model.kv_shapes):
         return {}
     length, ranks = min(_TOKENS, model.max_positions), model.decoder.ranks
-    _read(model, length, choose_kernels(model.dtype, instruction_set))
+    generator = torch.Generator().manual_seed(0)
+    token_ids = torch.randint(model.vocab_size, (length,), generator=generator)
+    read_tokens(model, token_ids, choose_kernels(model.dtype, instruction_set))
     found = dict[str, Tensor]()
     for layer in model.decoder.layers:
         for _, product in products(layer):
@@ -50,8 +52,9 @@ def _importance(squares: Tensor) -> Tensor:
     return torch.exp2((squares / largest).clamp_min(_LEAST).log2().round())
 
 
-def _read(model: DecoderModel, length: int, kernels: Kernels) -> None:
-    """Let the model read so many tokens at random."""
+def read_tokens(model: DecoderModel, token_ids: Tensor, kernels: Kernels) -> None:
+    """Let the model read a text, as one prompt."""
+    length = len(token_ids)
     blocks = -(-length // _BLOCK_SIZE)
 
     def pool(heads: int, dim: int) -> Tensor:
@@ -59,8 +62,9 @@ def _read(model: DecoderModel, length: int, kernels: Kernels) -> None:
 
     kv = [
         LayerKV(pool(shape.num_kv_heads, shape.key_dim), pool(shape.num_kv_heads, shape.value_dim))
-        for shape in model.kv_shapes
         if isinstance(shape, KVShape)
+        else LayerState(torch.zeros(1, *shape.rows), torch.zeros(1, *(shape.state or (0,))))
+        for shape in model.kv_shapes
     ]
     positions, start = torch.arange(length), torch.zeros(1, dtype=torch.long)
     batch = AttentionBatch(
@@ -70,8 +74,7 @@ def _read(model: DecoderModel, length: int, kernels: Kernels) -> None:
         output_starts=torch.tensor([length]),
         kv_groups=(KVGroupTables(positions, torch.arange(blocks)[None], start),),
         block_size=_BLOCK_SIZE,
+        state_slots=start,
     )
-    generator = torch.Generator().manual_seed(0)
-    token_ids = torch.randint(model.vocab_size, (length,), generator=generator)
     with torch.inference_mode():
         model.forward(token_ids, batch, kv, kernels)
