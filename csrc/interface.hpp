@@ -48,6 +48,20 @@ struct Rotation {
   int half;
 };
 
+// What keys of a pool of 4 bits are less before they are rounded: the nearer of two centres. One is
+// what keys have in common, turned as the middle of the key's chunk of columns is, since rotation
+// comes between; the other is the key at position 0, which in trained models is unlike all others.
+// A scale that is negative says that it was the other.
+struct Centring {
+  const float* factors;        // [Hkv, D]: then keys are multiplied by them; null: no centres
+  const float* query_factors;  // [Hkv, D]: their inverses
+  const float* common;         // [Hkv, D], before rotation
+  const float* first;          // [Hkv, D]
+  const float* cos;            // [chunks, half]; null: keys are not turned
+  const float* sin;
+};
+constexpr int64_t centred_columns = 64;  // of a chunk
+
 // One piece of attention work: some tokens over some of the columns that they see, for some KV
 // heads. Columns are numbered through: first the sinks, then the window. The tokens are neighbours
 // of a sequence, or of several that read these columns from the same blocks.
@@ -173,6 +187,7 @@ struct Attend {
   void* values;            // [B, Hkv] tiles; null: see above
   float* key_scales;       // [B, Hkv, N]; only with int8 and int4
   float* value_scales;     // [B, Hkv, N]; the keys' own where there are no values
+  Centring centring;
   // memory
   char* scratch;  // team x scratch_bytes(attend)
   int64_t scratch_bytes;

@@ -42,6 +42,8 @@ struct FewRows {
   int64_t room_rows;
   Unit* queries[2];       // turned for the window, and for the sinks: [heads, rows, key_units]
   float* query_scale[2];  // [heads, rows]
+  float* turned[2];       // [heads, rows, key_width]: see Context::read_query
+  float* of_first[2];     // [heads, rows]: scores of the first key
   struct State {
     float* sums;   // [heads, rows, value_width]
     float* most;   // [heads, rows]
@@ -63,6 +65,9 @@ struct FewRows {
     int64_t all = few * a.num_kv_heads > many ? few * a.num_kv_heads : many;
     for (auto& query : queries) query = dealer.take<Unit>(all * key_units);
     for (auto& scale : query_scale) scale = dealer.take<float>(all);
+    const int64_t centred = context.centred() ? all : 0;
+    for (auto& query : turned) query = dealer.take<float>(centred * context.key_width);
+    for (auto& score : of_first) score = dealer.take<float>(centred);
     for (State* state : {&segment, &before}) {
       state->sums = dealer.take<float>(all * context.value_width);
       state->most = dealer.take<float>(all);
@@ -124,7 +129,10 @@ struct FewRows {
     for (int r = 0; r < rows; r++) {
       int64_t place = head * room_rows + r;
       int query_head = (work.item.first_head + head) * context.group + r % context.group;
-      context.read_query(work.token(r / context.group), query_head, for_sinks);
+      float* whole = turned[for_sinks] + place * context.key_width;
+      context.read_query(work.token(r / context.group), query_head, for_sinks, whole);
+      if (context.centred())
+        of_first[for_sinks][place] = context.score_of_first(whole, query_head / context.group);
       query_scale[for_sinks][place] = Units::round(
           context.head, queries[for_sinks] + place * key_units, context.key_width);
     }
@@ -184,7 +192,8 @@ struct FewRows {
         with_rows(rows - r, [&](auto n) { score<n.value>(now, ahead, r, q + r * key_units); });
       }
     }
-    weigh(work, rows, now, shift, place, query_scale[far] + place);
+    if (context.centred()) context.find_centre(now.position, work.item.first_head + head);
+    weigh(work, rows, now, shift, place, far);
     reader.read_values(now, shift);
     if constexpr (on_tiles<KV, Units>) {
       float* sums = segment.sums + place * context.value_width;
@@ -255,7 +264,7 @@ struct FewRows {
 
   // Scores become weights; maxima, sums and fades follow.
   void weigh(const Work& work, int rows, const Chunk& now, int64_t shift, int64_t place,
-             const float* query_scale) {
+             bool far) {
     const Attend& a = context.a;
     float key_scale[chunk], value_scale[chunk];
     if (a.key_scales) {
@@ -265,8 +274,16 @@ struct FewRows {
     for (int r = 0; r < rows; r++) {
       float* s = scores + r * chunk;
       if (a.key_scales) {
-        F scale = splat(query_scale[r]);
-        for (int j = 0; j < chunk; j += W)
+        F scale = splat(query_scale[far][place + r]);
+        if (context.centred()) {
+          F first = splat(of_first[far][place + r]);
+          F common = splat(context.score_of_centre(turned[far] + (place + r) * context.key_width));
+          for (int j = 0; j < chunk; j += W) {
+            F own = load(key_scale + j), size = (F)((U)own & 0x7fffffffu);
+            store(s + j, fma(load(s + j), size * scale, select((I)own < 0, first, common)));
+          }
+        }
+        for (int j = 0; !context.centred() && j < chunk; j += W)
           store(s + j, load(s + j) * (load(key_scale + j) * scale));
       }
       if (a.softcap > 0) {

@@ -6,6 +6,7 @@
 namespace quire::QUIRE_ISA {
 
 constexpr int chunk = 64;  // columns between two updates of the running softmax; divides a segment
+static_assert(chunk == centred_columns);
 constexpr int panel = 16;  // columns whose keys lie side by side in the pool; divides a chunk
 constexpr float nothing_seen = -1e30f;  // a maximum below every score, yet finite
 
@@ -36,6 +37,13 @@ QUIRE_INLINE int64_t run_of(const Attend& a, int64_t n) {
   return n & -n;
 }
 
+// Where a token of the batch stands in its sequence.
+QUIRE_INLINE int64_t position_of(const Attend& a, int64_t token) {
+  int64_t s = 0;
+  while (a.query_starts[s + 1] <= token) s++;
+  return a.context_lens[s] - (a.query_starts[s + 1] - token);
+}
+
 // What every piece of work of one call shares.
 template <class KV>
 struct Context {
@@ -49,6 +57,7 @@ struct Context {
   float* balance_of_query;  // [key_width]; see ``balance``
   float* balance_of_key;
   bool balanced = false;
+  float* centre;  // [key_width]; see ``find_centre``
 
   Context(const Attend& a, Dealer& dealer)
       : a(a), group(a.num_heads / a.num_kv_heads),
@@ -60,25 +69,68 @@ struct Context {
     for (auto& weight : weights) weight = dealer.take<float>(key_width);
     balance_of_query = dealer.take<float>(key_width);
     balance_of_key = dealer.take<float>(key_width);
+    centre = dealer.take<float>(key_width);
     if (!dealer.base) return;
+    __builtin_memset(centre, 0, key_width * sizeof(float));
     query_norm = widen(a.query_norm, a.key_dim, weights[0], weights[1]);
     key_norm = widen(a.key_norm, a.key_dim, weights[2], weights[3]);
-    balanced = is_spread(a.kv_dtype) && query_norm.weight && key_norm.weight;
+    balanced = is_spread(a.kv_dtype) && query_norm.weight && key_norm.weight && !centred();
     if (balanced) {
       balance(query_norm.weight, key_norm.weight, a.key_dim, a.rotation.cos ? a.rotation.half : 0,
               balance_of_query, balance_of_key);
     }
   }
 
+  bool centred() const { return a.centring.factors; }
+
+  // In ``centre`` what the keys of KV head h have in common, in the chunk of a position.
+  void find_centre(int64_t position, int h) const {
+    const Rotation& r = a.rotation;
+    __builtin_memcpy(centre, a.centring.common + h * a.key_dim, a.key_dim * sizeof(float));
+    if (!r.cos) return;
+    int64_t turn = position / chunk * r.half;
+    rotate(centre, a.centring.cos + turn, a.centring.sin + turn, r.half);
+  }
+
+  // Take the nearer centre from a key, in ``head``; whether that is the first key.
+  bool take_centre(int64_t position, int h) const {
+    find_centre(position, h);
+    const float *first = a.centring.first + h * a.key_dim;
+    const float *factors = a.centring.factors + h * a.key_dim;
+    float from_common = 0, from_first = 0;
+    for (int64_t i = 0; i < a.key_dim; i++) {
+      float one = (head[i] - centre[i]) * factors[i], other = (head[i] - first[i]) * factors[i];
+      from_common += one * one;
+      from_first += other * other;
+    }
+    bool is_first = from_first < from_common;
+    for (int64_t i = 0; i < a.key_dim; i++) head[i] -= is_first ? first[i] : centre[i];
+    return is_first;
+  }
+
+  // What the centres are of a query's scores: that of ``centre``, or the first key's.
+  float score_of_centre(const float* query) const {
+    F sum{};
+    for (int64_t i = 0; i < key_width; i += W) sum = fma(load(query + i), load(centre + i), sum);
+    return lanes_sum(sum);
+  }
+  float score_of_first(const float* query, int h) const {
+    float sum = 0;
+    for (int64_t i = 0; i < a.key_dim; i++) sum += query[i] * a.centring.first[h * a.key_dim + i];
+    return sum;
+  }
+
   // Spread a query or a key, in ``head``, as a pool of few bits has keys.
   void make_even(const float* factors) const {
     if (!is_spread(a.kv_dtype)) return;
-    for (int64_t i = 0; balanced && i < a.key_dim; i++) head[i] *= factors[i];
+    bool used = balanced || centred();
+    for (int64_t i = 0; used && i < a.key_dim; i++) head[i] *= factors[i];
     spread(head, a.key_dim, run_of(a, a.key_dim));
   }
 
-  // A query head of a token, ready for products, in ``head``; zeros beyond it.
-  void read_query(int64_t token, int h, bool for_sinks) const {
+  // A query head of a token, ready for products, in ``head``; zeros beyond it. ``turned``: where
+  // there are centres, the same before it is made even, [key_width].
+  void read_query(int64_t token, int h, bool for_sinks, float* turned) const {
     store(head + key_width - W, F{});
     store(head + key_width - 2 * W, F{});
     widen(a.dtype, a.query.data, token * a.query.stride + int64_t(h) * a.key_dim, head, a.key_dim);
@@ -88,8 +140,10 @@ struct Context {
       rotate(head, (for_sinks ? r.sink_cos : r.cos) + token * r.half,
              (for_sinks ? r.sink_sin : r.sin) + token * r.half, r.half);
     }
-    make_even(balance_of_query);
     const float scale = r.query_scale ? query_scale * r.query_scale[token] : query_scale;
+    for (int64_t i = 0; centred() && i < key_width; i += W)
+      store(turned + i, load(head + i) * scale);
+    make_even(centred() ? a.centring.query_factors + h / group * a.key_dim : balance_of_query);
     for (int64_t i = 0; i < key_width; i += W) store(head + i, load(head + i) * scale);
   }
 
@@ -101,9 +155,10 @@ struct Context {
     if (key_norm.used) normalise(key_norm, head, a.key_dim);
     const Rotation& r = a.rotation;
     if (r.cos) rotate(head, r.cos + token * r.half, r.sin + token * r.half, r.half);
-    make_even(balance_of_key);
+    bool is_first = centred() && take_centre(position_of(a, token), h);
+    make_even(centred() ? a.centring.factors + h * a.key_dim : balance_of_key);
     float scale = store_row(head, stored, a.key_dim);
-    if (a.key_scales) a.key_scales[row] = scale;
+    if (a.key_scales) a.key_scales[row] = is_first ? -scale : scale;
     put_key(row);
     if (!a.values) return;
     widen(a.dtype, a.value.data, token * a.value.stride + int64_t(h) * a.value_dim, head,

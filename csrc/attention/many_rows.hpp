@@ -30,6 +30,9 @@ struct ManyRows {
   int64_t key_units;  // of a query, whole vectors
   Unit* queries[2];   // [key_units][lane_rows], for the window and for the sinks
   float* query_scale[2];  // [lane_rows]
+  float* turned[2];       // [lane_rows, key_width]: see Context::read_query
+  float* of_first[2];     // [lane_rows]: scores of the first key
+  float* of_centre;       // [lane_rows]: of what the keys of the chunk at hand have in common
   Unit* row_units;    // [key_units]
   F* scores;          // [chunk][lane_vectors]
   Unit* weights;      // [chunk / per_unit][lane_rows], the scores' place where they are floats
@@ -47,6 +50,10 @@ struct ManyRows {
       : context(a, dealer), reader(a, dealer), key_units(context.key_width / per_unit) {
     for (auto& query : queries) query = dealer.take<Unit>(key_units * lane_rows);
     for (auto& scale : query_scale) scale = dealer.take<float>(lane_rows);
+    const int64_t centred = context.centred() ? lane_rows : 0;
+    for (auto& query : turned) query = dealer.take<float>(centred * context.key_width);
+    for (auto& score : of_first) score = dealer.take<float>(centred);
+    of_centre = dealer.take<float>(centred);
     row_units = dealer.take<Unit>(key_units);
     scores = dealer.take<F>(chunk * lane_vectors);
     weights = dealer.take<Unit>(chunk / per_unit * lane_rows);
@@ -90,7 +97,8 @@ struct ManyRows {
       auto ahead = reader.ahead(next, 0);
       reader.read_keys(now, 0);
       score<Vectors>(now, ahead, queries[two && now.sinks]);
-      weigh<Vectors>(now, query_scale[two && now.sinks]);
+      if (context.centred()) find_centre(now, work.item.first_head, Vectors * W, two && now.sinks);
+      weigh<Vectors>(now, two && now.sinks);
       reader.read_values(now, 0);
       gather<Vectors>(now, ahead);
       if (more && next.segment == now.segment) continue;
@@ -109,18 +117,31 @@ struct ManyRows {
     Unit* out = queries[for_sinks];
     for (int r = 0; r < end; r++) {
       float& scale = query_scale[for_sinks][r];
+      float* whole = turned[for_sinks] + r * context.key_width;
       if (r < n) {
         int64_t token_row = (first + r) / context.group;
         int head = work.item.first_head * context.group + (first + r) % context.group;
-        context.read_query(work.token(token_row), head, for_sinks);
+        context.read_query(work.token(token_row), head, for_sinks, whole);
+        if (context.centred())
+          of_first[for_sinks][r] = context.score_of_first(whole, work.item.first_head);
         scale = Units::round(context.head, row_units, context.key_width);
         token[r / W][r % W] = work.position + token_row;
       } else {
         scale = query_scale[for_sinks][r - 1];
+        if (context.centred()) {
+          __builtin_memcpy(whole, whole - context.key_width, context.key_width * sizeof(float));
+          of_first[for_sinks][r] = of_first[for_sinks][r - 1];
+        }
         token[r / W][r % W] = token[(r - 1) / W][(r - 1) % W];
       }
       for (int64_t u = 0; u < key_units; u++) out[u * lane_rows + r] = row_units[u];
     }
+  }
+
+  void find_centre(const Chunk& now, int h, int end, bool far) {
+    context.find_centre(now.position, h);
+    for (int r = 0; r < end; r++)
+      of_centre[r] = context.score_of_centre(turned[far] + r * context.key_width);
   }
 
   void prepare_bias(const Work& work, int64_t first, int n, int end) {
@@ -250,8 +271,8 @@ struct ManyRows {
 
   // Scores become weights; maxima, sums and fades follow.
   template <int Vectors>
-  void weigh(const Chunk& now, const float* query_scale) {
-    adjust<Vectors>(now, query_scale);
+  void weigh(const Chunk& now, bool far) {
+    adjust<Vectors>(now, far);
     F highest[Vectors];
     for (int v = 0; v < Vectors; v++) highest[v] = most[v];
     for (int j = now.first; j < now.end; j++) {
@@ -346,14 +367,20 @@ struct ManyRows {
 
   // Scales, soft-capping, a bias, and -inf where a row does not see a column.
   template <int Vectors>
-  void adjust(const Chunk& now, const float* query_scale) {
+  void adjust(const Chunk& now, bool far) {
     const Attend& a = context.a;
     if (a.key_scales || a.softcap > 0) {
       for (int j = now.first; j < now.end; j++) {
         float key_scale = a.key_scales ? a.key_scales[now.rows[j]] : 1.0f;
         for (int v = 0; v < Vectors; v++) {
           F& s = scores[j * lane_vectors + v];
-          if (a.key_scales) s *= key_scale * load(query_scale + v * W);
+          F query = load(query_scale[far] + v * W);
+          if (context.centred()) {
+            const float* centre = __builtin_signbitf(key_scale) ? of_first[far] : of_centre;
+            s = fma(s, __builtin_fabsf(key_scale) * query, load(centre + v * W));
+          } else if (a.key_scales) {
+            s *= key_scale * query;
+          }
           if (a.softcap > 0) s = tanh(s) * (a.softcap * log2e);
         }
       }

@@ -42,6 +42,16 @@ class Layer:
         key_norm: Norm | None,
         /,
     ) -> None: ...
+    def centre(
+        self,
+        factors: int,
+        query_factors: int,
+        common: int,
+        first: int,
+        cos: int,
+        sin: int,
+        /,
+    ) -> None: ...
 
 class Plan:
     def __init__(

@@ -160,7 +160,7 @@ def native_layer(
     kv: LayerKV, spec: AttentionSpec, dtype: torch.dtype, num_heads: int
 ) -> _native.Layer:
     key_dim, value_dim = kv.dims
-    return _native.Layer(
+    layer = _native.Layer(
         kv.kv_group,
         kv.keys.data_ptr(),
         0 if kv.latent else kv.values.data_ptr(),
@@ -180,6 +180,9 @@ def native_layer(
         _norm_or_none(spec.query_norm),
         _norm_or_none(spec.key_norm),
     )
+    if spec.centring is not None and kv.keys.dtype == torch.uint8:
+        layer.centre(*map(_address, spec.centring))
+    return layer
 
 
 def native_recurrence(spec: RecurrentSpec) -> _native.Recurrence:

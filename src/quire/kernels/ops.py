@@ -242,6 +242,28 @@ class Norms(NamedTuple):
     scale: float = 1.0
 
 
+CENTRED_TOGETHER = 64
+"""Positions whose keys have one centre, those from a multiple of it on."""
+
+
+class Centring(NamedTuple):
+    """What is taken from keys before they are rounded to 4 bits, and given back to scores.
+
+    Trained models have keys that are nearly the same for all tokens. A key is rounded as its
+    difference from the nearer of two centres, times ``factors``: from what keys have in common,
+    turned as the middle of its ``CENTRED_TOGETHER`` positions is, and from the first key.
+
+    For C++ alone: a reference rounds keys as they are.
+    """
+
+    factors: Tensor  # [Hkv, D] float32, as are the others
+    query_factors: Tensor  # [Hkv, D]: their inverses
+    common: Tensor  # [Hkv, D], before rotation
+    first: Tensor  # [Hkv, D]: at position 0
+    cos: Tensor | None  # [positions / CENTRED_TOGETHER, R]; None: keys are not turned
+    sin: Tensor | None
+
+
 @dataclass(frozen=True)
 class AttentionSpec:
     """What distinguishes one attention layer from another, except its shapes."""
@@ -253,6 +275,7 @@ class AttentionSpec:
     query_norm: Norm | None = None  # of each head, before it is turned
     key_norm: Norm | None = None
     sink_logits: Tensor | None = None  # [H] float32, scores of a key that all see, without a value
+    centring: Centring | None = None  # of keys in a cache of 4 bits
 
 
 class Projection(Protocol):

@@ -6,7 +6,7 @@ Shapes use T, the new tokens of a step over all its sequences, and d, the width 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 import torch
@@ -137,6 +137,12 @@ class DecoderModel:
         self.kv_depends_on_prompt_length = max_positions > min(stable, default=max_positions)
         self._stack = decoder.fusable()
         self._vocabulary = Vocabulary(decoder.embed, decoder.head, self.vocab_size, decoder.ranks)
+
+    def with_layers(self, layers: tuple[Layer, ...]) -> DecoderModel:
+        """The same model with layers of the same weights."""
+        decoder = replace(self.decoder, layers=layers)
+        facts = self.max_positions, self.eos_token_ids, self.weight_bytes, self.named
+        return DecoderModel(decoder, *facts, has_head=self.has_head)
 
     def forward(
         self,

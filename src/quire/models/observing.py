@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels.dispatch import choose_kernels
-from quire.kernels.ops import AttentionBatch, Kernels, KVGroupTables, KVShape, LayerKV
+from quire.kernels.ops import AttentionBatch, Kernels, KVGroupTables, KVShape, LayerKV, LayerState
 from quire.models.adaptable import products
 from quire.models.decoder import DecoderModel
 from quire.models.linear import Linear, Multiplied, PlainLinear, WatchedLinear
@@ -31,7 +31,9 @@ def observe(model: DecoderModel, instruction_set: str = "") -> dict[str, Multipl
     if not all(isinstance(shape, KVShape) for shape in model.kv_shapes):
         return {}
     length = min(_TOKENS, model.max_positions)
-    hidden = _read(model, length, choose_kernels(model.dtype, instruction_set))
+    generator = torch.Generator().manual_seed(0)
+    token_ids = torch.randint(model.vocab_size, (length,), generator=generator)
+    hidden = read_tokens(model, token_ids, choose_kernels(model.dtype, instruction_set))
     found = dict[str, Multiplied]()
     for layer in model.decoder.layers:
         for _, product in products(layer):
@@ -58,15 +60,23 @@ def _of(
     return ((part.name, multiplied) for part in model.named[id(product)].parts)
 
 
-def _read(model: DecoderModel, length: int, kernels: Kernels) -> Tensor:
-    """Let the model read so many tokens at random -> [T, d], what the head multiplies."""
+def read_tokens(model: DecoderModel, token_ids: Tensor, kernels: Kernels) -> Tensor:
+    """Let the model read a text, as one prompt -> [T, d], what the head multiplies."""
+    length = len(token_ids)
     blocks = -(-length // _BLOCK_SIZE)
 
     def pool(shape: KVShape) -> LayerKV:
         tile = (blocks, shape.num_kv_heads, _BLOCK_SIZE)
         return LayerKV.of(shape, lambda numbers: torch.zeros(*tile, numbers, dtype=model.dtype))
 
-    kv = [pool(shape) for shape in model.kv_shapes if isinstance(shape, KVShape)]
+    kv = [
+        pool(shape)
+        if isinstance(shape, KVShape)
+        else LayerState(
+            *(torch.zeros(1, *one) for one in (shape.rows, shape.state or (0,), (0, 0)))
+        )
+        for shape in model.kv_shapes
+    ]
     positions, start = torch.arange(length), torch.zeros(1, dtype=torch.long)
     batch = AttentionBatch(
         positions=positions,
@@ -75,8 +85,7 @@ def _read(model: DecoderModel, length: int, kernels: Kernels) -> Tensor:
         output_starts=torch.tensor([length]),
         kv_groups=(KVGroupTables(positions, torch.arange(blocks)[None], start),),
         block_size=_BLOCK_SIZE,
+        state_slots=start,
     )
-    generator = torch.Generator().manual_seed(0)
-    token_ids = torch.randint(model.vocab_size, (length,), generator=generator)
     with torch.inference_mode():
         return model.forward(token_ids, batch, kv, kernels)

@@ -30,6 +30,7 @@ from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource
 from quire.core.protocol import Pooler, RecoveryCosts
 from quire.core.scheduling import Scheduler
+from quire.engine.assembly.centring import with_centred_keys
 from quire.engine.assembly.draft import draft_share, load_draft
 from quire.engine.assembly.encoder import build_encoder
 from quire.engine.assembly.loading import (
@@ -256,6 +257,7 @@ def _load(
 ) -> _Loaded:
     group = None if team is None else team.group
     model = load(config, directory, runtime.device, runtime.admit, runtime.instruction_set, group)
+    model = with_centred_keys(config, model, tokenizer, runtime.instruction_set)
     draft = _load_draft(config, model, tokenizer, runtime)
     dtype = kv_dtype(config, model)
     cache = cache_shape(model, dtype)
@@ -331,6 +333,7 @@ def _load_draft(
         )
 
     model = load_draft(config, target, tokenizer, load)
+    model = with_centred_keys(config, model, tokenizer, runtime.instruction_set)
     return Draft(model, kv_dtype(config, model), DraftModel)
 
 

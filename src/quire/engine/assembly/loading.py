@@ -10,6 +10,7 @@ import torch
 
 from quire.core.errors import ConfigError, ModelError, QuireError, RequestError
 from quire.core.protocol import SamplingParams
+from quire.engine.assembly.centring import describe_rounding
 from quire.engine.config import EngineConfig
 from quire.execution.free_memory import is_memory
 from quire.execution.kv.cache import bytes_per_token, check_heads, is_spread
@@ -84,7 +85,9 @@ def kv_dtype(config: EngineConfig, model: Model) -> torch.dtype:
 
 def forms_of(kernels: str, model: Model, kv_dtype: torch.dtype) -> list[str]:
     """What computes, of which type, and of which the pool is: by it, blocks have their bits."""
-    kept = f"{dtype_name(kv_dtype)}, spread" if is_spread(kv_dtype) else dtype_name(kv_dtype)
+    kept = dtype_name(kv_dtype)
+    if is_spread(kv_dtype):
+        kept = f"{kept}, {describe_rounding(model, kv_dtype)}"
     return [kernels, dtype_name(model.dtype), kept]
 
 

@@ -22,6 +22,7 @@ from quire.blocks.store import DiskStore, Tiers
 from quire.blocks.transfer import BlockFetcher
 from quire.capabilities.adapters.reading import HeldAdapters, ReadAdapter, adapter_check
 from quire.core.errors import QuireError, RankError
+from quire.engine.assembly.centring import with_centred_keys
 from quire.engine.assembly.loading import cache_shape, forms_of, kv_dtype, load, locate
 from quire.engine.assembly.main_memory import kept_and_files
 from quire.engine.assembly.ranks import messages
@@ -29,6 +30,7 @@ from quire.engine.assembly.ranks.facts import facts_of
 from quire.engine.assembly.ranks.processes import Start
 from quire.engine.assembly.ranks.team import STARTING
 from quire.engine.assembly.store import check_store, open_store
+from quire.engine.assembly.tokenizer import tokenizer_of
 from quire.engine.assembly.transfer import begin_transfer, listen_for_decoders
 from quire.engine.capacity import limits_of
 from quire.engine.config import EngineConfig
@@ -123,6 +125,7 @@ class _Rank:
         keep_what_steps_take()
         runtime = OnCPU(config.swap_path, instructions, go.ranks_here)
         model = load(config, directory, runtime.device, runtime.admit, instructions.name, group)
+        model = with_centred_keys(config, model, tokenizer_of(config), instructions.name)
         dtype = kv_dtype(config, model)
         limits = limits_of(config, cache_shape(model, dtype))
         runtime.promise(0, 0)  # what loading took is given back

@@ -1,0 +1,177 @@
+"""What the keys of a trained model have in common, seen while it reads a text.
+
+Keys of few bits are rounded as differences from it (``Centring``). A mean of keys after rotation
+would not do: it holds near the positions where it was seen, and is wrong elsewhere. Before rotation
+it holds everywhere, and turned as the middle of a few neighbours it is right for all dimensions
+that turn slowly, which are those that have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from quire.kernels.dispatch import choose_kernels
+from quire.kernels.ops import (
+    CENTRED_TOGETHER,
+    AttentionBatch,
+    AttentionSpec,
+    Centring,
+    Kernels,
+    KVShape,
+    LayerKV,
+    Norm,
+    Rotation,
+)
+from quire.models.decoder import DecoderModel
+from quire.models.layers import Attention, Layer
+from quire.models.observing import read_tokens
+from quire.models.rope import Rope
+
+_FIRST = 4  # tokens, whose keys are unlike those of others
+_LEAST = 0.03  # of the mean energy of a head's numbers, that each is taken to have
+_PLACES = 2**12  # in the largest number of a head; so an order of additions seldom shows
+
+
+def centre_keys(
+    model: DecoderModel, token_ids: Sequence[int], instruction_set: str = ""
+) -> DecoderModel:
+    """The model with a ``Centring`` in each attention, by what it makes of a text.
+
+    A model whose rotations hang on more than positions has none, nor one whose attention sinks
+    are turned by themselves, nor one of latents, which are values too.
+    """
+    ropes = model.decoder.ropes
+    fixed = all(isinstance(rope.frequencies, Tensor) and rope.reach is None for rope in ropes)
+    latent = any(isinstance(shape, KVShape) and shape.latent for shape in model.kv_shapes)
+    if latent or not fixed or len(token_ids) <= _FIRST:
+        return model
+    kernels = choose_kernels(model.dtype, instruction_set)
+    watching = _Watching(kernels)
+    read_tokens(model, torch.tensor(token_ids), cast(Kernels, watching))
+    longest = max(model.max_positions, len(token_ids))
+    tables = [_turns(rope, longest) for rope in ropes]
+    seen = iter(watching.seen)
+
+    def centred(part: Any) -> Any:
+        if not isinstance(part, Attention):
+            return part
+        query, key, rotation = next(seen)
+        table = None if part.rope is None else tables[part.rope]
+        found = _centring(query, key, rotation, table)
+        return replace(part, spec=replace(part.spec, centring=found))
+
+    layers = [
+        cast(Layer, replace(layer, mixer=centred(layer.mixer), mlp=centred(layer.mlp)))
+        for layer in model.decoder.layers
+    ]
+    return model.with_layers(tuple(layers))
+
+
+def centrings(model: DecoderModel) -> list[Centring]:
+    """Those that a model has, in the order of its attentions."""
+    mixers = [mixer for layer in model.decoder.layers for mixer in layer.mixers]
+    found = [mixer.spec.centring for mixer in mixers if isinstance(mixer, Attention)]
+    return [one for one in found if one is not None]
+
+
+class _Watching:
+    """Kernels that keep what attention is given: queries and keys, normalised but not turned."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self.seen: list[tuple[Tensor, Tensor, Rotation | None]] = []
+        self._kernels = kernels
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernels, name)
+
+    def fuse(self, decoder: Any, kv: Any) -> None:
+        """Go through the layers one by one."""
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv: LayerKV,
+        spec: AttentionSpec,
+        plan: Any,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        """See ``Kernels.attend``."""
+        normed = self._normed(query, spec.query_norm), self._normed(key, spec.key_norm)
+        self.seen.append((*normed, rotation))
+        return self._kernels.attend(query, key, value, kv, spec, plan, rotation)
+
+    def _normed(self, x: Tensor, norm: Norm | None) -> Tensor:
+        if norm is not None:
+            x = self._kernels.norm(x.reshape(-1, x.shape[2]), norm).view(x.shape)
+        return x.double()
+
+
+def _turns(rope: Rope, longest: int) -> tuple[Tensor, Tensor]:
+    """The cosines and sines of the middles of all chunks of positions."""
+    count = -(-longest // CENTRED_TOGETHER)
+    middles = torch.arange(count) * CENTRED_TOGETHER + CENTRED_TOGETHER // 2
+    nothing = torch.zeros(0, dtype=torch.long)
+    batch = AttentionBatch(middles, (), nothing, nothing, (), CENTRED_TOGETHER)
+    cos, sin, *_ = rope.rotation(batch)
+    return cos.contiguous(), sin.contiguous()
+
+
+def _centring(
+    query: Tensor,
+    key: Tensor,
+    rotation: Rotation | None,
+    table: tuple[Tensor, Tensor] | None,
+) -> Centring:
+    """query [T, H, D], key [T, Hkv, D], before they are turned by ``rotation``."""
+    tokens, kv_heads, dim = key.shape
+    common = _coarse(key[_FIRST:].mean(0))
+    left, half = key - common, 0
+    cos = sin = None
+    if rotation is not None and table is not None:
+        cos, sin = table
+        half = cos.shape[1]
+        chunks = torch.arange(tokens) // CENTRED_TOGETHER
+        turned = _turn(common.expand_as(key), cos[chunks], sin[chunks])
+        left = _turn(key, rotation.cos, rotation.sin) - turned
+    energy = _by_pair(left[_FIRST:].square().mean(0), half)
+    by_head = query.view(tokens, kv_heads, -1, dim)
+    wanted = _by_pair(by_head.square().mean((0, 2)), half)
+    factors = ((wanted + _least(wanted)) / (energy + _least(energy))).sqrt().sqrt()
+    usable = (factors > 1e-9) & (factors < 1e9)  # and is a number
+    factors = _coarse(torch.where(usable, factors, 1))
+    first = key[0] if rotation is None else _turn(key[:1], rotation.cos[:1], rotation.sin[:1])[0]
+    kept = [x.float().contiguous() for x in (factors, 1 / factors, common, _coarse(first))]
+    return Centring(*kept, cos, sin)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [T, heads, D], cos and sin [T, R]."""
+    half = cos.shape[1]
+    cos, sin = cos[:, None], sin[:, None]
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), -1)
+
+
+def _by_pair(energy: Tensor, half: int) -> Tensor:
+    """[heads, D]; those that are turned together have the same."""
+    pairs = (energy[:, :half] + energy[:, half : 2 * half]) / 2
+    return torch.cat((pairs, pairs, energy[:, 2 * half :]), 1)
+
+
+def _least(energy: Tensor) -> Tensor:
+    return _LEAST * energy.mean(1, keepdim=True)
+
+
+def _coarse(x: Tensor) -> Tensor:
+    """x [heads, D] to some places of each head's largest number; zeros where it has none."""
+    largest = x.abs().amax(1, keepdim=True)
+    step = torch.exp2(torch.ceil(torch.log2(largest))) / _PLACES
+    usable = (largest > 1e-30) & (largest < 1e30)
+    return torch.where(usable, (x / step).round() * step, 0)

@@ -1,0 +1,84 @@
+"""What a model's keys have in common, seen while it reads a text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from quire.kernels.dispatch import choose_kernels
+from quire.kernels.ops import CENTRED_TOGETHER, Centring, Kernels
+from quire.models.centring import centre_keys, centrings
+from quire.models.decoder import DecoderModel
+from quire.models.demo import DEMO_MODEL
+from quire.models.loader import load_model
+from quire.models.observing import read_tokens
+from quire.models.rope import Rope
+
+
+def loaded() -> DecoderModel:
+    model = load_model(Path(DEMO_MODEL), "float32")
+    assert isinstance(model, DecoderModel)
+    return model
+
+
+def seen(model: DecoderModel, token_ids: list[int]) -> list[Centring]:
+    found = centrings(centre_keys(model, token_ids))
+    assert len(found) == len(model.kv_shapes)
+    return found
+
+
+def test_centres_are_what_keys_have_in_common_and_the_first_key() -> None:
+    model, ids = loaded(), list(range(40, 240))
+    found = seen(model, ids)
+    keys = []
+
+    class Watching:
+        def __init__(self, kernels: Kernels) -> None:
+            self.kernels = kernels
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.kernels, name)
+
+        def fuse(self, *_: object) -> None: ...
+
+        def attend(self, *given: object) -> object:
+            keys.append(given[1].double().clone())  # type: ignore[attr-defined]
+            return self.kernels.attend(*given)  # type: ignore[arg-type]
+
+    kernels = Watching(choose_kernels(torch.float32))
+    read_tokens(model, torch.tensor(ids), kernels)  # type: ignore[arg-type]
+    for own, key in zip(found, keys, strict=True):
+        assert own.cos is not None
+        assert len(own.cos) * CENTRED_TOGETHER >= model.max_positions
+        for centre, expected in ((own.common, key[4:].mean(0)), (own.first, key[0])):
+            assert torch.allclose(
+                centre.double(), expected, atol=1e-3 * float(expected.abs().max())
+            )
+        assert torch.allclose(own.factors * own.query_factors, torch.ones(()))
+
+
+def test_they_do_not_depend_on_threads() -> None:
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append(seen(loaded(), list(range(300))))
+    finally:
+        torch.set_num_threads(before)
+    for one, other in zip(*found, strict=True):
+        assert all(map(torch.equal, one, other))
+
+
+@pytest.mark.parametrize(
+    "change", [{"reach": 9}, {"frequencies": lambda length: length[:, None].float()}], ids=str
+)
+def test_where_rotation_is_no_matter_of_positions_alone_there_are_none(
+    change: dict[str, object],
+) -> None:
+    model = loaded()
+    ropes: tuple[Rope, ...] = tuple(replace(rope, **change) for rope in model.decoder.ropes)
+    model = DecoderModel(replace(model.decoder, ropes=ropes), 64, (), 0)
+    assert centrings(centre_keys(model, list(range(50)))) == []
