@@ -8,10 +8,12 @@ from typing import NamedTuple
 import torch
 
 from quire.kernels.adapters import Site
+from quire.models.base import Model
 from quire.models.decoder import DecoderModel
 from quire.models.layers import MLP, Attention, Layer
 from quire.models.linear import Linear
 from quire.models.parts import WHOLE, TensorPart, count_of
+from quire.models.transformers_model import TransformersModel
 
 
 class Adaptable(NamedTuple):
@@ -33,8 +35,11 @@ class Adaptable(NamedTuple):
         return count_of(rows, self.outputs), count_of(columns, self.inputs)
 
 
-def adaptable(model: DecoderModel) -> dict[str, Adaptable]:
-    """The products that adapters can change, by module."""
+def adaptable(model: Model) -> dict[str, Adaptable]:
+    """The products that adapters can change, by module; none of a model that PyTorch multiplies."""
+    if isinstance(model, TransformersModel):
+        return dict(_joined(model))
+    assert isinstance(model, DecoderModel), "there is no third"
     found = {}
     for number, layer in enumerate(model.decoder.layers):
         for site, product in products(layer):
@@ -48,6 +53,22 @@ def adaptable(model: DecoderModel) -> dict[str, Adaptable]:
                 found[name] = Adaptable(number, site, *sizes, product, model.dtype, part)
                 first += count_of(rows, outputs)
     return found
+
+
+def num_layers(model: Model) -> int:
+    """As many as adapters number, where what they change is."""
+    if isinstance(model, DecoderModel):
+        return len(model.decoder.layers)
+    return 1 + max(one.layer for one in adaptable(model).values())
+
+
+def _joined(model: TransformersModel) -> Iterator[tuple[str, Adaptable]]:
+    for one in model.products:
+        first = 0
+        for name, outputs in one.parts.items():
+            sizes = first, one.inputs, outputs
+            yield name, Adaptable(one.layer, one.site, *sizes, one.product, model.dtype)
+            first += outputs
 
 
 def products(layer: Layer) -> Iterator[tuple[Site, Linear]]:

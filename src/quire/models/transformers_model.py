@@ -31,7 +31,7 @@ from quire.models.transformers_experts import put_experts
 from quire.models.transformers_loading import LeftInFiles, load_causal_lm
 from quire.models.transformers_parts import put_parts
 from quire.models.transformers_probe import Probe, probe_attention, probe_mask
-from quire.models.transformers_products import Running, put_products
+from quire.models.transformers_products import JoinedProduct, Running, put_products
 from quire.models.weights import Weights
 
 # The names under which transformers finds our attention, and the probe.
@@ -56,11 +56,13 @@ class TransformersModel:
         causal_lm: Any,
         max_model_len: int | None,
         running: Running,
-        packed_bytes: int,
+        packed_bytes: int = 0,
+        products: Sequence[JoinedProduct] = (),
     ) -> None:
         """Take over ``causal_lm``, a ``transformers`` model with its own, eager, attention.
 
         running: what modules of ours in it look at. packed_bytes: of the weights in these.
+        products: those of its linear layers.
 
         Raises:
             ModelError: the architecture needs more than paged attention gives it.
@@ -72,6 +74,7 @@ class TransformersModel:
         kept = (*causal_lm.parameters(), *causal_lm.buffers())
         self.weight_bytes = packed_bytes + sum(tensor.nbytes for tensor in kept)
         self.token_bytes = self.weight_bytes  # as far as is known
+        self.products = products
         self._running = running
         probe = Probe(config.architecture, self.max_positions)
         texts = sample_texts(causal_lm.get_input_embeddings().num_embeddings)
@@ -118,16 +121,16 @@ class TransformersModel:
         _register()
         running = Running(choose_kernels(weights.dtype, instruction_set))
         if linears is None:
-            return cls(config, load_causal_lm(config, weights), max_model_len, running, 0)
+            return cls(config, load_causal_lm(config, weights), max_model_len, running)
         left = LeftInFiles(weights)
         causal_lm = load_causal_lm(config, weights, left)
         texts = sample_texts(causal_lm.get_input_embeddings().num_embeddings)
         run = partial(causal_lm, texts, use_cache=False)
-        put_products(causal_lm, run, linears, left, running)
+        products = put_products(causal_lm, run, linears, left, running)
         exact = choose_kernels(torch.float32, instruction_set)
         put_parts(causal_lm, running, exact)
         put_experts(causal_lm, linears, running, exact)
-        return cls(config, causal_lm, max_model_len, running, linears.nbytes)
+        return cls(config, causal_lm, max_model_len, running, linears.nbytes, products)
 
     def to(self, device: torch.device) -> TransformersModel:
         """The same model, its weights moved to ``device``."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from quire.kernels.ops import ACTIVATIONS, Kernels, Norm
-from quire.models.transformers_products import Head, JoinedProduct, Product, Running, Table
+from quire.models.transformers_products import Head, HeadRows, JoinedProduct, Product, Running
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def _modules(causal_lm: Any) -> Iterator[tuple[nn.Module, str, nn.Module]]:
     """All that are called with their input alone, and of whom they are which attribute."""
     for parent in causal_lm.modules():
         for attribute, module in parent.named_children():
-            ours = isinstance(module, Product | Head | Table)
+            ours = isinstance(module, Product | Head | HeadRows)
             if not ours and len(inspect.signature(module.forward).parameters) == 1:
                 yield parent, attribute, module
 

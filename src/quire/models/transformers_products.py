@@ -8,7 +8,7 @@ multiplied.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -40,20 +40,20 @@ class JoinedProduct:
     """The product of all modules that are given the same x, in the order of their calls."""
 
     def __init__(
-        self, product: Linear, inputs: int, sizes: Sequence[int], number: int, running: Running
+        self, product: Linear, inputs: int, parts: Mapping[str, int], number: int, running: Running
     ) -> None:
-        """sizes: outputs of each. number: of the product, among all."""
-        self.product, self.inputs = product, inputs
-        self.sizes, self._running = list(sizes), running
-        self._where = number // len(Site), Site(number % len(Site))
+        """parts: the modules' names, and outputs of each. number: of the product, among all."""
+        self.product, self.inputs, self.parts = product, inputs, parts
+        self.sizes, self._running = list(parts.values()), running
+        self.layer, self.site = number // len(Site), Site(number % len(Site))  # as adapters have it
         self._x: Tensor | None = None  # what was multiplied, until the last has its part
-        self._parts: Sequence[Tensor] = ()
+        self._outs: Sequence[Tensor] = ()
 
     def rows(self, x: Tensor) -> Tensor:
         """x [rows, in] -> the outputs of all [rows, out]."""
         out = self.product(x)
         if self._running.adapted:
-            self._running.kernels.adapt(self._running.adapted, *self._where, x, out)
+            self._running.kernels.adapt(self._running.adapted, self.layer, self.site, x, out)
         return out
 
     def part(self, number: int, x: Tensor) -> Tensor:
@@ -62,20 +62,20 @@ class JoinedProduct:
             if x.shape[-1] != self.inputs:
                 raise ValueError(f"{x.shape[-1]} inputs of a product that has {self.inputs}")
             out = self.rows(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
-            self._x, self._parts = x, out.split(self.sizes, dim=-1)
-        part = self._parts[number]
+            self._x, self._outs = x, out.split(self.sizes, dim=-1)
+        part = self._outs[number]
         if number + 1 == len(self.sizes):
-            self._x, self._parts = None, ()
+            self._x, self._outs = None, ()
         return part
 
 
 class Product(nn.Module):
     """In the place of a linear layer."""
 
-    def __init__(self, joined: JoinedProduct, number: int, sizes: tuple[int, int]) -> None:
+    def __init__(self, joined: JoinedProduct, number: int) -> None:
         super().__init__()
         self.joined, self.number = joined, number
-        self.in_features, self.out_features = sizes
+        self.in_features, self.out_features = joined.inputs, joined.sizes[number]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.joined.part(self.number, x)
@@ -92,7 +92,7 @@ class Head(nn.Module):
         return self.product.floats(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
 
-class Table(nn.Module):
+class HeadRows(nn.Module):
     """In the place of an embedding whose weight the head packs."""
 
     def __init__(self, product: Linear, num_embeddings: int, dtype: torch.dtype) -> None:
@@ -126,7 +126,8 @@ class _Noting(nn.Module):
         super().__init__()
         self.__dict__["layer"] = layer  # no part of this module
         self.notes, self.wider = notes, wider
-        self.in_features, self.out_features = _sizes(layer)
+        sizes: Sequence[int] = layer.get_parameter("weight").shape
+        self.out_features, self.in_features = sizes if isinstance(layer, nn.Linear) else sizes[::-1]
 
     @property
     def weight(self) -> Any:
@@ -157,8 +158,8 @@ def put_products(
     linears: LinearReader,
     left: LeftInFiles,
     running: Running,
-) -> None:
-    """Put products in the place of linear layers, and of the head.
+) -> list[JoinedProduct]:
+    """Put products in the place of linear layers, and of the head; gives those of the layers.
 
     run: the architecture's code. Layers whose tensors it takes are left as they are, with them.
     """
@@ -170,29 +171,32 @@ def put_products(
         layer.weight = nn.Parameter(left.weight(layer), requires_grad=False)
     if kept:
         _LOG.info("%d linear layers stay transformers' own, such as %s", len(kept), kept[0][2])
+    found = []
     for number, group in enumerate(_groups(places, notes, may_join)):
-        given = {}
-        for key in group:
-            layer, _, name = places[key]
-            weight, bias = left.weight(layer), layer.bias
-            weight = weight if isinstance(layer, nn.Linear) else weight.T.contiguous()
-            given[name] = Given(weight, None if bias is None else bias.data)
-        exact = any(not _CHOOSING.isdisjoint(name.split(".")) for name in given)
-        product = linears.given(given, exact=exact)
-        inputs, sizes = _sizes(places[group[0]][0])[0], [len(g.weight) for g in given.values()]
-        joined = JoinedProduct(product, inputs, sizes, number, running)
+        given = {places[key][2]: _given(places[key][0], left) for key in group}
+        product = linears.given(given, exact=any(map(_chooses, given)))
+        parts = {name: len(one.weight) for name, one in given.items()}
+        inputs = next(iter(given.values())).weight.shape[1]
+        found.append(JoinedProduct(product, inputs, parts, number, running))
         for index, key in enumerate(group):
             layer, parents, _ = places[key]
-            own = Product(joined, index, _sizes(layer))
             for parent, attribute in parents:
-                setattr(parent, attribute, own)
+                setattr(parent, attribute, Product(found[-1], index))
             layer.weight = None  # its memory is free, though the layer is still known here
     _put_head(causal_lm, head, linears)
+    return found
 
 
-def _sizes(layer: nn.Module) -> tuple[int, int]:
-    outputs, inputs = layer.get_parameter("weight").shape
-    return (inputs, outputs) if isinstance(layer, nn.Linear) else (outputs, inputs)
+def _given(layer: Any, left: LeftInFiles) -> Given:
+    weight = left.weight(layer)
+    if not isinstance(layer, nn.Linear):
+        weight = weight.T.contiguous()
+    return Given(weight, None if layer.bias is None else layer.bias.data)
+
+
+def _chooses(name: str) -> bool:
+    """Whether it is a layer that chooses experts, or how much of them there is."""
+    return not _CHOOSING.isdisjoint(name.split("."))
 
 
 def _linear_layers(causal_lm: Any, head: nn.Module | None) -> Places:
@@ -243,9 +247,8 @@ def _groups(places: Places, notes: _Notes, may_join: bool) -> Iterator[list[int]
             continue
         call, (layer, _, name) = notes.calls.get(key), places[key]
         alone = call is None or key in notes.several or not may_join
-        exact = not _CHOOSING.isdisjoint(name.split("."))
         kind = (key,) if alone or call is None else (id(call.x), call.version, layer.bias is None)
-        found.setdefault((*kind, exact), []).append(key)
+        found.setdefault((*kind, _chooses(name)), []).append(key)
     yield from found.values()
 
 
@@ -257,7 +260,7 @@ def _put_head(causal_lm: Any, head: Any, linears: LinearReader) -> None:
     bias = None if head.bias is None else head.bias.data
     product = linears.given_table(Given(head.weight.data, bias))
     if table.weight is head.weight and type(table) is nn.Embedding:
-        _replace(causal_lm, table, Table(product, len(head.weight), causal_lm.dtype))
+        _replace(causal_lm, table, HeadRows(product, len(head.weight), causal_lm.dtype))
     _replace(causal_lm, head, Head(product))
 
 

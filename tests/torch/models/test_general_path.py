@@ -10,13 +10,16 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from quire.capabilities.adapters.checkpoint import check_adapter
 from quire.core.errors import ModelError
 from quire.models import loader
+from quire.models.adaptable import adaptable, num_layers
 from quire.models.config import read_config
 from quire.models.loader import load_model
 from quire.models.transformers_loading import LeftInFiles, load_causal_lm
 from quire.models.transformers_model import TransformersModel
 from quire.models.weights import Weights
+from support.lora import merge, save_adapter
 from support.paged_harness import PagedHarness
 from support.small_models import SMALL_LLAMA, VOCAB_SIZE, save_model
 
@@ -31,7 +34,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 OURS = {
     "Apertus": ("Normed", "Product"),
-    "GPT2": ("FusedMLP", "Normed", "Product", "Table"),
+    "GPT2": ("FusedMLP", "Normed", "Product", "HeadRows"),
     "Llama": ("FusedMLP", "Normed", "Product"),
     "Mixtral": ("ChosenExperts", "Normed", "Product"),
     "NanoChat": ("FusedMLP", "Normed", "Product"),
@@ -66,7 +69,7 @@ def texts() -> list[list[int]]:
 @pytest.mark.parametrize("architecture", OURS)
 def test_modules_are_ours_where_they_compute_the_same(architecture: str, foreign: Any) -> None:
     found = {type(module).__name__ for module in foreign(architecture)._decoder.modules()}
-    known = {"ChosenExperts", "FusedMLP", "Normed", "Product", "Table", "Linear", "Conv1D"}
+    known = {"ChosenExperts", "FusedMLP", "Normed", "Product", "HeadRows", "Linear", "Conv1D"}
     assert found & known == set(OURS[architecture])
 
 
@@ -135,6 +138,20 @@ def test_a_layer_whose_weight_is_used_in_other_ways_stays(
     assert (type(mlp.up_proj).__name__, type(mlp.down_proj)) == ("Product", nn.Linear)
     for found, wanted in zip(logits(model), expected, strict=True):
         assert (found - wanted).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_adapters(dora: bool, foreign: Any, tmp_path: Path) -> None:
+    """As if they were merged; of modules that share a product one may have none."""
+    model, directory = foreign("Apertus"), tmp_path / "Apertus"
+    targets = ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj")
+    adapter = save_adapter(tmp_path / "adapter", directory, targets=targets, use_dora=dora)
+    merge(directory, adapter, tmp_path / "merged")
+    updates = check_adapter(adapter, adaptable(model), 8).read()
+    found = PagedHarness(model, updates=updates).prefill(texts(), chunk=7)
+    for with_adapter, wanted in zip(found, logits(load_model(tmp_path / "merged")), strict=True):
+        assert (with_adapter - wanted).abs().max() < 1e-4
+    assert 1 + max(layer for layer, _ in updates) <= num_layers(model)
 
 
 def test_what_is_rounded_already_is_refused(foreign: Any, tmp_path: Path) -> None:

@@ -16,9 +16,8 @@ from quire.core.errors import ConfigError, ModelError, QuireError, reason
 from quire.core.protocol import Adapter
 from quire.kernels.adapters import packed_bytes
 from quire.kernels.dispatch import choose_kernels
-from quire.models.adaptable import adaptable
+from quire.models.adaptable import adaptable, num_layers
 from quire.models.base import Model
-from quire.models.decoder import DecoderModel
 
 logger = logging.getLogger(__name__)
 
@@ -65,11 +64,11 @@ class Readers(Protocol):
 
 
 def adapter_check(model: Model, instruction_set: str, max_rank: int) -> Check:
-    """For the adapters of a model. ConfigError: the model's code is not our own."""
-    if not isinstance(model, DecoderModel):
-        raise ConfigError("enable_lora needs a model with code of its own here, and this has none")
+    """For the adapters of a model. ConfigError: kernels multiply none of its projections."""
     modules, kernels = adaptable(model), choose_kernels(model.dtype, instruction_set)
-    num_layers, dtype = len(model.decoder.layers), model.dtype
+    if not modules:
+        raise ConfigError("enable_lora needs projections that the kernels multiply: here are none")
+    layers, dtype = num_layers(model), model.dtype
 
     def check(path: Path) -> AdapterSource:
         if not path.is_dir():
@@ -78,7 +77,7 @@ def adapter_check(model: Model, instruction_set: str, max_rank: int) -> Check:
         return AdapterSource(
             found.fingerprint,
             found.path,
-            lambda: kernels.keep_adapter(found.read(), num_layers, dtype),
+            lambda: kernels.keep_adapter(found.read(), layers, dtype),
         )
 
     return check
@@ -105,7 +104,6 @@ def serve_adapters(
 
 def most_bytes(model: Model, rank: int) -> int:
     """Of an adapter of so large a rank, of all that can be adapted."""
-    assert isinstance(model, DecoderModel), "others have no adapters"
     held = [one.held for one in adaptable(model).values()]
     return sum(packed_bytes(rank, inputs, outputs, model.dtype) for outputs, inputs in held)
 

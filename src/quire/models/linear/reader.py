@@ -188,11 +188,7 @@ class LinearReader:
         if not exact:
             stored = [self._rounded(name, one.weight) for name, one in parts.items()]
         biases = [one.bias for one in parts.values()]
-        product = self._keep(self._side_by_side(stored, biases))
-        inputs = next(iter(parts.values())).weight.shape[1]
-        named = (NamedPart(name, len(one.weight), ALL) for name, one in parts.items())
-        self.named[id(product)] = NamedParts(inputs, ALL, tuple(named))
-        return product
+        return self._keep(self._side_by_side(stored, biases))
 
     def given_table(self, head: Given) -> Linear:
         """The head that is here already, which may be the embedding too."""
