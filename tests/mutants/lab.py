@@ -69,8 +69,8 @@ MUTANTS = (
     Mutant(
         "replicas cost nothing",
         f"{_LAB}/simulation/planning/combination.py",
-        "(cost * replicas, loss,",
-        "(cost, loss,",
+        "(cost * replicas, -hope,",
+        "(cost, -hope,",
         f"{_COMBINATION}::test_nothing_cheaper_is_enough",
     ),
     Mutant(

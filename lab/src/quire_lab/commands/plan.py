@@ -95,10 +95,8 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def _write_manifest(path: Path, setup: Setup, plan: Plan) -> None:
-    best = plan.enough[0] if plan.enough else None
-    deployment = plan.deployment if best is None else best.deployment
-    start = start_of(deployment, setup.model_name, setup.is_stored_rounded)
-    text = manifest_of(deployment, start, 1 if best is None else best.replicas)
+    start = start_of(plan.best, setup.model_name, setup.is_stored_rounded)
+    text = manifest_of(plan.best, start, plan.enough[0].replicas if plan.enough else 1)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -47,17 +47,13 @@ def describe(setup: Setup, plan: Plan) -> list[str]:
 
 def _start(setup: Setup, plan: Plan) -> list[str]:
     """How the engine that was asked about is started."""
-    deployment = plan.enough[0].deployment if plan.enough else plan.deployment
-    start = start_of(deployment, setup.model_name, setup.is_stored_rounded)
+    start = start_of(plan.best, setup.model_name, setup.is_stored_rounded)
     if start is None:
         return []
-    engine = deployment.engine
-    assert engine is not None, "it has a start"
-    lines = ["", f"for {engine.title}, started as", f"  {start.command}"]
+    lines = ["", "started as", f"  {start.command}"]
     if start.file:
         lines += ["  config.yaml:", *(f"    {line}" for line in start.file.splitlines())]
-    lines += [f"  {note}" for note in start.notes]
-    return [*lines, f"  not measured: {', '.join(engine.not_measured)}"]
+    return [*lines, *(f"  {note}" for note in start.notes)]
 
 
 def describe_assumed(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
@@ -78,6 +74,9 @@ def describe_assumed(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
             f"{seconds(machine.step_seconds)} a step"
         )
     rows.append(("seconds of a step", times))
+    start = start_of(plan.best, setup.model_name, setup.is_stored_rounded)
+    if start is not None:
+        rows.append(("started as", "; ".join((start.command, *start.notes))))
     limits = plan.limits
     settings = (
         f"max_num_batched_tokens {limits.max_num_batched_tokens:,}, max_num_seqs "

@@ -77,16 +77,15 @@ def _combined(change: Change) -> dict[str, Any]:
 
 
 def _start_values(setup: Setup, plan: Plan) -> dict[str, Any] | None:
-    deployment = plan.enough[0].deployment if plan.enough else plan.deployment
-    start = start_of(deployment, setup.model_name, setup.is_stored_rounded)
-    if start is None or deployment.engine is None:
+    start = start_of(plan.best, setup.model_name, setup.is_stored_rounded)
+    if start is None or plan.best.engine is None:
         return None
     return {
-        "engine": deployment.engine.name,
+        "engine": plan.best.engine.name,
         "command": list(start.words),
         "settings_file": start.file or None,
         "notes": list(start.notes),
-        "not_measured": list(deployment.engine.not_measured),
+        "not_measured": list(plan.best.engine.not_measured),
     }
 
 

@@ -210,6 +210,8 @@ def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
         "draft_model": None if deployment.draft is None else asdict(deployment.draft.shape),
         "machine": asdict(deployment.machine),
         "tensor_parallel": deployment.tensor_parallel,
+        "engine": deployment.engine and deployment.engine.name,
+        "division": deployment.division._asdict(),
         "kv_bytes_per_token": deployment.kv_bytes_per_token,
         "weight_bytes": deployment.kept.weight_bytes,
         "kv_bytes": limits.pool_bytes(deployment.cache),
@@ -251,14 +253,17 @@ def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
     kept = ""
     if deployment.copies > 1:
         kept = f", kept {deployment.copies} times, since there are fewer KV heads than machines"
+    engine, machines = deployment.engine, deployment.tensor_parallel
+    by = "" if engine is None else f", by {engine.title}"
     return [
-        f"{model.name} on {describe_machine(deployment.machine, deployment.tensor_parallel)}",
+        f"{model.name} on {describe_machine(deployment.machine, machines)}{by}",
         f"  {size(model.weight_bytes)} of weights in {model.weight_form.name}"
         f"{_describe_experts(model)}, {size(deployment.kv_bytes_per_token)} of KV cache a token; "
         f"the KV pool is {size(limits.pool_bytes(deployment.cache))}{kept}: "
         f"{describe_kv_groups(limits, sum(deployment.cache.state_bytes))}",
         *_describe_draft(deployment),
         *(f"  ({note})" for note in model.notes),
+        *([] if engine is None else [f"  (not measured: {', '.join(engine.not_measured)})"]),
     ]
 
 

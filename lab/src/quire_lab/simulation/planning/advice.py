@@ -47,14 +47,9 @@ def answers(plan: Plan) -> list[str]:
     lines = [answer(plan), *([] if plan.enough else [advice(plan)])]
     for one in plan.enough:
         loss = "" if one is plan.enough[0] else ", without loss of accuracy"
-        lines.append(f"The cheapest that is enough{loss}: {one.name}{_paid(one)}.")
+        paid = "" if one.dollars is None else f", ${one.dollars:,.3g} an hour"
+        lines.append(f"The cheapest that is enough{loss}: {one.name}{paid}.")
     return [line for line in lines if line is not None]
-
-
-def _paid(change: Change) -> str:
-    if change.dollars is not None:
-        return f", ${change.dollars:,.3g} an hour"
-    return f", {change.machines} machines" if change.machines > 1 else ""
 
 
 def answer(plan: Plan) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from quire.core.errors import ConfigError
@@ -24,6 +24,9 @@ _HOPE = 1.6
 requests unlike."""
 
 _CHUNKS = (1, 1 / 2, 2)  # times the tokens of a step
+
+_Option = tuple[Deployment, float]
+"""A combination, and the requests per second up to which it is tried."""
 
 
 def cheapest(ranking: ChangeRanking) -> tuple[Change, ...]:
@@ -61,34 +64,51 @@ def losses(deployment: Deployment, base: Deployment) -> int:
 
 
 def _first(
-    options: list[tuple[Deployment, float]],
+    options: list[_Option],
     base: Deployment,
     asked: float,
     is_enough: Callable[[Change], bool],
 ) -> Change | None:
-    """The cheapest of them, with as many replicas as are enough."""
+    """The cheapest of them, with as many replicas as are enough; of equals what rounds least.
+
+    Of so many machines the most hopeful form is tried first: if that is not enough, none is.
+    """
     by_dollars = all(each.dollars is not None for each, _ in options)
-    queue: list[tuple[float, int, int, float, int, int]] = []
+    groups: dict[str, list[_Option]] = {}
+    for option in options:
+        groups.setdefault(option[0].name, []).append(option)
+    queue: list[tuple[float, float, str, int]] = []
 
-    def put(number: int, replicas: int) -> None:
-        each, hope = options[number]
+    def put(name: str, replicas: int) -> None:
+        each, hope = groups[name][0]
         cost = (each.dollars or 0.0) if by_dollars else float(each.tensor_parallel)
-        turned = each.config != base.config
-        loss = losses(each, base)
-        if replicas == 1 and each == base:  # that is not enough
-            replicas = 2
         if replicas <= _MOST:
-            heapq.heappush(queue, (cost * replicas, loss, turned, -hope, number, replicas))
+            heapq.heappush(queue, (cost * replicas, -hope, name, replicas))
 
-    for number, (_, hope) in enumerate(options):
-        put(number, max(1, math.ceil(asked / hope)))
+    def tried(found: Iterable[_Option], replicas: int) -> Change | None:
+        changes = (
+            _change(each, base, replicas)
+            for each, hope in found
+            if hope * replicas >= asked and (replicas > 1 or each != base)  # that is not enough
+        )
+        return next(filter(is_enough, changes), None)
+
+    for name, group in groups.items():
+        group.sort(key=lambda option: -option[1])
+        put(name, max(1, math.ceil(asked / group[0][1])))
     while queue:
-        *_, number, replicas = heapq.heappop(queue)
-        change = _change(options[number][0], base, replicas)
-        if is_enough(change):
-            return change
-        put(number, replicas + 1)
+        *_, name, replicas = heapq.heappop(queue)
+        group = groups[name]
+        champion = [option for option in group if option[0].model == group[0][0].model]
+        if tried(champion, replicas) is not None:
+            gentle = sorted(group, key=lambda option: _roughness(option[0], base))
+            return tried(gentle, replicas)
+        put(name, replicas + 1)
     return None
+
+
+def _roughness(each: Deployment, base: Deployment) -> tuple[int, bool]:
+    return losses(each, base), each.config != base.config
 
 
 def _deployments(base: Deployment, prices: Mapping[str, float]) -> Iterator[Deployment]:

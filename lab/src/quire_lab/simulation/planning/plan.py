@@ -151,6 +151,11 @@ class Plan:
         return self.deployment.tensor_parallel
 
     @property
+    def best(self) -> Deployment:
+        """With the cheapest changes that are enough; where none are needed, or enough, as it is."""
+        return self.enough[0].deployment if self.enough else self.deployment
+
+    @property
     def room(self) -> int:
         """Requests of mean length, at their ends, that the pool holds at one time."""
         length = math.ceil(sum(self.sample.mean_tokens))
