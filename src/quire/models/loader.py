@@ -264,7 +264,7 @@ def _check_foreign(config: ModelConfig, streaming: Streaming | None, *, in_file:
     if streaming is not None:
         raise ConfigError(
             f"window needs a model with rotary positions and code of its own here; {name} is "
-            "none (docs/reference/models.md lists those that have)"
+            "none (docs/reference/families.md lists those that have)"
         )
     if in_file:
         raise ConfigError(
@@ -273,7 +273,7 @@ def _check_foreign(config: ModelConfig, streaming: Streaming | None, *, in_file:
     if _is_rounded(config):
         raise ModelError(
             "weights that are rounded already are for architectures with code of their own "
-            f"(docs/reference/models.md lists them); this is {name}. Of its own weights "
+            f"(docs/reference/families.md lists them); this is {name}. Of its own weights "
             "--quantization makes rounded ones"
         )
 

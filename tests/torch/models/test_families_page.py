@@ -1,0 +1,34 @@
+"""The page of families is what the last run of all of them has found, of the families there are."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from scripts import families
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from quire.models import loader
+
+if not families.PAGE.exists():
+    pytest.skip("Quire runs without its sources", allow_module_level=True)
+
+RESULTS = [families.Found(**one) for one in json.loads(families.RECORD.read_text())]
+
+
+def test_the_page_says_what_was_found() -> None:
+    found = families.page(RESULTS).splitlines()
+    assert [line for line in found if line.startswith(("|", "##"))] == [
+        line for line in families.PAGE.read_text().splitlines() if line.startswith(("|", "##"))
+    ], "python scripts/families.py"
+
+
+def test_what_is_served_computes_what_transformers_computes() -> None:
+    served = [one for one in RESULTS if one.how in ("Quire", "transformers")]
+    assert len(served) > 100
+    assert all(one.difference < families.TOLERANCE for one in served)
+
+
+def test_all_that_have_code_here_are_found_so() -> None:
+    native = {one.architecture for one in RESULTS if one.how == "Quire"}
+    assert native == loader._NATIVE.keys() & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
