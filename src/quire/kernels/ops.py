@@ -133,8 +133,10 @@ class StateSlots(NamedTuple):
     def of_sequences(self) -> list[tuple[int, int, int]]:
         """The slot, the confirmed tokens and the drafts of each, on the host."""
         slots: list[int] = self.slots.tolist()
-        counts = [[0] * len(slots) if one is None else one.tolist() for one in self[1:]]
-        return [*zip(slots, *counts, strict=True)]
+        none = [0] * len(slots)
+        confirmed: list[int] = none if self.confirmed is None else self.confirmed.tolist()
+        drafts: list[int] = none if self.drafts is None else self.drafts.tolist()
+        return list(zip(slots, confirmed, drafts, strict=True))
 
 
 class KVGroupTables(NamedTuple):

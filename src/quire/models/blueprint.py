@@ -14,7 +14,7 @@ from quire.models.config import ConfigFields
 from quire.models.recurrences import RecurrentPlan
 from quire.models.rope import RopeConfig
 from quire.models.shape import ExpertShape, LatentShape, Positions
-from quire.models.shard import Divided
+from quire.models.shard import Divided, DividedStates
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,8 @@ class Blueprint:
     @property
     def divided(self) -> Divided:
         """See ``FamilyConfig.divided``."""
-        inner, mixture, states = {}, self.mixture, None
+        inner, mixture = {}, self.mixture
+        states: DividedStates | None = None
         heads, has_mlp = self.heads, mixture is None or not all(mixture.shape.layers)
         if self.recurrent is not None:
             shape, states = self.recurrent.shape, self.recurrent.divided(self.hidden_size)
