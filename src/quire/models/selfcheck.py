@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -40,14 +41,7 @@ def check_against(
     Raises:
         ModelError: they differ by more than rounding.
     """
-    kv = [
-        LayerKV(
-            torch.zeros(4, shape.num_kv_heads, _BLOCK_SIZE, shape.key_dim, dtype=model.dtype),
-            torch.zeros(4, shape.num_kv_heads, _BLOCK_SIZE, shape.value_dim, dtype=model.dtype),
-        )
-        for shape in model.kv_shapes
-        if isinstance(shape, KVShape)  # what transformers computes keeps nothing else
-    ]
+    kv = _memory(model)
     for starts, stops in (((0, 0), _FIRST_STEP), (_FIRST_STEP, (_LENGTH, _LENGTH))):
         new = [slice(*bounds) for bounds in zip(starts, stops, strict=True)]
         token_ids = torch.cat([text[part] for text, part in zip(texts, new, strict=True)])
@@ -63,6 +57,29 @@ def check_against(
                 "its logits through paged attention differ from its own by "
                 f"{error:.2g} of their norm"
             )
+
+
+def run_far(model: Model, texts: Tensor, kernels: Kernels) -> None:
+    """Let a model compute the texts as if they stood at later positions, up to the last.
+
+    What its code does of positions it does, though no keys of earlier ones are there.
+    """
+    whole = [slice(0, _LENGTH)] * len(texts)
+    for first in (model.max_positions // 2, model.max_positions - _LENGTH):
+        batch = _batch(whole)
+        batch = replace(batch, positions=batch.positions + max(first, 0))
+        model.forward(texts.flatten(), batch, _memory(model), kernels)
+
+
+def _memory(model: Model) -> list[LayerKV]:
+    return [
+        LayerKV(
+            torch.zeros(4, shape.num_kv_heads, _BLOCK_SIZE, shape.key_dim, dtype=model.dtype),
+            torch.zeros(4, shape.num_kv_heads, _BLOCK_SIZE, shape.value_dim, dtype=model.dtype),
+        )
+        for shape in model.kv_shapes
+        if isinstance(shape, KVShape)  # what transformers computes keeps nothing else
+    ]
 
 
 def _batch(new: Sequence[slice]) -> AttentionBatch:

@@ -2,7 +2,7 @@
 
 ``transformers`` calls attention through an interface: a function that gets queries, keys, values,
 and the keyword arguments that were given to the decoder. A step travels as one of them. Products,
-norms and MLPs are modules, and ours take their places.
+norms, MLPs and what is around attention are modules, and ours take their places.
 
 An architecture may use attention in ways that paged attention does not know. So a probe records at
 loading what each layer asks for and refuses what is unknown; then a few tokens must come out of
@@ -12,7 +12,7 @@ paged attention as they come out of the architecture's own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,11 +21,12 @@ from torch import Tensor, nn
 
 from quire.core.errors import ModelError, reason
 from quire.kernels.dispatch import choose_kernels
-from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, LayerKV, Texts
+from quire.kernels.ops import AttentionBatch, Kernels, LayerKV, Texts
 from quire.models.base import ExpertFacts, checked_max_positions
 from quire.models.config import ModelConfig
 from quire.models.linear import LinearReader
-from quire.models.selfcheck import check_against, sample_texts
+from quire.models.selfcheck import check_against, run_far, sample_texts
+from quire.models.transformers_attention import Comparison, PagedStep, paged_attention
 from quire.models.transformers_choices import Choices
 from quire.models.transformers_experts import put_experts
 from quire.models.transformers_loading import LeftInFiles, load_causal_lm
@@ -96,7 +97,10 @@ class TransformersModel:
             self._specs = tuple(probe.specs)
             self.windows = tuple(spec.window for spec in self._specs)
             try:
+                comparison = Comparison(self._decoder)
                 check_against(self, texts, own, choices, running.kernels)
+                run_far(self, texts, running.kernels)
+                comparison.settle()
             except Exception as error:  # the architecture's code may raise anything
                 raise probe.refuse(reason(error)) from error
 
@@ -152,7 +156,7 @@ class TransformersModel:
         kernels: Kernels,
     ) -> Tensor:
         """See ``Model.forward``."""
-        step = _Step(kv, kernels, kernels.plan(batch), self._specs)
+        step = PagedStep(kv, kernels, kernels.plan(batch), self._specs)
         self._running.kernels, self._running.adapted = kernels, batch.adapted
         output = self._decoder(
             input_ids=token_ids[None],
@@ -173,44 +177,6 @@ class TransformersModel:
         """See ``Model.logits``. The architecture's own code scales and caps them."""
         logits: Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits[0]
         return logits.float()
-
-
-@dataclass
-class _Step:
-    """One step on its way through the layers."""
-
-    kv: Sequence[LayerKV]
-    kernels: Kernels
-    plan: Any
-    specs: Sequence[AttentionSpec]
-    layer: int = 0  # the next to call attention
-
-
-def _paged_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    quire_step: _Step,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """An attention function for ``transformers.AttentionInterface``.
-
-    query [1, H, T, D], key [1, Hkv, T, D], value [1, Hkv, T, Dv] -> [1, T, H, Dv]. Keyword
-    arguments were judged by the probe; what they ask for is in the layer's AttentionSpec.
-    """
-    layer, quire_step.layer = quire_step.layer, quire_step.layer + 1
-    output = quire_step.kernels.attend(
-        query[0].transpose(0, 1),
-        key[0].transpose(0, 1),
-        value[0].transpose(0, 1),
-        quire_step.kv[layer],
-        quire_step.specs[layer],
-        quire_step.plan,
-    )
-    return output[None], None
 
 
 class _Given(nn.Module):
@@ -266,6 +232,6 @@ def _position_limit(config: ModelConfig, causal_lm: Any) -> int:
 def _register() -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    AttentionInterface.register(_PAGED, _paged_attention)
+    AttentionInterface.register(_PAGED, paged_attention)
     AttentionInterface.register(_PROBE, probe_attention)
     AttentionMaskInterface.register(_PROBE, probe_mask)  # without one, as _PAGED, no mask is made

@@ -165,10 +165,15 @@ def same(
         return False
     with torch.inference_mode():
         got = own(x.clone(), *others)
+    return alike(got, wanted, tolerance)
+
+
+def alike(got: Tensor, wanted: Tensor, tolerance: float | None = None) -> bool:
+    """Whether both are the same [..., n], but for rounding; or else with this error at most."""
     if got.shape != wanted.shape:
         return False
     error = (got.double() - wanted.double()).norm(dim=-1)
-    most = _TOLERANCE[x.dtype] if tolerance is None else tolerance
+    most = _TOLERANCE[got.dtype] if tolerance is None else tolerance
     return bool((error <= most * wanted.double().norm(dim=-1)).all())
 
 

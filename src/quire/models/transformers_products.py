@@ -62,7 +62,7 @@ class JoinedProduct:
             if x.shape[-1] != self.inputs:
                 raise ValueError(f"{x.shape[-1]} inputs of a product that has {self.inputs}")
             out = self.rows(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
-            self._x, self._outs = x, out.split(self.sizes, dim=-1)
+            self._x, self._outs = x, torch.split(out, self.sizes, dim=-1)
         part = self._outs[number]
         if number + 1 == len(self.sizes):
             self._x, self._outs = None, ()
@@ -122,6 +122,8 @@ class _Notes:
 class _Noting(nn.Module):
     """Multiplies nothing, and notes what it is given."""
 
+    layer: nn.Module
+
     def __init__(self, layer: nn.Module, notes: _Notes, wider: int) -> None:
         super().__init__()
         self.__dict__["layer"] = layer  # no part of this module
@@ -132,12 +134,12 @@ class _Noting(nn.Module):
     @property
     def weight(self) -> Any:
         self.notes.looked_at.add(id(self.layer))
-        return self.layer.weight
+        return self.layer._parameters["weight"]
 
     @property
     def bias(self) -> Any:
         self.notes.looked_at.add(id(self.layer))
-        return self.layer.bias
+        return self.layer._parameters["bias"]
 
     def forward(self, x: Tensor) -> Tensor:
         key = id(self.layer)
@@ -168,7 +170,8 @@ def put_products(
     notes, may_join = _noted(places, run)
     kept = [place for key, place in places.items() if key in notes.looked_at]
     for layer, _, _ in kept:
-        layer.weight = nn.Parameter(left.weight(layer), requires_grad=False)
+        own = nn.Parameter(left.weight(layer), requires_grad=False)
+        layer.register_parameter("weight", own)
     if kept:
         _LOG.info("%d linear layers stay transformers' own, such as %s", len(kept), kept[0][2])
     found = []
@@ -182,7 +185,9 @@ def put_products(
             layer, parents, _ = places[key]
             for parent, attribute in parents:
                 setattr(parent, attribute, Product(found[-1], index))
-            layer.weight = None  # its memory is free, though the layer is still known here
+            layer.register_parameter(
+                "weight", None
+            )  # its memory is free, though the layer is still known here
     _put_head(causal_lm, head, linears)
     return found
 

@@ -33,13 +33,14 @@ FIELDS: dict[str, dict[str, Any]] = {
     "Phimoe": EXPERTS,
 }
 OURS = {
-    "Apertus": ("Normed", "Product"),
-    "GPT2": ("FusedMLP", "Normed", "Product", "HeadRows"),
-    "Llama": ("FusedMLP", "Normed", "Product"),
-    "Mixtral": ("ChosenExperts", "Normed", "Product"),
-    "NanoChat": ("FusedMLP", "Normed", "Product"),
-    "Phimoe": ("ChosenExperts", "Normed", "Product"),
+    "Apertus": ("FusedAttention", "Normed", "Product"),
+    "GPT2": ("FusedAttention", "FusedMLP", "HeadRows", "Normed"),
+    "Llama": ("FusedAttention", "FusedMLP", "Normed"),
+    "Mixtral": ("ChosenExperts", "FusedAttention", "Normed"),
+    "NanoChat": ("FusedMLP", "Normed", "Product"),  # it turns heads, then norms them
+    "Phimoe": ("ChosenExperts", "FusedAttention", "Normed"),
 }
+KNOWN = {"Linear", "Conv1D", *(name for names in OURS.values() for name in names)}
 
 
 @pytest.fixture
@@ -69,8 +70,23 @@ def texts() -> list[list[int]]:
 @pytest.mark.parametrize("architecture", OURS)
 def test_modules_are_ours_where_they_compute_the_same(architecture: str, foreign: Any) -> None:
     found = {type(module).__name__ for module in foreign(architecture)._decoder.modules()}
-    known = {"ChosenExperts", "FusedMLP", "Normed", "Product", "HeadRows", "Linear", "Conv1D"}
-    assert found & known == set(OURS[architecture])
+    assert found & KNOWN == set(OURS[architecture])
+
+
+def test_attention_that_is_other_at_far_positions_stays(
+    foreign: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.llama.modeling_llama import LlamaAttention
+
+    usual = LlamaAttention.forward
+
+    def forward(self: Any, **keywords: Any) -> Any:
+        states, weights = usual(self, **keywords)
+        return states * (1 + (keywords["position_ids"] > 200)[..., None] / 8), weights
+
+    monkeypatch.setattr(LlamaAttention, "forward", forward)
+    layer: Any = foreign("Llama")._decoder.layers[0]
+    assert type(layer.self_attn).__name__ == "LlamaAttention"
 
 
 @pytest.mark.parametrize("architecture", ["Apertus", "Phimoe"])
