@@ -138,6 +138,21 @@ MUTANTS = (
         f"{_OF_MODELS}/test_quantization.py::test_weights_are_rounded_and_nothing_else",
     ),
     Mutant(
+        "what keys have in common is seen after they are turned",
+        f"{_MODELS}/centring.py",
+        "common = _coarse(key[_FIRST:].mean(0))",
+        "common = _coarse(_turn(key, rotation.cos, rotation.sin)[_FIRST:].mean(0))",
+        f"{_OF_MODELS}/test_centring.py::test_centres_are_what_keys_have_in_common_and_the_first_key",
+    ),
+    Mutant(
+        "blocks are found whatever their keys were centred about",
+        "src/quire/engine/assembly/centring.py",
+        'return f"spread about {digest.hexdigest()}"',
+        'return "spread"',
+        f"{_OF_MODELS}/test_centring.py::"
+        "test_a_cache_of_4_bits_is_centred_and_blocks_say_about_what",
+    ),
+    Mutant(
         "attention has four bits as well",
         f"{_MODELS}/linear/rounding.py",
         "form = Format.int6 if attention else Format.int4",

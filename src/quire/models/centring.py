@@ -28,7 +28,7 @@ from quire.kernels.ops import (
     Rotation,
 )
 from quire.models.decoder import DecoderModel
-from quire.models.layers import Attention, Layer
+from quire.models.layers import Attention
 from quire.models.observing import read_tokens
 from quire.models.rope import Rope
 
@@ -65,10 +65,10 @@ def centre_keys(
         found = _centring(query, key, rotation, table)
         return replace(part, spec=replace(part.spec, centring=found))
 
-    layers = [
-        cast(Layer, replace(layer, mixer=centred(layer.mixer), mlp=centred(layer.mlp)))
+    layers = (
+        replace(layer, mixer=centred(layer.mixer), mlp=centred(layer.mlp))
         for layer in model.decoder.layers
-    ]
+    )
     return model.with_layers(tuple(layers))
 
 
@@ -147,8 +147,9 @@ def _centring(
     usable = (factors > 1e-9) & (factors < 1e9)  # and is a number
     factors = _coarse(torch.where(usable, factors, 1))
     first = key[0] if rotation is None else _turn(key[:1], rotation.cos[:1], rotation.sin[:1])[0]
-    kept = [x.float().contiguous() for x in (factors, 1 / factors, common, _coarse(first))]
-    return Centring(*kept, cos, sin)
+    kept = (x.float().contiguous() for x in (factors, 1 / factors, common, _coarse(first)))
+    own, inverse, shared, alone = kept
+    return Centring(own, inverse, shared, alone, cos, sin)
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

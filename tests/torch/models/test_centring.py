@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from quire.engine.assembly.centring import describe_rounding, with_centred_keys
+from quire.engine.config import EngineConfig
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import CENTRED_TOGETHER, Centring, Kernels
 from quire.models.centring import centre_keys, centrings
@@ -16,6 +18,7 @@ from quire.models.demo import DEMO_MODEL
 from quire.models.loader import load_model
 from quire.models.observing import read_tokens
 from quire.models.rope import Rope
+from quire.text.tokenizer import load_tokenizer
 
 
 def loaded() -> DecoderModel:
@@ -82,3 +85,15 @@ def test_where_rotation_is_no_matter_of_positions_alone_there_are_none(
     ropes: tuple[Rope, ...] = tuple(replace(rope, **change) for rope in model.decoder.ropes)
     model = DecoderModel(replace(model.decoder, ropes=ropes), 64, (), 0)
     assert centrings(centre_keys(model, list(range(50)))) == []
+
+
+def test_a_cache_of_4_bits_is_centred_and_blocks_say_about_what() -> None:
+    model, tokenizer = loaded(), load_tokenizer(Path(DEMO_MODEL))
+    four, auto = EngineConfig(kv_cache_dtype="int4"), EngineConfig()
+    assert with_centred_keys(auto, model, tokenizer, "") is model
+    centred = with_centred_keys(four, model, tokenizer, "")
+    other = centre_keys(model, list(range(100)))
+    said = {describe_rounding(one, torch.int4) for one in (model, centred, other)}
+    assert len(said) == 3
+    assert "spread" in said
+    assert describe_rounding(centred, torch.int8) == "spread"
