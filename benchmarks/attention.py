@@ -43,17 +43,21 @@ class Load(NamedTuple):
     heads: int
     kv_heads: int
     dim: int
+    latent: int = 0  # numbers of a key that are its value; 0: values of their own
+
+    @property
+    def shape(self) -> KVShape:
+        return KVShape(self.kv_heads, self.dim, self.latent or self.dim, bool(self.latent))
 
     def kv_bytes(self, kv_dtype: torch.dtype) -> int:
-        each = bytes_per_token([KVShape(self.kv_heads, self.dim, self.dim)], kv_dtype)
-        return self.sequences * self.context * each
+        return self.sequences * self.context * bytes_per_token([self.shape], kv_dtype)
 
     @property
     def operations(self) -> int:
         """Of the products that a causal mask leaves."""
         older = self.context - self.new_tokens
         seen = self.new_tokens * older + self.new_tokens * (self.new_tokens + 1) // 2
-        return 4 * self.sequences * seen * self.heads * self.dim
+        return 2 * self.sequences * seen * self.heads * (self.dim + self.shape.value_dim)
 
 
 DECODES = (
@@ -62,6 +66,8 @@ DECODES = (
     Load(64, 4096, 1, 14, 2, 64),
     Load(16, 4096, 1, 32, 8, 128),
     Load(64, 275, 1, 9, 3, 64),
+    Load(16, 4096, 1, 16, 1, 576, 512),  # DeepSeek-V2-Lite's latents
+    Load(16, 4096, 1, 20, 1, 576, 512),  # GLM-4.7-Flash's
 )
 LAYERS = 30  # of a model: none of its keys is still in the caches when its turn comes again
 LAYERED = (
@@ -79,6 +85,7 @@ PREFILLS = (
     Load(1, 2048, 2048, 9, 3, 64),
     Load(1, 4096, 512, 9, 3, 64),
     Load(1, 2048, 2048, 32, 8, 128),
+    Load(1, 2048, 2048, 16, 1, 576, 512),
 )
 CACHES = (
     (torch.bfloat16, torch.bfloat16),
@@ -117,14 +124,14 @@ def attention(
         ),
         block_size=block_size,
     )
-    shape = KVShape(load.kv_heads, load.dim, load.dim)
     kv_group = KVGroup(tuple(range(layers)), tables.numel())
-    pools = KVCache([shape] * layers, [kv_group], block_size, kv_dtype, kernels).layers
+    pools = KVCache([load.shape] * layers, [kv_group], block_size, kv_dtype, kernels).layers
     for part in (part for kv in pools for part in kv.parts):
         part.copy_(torch.randint(-99, 99, part.shape[1:]))
     tokens = slots.numel()
     query = torch.randn(tokens, load.heads, load.dim).to(dtype)
     key, value = torch.randn(2, tokens, load.kv_heads, load.dim).to(dtype)
+    value = key[..., -load.latent :] if load.latent else value
     plan, spec = kernels.plan(batch), AttentionSpec(load.dim**-0.5 / 10000)
     return lambda: [kernels.attend(query, key, value, kv, spec, plan) for kv in pools]
 

@@ -9,6 +9,7 @@ _SHARDS, _ROUNDING = f"{_OF_MODELS}/test_shards.py", f"{_OF_MODELS}/test_roundin
 _FILES, _READER = f"{_OF_MODELS}/test_checkpoint_files.py", "tests/pure/models/shape/test_reader.py"
 _STORED = f"{_OF_MODELS}/test_stored_checkpoints.py"
 _HYBRIDS = f"{_OF_MODELS}/test_hybrids.py"
+_LATENTS = f"{_OF_MODELS}/test_latents.py"
 
 MUTANTS = (
     Mutant(
@@ -242,5 +243,47 @@ MUTANTS = (
         "        if run.begins:\n",
         "        if False:\n",
         "tests/torch/kernels/test_recurrence.py::test_the_reference_computes_the_definition",
+    ),
+    Mutant(
+        "scores over latents do not grow with how far positions are stretched",
+        f"{_MODELS}/variants.py",
+        'if rope.kind != "default" and weight:',
+        "if False:",
+        f"{_OF_MODELS}/test_families.py::test_logits[deepseek_v2]",
+    ),
+    Mutant(
+        "what is turned of a latent's key stands side by side",
+        f"{_MODELS}/latents.py",
+        "return torch.cat((rows[..., ::2], rows[..., 1::2]), -1) if plan.interleaved else rows",
+        "return rows",
+        f"{_OF_MODELS}/test_families.py::test_logits[deepseek_v3]",
+    ),
+    Mutant(
+        "a rank has the first heads of what latents are expanded by",
+        f"{_MODELS}/latents.py",
+        "rows = slice(held.start * each, held.stop * each)",
+        "rows = slice(0, len(held) * each)",
+        f"{_SHARDS}::test_every_family[deepseek_v3-4]",
+    ),
+    Mutant(
+        "the norms inside of latent attention have the eps of the others",
+        f"{_MODELS}/latents.py",
+        "_EPS = 1e-6",
+        "_EPS = 1e-2",
+        f"{_OF_MODELS}/test_families.py::test_logits[minicpm3]",
+    ),
+    Mutant(
+        "latents are planned with values beside them",
+        "src/quire/kernels/ops.py",
+        "return (self.key_dim,) if self.latent else (self.key_dim, self.value_dim)",
+        "return (self.key_dim, self.value_dim)",
+        f"{_LATENTS}::test_deepseek_v3_keeps_70_kb_of_a_token",
+    ),
+    Mutant(
+        "a group of experts is worth its two best, in DeepSeek-V2 too",
+        f"{_MODELS}/mixtures.py",
+        "best=1",
+        "best=2",
+        f"{_OF_MODELS}/test_families.py::test_logits[deepseek_v2]",
     ),
 )

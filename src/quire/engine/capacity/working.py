@@ -40,9 +40,9 @@ def numbers_per_token(shape: ModelShape, machines: int = 1, widest: int = 0) -> 
         inner = max(inner, shape.experts.inner * shape.experts.chosen + shape.experts.shared_inner)
     queries = shape.num_heads * shape.head_size
     keys_and_values = 2 * shape.num_kv_heads * shape.head_size
-    if shape.latent is not None:
+    if shape.latent is not None:  # queries as they attend, and the latents that they find
         queries = shape.num_heads * (shape.latent.nope + shape.latent.rope)
-        keys_and_values = queries + shape.num_heads * shape.latent.value
+        keys_and_values = shape.num_heads * (shape.latent.width + shape.latent.kv_rank)
     divided = INNER * inner + 2 * queries + max(widest, keys_and_values)
     return STATES * shape.hidden_size + divided / machines
 
