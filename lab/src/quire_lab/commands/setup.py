@@ -270,8 +270,6 @@ class Setup:
             if getattr(self._arguments, name):
                 raise ConfigError(f"{name}: {engine.title} has none like it, so it is not planned")
         share = self._arguments.gpu_memory_utilization
-        if engine.image is not None and share is not None and not 0 < share <= 1:
-            raise ConfigError(f"gpu_memory_utilization must be above 0 and at most 1, got {share}")
         return engine if machine.is_cpu else engine.with_share(share)
 
     def _division(self) -> tuple[int, Division]:

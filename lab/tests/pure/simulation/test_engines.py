@@ -142,6 +142,8 @@ def _nothing() -> Any:
     [
         (["deepseek-v3", "--engine", "llamacpp", "--machine", "b300", "--pipeline-parallel-size",
           "8"], "llama.cpp keeps no weights in fp8 on a b300; it has: int8, int4, a GGUF file"),
+        (["deepseek-v3", "--engine", "trtllm", "--machine", "a100-80", "--tensor-parallel-size",
+          "16"], "weights in fp8: a a100-80 has no units for fp8 in TensorRT-LLM"),
         (["llama-3-8b", "--engine", "trtllm", "--machine", "b200", "--quantization", "int4"],
          "there is none for machines with units for fp4 in TensorRT-LLM; on a b200: fp8, nvfp4"),
         (["llama-3-8b", "--engine", "sglang", "--machine", "h100", "--quantization", "nvfp4"],
@@ -173,6 +175,16 @@ def test_what_an_engine_has_not_is_refused_by_name(
 ) -> None:
     assert main(["plan", *arguments, *LOAD]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_a_stored_form_is_had_where_the_form_is() -> None:
+    """Of 4 bits without FP4 TensorRT-LLM has none on Blackwell."""
+    form = replace(MODELS["llama-3-8b"].rounded("int4").weight_form, name="awq")
+    awq = replace(MODELS["llama-3-8b"], form=form)
+    trtllm = ENGINES["trtllm"]
+    assert trtllm.kept(awq, MACHINES["h100"]).form == form
+    with pytest.raises(ConfigError, match="weights in awq: there is none for machines with units"):
+        trtllm.kept(awq, MACHINES["b200"])
 
 
 def test_keys_and_values_by_engine() -> None:
@@ -298,6 +310,7 @@ def test_a_manifest_starts_the_same_command(
     assert container["ports"][0]["containerPort"] == ENGINES[engine].port
     labels = parts["Deployment"]["spec"]["selector"]["matchLabels"]
     assert labels == parts["Service"]["spec"]["selector"]
+    assert container.get("workingDir") == ("/settings" if engine == "trtllm" else None)
     assert ("ConfigMap" in parts) == bool(values["settings_file"]) == (engine == "trtllm")
     assert shlex.join(values["command"]) in shlex.join(container["command"])
 

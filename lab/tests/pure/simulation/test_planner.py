@@ -23,6 +23,7 @@ from quire_lab.simulation.planning.plan import (
     Goodput,
     Plan,
     Saturation,
+    UserLoad,
     binding,
     most_missed_of,
 )
@@ -113,6 +114,13 @@ def test_a_plan_names_the_knob_that_binds(chat_plan: Plan) -> None:
     told = advice(replace(plan, asked_rate=None)) or "nothing"
     assert told.startswith("Do this: max_num_batched_tokens 1,024"), told
     assert "because steps take longer than the goal for a token" in told
+    most = plan.most_users
+    assert most is not None
+    asked = replace(plan, asked_rate=None, enough=(), user_load=UserLoad(most.users + 1, ()))
+    users = f"a100-40 serves {most.users} users of gpt-32x32x128 at once within the goals"
+    assert answers(asked)[0] == f"Not enough: {users}, but {most.users + 1} come."
+    asked = replace(asked, user_load=UserLoad(most.users, ()))
+    assert answers(asked) == [f"Enough: {users}; {most.users} come."]
     gains = {one.change.name: one.gain for one in plan.changed}
     assert gains["max_num_batched_tokens 1,024"] > 1.5 > gains["max_num_batched_tokens 4,096"]
     assert gains["2 replicas (a100-40), prefix-aware"] > 1.9

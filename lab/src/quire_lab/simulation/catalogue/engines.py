@@ -109,7 +109,8 @@ class ServingEngine:
     """An engine that serves models.
 
     forms, kv: by the names that ``--quantization`` and ``--kv-cache-dtype`` have for them.
-    stored: how checkpoints may be rounded. stored_products: of which type, whatever a file says.
+    stored: how checkpoints may be rounded. stored_as: the forms that some of them are, where those
+    are not on all machines. stored_products: of which type, whatever a file says.
     kv_default: of keys and values; "": the model's, or what the checkpoint asks for.
     defaults: settings, by machine; the first that fits one is its.
     not_measured: what a plan takes from Quire or from nobody.
@@ -126,6 +127,7 @@ class ServingEngine:
     not_measured: tuple[str, ...]
     sources: tuple[str, ...]
     stored_kinds: tuple[str, ...] = ("cpu", "gpu")
+    stored_as: Mapping[str, str] = field(default_factory=dict)
     stored_products: str | None = None
     kv_default: str = ""
     own_code: bool = False  # of models, of which some have none
@@ -135,7 +137,7 @@ class ServingEngine:
     in_stages: bool = False
     fixed: tuple[str, ...] = ()  # settings of Quire's that it has none for
     image: str | None = None
-    port: int = field(default=8000)
+    port: int = 8000
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ServingEngine:
@@ -172,8 +174,6 @@ class ServingEngine:
         few, many = self._defaults(machine).get("recorded_seqs", (0, 0))
         return self.memory.reserved(machine, tokens, few if machines < 4 else many, machines)
 
-    # -- what it serves -------------------------------------------------------------------------
-
     def check(self, model: ModelShape, machine: Machine, machines: int, division: Division) -> None:
         """ConfigError, by name, for what it has not."""
         title = self.title
@@ -203,6 +203,9 @@ class ServingEngine:
     def kept(self, model: ModelShape, machine: Machine) -> ModelShape:
         """A model as it keeps it. ConfigError, by name, for forms that it has not."""
         form = model.form
+        own = None if form is None else self.forms.get(self.stored_as.get(form.name, form.name))
+        if form is not None and own is not None and (why := own.lacks(machine)) is not None:
+            raise ConfigError(f"weights in {form.name}: {why} in {self.title}")
         if form is not None and form.name not in self.forms:
             unread = self.own_code and model.quire_form is None
             if unread or form.name not in self.stored or machine.kind not in self.stored_kinds:

@@ -54,22 +54,33 @@ def answers(plan: Plan) -> list[str]:
 
 def answer(plan: Plan) -> str:
     """Whether the plan meets the load that was asked about."""
-    many = f"{plan.tensor_parallel} x " if plan.tensor_parallel > 1 else ""
-    machine, model = f"{many}{plan.machine.name}", plan.model.name
+    model, meets = plan.model.name, "" if plan.goals == Goals() else " within the goals"
+    name, users = plan.deployment.name, plan.user_load
+    if users is not None and plan.most_users is not None:
+        takes = f"{name} serves {plan.most_users.users:,} users of {model} at once{meets}"
+        if is_enough(plan):
+            return f"Enough: {takes}; {users.users:,} come."
+        return f"Not enough: {takes}, but {users.users:,} come."
     most, asked = best_rate(plan), plan.asked_rate
-    meets = "" if plan.goals == Goals() else " within the goals"
     even = ", if they come evenly" if plan.goodput.poisson is not None else ""
-    takes = f"{machine} takes {most:.3g} requests/s of {model}{meets}{even}"
+    takes = f"{name} takes {most:.3g} requests/s of {model}{meets}{even}"
     if asked is None:
         return f"{takes}."
-    if asked <= most:
+    if is_enough(plan):
         return f"Enough: {takes}; {asked:.3g} come."
     return f"Not enough: {takes}, but {asked:.3g} come."
 
 
+def is_enough(plan: Plan) -> bool:
+    """Whether the load that was asked about is met as it is."""
+    if plan.user_load is not None:
+        return plan.most_users is not None and plan.user_load.users <= plan.most_users.users
+    return plan.asked_rate is not None and plan.asked_rate <= best_rate(plan)
+
+
 def advice(plan: Plan) -> str | None:
     """What to do, with the reason; None: nothing, for what comes can be served as it is."""
-    if plan.asked_rate is not None and plan.asked_rate <= best_rate(plan):
+    if is_enough(plan):
         return None
     best, because = ranked(plan), BINDS[plan.binds]
     free = [one for one in best if one.change.price is Price.NOTHING]

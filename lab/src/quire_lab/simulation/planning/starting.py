@@ -15,13 +15,16 @@ from quire_lab.simulation.planning.deployment import Deployment
 _CHECKPOINT = "CHECKPOINT"
 """In a command: where a checkpoint is needed that the plan does not have."""
 
+_FOLDER, _FILE = "/settings", "config.yaml"
+"""Of settings that have no flag, in a container."""
+
 _RESOURCES = {"gpu": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 _AMD = "mi"  # what names of AMD's machines begin with
 _SHARED_MEMORY = "8Gi"  # by which ranks exchange what they have
 
 
 class ServerStart(NamedTuple):
-    """words: of the command. file: of settings that have no flag, by its name in the command.
+    """words: of the command. file: config.yaml, of settings that have no flag; "": there are none.
     notes: what is to be had before.
     """
 
@@ -78,7 +81,7 @@ def manifest_of(deployment: Deployment, start: ServerStart | None, replicas: int
         {"name": "shared", "emptyDir": {"medium": "Memory", "sizeLimit": _SHARED_MEMORY}}
     ]
     if start.file:
-        mounts.append({"name": "settings", "mountPath": "/settings"})
+        mounts.append({"name": "settings", "mountPath": _FOLDER})
         volumes.append({"name": "settings", "configMap": {"name": name}})
     container = {
         "name": engine.name,
@@ -87,6 +90,7 @@ def manifest_of(deployment: Deployment, start: ServerStart | None, replicas: int
         "ports": [{"name": "http", "containerPort": engine.port}],
         "startupProbe": {**_probe(), "failureThreshold": 360},
         "readinessProbe": _probe(),
+        **({"workingDir": _FOLDER} if start.file else {}),
         "resources": {"limits": {resource: machines}, "requests": {resource: machines}},
         "volumeMounts": mounts,
     }
@@ -100,7 +104,7 @@ def manifest_of(deployment: Deployment, start: ServerStart | None, replicas: int
             "ports": [{"name": "http", "port": engine.port, "targetPort": "http"}]}),
     ]  # fmt: skip
     if start.file:
-        parts.insert(0, _object("v1", "ConfigMap", name, labels, data={"config.yaml": start.file}))
+        parts.insert(0, _object("v1", "ConfigMap", name, labels, data={_FILE: start.file}))
     notes = "".join(f"# {note}\n" for note in start.notes)
     return notes + yaml.safe_dump_all(parts, sort_keys=False)
 
@@ -184,7 +188,7 @@ def _trtllm(deployment: Deployment, limits: EngineLimits, model: str) -> _Writte
     words += ["--ep_size", machines] if division.expert_parallel else []
     words += _sizes(limits, "--max_seq_len", "--max_batch_size", "--max_num_tokens", "", groups)
     words += ["--kv_cache_free_gpu_memory_fraction", f"{engine.memory.share_of_free:g}",
-              "--enable_chunked_prefill", "--config", "/settings/config.yaml"]  # fmt: skip
+              "--enable_chunked_prefill", "--config", _FILE]  # fmt: skip
     cache: dict[str, Any] = {
         "enable_block_reuse": limits.enable_prefix_caching,
         "tokens_per_block": limits.block_size,
