@@ -102,6 +102,7 @@ def cache_shape(model: Model, kv_dtype: torch.dtype) -> CacheShape:
         max_positions=model.max_positions,
         depends_on_prompt_length=model.kv_depends_on_prompt_length,
         state_bytes=tuple(states) if any(states) else (),
+        uniform=len(set(model.kv_shapes)) == 1,
     )
 
 

@@ -71,6 +71,7 @@ class CacheShape(NamedTuple):
     max_positions: int  # the longest text, in tokens
     depends_on_prompt_length: bool  # so blocks of one prompt must not be reused for another
     state_bytes: tuple[int, ...] = ()  # by layer: a sequence's state; 0 or nothing: it has none
+    uniform: bool = True  # whether keys and values have one form in all layers
 
     @property
     def bytes_per_token(self) -> int:
@@ -89,6 +90,7 @@ class CacheShape(NamedTuple):
             self.max_positions,
             self.depends_on_prompt_length or draft.depends_on_prompt_length,
             self.states + draft.states if any(self.states + draft.states) else (),
+            uniform=False,
         )
 
 
