@@ -31,6 +31,8 @@ from quire.core.memory import (
     KVAllocator,
     LayeredAllocator,
     PagedAllocator,
+    SharedPages,
+    SharedPool,
     SnapshotStops,
     StateAllocator,
     Window,
@@ -66,6 +68,14 @@ def make_allocator(settings: Settings) -> KVAllocator:
     """A paged one, or one for each KV group, of which the last may keep states."""
     size, host = settings.block_size, settings.host_blocks
     kv_groups = []
+    if settings.units:
+        share = (1 + settings.share * (len(settings.spans) - 1)) * max(settings.spans)
+        pages = SharedPages(int(settings.blocks * share / settings.units) + 1, settings.units)
+        for span, (tokens, sinks) in zip(settings.spans, settings.windows, strict=True):
+            window = None if tokens is None else Window(tokens, settings.step_tokens, sinks)
+            pool = SharedPool(pages, span)
+            kv_groups.append(PagedAllocator(pool.num_blocks, size, host, window, pool))
+        return LayeredAllocator(size, kv_groups, pages=pages)
     for tokens, sinks in settings.windows:
         blocks, window = settings.blocks, None
         if tokens is not None:
@@ -115,7 +125,12 @@ class Run(Capability):
         self.scheduler = self._make_scheduler(settings, allocator(settings))
         kv_groups = self.scheduler.allocator.views()
         pools = [
-            Pool(sight, view.num_blocks, settings.block_size, settings.host_blocks)
+            Pool(
+                sight,
+                view.share.num_units if view.share else view.num_blocks,
+                settings.block_size,
+                settings.host_blocks,
+            )
             for sight, view in zip(settings.windows, kv_groups, strict=not settings.states)
         ]
         if settings.states:
@@ -336,7 +351,7 @@ class Run(Capability):
         else:
             verb = lambda: sessions.end(name)  # noqa: E731
         session, held = self.scheduler.sessions.get(name), self._held_by(name)
-        free = self.scheduler.allocator.num_free_blocks
+        before = sum(one.device.num_held for one in self.oracle.kv_groups)
         busy = account.turn is not None
         if busy and self.scheduler.sessions.get(name).turn is None:
             return  # it has expired in this very step, of which nobody has been told
@@ -358,7 +373,7 @@ class Run(Capability):
         if event.soft is not None:
             account.cuts.append(SoftCut(sinks, len(history), *event.soft))
             return
-        gained = self.scheduler.allocator.num_free_blocks - free
+        gained = before - sum(one.device.num_held for one in self.oracle.kv_groups)
         assert gained == held and not session.resting.tables(), "a cut gives back what is held"
         if event.hard:
             account.history, account.cuts = [], []
@@ -424,9 +439,11 @@ class Run(Capability):
         self.check()
         pending = self.engine._pending
         for number, kv_group in enumerate(oracle.kv_groups):
-            blank = kv_group.device._blank
+            pool = kv_group.device
+            owned, names = enumerate(pool.ref_counts), pool._hashes
+            blank = [block for block, owners in owned if not owners and names[block] is None]
             if blank:
-                device.enqueue(lambda n=number, blocks=[*blank]: device.free(n, blocks))  # type: ignore[misc]
+                device.enqueue(lambda n=number, blocks=blank: device.free(n, blocks))  # type: ignore[misc]
         if pending is None:
             device.drain()
 

@@ -7,12 +7,18 @@ from collections.abc import Iterator, Sequence
 
 from lives.device import Device
 from lives.replay import Replay
-from quire.core.memory import LayeredAllocator, MoveKind, PagedAllocator, StateAllocator
+from quire.core.memory import (
+    LayeredAllocator,
+    MoveKind,
+    PagedAllocator,
+    SharedPool,
+    StateAllocator,
+)
 from quire.core.protocol import Chunk, Step, StepResult, Verdict
 from quire.core.scheduling import BlockEvent, Scheduler, SequenceGroup
 from quire.core.scheduling.decoding import OnToken
 from quire.core.scheduling.fair import FairQueue
-from support.invariants import check_allocator, check_states
+from support.invariants import check_allocator, check_pages, check_states
 
 
 class Oracle:
@@ -25,6 +31,7 @@ class Oracle:
         self.kv_groups = [
             one for one in kv_groups if isinstance(one, (PagedAllocator, StateAllocator))
         ]
+        self.on_pages = bool(self.kv_groups) and isinstance(self.kv_groups[0].device, SharedPool)
         self.states = None  # the number of the KV group that keeps states
         if self.kv_groups and isinstance(self.kv_groups[-1], StateAllocator):
             self.states = len(self.kv_groups) - 1
@@ -73,20 +80,23 @@ class Oracle:
             for seq_id in group.tables()
         ]
         for number, kv_group in enumerate(self.kv_groups):
-            device, host = [0] * kv_group.device.num_blocks, [0] * kv_group.host.num_blocks
+            device, host = [0] * len(kv_group.device.ref_counts), [0] * kv_group.host.num_blocks
             for own, group in tables:
                 counts = host if group.status.value == "swapped" else device
                 for block in own[number].block_ids:
                     counts[block] += 1
             assert kv_group.device.ref_counts == device, "references to blocks"
             assert kv_group.host.ref_counts == host, "references to blocks of the host"
-            assert kv_group.device.num_free == device.count(0), "free blocks"
+            assert kv_group.device.num_held == len(device) - device.count(0), "free blocks"
             assert kv_group.host.num_free == host.count(0), "free blocks of the host"
             if not self._num_checks % 8:
                 if isinstance(kv_group, StateAllocator):
                     check_states(kv_group)
                 else:
                     check_allocator(kv_group)
+        allocator = self.scheduler.allocator
+        if self.on_pages and isinstance(allocator, LayeredAllocator) and not self._num_checks % 8:
+            check_pages(allocator)
         self._check_contents(under_way)
 
     def _check_contents(self, under_way: Step | None) -> None:

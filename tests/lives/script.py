@@ -37,6 +37,8 @@ class Settings:
     host_blocks: int = 0
     windows: Windows = FULL  # of the KV groups
     share: float = 1.0  # of the blocks, that a KV group with a window has
+    units: int = 0  # of the pages that all KV groups share; 0: each has blocks of its own
+    spans: tuple[int, ...] = ()  # units of a block of each
     states: int = 0  # slots of a KV group that keeps a state of each sequence; 0: there is none
     every: int = 1  # blocks between two snapshots, in prompts and in answers
     step_tokens: int = 32
@@ -227,6 +229,7 @@ def draw(number: int) -> Life:
     if rng.random() < 0.08:
         events.append(Reset(rng.randint(1, LAST)))
     settings = _draw_states(number, _draw_room(rng, settings, asks, crowded))
+    settings = _draw_pages(number, settings)
     return Life(number, settings, tuple(sorted(events, key=lambda event: event.at)))
 
 
@@ -237,6 +240,16 @@ def _draw_states(number: int, settings: Settings) -> Settings:
         return settings
     slots, every = rng.choice([1, 2, 3, 4, 6, 9]), rng.choice([1, 1, 2, 3])
     return replace(settings, states=slots, every=every, forgets=None)
+
+
+def _draw_pages(number: int, settings: Settings) -> Settings:
+    """Of most lives with several KV groups, and none that keeps states."""
+    rng = random.Random(f"pages of {number}")
+    if len(settings.windows) < 2 or settings.states or rng.random() < 0.25:
+        return settings
+    spans = [rng.choice([(1,), (1, 2), (1, 2, 3, 5)][rng.randrange(3)]) for _ in settings.windows]
+    units = max(spans) * rng.choice([1, 1, 2]) + rng.choice([0, 0, 1])
+    return replace(settings, units=units, spans=tuple(spans))
 
 
 def _draw_room(rng: random.Random, settings: Settings, asks: list[Ask], crowded: bool) -> Settings:

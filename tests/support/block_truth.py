@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 
-from quire.core.memory import LayeredAllocator, PagedAllocator, StateAllocator
+from quire.core.memory import LayeredAllocator, PagedAllocator, SharedPool, StateAllocator
 from quire.core.scheduling import Scheduler
 from quire.core.scheduling.sequence import Status
 from quire.engine.dashboard import BlockState, Cell, number_of
@@ -19,7 +19,16 @@ def true_cells(scheduler: Scheduler) -> list[Cell]:
     cells: list[Cell] = []
     for number, kv_group in enumerate(kv_groups):
         assert isinstance(kv_group, (PagedAllocator, StateAllocator, ContiguousAllocator))
-        cells += _true_cells(scheduler, number, kv_group)
+        own = _true_cells(scheduler, number, kv_group)
+        if isinstance(kv_group.device, SharedPool):  # each has the others' places free
+            span = kv_group.device.share.span
+            wide = [Cell()] * len(own)
+            for block, cell in enumerate(own):
+                if cell.state:
+                    wide[block : block + span] = [cell] * span
+            cells = [a if a.state else b for a, b in zip(cells or wide, wide, strict=True)]
+            continue
+        cells += own
     return cells
 
 
@@ -49,7 +58,8 @@ def _true_cells(
     cached = set() if paged is None else {*paged.device.cached_blocks()}
     windowed = isinstance(kv_group, PagedAllocator) and kv_group.window is not None
     cells = []
-    for block in range(kv_group.device.num_blocks):
+    pool = kv_group.device
+    for block in range(pool.num_blocks if paged is None else len(paged.device.ref_counts)):
         found = 0 if paged is None else paged.device.times_found[block]
         if block in owners:
             if paged is not None and paged.device.content(block) is not None:
@@ -70,6 +80,8 @@ def true_holders(scheduler: Scheduler, block: int) -> set[tuple[int, int, int, i
     kv_groups = allocator.kv_groups if isinstance(allocator, LayeredAllocator) else (allocator,)
     for which, kv_group in enumerate(kv_groups):
         assert isinstance(kv_group, (PagedAllocator, StateAllocator, ContiguousAllocator))
+        pool = kv_group.device
+        span = pool.share.span if isinstance(pool, SharedPool) else 1
         for group in [*scheduler.running, *scheduler.waiting, *scheduler.sessions.resting()]:
             branches = group.branches if group.status is not Status.SWAPPED else ()
             for number, branch in enumerate(branches):
@@ -80,13 +92,14 @@ def true_holders(scheduler: Scheduler, block: int) -> set[tuple[int, int, int, i
                 left = range(table.num_sink_blocks, table.num_sink_blocks + table.num_dropped)
                 there = [place for place in places if place not in left]
                 for place, own in zip(there, table.block_ids, strict=True):
-                    if first + own == block:
+                    if first + own <= block < first + own + span:
                         tokens = kv_group.num_tokens(branch.seq_id)
                         end = max(min(tokens, place * size + size), place * size)
                         end = tokens if table.keeps_state else end
                         which_one = number if group.beams is not None else branch.index
                         found.add((number_of(group), which_one, place * size, end))
-        first += kv_group.device.num_blocks
+        if not isinstance(pool, SharedPool):
+            first += pool.num_blocks
     return found
 
 

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
-from quire.core.memory import BlockPool, PagedAllocator, StateAllocator
+from quire.core.memory import (
+    BlockPool,
+    LayeredAllocator,
+    PagedAllocator,
+    SharedPool,
+    StateAllocator,
+)
 from quire.core.memory.keeping import SHARE
 
 
 def check_pool(pool: BlockPool, owned: Iterable[int]) -> None:
     """Reference counts equal table entries; free blocks are exactly the others, each once."""
-    owners = [0] * pool.num_blocks
+    owners = [0] * len(pool.ref_counts)
     for block in owned:
         owners[block] += 1
     assert pool.ref_counts == owners
-    free = [*pool._blank, *pool.cached_blocks()]
-    assert sorted(free) == [block for block, count in enumerate(owners) if not count]
     assert pool._block_of == {h: b for b, h in enumerate(pool._hashes) if h is not None}
-    assert all(pool._hashes[block] is None for block in pool._blank)
+    if isinstance(pool._blank, list):
+        free = [*pool._blank, *pool.cached_blocks()]
+        assert sorted(free) == [block for block, count in enumerate(owners) if not count]
+        assert all(pool._hashes[block] is None for block in pool._blank)
     assert all(pool._hashes[block] is not None for block in pool.cached_blocks())
     assert pool.kept.until.keys() >= pool.kept.free.keys()
     assert len(pool.kept.free) <= pool.num_blocks // SHARE
@@ -43,7 +51,7 @@ def check_allocator(allocator: PagedAllocator) -> None:
             filled[block] = max(filled.get(block, 0), here)
     usage = allocator.usage()
     assert min(usage) >= 0
-    assert usage.capacity == allocator.device.num_blocks * size
+    assert usage.capacity == (pool.num_held + pool.num_free) * size
     assert usage.used == sum(filled.values())
     assert usage.reserved == sum(max(0, t.promised - t.num_tokens) for t in on_device)
 
@@ -55,3 +63,47 @@ def check_states(allocator: StateAllocator) -> None:
     usage, size = allocator.usage(), allocator.block_size
     assert min(usage) >= 0 and usage.capacity == allocator.device.num_blocks * size
     assert usage.used == size * len({t.slot for t in tables if not t.swapped})
+
+
+def paged(allocator: LayeredAllocator) -> list[PagedAllocator]:
+    return [one for one in allocator.kv_groups if isinstance(one, PagedAllocator)]
+
+
+def pages_held(allocator: LayeredAllocator, units: int) -> list[Counter[int]]:
+    """Held blocks by page, of each KV group, as tables have them."""
+    counts = []
+    for one in paged(allocator):
+        held = {b for table in one.tables.values() if not table.swapped for b in table.blocks}
+        counts.append(Counter(block // units for block in held))
+    return counts
+
+
+def check_pages(allocator: LayeredAllocator) -> None:
+    """Pages have one owner each; numbers are those that brute force finds."""
+    pools = [one.device for one in paged(allocator)]
+    shared = [pool for pool in pools if isinstance(pool, SharedPool)]
+    assert len(shared) == len(pools)
+    count, units, _ = shared[0].share
+    held, size = pages_held(allocator, units), allocator.block_size
+    assert sum(map(len, held)) == len(set().union(*held)), "two KV groups hold one page"
+    busy = sum(map(len, held))
+    assert allocator.num_free_blocks == count - busy
+    owners: dict[int, int] = {}
+    for number, (one, pool, own) in enumerate(zip(paged(allocator), shared, held, strict=True)):
+        span, per_page = pool.share.span, pool.share.per_page
+        for block, refs in enumerate(pool.ref_counts):
+            assert refs == sum(
+                table.blocks.count(block) for table in one.tables.values() if not table.swapped
+            )
+            if refs or pool.content(block) is not None:
+                assert block % units % span == 0 and block % units // span < per_page
+                assert owners.setdefault(block // units, number) == number, "two have one page"
+        assert pool.num_held == own.total()
+        assert pool.num_free == per_page * (count - busy + len(own)) - own.total()
+        cached = [b for b, refs in enumerate(pool.ref_counts) if not refs and pool.content(b)]
+        assert sorted(pool.cached_blocks()) == cached and pool.num_cached == len(cached)
+    usage = allocator.usage()
+    assert min(usage) >= 0 and usage.capacity == count * units * size
+    padding = (len(own) * (units % pool.share.span) for own, pool in zip(held, shared, strict=True))
+    assert usage.external == size * sum(padding)
+    assert allocator.audit({seq for one in paged(allocator) for seq in one.tables}) == []

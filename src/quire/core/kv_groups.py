@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
+from math import gcd
 from typing import Any, NamedTuple
 
-from quire.core.memory import KV, KeptState, Window, kept_by
+from quire.core.memory import KV, KeptState, PageShare, Window, blocks_in_each, kept_by
 from quire.core.protocol import EVERYTHING, Sight
 
 
@@ -13,6 +15,9 @@ class KVGroup(NamedTuple):
     """Layers whose blocks are given out together, and how many blocks they have.
 
     Blocks of layers that keep a ``state`` are slots: one holds the states of one sequence.
+
+    share: of pages, that it has with the others: then it has as many blocks as they leave it,
+        ``num_blocks`` at most. Its layers are as many in each lane of the memory (``PageShare``).
     """
 
     layers: tuple[int, ...]
@@ -20,14 +25,15 @@ class KVGroup(NamedTuple):
     num_host_blocks: int = 0
     window: Window | None = None
     state: KeptState | None = None
+    share: PageShare | None = None
 
     @classmethod
     def of_values(cls, values: Sequence[Any]) -> KVGroup:
         """As JSON has it."""
         layers, num_blocks, num_host_blocks, window, *later = values
         own = cls(tuple(layers), num_blocks, num_host_blocks, window and Window(*window))
-        state = later[0] if later else None  # records were made before there were any
-        return own._replace(state=state and KeptState(*state))
+        state, share, *_ = [*later, None, None]  # records were made before there were any
+        return own._replace(state=state and KeptState(*state), share=share and PageShare(*share))
 
     @property
     def kept(self) -> KV | Window | KeptState:
@@ -71,6 +77,46 @@ def sights_of(kv_groups: Sequence[KVGroup], layers: range | None = None) -> tupl
     if all(sight is None for sight, _ in own):
         return EVERYTHING
     return tuple(Sight(n / sum(counts), sight) for sight, n in own)
+
+
+_PADDING = 0.04
+"""The part of a page that may be lost to a KV group whose blocks do not fill it."""
+
+
+def shares(kv_groups: Sequence[KVGroup]) -> list[PageShare]:
+    """How KV groups cut pages, of which there are none yet.
+
+    A *unit* is a block of one layer in each *lane*: of as many lanes as divide the layers of every
+    KV group. A page has as few units as lose little in each of them.
+    """
+    counts = [len(kv_group.layers) for kv_group in kv_groups]
+    spans = [number // gcd(*counts) for number in counts]
+    sizes = (blocks * max(spans) for blocks in count(1))
+    units = next(size for size in sizes if all(size % span < _PADDING * size for span in spans))
+    return [PageShare(0, units, span) for span in spans]
+
+
+def least_blocks(kv_groups: Sequence[KVGroup]) -> int:
+    """How many blocks there are for every KV group at the same time."""
+    own = [one.share for one in kv_groups if one.share is not None]
+    if own:
+        return blocks_in_each(own, own[0].pages)
+    return min(one.num_blocks for one in kv_groups)
+
+
+def some_blocks(kv_groups: Sequence[KVGroup], count: int) -> list[tuple[int, ...]]:
+    """``count`` blocks in each KV group, at most ``least_blocks``, of which no two are at one
+    place in memory.
+    """
+    found, page = list[tuple[int, ...]](), 0
+    for share in (one.share for one in kv_groups):
+        if share is None:
+            found.append(tuple(range(count)))
+            continue
+        units, span, each = share.units, share.span, share.per_page
+        found.append(tuple((page + i // each) * units + i % each * span for i in range(count)))
+        page += share.pages_of(count)
+    return found
 
 
 def divide(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
@@ -13,6 +14,9 @@ from quire.core.memory import (
     KVAllocator,
     LayeredAllocator,
     PagedAllocator,
+    PageShare,
+    SharedPages,
+    SharedPool,
     SnapshotStops,
     StateAllocator,
 )
@@ -85,17 +89,24 @@ class EngineLimits:
             raise ConfigError(f"these are no limits of an engine: {error}") from None
 
     def with_blocks(self, num_blocks: int, num_host_blocks: int = 0) -> EngineLimits:
-        """The same with this number of blocks in each KV group."""
+        """The same with this number of blocks of its own in each KV group."""
         kv_groups = (
-            kv_group._replace(num_blocks=num_blocks, num_host_blocks=num_host_blocks)
+            kv_group._replace(num_blocks=num_blocks, num_host_blocks=num_host_blocks, share=None)
             for kv_group in self.kv_groups
         )
         return replace(self, kv_groups=tuple(kv_groups))
 
     @property
     def num_blocks(self) -> int:
-        """Over all KV groups."""
+        """Over all KV groups; of those that share pages, units."""
+        if self.share is not None:
+            return self.share.num_units
         return sum(kv_group.num_blocks for kv_group in self.kv_groups)
+
+    @property
+    def share(self) -> PageShare | None:
+        """That of the first KV group, where all of them share pages."""
+        return self.kv_groups[0].share if self.kv_groups else None
 
     @property
     def num_host_blocks(self) -> int:
@@ -127,12 +138,34 @@ class EngineLimits:
 
     def pool_bytes(self, kept: LayerBytes) -> int:
         """Of the whole pool on the device."""
-        sizes = zip(self.kv_groups, self.block_bytes(kept), strict=True)
-        return sum(kv_group.num_blocks * each for kv_group, each in sizes)
+        sizes = self.block_bytes(kept)
+        if self.share is not None:
+            return self.share.num_units * sizes[0] // self.share.span
+        return sum(one.num_blocks * each for one, each in zip(self.kv_groups, sizes, strict=True))
+
+    def pages_held(self, num_tokens: int | None, num_seqs: int) -> int:
+        """Most pages that sequences of ``num_tokens`` hold, where KV groups share them."""
+        size = self.block_size
+        return sum(
+            one.share.pages_of(one.most_held(num_tokens, size, num_seqs))
+            for one in self.kv_groups
+            if one.share is not None
+        )
+
+    def seqs_that_fit(self, num_tokens: int | None) -> int:
+        """Sequences of ``num_tokens``, or in a window of any length, that there is room for."""
+        size, share = self.block_size, self.share
+        if share is None:
+            return min(one.seqs_that_fit(num_tokens, size) for one in self.kv_groups)
+        most = min(one.seqs_that_fit(num_tokens, size) for one in self.kv_groups)
+        numbers = range(1, most + 1)
+        return bisect_right(numbers, share.pages, key=lambda n: self.pages_held(num_tokens, n))
 
     def allocator(self) -> KVAllocator:
         """An empty pool."""
         size = self.block_size
+        if self.share is not None:
+            return self._on_pages(self.share)
         paged = [
             PagedAllocator(kv_group.num_blocks, size, kv_group.num_host_blocks, kv_group.window)
             for kv_group in self.kv_groups
@@ -144,6 +177,17 @@ class EngineLimits:
         alive = (lambda name: paged[0].locate(name) is not None) if paged else (lambda name: True)
         slots = StateAllocator(states.num_blocks, size, states.num_host_blocks, states.state, alive)
         return LayeredAllocator(size, paged, slots)
+
+    def _on_pages(self, share: PageShare) -> KVAllocator:
+        pages, size = SharedPages(share.pages, share.units), self.block_size
+        kv_groups = []
+        for one in self.kv_groups:
+            assert one.share is not None, "all of them share"
+            pool = SharedPool(pages, one.share.span)
+            kv_groups.append(
+                PagedAllocator(one.num_blocks, size, one.num_host_blocks, one.window, pool)
+            )
+        return LayeredAllocator(size, kv_groups, pages=pages)
 
     def scheduler(self, costs: RecoveryCosts, source: BlockSource | None = None) -> Scheduler:
         """A scheduler over an empty pool. ``source``: of blocks that the pool does not have."""

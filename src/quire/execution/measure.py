@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from quire.core.errors import EngineError
-from quire.core.kv_groups import KVGroup
+from quire.core.kv_groups import KVGroup, least_blocks, some_blocks
 from quire.core.memory import BlockMove, BlockTable, MoveKind
 from quire.core.protocol import Chunk, Opened, RecoveryCosts, Request, SamplingParams, Step
 from quire.execution.executor import ModelExecutor
@@ -28,14 +28,14 @@ def measure_recovery(
     A step and a sequence may have ``max_tokens``. ``settle`` waits for work that was begun.
     """
     paged = [kv_group for kv_group in kv_groups if kv_group.state is None]
-    num_blocks = min((kv_group.num_blocks for kv_group in paged), default=max_tokens)
+    num_blocks = least_blocks(paged) if paged else max_tokens
     tokens = min(_PROMPT_TOKENS, num_blocks * block_size, max_tokens)
-    blocks = tuple(range(-(-tokens // block_size)))
+    blocks = some_blocks(kv_groups, -(-tokens // block_size))
     first, *further = (
-        BlockTable(blocks, block_size, num_sink_blocks=kv_group.num_sink_blocks(block_size))
+        BlockTable(own, block_size, num_sink_blocks=kv_group.num_sink_blocks(block_size))
         if kv_group.state is None
         else BlockTable((0,), block_size, keeps_state=True)
-        for kv_group in kv_groups
+        for kv_group, own in zip(kv_groups, blocks, strict=True)
     )
     table = first._replace(further=tuple(further))
     request = Request("measure", (0,) * tokens, SamplingParams(), 1, seed=0)

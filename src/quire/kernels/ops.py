@@ -91,6 +91,11 @@ class LayerKV(NamedTuple):
         every = (self.keys, self.values, self.key_scales, self.value_scales)
         return [part for part in every if part is not None and part.numel()]
 
+    def at(self, first: int, kv_group: int) -> LayerKV:
+        """The memory from block ``first`` on, as that of a layer in another KV group."""
+        tensors = {k: v[first:] for k, v in self._asdict().items() if isinstance(v, Tensor)}
+        return self._replace(kv_group=kv_group, **tensors)
+
 
 class LayerState(NamedTuple):
     """One layer's states, by slot: where it stands in the place of a ``LayerKV``.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
+from quire.core.kv_groups import least_blocks
 from quire.core.protocol import SamplingParams
 from quire.core.scheduling import Scheduler
 from quire.engine.capacity import Capacity
@@ -57,7 +58,7 @@ class Scenario(NamedTuple):
 
 def grid(config: EngineConfig, capacity: Capacity) -> list[Scenario]:
     """Scenarios as far as the pool and the limits go; the fullest pool for every length."""
-    tokens = min(kv_group.num_blocks for kv_group in capacity.kv_groups) * config.block_size
+    tokens = least_blocks(capacity.kv_groups) * config.block_size
     longest = tokens if capacity.max_model_len is None else capacity.max_model_len
     scenarios = []
     for length in _LENGTHS:

@@ -15,6 +15,7 @@ class RegionView:
     window = None
     keeps_states = False
     num_cached = 0
+    share = None
 
     def __init__(
         self, regions: BuddyRegions, branches: Mapping[int, Branch], block_size: int

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ConfigError
+from quire.core.kv_groups import least_blocks, some_blocks
 from quire.core.memory import BlockTable
 from quire.core.protocol import Chunk
 from quire.engine.llm import LLM
@@ -41,14 +42,16 @@ def next_token_logits(llm: LLM, token_ids: Sequence[int]) -> Iterator[Tensor]:
     """
     worker, tables = worker_of(llm), []
     blocks = -(-len(token_ids) // worker.block_size)
-    for kv_group in llm.capacity.kv_groups:
-        if kv_group.num_blocks < blocks:
-            raise ConfigError(
-                f"{len(token_ids)} tokens need {blocks} blocks, and the pool has "
-                f"{kv_group.num_blocks}: give a larger kv_cache_memory_bytes or a smaller context"
-            )
+    kv_groups = llm.capacity.kv_groups
+    there = least_blocks(kv_groups)
+    if there < blocks:
+        raise ConfigError(
+            f"{len(token_ids)} tokens need {blocks} blocks, and the pool has "
+            f"{there}: give a larger kv_cache_memory_bytes or a smaller context"
+        )
+    for kv_group, own in zip(kv_groups, some_blocks(kv_groups, blocks), strict=True):
         sinks = kv_group.num_sink_blocks(worker.block_size)
-        tables.append(BlockTable(tuple(range(blocks)), worker.block_size, num_sink_blocks=sinks))
+        tables.append(BlockTable(own, worker.block_size, num_sink_blocks=sinks))
     table = tables[0]._replace(further=tuple(tables[1:]))
     for start in range(0, len(token_ids), _STEP):
         ids = list(token_ids[start : start + _STEP])

@@ -14,6 +14,7 @@ from quire.core.memory.blocks import (
 from quire.core.memory.kept import KV, KeptState, Window, kept_by
 from quire.core.memory.layered import LayeredAllocator
 from quire.core.memory.paged import PagedAllocator
+from quire.core.memory.pages import PageShare, SharedPages, SharedPool, blocks_in_each
 from quire.core.memory.pool import BlockPool, ContentWatcher
 from quire.core.memory.snapshots import SnapshotStops
 from quire.core.memory.source import BlockSource
@@ -38,13 +39,17 @@ __all__ = [
     "KeptState",
     "LayeredAllocator",
     "MoveKind",
+    "PageShare",
     "PagedAllocator",
     "PoolView",
+    "SharedPages",
+    "SharedPool",
     "SnapshotStops",
     "StateAllocator",
     "Usage",
     "When",
     "Window",
+    "blocks_in_each",
     "hash_blocks",
     "kept_by",
     "root_hash",

@@ -74,7 +74,8 @@ class Occupancy:
 
     def __init__(self, pool: BlockPool, block_size: int) -> None:
         self.reserved = 0  # the sum of BlockList.reserved over tables on the device
-        self.filled = array("I", [0]) * pool.num_blocks  # slots of each block that hold a token
+        # Slots of each block that hold a token.
+        self.filled = array("I", [0]) * len(pool.ref_counts)
         self.used = 0  # the sum of ``filled`` over held blocks
         self._pool = pool
         self._block_size = block_size
@@ -119,7 +120,7 @@ class Occupancy:
     def recount(self, tables: Iterable[BlockList]) -> bool:
         """Count everything afresh; whether anything was wrong."""
         before = self.used, self.reserved
-        self.used, self.filled = 0, array("I", [0]) * self._pool.num_blocks
+        self.used, self.filled = 0, array("I", [0]) * len(self.filled)
         self.reserved = 0
         for table in tables:
             self.fill(table)
@@ -134,7 +135,7 @@ class Occupancy:
         """The pool's slots by what they are doing."""
         size, pool = self._block_size, self._pool
         free, cached = pool.num_free * size, pool.num_cached * size
-        held = pool.num_blocks * size - free
+        held = pool.num_held * size
         return Usage(
             used=self.used,
             reserved=self.reserved,

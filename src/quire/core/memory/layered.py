@@ -8,7 +8,10 @@ from typing import Protocol
 
 from quire.core.memory.allocator import Contents, KVAllocator
 from quire.core.memory.blocks import BlockHash, BlockMove
+from quire.core.memory.paged import PagedAllocator
+from quire.core.memory.pages import PoolNeed, SharedPages, SharedPool
 from quire.core.memory.pool import ContentWatcher
+from quire.core.memory.states import StateAllocator
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
 from quire.core.memory.views import PoolView
 
@@ -27,11 +30,7 @@ class GroupAllocator(KVAllocator, Contents, Protocol):
         """Give back what these sequences' next tokens and all later ones cannot see."""
         ...
 
-    def can_draft(self, seq_id: int, count: int) -> bool: ...
-
     def can_swap_out(self, seq_ids: Iterable[int]) -> bool: ...
-
-    def can_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> bool: ...
 
     def watch(self, watcher: ContentWatcher, kv_group: int = 0) -> None: ...
 
@@ -50,16 +49,24 @@ class LayeredAllocator:
     def __init__(
         self,
         block_size: int,
-        kv_groups: Sequence[GroupAllocator],
-        states: GroupAllocator | None = None,
+        kv_groups: Sequence[PagedAllocator],
+        states: StateAllocator | None = None,
+        pages: SharedPages | None = None,
     ) -> None:
-        """states: of the layers that keep one; they are the last KV group."""
+        """states: of the layers that keep one; they are the last KV group.
+        pages: that all KV groups share; None: each has blocks of its own.
+        """
         if any(kv_group.block_size != block_size for kv_group in kv_groups):
             raise ValueError("KV groups must have one block size")
         self._paged = tuple(kv_groups)
         self._states = states
-        self.kv_groups = self._paged if states is None else (*self._paged, states)
+        self.kv_groups: tuple[GroupAllocator, ...] = self._paged
+        if states is not None:
+            self.kv_groups = (*self._paged, states)
         self.block_size = block_size
+        self._pages = pages
+        pools = [(one, one.device) for one in kv_groups]
+        self._sharing = [(one, pool) for one, pool in pools if isinstance(pool, SharedPool)]
 
     @property
     def contents(self) -> LayeredAllocator:
@@ -67,6 +74,9 @@ class LayeredAllocator:
 
     @property
     def num_free_blocks(self) -> int:
+        """Of KV groups that share pages: pages."""
+        if self._pages is not None:
+            return self._pages.num_free
         return sum(kv_group.num_free_blocks for kv_group in self.kv_groups)
 
     def advance(self, now: float) -> None:
@@ -74,7 +84,7 @@ class LayeredAllocator:
             kv_group.advance(now)
 
     def fit(self, demand: Demand) -> Fit:
-        common = self._common_hits(demand, self.kv_groups)
+        common = self._findable(demand)
         fits = [kv_group.fit(common) for kv_group in self.kv_groups] or [_NOTHING]
         tightest = max(fits, key=lambda fit: (_GRAVITY[fit.when], fit.needed - fit.free))
         # A token would have been saved if no KV group had lost it.
@@ -85,14 +95,30 @@ class LayeredAllocator:
         if self._states is not None and self._paged:
             there = paged[0].fit(self._common_hits(demand, paged)).cached
         stateless = max(0, there // self.block_size * self.block_size - cached)
+        if self._pages is not None:
+            tightest = self._fit_on_pages(self._pages, common)._replace(cached=cached)
         return tightest._replace(evicted=max(0, reach - there), stateless=stateless)
 
+    def _fit_on_pages(self, pages: SharedPages, demand: Demand) -> Fit:
+        """In pages."""
+        needed = sum(pool.pages_for(group.need(demand)) for group, pool in self._sharing)
+        when = When.NOW if needed <= pages.num_free else When.LATER
+        if when is When.LATER:
+            alone = replace(demand, block_hashes=(), headroom=0)
+            least = sum(
+                pool.share.pages_of(group.need(alone).takes) for group, pool in self._sharing
+            )
+            when = When.NEVER if least > pages.count else when
+        return Fit(when, needed, pages.num_free, pages.count)
+
     def admit(self, seq_id: int, demand: Demand) -> int | None:
-        common = self._common_hits(demand, self.kv_groups)
+        common = self._findable(demand)
         if self._states is not None and self._paged:
             known = self._paged[0].hit_blocks(self._common_hits(demand, self._paged))
             common = replace(common, known=known * self.block_size)
         if any(kv_group.fit(common).when is not When.NOW for kv_group in self.kv_groups):
+            return None
+        if not self._have_room(lambda kv_group: kv_group.need(common)):
             return None
         cached = {kv_group.admit(seq_id, common) for kv_group in self.kv_groups} or {0}
         assert len(cached) == 1, "all KV groups found the same beginning"
@@ -107,6 +133,10 @@ class LayeredAllocator:
         return blocks if len(blocks) == len(found) else None
 
     def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
+        """Of KV groups that share pages: pages."""
+        if self._pages is not None:
+            needs = ((one.blocks_to_append(new_tokens), pool) for one, pool in self._sharing)
+            return sum(pool.pages_for(PoolNeed(blocks)) for blocks, pool in needs)
         return sum(kv_group.blocks_to_append(new_tokens) for kv_group in self.kv_groups)
 
     def append(
@@ -114,15 +144,18 @@ class LayeredAllocator:
     ) -> list[BlockMove] | None:
         for kv_group in self.kv_groups:
             kv_group.drop(group or new_tokens)
-        if any(
-            kv_group.blocks_to_append(new_tokens) > kv_group.num_free_blocks
-            for kv_group in self.kv_groups
-        ):
+        states = self._states
+        if states is not None and states.blocks_to_append(new_tokens) > states.num_free_blocks:
+            return None
+        if not self._have_room(lambda kv_group: PoolNeed(kv_group.blocks_to_append(new_tokens))):
             return None
         return self._in_all(lambda kv_group: kv_group.append(new_tokens))
 
     def draft(self, seq_id: int, count: int) -> bool:
-        if not all(kv_group.can_draft(seq_id, count) for kv_group in self.kv_groups):
+        if self._states is not None and not self._states.can_draft(seq_id, count):
+            return False
+        more = {seq_id: count}
+        if not self._have_room(lambda kv_group: PoolNeed(kv_group.blocks_to_append(more))):
             return False
         return all(kv_group.draft(seq_id, count) for kv_group in self.kv_groups)
 
@@ -172,8 +205,15 @@ class LayeredAllocator:
 
     def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
         ids = list(seq_ids)
-        if not all(kv_group.can_swap_in(ids, headroom) for kv_group in self.kv_groups):
+        if self._states is not None and not self._states.can_swap_in(ids, headroom):
             return None
+        if not self._have_room(lambda kv_group: kv_group.need_to_swap_in(ids, headroom)):
+            if self._pages is None or self._pages.num_busy:
+                return None
+            for _, pool in self._sharing:
+                pool.clear()  # contents that lie scattered are in the way of their own text
+            if not self._have_room(lambda kv_group: kv_group.need_to_swap_in(ids, headroom)):
+                return None
         return self._in_all(lambda kv_group: kv_group.swap_in(ids, headroom))
 
     def table(self, seq_id: int) -> BlockTable:
@@ -191,6 +231,8 @@ class LayeredAllocator:
 
     def usage(self) -> Usage:
         each = [kv_group.usage() for kv_group in self.kv_groups]
+        if self._pages is not None:
+            return self._usage_of_pages(self._pages)
         return Usage(*map(sum, zip(Usage(), *each, strict=True)))
 
     def views(self) -> tuple[PoolView, ...]:
@@ -198,6 +240,33 @@ class LayeredAllocator:
 
     def audit(self, known: Collection[int]) -> list[str]:
         return [fault for kv_group in self.kv_groups for fault in kv_group.audit(known)]
+
+    def _usage_of_pages(self, pages: SharedPages) -> Usage:
+        """In slots of a unit, of which a block has ``span`` times as many."""
+        total = Usage()
+        for kv_group, pool in self._sharing:
+            own = kv_group.usage()
+            padding = pool.num_padding_units * self.block_size
+            own = Usage(own.used, own.reserved, own.internal, 0, own.cached, 0)
+            total = Usage(*(a + b * pool.share.span for a, b in zip(total, own, strict=True)))
+            total = total._replace(external=total.external + padding)
+        capacity = pages.count * pages.units * self.block_size
+        return total._replace(free=capacity - total.capacity)
+
+    def _have_room(self, need: Callable[[PagedAllocator], PoolNeed]) -> bool:
+        """Whether all KV groups of blocks have room at once for what each of them takes next."""
+        if self._pages is None:
+            return all(need(one).blocks <= one.num_free_blocks for one in self._paged)
+        return self._pages.claim([(pool, need(kv_group)) for kv_group, pool in self._sharing])
+
+    def _findable(self, demand: Demand) -> Demand:
+        """The demand with what all KV groups find of it."""
+        common, pages = self._common_hits(demand, self.kv_groups), self._pages
+        if pages is None or pages.num_busy or not common.block_hashes:
+            return common
+        # Contents that lie scattered over pages must not be in the way of their own text.
+        needs = [(pool, kv_group.need(common)) for kv_group, pool in self._sharing]
+        return replace(common, block_hashes=()) if pages.lacks(needs) else common
 
     def _common_hits(self, demand: Demand, kv_groups: Sequence[GroupAllocator]) -> Demand:
         """The demand with so few hashes that all of these find all of them.

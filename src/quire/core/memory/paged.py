@@ -8,6 +8,7 @@ from dataclasses import replace
 from quire.core.memory.blocks import OUTSIDE, BlockHash, BlockMove, MoveKind
 from quire.core.memory.holdings import BlockList, Holdings, Occupancy
 from quire.core.memory.kept import Window, dropped, kept_by, most_held
+from quire.core.memory.pages import PoolNeed
 from quire.core.memory.pool import BlockPool, ContentWatcher
 from quire.core.memory.prefix import Hits, evicted_tokens, find_hits
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
@@ -30,7 +31,9 @@ class PagedAllocator:
         block_size: int,
         num_host_blocks: int = 0,
         window: Window | None = None,
+        device: BlockPool | None = None,
     ) -> None:
+        """device: of blocks on pages that KV groups share; None: of ``num_blocks`` of its own."""
         if num_blocks < 1 or block_size < 1 or num_host_blocks < 0:
             raise ValueError(
                 "num_blocks and block_size must be at least 1, num_host_blocks at least 0; got "
@@ -39,7 +42,7 @@ class PagedAllocator:
         self.block_size = block_size
         self.window = window
         self._kept = kept_by(window)
-        self.device = BlockPool(num_blocks)
+        self.device = BlockPool(num_blocks) if device is None else device
         self.host = BlockPool(num_host_blocks)
         self._num_sinks = self._kept.sink_blocks(block_size)
         self.tables = Tables()
@@ -66,21 +69,29 @@ class PagedAllocator:
         """Leading blocks of the demand that need not be computed."""
         return self._hits(demand).end
 
-    def _fit(self, demand: Demand, hits: Hits) -> Fit:
+    def need(self, demand: Demand) -> PoolNeed:
+        """What ``admit`` needs, and those who run beside it."""
+        return self._need(demand, self._hits(demand))[1]
+
+    def _need(self, demand: Demand, hits: Hits) -> tuple[int, PoolNeed]:
+        """Blocks that its sequences hold at most at one time, and what it needs with these hits."""
         fresh = most_held(demand, hits.num_dropped, self.block_size, self._kept)
         blocks, ref_counts = hits.shared, self.device.ref_counts
         into = hits.blocks[-1] if hits.tokens % self.block_size else OUTSIDE
         if into != OUTSIDE and ref_counts[into]:
             fresh += 1  # others hold the block that the next token goes into: it will be copied
         # A hit on a held block costs nothing; on a cached one it takes that block off the free.
-        free_hits = sum(1 for block in blocks if not ref_counts[block])
-        needed = fresh - len(blocks) + free_hits + demand.headroom
+        revived = [block for block in blocks if not ref_counts[block]]
+        return fresh, PoolNeed(fresh - len(blocks) + demand.headroom, revived)
+
+    def _fit(self, demand: Demand, hits: Hits) -> Fit:
+        fresh, need = self._need(demand, hits)
         free, capacity = self.device.num_free, self.device.num_blocks
-        when = When.NOW if needed <= free else When.LATER
+        when = When.NOW if need.blocks <= free else When.LATER
         if fresh > capacity:
             when = When.NEVER
         evicted = evicted_tokens(demand, hits.end, self.device, self.block_size)
-        return Fit(when, needed, free, capacity, hits.tokens, evicted)
+        return Fit(when, need.blocks, free, capacity, hits.tokens, evicted)
 
     def admit(self, seq_id: int, demand: Demand, *, fill: bool = False) -> int | None:
         """See ``KVAllocator.admit``. fill: all its tokens have slots at once, as if ``append`` had
@@ -160,11 +171,6 @@ class PagedAllocator:
             self._holdings.write(table, count)
         return moves
 
-    def can_draft(self, seq_id: int, count: int) -> bool:
-        table = self.tables[seq_id]
-        missing = table.missing(table.num_tokens + count, self.block_size)
-        return missing <= self.device.num_free
-
     def draft(self, seq_id: int, count: int) -> bool:
         # The last append has made the tail the sequence's own.
         table, size = self.tables[seq_id], self.block_size
@@ -173,7 +179,7 @@ class PagedAllocator:
             self.occupancy.extend(table.blocks[-1], count)
             table.num_tokens += count
             return True
-        if not self.can_draft(seq_id, count):
+        if table.missing(table.num_tokens + count, size) > self.device.num_free:
             return False
         self._holdings.write(table, count)
         return True
@@ -307,18 +313,17 @@ class PagedAllocator:
             table.swapped, table.view = True, None
         return [BlockMove(MoveKind.SWAP_OUT, block, target[block]) for block in distinct]
 
-    def can_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> bool:
+    def need_to_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> PoolNeed:
         tables = [self.tables[seq_id] for seq_id in seq_ids]
         distinct = _distinct(table.blocks for table in tables)
         found = self._still_on_device(distinct)
-        free_hits = sum(1 for block in found.values() if not self.device.ref_counts[block])
-        copied = len(distinct) - len(found)
+        revived = [block for block in found.values() if not self.device.ref_counts[block]]
         tails = sum(table.missing(table.promised, self.block_size) for table in tables)
-        return copied + free_hits + tails + headroom <= self.device.num_free
+        return PoolNeed(len(distinct) - len(found) + tails + headroom, revived)
 
     def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
         seq_ids = list(seq_ids)
-        if not self.can_swap_in(seq_ids, headroom):
+        if self.need_to_swap_in(seq_ids, headroom).blocks > self.device.num_free:
             return None
         tables = [self.tables[seq_id] for seq_id in seq_ids]
         distinct = _distinct(table.blocks for table in tables)

@@ -22,6 +22,16 @@ class ContentWatcher(Protocol):
         """Nothing can be found, in any KV group."""
 
 
+class BlankBlocks(Protocol):
+    """Free blocks without a content, in the order in which they are taken from the end."""
+
+    def append(self, block: int, /) -> None: ...
+
+    def pop(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+
 class Eviction(NamedTuple):
     """Of a content. short: by how many blocks the pool was too small to keep it, at most, when
     the latest taker came."""
@@ -46,22 +56,25 @@ class BlockPool:
         there is no view that wants them.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, num_ids: int | None = None) -> None:
+        """num_ids: one more than the highest number of a block; None: they are numbered through."""
         self.num_blocks = num_blocks
-        self.ref_counts = [0] * num_blocks
-        self.times_found = array("I", [0]) * num_blocks
+        ids = num_blocks if num_ids is None else num_ids
+        self.ref_counts = [0] * ids
+        self.times_found = array("I", [0]) * ids
         self.touched: set[int] | None = None
         self.now = 0.0  # seconds; see ``KVAllocator.advance``
-        self._charged = array("d", [0.0]) * num_blocks  # seconds per owner, up to _since
-        self._since = array("d", [0.0]) * num_blocks
-        self._hashes: list[BlockHash | None] = [None] * num_blocks
+        self._charged = array("d", [0.0]) * ids  # seconds per owner, up to _since
+        self._since = array("d", [0.0]) * ids
+        self._hashes: list[BlockHash | None] = [None] * ids
         self._block_of: dict[BlockHash, int] = {}
         # The latest num_blocks ones: when, for whom, and how many had been before that came.
         self._evicted: OrderedDict[BlockHash, tuple[float, int, int]] = OrderedDict()
         self._num_evicted = 0
         self._taking = (0.0, -1, 0)  # the same of those that were evicted last
         self.taker = -1
-        self._blank = list(reversed(range(num_blocks)))  # a stack: block 0 goes first
+        # A stack: block 0 goes first.
+        self._blank: BlankBlocks = list(reversed(range(num_blocks)))
         self._cached: OrderedDict[int, None] = OrderedDict()  # in order of release
         self.kept = KeptBlocks(num_blocks)
         self._until = self.kept.until  # empty, most often
@@ -94,16 +107,7 @@ class BlockPool:
 
         The caller has made sure that one is free.
         """
-        if self._blank:
-            block = self._blank.pop()
-        else:
-            if self._until:
-                self._cached.update(dict.fromkeys(self.kept.end(self.now)))
-            if self._cached:
-                block, _ = self._cached.popitem(last=False)
-            else:
-                block = self.kept.oldest()
-            self._evict(block)
+        block = self._blank.pop() if self._blank else self._make_blank()
         self.ref_counts[block] = 1
         self._since[block] = self.now
         self.times_found[block] = 0
@@ -232,10 +236,11 @@ class BlockPool:
 
     def clear(self) -> None:
         """Forget what all blocks hold. Their owners keep them."""
-        self._hashes = [None] * self.num_blocks
+        self._hashes = [None] * len(self._hashes)
         self._block_of.clear()
         self._cached.update(dict.fromkeys(self.kept.clear()))
-        self._blank += reversed(self._cached)
+        for block in reversed(self._cached):
+            self._blank.append(block)
         if self.touched is not None:
             self.touched.update(self._cached)
         self._cached.clear()
@@ -258,15 +263,16 @@ class BlockPool:
 
     def audit(self, name: str, tables: Iterable[Iterable[int]]) -> list[str]:
         """What was wrong with the counts, by the blocks that ``tables`` hold; it no longer is."""
-        owners = [0] * self.num_blocks
+        owners = [0] * len(self.ref_counts)
         for blocks in tables:
             for block in blocks:
                 owners[block] += 1
         wrong = sum(a != b for a, b in zip(owners, self.ref_counts, strict=True))
-        free, faults = owners.count(0), []
+        held, faults = len(owners) - owners.count(0), []
         if wrong:
             faults.append(f"{wrong} {name} blocks had other reference counts than owners")
-        if self.num_free != free:
+        if self.num_held != held:
+            free = self.num_free + self.num_held - held
             faults.append(f"{self.num_free} {name} blocks were taken for free, {free} are")
         if faults:
             self._rebuild(owners)
@@ -278,7 +284,7 @@ class BlockPool:
         Contents of blocks without owners are forgotten: anything may have been written there.
         """
         if self.touched is not None:
-            self.touched.update(range(self.num_blocks))
+            self.touched.update(range(len(owners)))
         for block, count in enumerate(owners):
             if self.ref_counts[block] != count:
                 self._since[block] = self.now
@@ -289,6 +295,17 @@ class BlockPool:
         self.kept.clear()
         self._cached = OrderedDict.fromkeys(b for b in free if self._hashes[b] is not None)
         self._blank = [block for block in reversed(free) if self._hashes[block] is None]
+
+    def _make_blank(self) -> int:
+        """A free block whose content has been evicted, since there is no blank one."""
+        if self._until:
+            self._cached.update(dict.fromkeys(self.kept.end(self.now)))
+        if self._cached:
+            block, _ = self._cached.popitem(last=False)
+        else:
+            block = self.kept.oldest()
+        self._evict(block)
+        return block
 
     def _cache(self, block: int) -> None:
         """Nobody holds the block any more, whose content can be found."""

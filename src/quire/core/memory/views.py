@@ -8,6 +8,7 @@ from typing import Protocol
 from quire.core.memory.blocks import BlockHash
 from quire.core.memory.holdings import Occupancy
 from quire.core.memory.kept import Window
+from quire.core.memory.pages import PageShare, SharedPool
 from quire.core.memory.pool import BlockPool, Eviction
 
 
@@ -15,7 +16,14 @@ class PoolView(Protocol):
     """The device blocks of one KV group."""
 
     @property
-    def num_blocks(self) -> int: ...
+    def num_blocks(self) -> int:
+        """That it has, or may have of pages that it shares."""
+        ...
+
+    @property
+    def share(self) -> PageShare | None:
+        """Of pages that KV groups share: then a block's number is its first unit's."""
+        ...
 
     @property
     def num_held(self) -> int: ...
@@ -77,6 +85,7 @@ class PagedView:
         self.window = window
         self.keeps_states = occupancy is None
         self.num_blocks = pool.num_blocks
+        self.share = pool.share if isinstance(pool, SharedPool) else None
 
     @property
     def num_held(self) -> int:

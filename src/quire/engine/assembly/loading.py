@@ -107,6 +107,7 @@ def cache_shape(model: Model, kv_dtype: torch.dtype) -> CacheShape:
         depends_on_prompt_length=model.kv_depends_on_prompt_length,
         state_bytes=tuple(one.nbytes if one else 0 for one in kept) if has_states else (),
         draft_bytes=tuple(one.draft_bytes if one else 0 for one in kept) if has_states else (),
+        uniform=len(set(model.kv_shapes)) == 1,
     )
 
 

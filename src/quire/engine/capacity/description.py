@@ -73,7 +73,7 @@ class Capacity:
     @property
     def mean_block_bytes(self) -> int:
         """Bytes of a block, whose layers are those of its KV group."""
-        if self.limits.states is not None:
+        if self.limits.states is not None or self.limits.share is not None:
             return self.pool_bytes // max(1, self.num_blocks)
         return self.kv_bytes_per_token * self.limits.block_size // max(1, len(self.kv_groups))
 
@@ -101,13 +101,7 @@ class Capacity:
             longest = f"the full {self.max_model_len:,} tokens"
             if typical > self.max_model_len:
                 typical, chats = self.max_model_len, ""
-        full, usual = (
-            min(
-                kv_group.seqs_that_fit(length, self.limits.block_size)
-                for kv_group in self.kv_groups
-            )
-            for length in (self.max_model_len, typical)
-        )
+        full, usual = map(self.limits.seqs_that_fit, (self.max_model_len, typical))
         return (
             f"{self.model_name} in {self.dtype}: {size_of(self.weight_bytes)} of weights"
             f"{_describe_rounding(self.quantization)}, {size_of(self.kv_bytes_per_token)} of KV "
@@ -187,10 +181,14 @@ def describe_kv_groups(limits: EngineLimits, state_bytes: int = 0) -> str:
             f"{kv_group.num_blocks:,} blocks of {limits.block_size}, "
             f"{kv_group.num_blocks * limits.block_size:,} tokens"
         )
+        if kv_group.share is not None:
+            clause = f"up to {clause}"
         if kv_group.window is not None or len(limits.kv_groups) > 1:
             clause += f", for {len(kv_group.layers)} of {num_layers} layers"
         if kv_group.window is not None:
             first = f"first {kv_group.window.sinks:,} and the " if kv_group.window.sinks else ""
             clause += f" (only the {first}last {kv_group.window.tokens:,} tokens of a sequence)"
         clauses.append(clause)
+    if limits.share is not None:
+        clauses[-1] += f", on {limits.share.pages:,} pages that they share"
     return ", and ".join(clauses)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import KVGroup, divide
+from quire.core.kv_groups import divide, shares
 from quire.core.limits import EngineLimits
+from quire.core.memory import PageShare
 from quire.engine.config import EngineConfig
 from quire.execution.memory_limits import MemoryBudget
 from quire.models.shape import CacheShape
@@ -31,6 +33,8 @@ def fill(
         ConfigError: there is less room than was asked for, or too little to be of use.
     """
     size, kv_groups = limits.block_size, limits.kv_groups
+    if len(kv_groups) > 1 and limits.states is None and cache.uniform:
+        return _fill_pages(limits, cache, config, budget)
     block_bytes = limits.block_bytes(cache)
     least, full_load = (
         [kv_group.most_held(limits.max_model_len, size, count) for kv_group in kv_groups]
@@ -59,20 +63,60 @@ def fill(
         least[-1] = _slots(pool_bytes, slot_bytes, running, alone)
         most[-1] = least[-1]
     blocks = divide(pool_bytes, block_bytes, least, most)
-    swap_bytes = int(config.swap_space * 2**30)
-    host_blocks = [0] * len(blocks)
-    if config.swap_space:
-        if swap_bytes < together:
-            raise ConfigError(f"swap_space must hold at least one block, {together:,} bytes")
-        if slot_bytes:
-            most[-1] = max(1, blocks[-1] * swap_bytes // pool_bytes)
-        host_blocks = divide(swap_bytes, block_bytes, [1] * len(blocks), most)
+    if slot_bytes:
+        most[-1] = max(1, blocks[-1] * int(config.swap_space * 2**30) // pool_bytes)
+    host_blocks = _host_blocks(config, block_bytes, most)
     filled = tuple(
         kv_group._replace(num_blocks=count, num_host_blocks=on_host)
         for kv_group, count, on_host in zip(kv_groups, blocks, host_blocks, strict=True)
     )
-    longest = _longest_that_fits(config, limits, filled, block_bytes)
-    return replace(limits, kv_groups=filled, max_model_len=longest)
+    return _with_longest(replace(limits, kv_groups=filled), cache, config)
+
+
+def _fill_pages(
+    limits: EngineLimits, cache: CacheShape, config: EngineConfig, budget: MemoryBudget
+) -> EngineLimits:
+    """The same for KV groups that share pages."""
+    block_bytes = limits.block_bytes(cache)
+    own = shares(limits.kv_groups)
+    limits = _with_pages(limits, own, [0] * len(own))
+    page_bytes = own[0].units * block_bytes[0] // own[0].span
+    full_load = limits.pages_held(limits.max_model_len, limits.max_num_seqs)
+    pages = pool_blocks(page_bytes, full_load, config.kv_cache_memory_bytes, budget)
+    most = [
+        one.most_held(limits.max_model_len, limits.block_size, limits.max_num_seqs)
+        if one.kept.forgets
+        else None
+        for one in limits.kv_groups
+    ]
+    host_blocks = _host_blocks(config, block_bytes, most)
+    own = [one._replace(pages=pages) for one in own]
+    return _with_longest(_with_pages(limits, own, host_blocks), cache, config)
+
+
+def _with_pages(
+    limits: EngineLimits, own: Sequence[PageShare], host_blocks: Sequence[int]
+) -> EngineLimits:
+    each = zip(limits.kv_groups, own, host_blocks, strict=True)
+    kv_groups = (
+        kv_group._replace(
+            num_blocks=share.pages * share.per_page, num_host_blocks=on_host, share=share
+        )
+        for kv_group, share, on_host in each
+    )
+    return replace(limits, kv_groups=tuple(kv_groups))
+
+
+def _host_blocks(
+    config: EngineConfig, block_bytes: Sequence[int], most: Sequence[int | None]
+) -> list[int]:
+    """Of each KV group, in the swap space."""
+    if not config.swap_space:
+        return [0] * len(block_bytes)
+    swap_bytes, together = int(config.swap_space * 2**30), sum(block_bytes)
+    if swap_bytes < together:
+        raise ConfigError(f"swap_space must hold at least one block, {together:,} bytes")
+    return divide(swap_bytes, block_bytes, [1] * len(block_bytes), most)
 
 
 def _slots(pool_bytes: int, slot_bytes: int, running: int, longest: int) -> int:
@@ -114,22 +158,21 @@ def pool_blocks(
     return requested_bytes // bytes_per_block
 
 
-def _longest_that_fits(
-    config: EngineConfig,
-    limits: EngineLimits,
-    kv_groups: Sequence[KVGroup],
-    block_bytes: Sequence[int],
-) -> int | None:
-    """The longest sequence to serve, or what the pool allows one."""
-    size, longest = limits.block_size, limits.max_model_len
-    needed = [kv_group.most_held(longest, size) for kv_group in kv_groups]
-    short = [
-        kv_group for kv_group, n in zip(kv_groups, needed, strict=True) if kv_group.num_blocks < n
-    ]
-    if not short:
-        return longest
-    fits = min(kv_group.num_blocks for kv_group in short) * size
-    total = sum(n * each for n, each in zip(needed, block_bytes, strict=True))
+def _with_longest(limits: EngineLimits, cache: CacheShape, config: EngineConfig) -> EngineLimits:
+    """With the longest sequence to serve, or what the pool allows one."""
+    size, longest, share = limits.block_size, limits.max_model_len, limits.share
+    needed = [kv_group.most_held(longest, size) for kv_group in limits.kv_groups]
+    if share is not None:
+        if limits.pages_held(longest, 1) <= share.pages:
+            return limits
+        fits = _longest_on_pages(limits, share)
+    else:
+        each = zip(limits.kv_groups, needed, strict=True)
+        short = [kv_group.num_blocks for kv_group, n in each if kv_group.num_blocks < n]
+        if not short:
+            return limits
+        fits = min(short) * size
+    total = sum(n * each for n, each in zip(needed, limits.block_bytes(cache), strict=True))
     if longest is None or config.window is not None:
         raise ConfigError(
             f"attention_sinks + window + max_num_batched_tokens need a KV pool of "
@@ -140,7 +183,14 @@ def _longest_that_fits(
             f"max_model_len {longest} needs a KV pool of {size_of(total)}; there is room "
             f"for {fits} tokens: lower max_model_len or raise kv_cache_memory_bytes"
         )
-    return fits
+    return replace(limits, max_model_len=fits)
+
+
+def _longest_on_pages(limits: EngineLimits, share: PageShare) -> int:
+    """Tokens, in whole blocks; not the longest that there is room for: 0."""
+    size = limits.block_size
+    lengths = range(size, (limits.max_model_len or size) + 1, size)
+    return size * bisect_right(lengths, share.pages, key=lambda n: limits.pages_held(n, 1))
 
 
 def size_of(num_bytes: float) -> str:

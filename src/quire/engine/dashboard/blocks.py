@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from quire.core.memory import BlockTable
 from quire.core.scheduling import Scheduler
-from quire.engine.dashboard.holders import first_blocks, holders
+from quire.engine.dashboard.holders import first_blocks, holders, span_of
 
 FORMAT = 1
 _HEADER = struct.Struct("<2sBBIIId")
@@ -140,7 +140,9 @@ class BlockTracker:
         for pool in self._pools:
             pool.watch()
         self._firsts = first_blocks(self._pools)
-        self.blocks = BlockMap(self._firsts.pop())
+        total = self._firsts.pop()
+        self.blocks = BlockMap(total)
+        self._spans = Spans(total, max(map(span_of, self._pools), default=1))
         self.changed: set[int] = set()  # since somebody took them
         self._held: dict[_Key, _HeldTable] = {}  # by sequence and KV group
         self._holder: dict[int, _Key] = {}  # of each held block, or one of several
@@ -228,27 +230,23 @@ class BlockTracker:
     # -- what they are -------------------------------------------------------------------------
 
     def _look(self, most: int) -> bool:
-        due, changed = self._due, self.changed
+        due = self._due
         for _ in range(min(most, len(due))):
-            block = due.pop()
-            if self._put(block):
-                changed.add(block)
+            self._put(due.pop())
         return not due
 
-    def _put(self, block: int) -> bool:
-        """Whether there is something new."""
-        kv_group = bisect_right(self._firsts, block) - 1
-        pool, own, key = (
-            self._pools[kv_group],
-            block - self._firsts[kv_group],
-            self._holder.get(block),
-        )
-        found = min(pool.times_found(own), MOST)
+    def _put(self, block: int) -> None:
+        """Draw a block as it is now."""
+        key, last = self._holder.get(block), bisect_right(self._firsts, block) - 1
+        own = block - self._firsts[last]
         if key is None:
-            if pool.is_cached(own):
-                return self.blocks.put(block, BlockState.CACHED, found=found)
-            return self.blocks.put(block, BlockState.FREE)
-        number, table, _ = self._held[key]
+            for pool in self._pools[self._firsts.index(self._firsts[last]) : last + 1]:
+                if pool.is_cached(own):
+                    found = min(pool.times_found(own), MOST)
+                    return self._draw(block, span_of(pool), Cell(BlockState.CACHED, found=found))
+            return self._draw(block, 0, Cell())
+        pool, (number, table, _) = self._pools[key[1]], self._held[key]
+        found = min(pool.times_found(own), MOST)
         if not pool.has_tokens(own):
             state = BlockState.RESERVED
         elif own in table.block_ids[: table.num_sink_blocks]:
@@ -257,9 +255,41 @@ class BlockTracker:
             state = BlockState.USED if pool.window is None else BlockState.WINDOW
         sharers = self._sharers.get(block)
         if sharers is None:
-            return self.blocks.put(block, state, number, 1, found)
+            return self._draw(block, span_of(pool), Cell(state, number, 1, found))
         number = min(self._held[one].number for one in sharers)
-        return self.blocks.put(block, state, number, min(len(sharers), MOST), found)
+        shared = min(len(sharers), MOST)
+        return self._draw(block, span_of(pool), Cell(state, number, shared, found))
+
+    def _draw(self, block: int, span: int, cell: Cell) -> None:
+        """Put a block's numbers; none, where it is free."""
+        blocks, changed = self.blocks, self.changed
+        for one in self._spans.replace(block, span):
+            if blocks.put(one, BlockState.FREE):
+                changed.add(one)
+        for one in range(block, block + span):
+            if blocks.put(one, *cell):
+                changed.add(one)
+
+
+class Spans:
+    """Which numbers each block takes, as they are drawn."""
+
+    def __init__(self, total: int, most: int) -> None:
+        """most: numbers that a block takes."""
+        self._most = most
+        self._block_at = array("i", [-1]) * (total if most > 1 else 0)
+
+    def replace(self, block: int, span: int) -> list[int]:
+        """A block takes ``span`` numbers now; those that it has left, and nobody has taken."""
+        at, end = self._block_at, block + span
+        if self._most == 1:
+            return [] if span else [block]
+        before = [one for one in range(block, min(block + self._most, len(at))) if at[one] == block]
+        for one in before:
+            at[one] = -1
+        for one in range(block, end):
+            at[one] = block
+        return [one for one in before if one >= end]
 
 
 def _same(held: _HeldTable, now: _HeldTable) -> bool:

@@ -46,11 +46,21 @@ def holders(scheduler: Scheduler) -> Iterator[tuple[int, Sequence]]:
 
 
 def first_blocks(pools: tuple[PoolView, ...]) -> list[int]:
-    """The number of each KV group's first block among all; and how many there are."""
+    """The number of each KV group's first block among all; and how many there are.
+
+    KV groups that share pages have the same first one: there, units are counted.
+    """
+    if pools and pools[0].share is not None:
+        return [0] * len(pools) + [pools[0].share.num_units]
     firsts = [0]
     for pool in pools:
         firsts.append(firsts[-1] + pool.num_blocks)
     return firsts
+
+
+def span_of(pool: PoolView) -> int:
+    """How many numbers a block takes, of which it has the first."""
+    return 1 if pool.share is None else pool.share.span
 
 
 @dataclass(frozen=True)
@@ -82,21 +92,32 @@ class Holding(NamedTuple):
 
 def holding(scheduler: Scheduler, block: int) -> Holding | None:
     """None: there is no block of that number."""
-    *firsts, total = first_blocks(scheduler.allocator.views())
+    pools = scheduler.allocator.views()
+    *firsts, total = first_blocks(pools)
     if not 0 <= block < total:
         return None
-    kv_group = bisect_right(firsts, block) - 1
-    own, found = block - firsts[kv_group], list[Holder]()
+    last = bisect_right(firsts, block) - 1
+    for kv_group in range(firsts.index(firsts[last]), last + 1):
+        found = _holders(scheduler, kv_group, block - firsts[last], span_of(pools[kv_group]))
+        if found or kv_group == last:
+            break
+    return Holding(kv_group, found)
+
+
+def _holders(scheduler: Scheduler, kv_group: int, own: int, span: int) -> list[Holder]:
+    """Who holds a block, or one that takes ``span`` numbers, of which this is one."""
+    found = list[Holder]()
     for group in holding_groups(scheduler):
         for which, branch in enumerate(group.branches):
             if branch.fork_from is None:
                 table = scheduler.allocator.table(branch.seq_id).kv_groups[kv_group]
-                if own in table.block_ids:
-                    index = table.block_ids.index(own)
+                ids = enumerate(table.block_ids)
+                index = next((i for i, block in ids if block <= own < block + span), None)
+                if index is not None:
                     place = index + (index >= table.num_sink_blocks) * table.num_dropped
                     one = _holder(scheduler, group, which, place)
                     found.append(replace(one, end_token=one.tokens) if table.keeps_state else one)
-    return Holding(kv_group, found)
+    return found
 
 
 def _holder(scheduler: Scheduler, group: SequenceGroup, which: int, place: int) -> Holder:

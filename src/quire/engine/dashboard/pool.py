@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.core.scheduling import Scheduler
-from quire.engine.dashboard.holders import first_blocks
+from quire.engine.dashboard.holders import first_blocks, span_of
 
 
 @dataclass(frozen=True)
 class KVGroupPool:
-    """first_block: its number among all blocks. window: tokens that its layers see; null: all.
+    """first_block: its number among all blocks. num_blocks: the most that it can have. window:
+    tokens that its layers see; null: all.
 
     layers, draft_layers: of the model, and of the one that drafts for it; null: not known.
     keeps_states: a block holds the states of one sequence, or a snapshot of them.
+    span: how many numbers a block takes, where KV groups share pages: units of memory, which are
+        all of one size. held_blocks, cached_blocks: as of the whole pool.
     """
 
     first_block: int
@@ -23,6 +26,9 @@ class KVGroupPool:
     layers: int | None
     draft_layers: int | None
     keeps_states: bool
+    span: int
+    held_blocks: int
+    cached_blocks: int
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class Pool:
     """slots: every slot for a token by what it is doing; they sum to the capacity.
 
     held_blocks: by requests or sessions. cached_blocks: free, but their content can be found. The
-    others are blank.
+    others are blank. Where KV groups share pages, all of these count units.
     """
 
     block_size: int
@@ -81,7 +87,8 @@ def pool_figures(
     firsts = first_blocks(pools)
     total = firsts.pop()
     layers_of: Sequence[tuple[int | None, int | None]] = kv_layers or [(None, None)] * len(pools)
-    held, cached = sum(one.num_held for one in pools), sum(one.num_cached for one in pools)
+    held = sum(one.num_held * span_of(one) for one in pools)
+    cached = sum(one.num_cached * span_of(one) for one in pools)
     return Pool(
         block_size=allocator.block_size,
         num_blocks=total,
@@ -91,7 +98,14 @@ def pool_figures(
         slots=allocator.usage()._asdict(),
         kv_groups=[
             KVGroupPool(
-                first, one.num_blocks, one.window and one.window.tokens, *layers, one.keeps_states
+                first,
+                one.num_blocks,
+                one.window and one.window.tokens,
+                *layers,
+                one.keeps_states,
+                span_of(one),
+                one.num_held,
+                one.num_cached,
             )
             for first, one, layers in zip(firsts, pools, layers_of, strict=True)
         ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from quire.core.memory import blocks_in_each
 from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.core.scheduling.sequence import Status
 
@@ -59,6 +60,8 @@ def _pending(group: SequenceGroup) -> int:
 def free_blocks(scheduler: Scheduler) -> int | None:
     """Cached ones too, in the KV group that has fewest; None: there is no pool."""
     pools = scheduler.allocator.views()
+    if shares := [pool.share for pool in pools if pool.share is not None]:
+        return blocks_in_each(shares, scheduler.allocator.num_free_blocks)
     return min((pool.num_blocks - pool.num_held for pool in pools), default=None)
 
 
@@ -97,6 +100,9 @@ def larger_pool(scheduler: Scheduler, lacking: int, pool: PoolBytes | None) -> s
         now = sum(view.num_blocks for view in views)
         return f"{flag}: room for {now + lacking * len(views):,} blocks instead of {now:,}"
     wanted = pool.total + lacking * pool.block
+    if shares := [one.share for one in scheduler.allocator.views() if one.share is not None]:
+        pages = sum(one.pages_of(lacking) + 1 for one in shares)  # some of each is in use
+        wanted = pool.total + pages * pool.total // shares[0].pages
     unit, size = next(one for one in _UNITS if wanted >= _LEAST * one[1] or one[1] == 1)
     return f"{flag}: {-(-wanted // size):,} {unit} instead of {pool.total / size:,.4g}"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockMove, MoveKind
 from quire.execution.gpu.memory import swap_memory
-from quire.execution.kv.cache import SCALE, is_scaled
+from quire.execution.kv.cache import SCALE, is_scaled, place_layers
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.ops import KVShape, LayerKV
 
@@ -36,20 +36,11 @@ class DeviceKVCache:
     ) -> None:
         """ConfigError if main memory cannot hold the host blocks."""
         self.block_size = block_size
-        kv_group_of = {
-            layer: number for number, kv_group in enumerate(kv_groups) for layer in kv_group.layers
-        }
-        self.layers = [
-            _layer(
-                shape,
-                kv_groups[kv_group_of[i]].num_blocks,
-                block_size,
-                dtype,
-                kv_group_of[i],
-                device,
-            )
-            for i, shape in enumerate(shapes)
-        ]
+
+        def make(layer: int, num_blocks: int, kv_group: int) -> LayerKV:
+            return _layer(shapes[layer], num_blocks, block_size, dtype, kv_group, device)
+
+        self.layers = place_layers(kv_groups, make)
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

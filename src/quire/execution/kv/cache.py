@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
+from typing import TypeVar
 
 import torch
 
@@ -19,6 +20,8 @@ from quire.kernels.rounded_cache import CODES_TOGETHER, FOUR_BITS
 SCALE = torch.float32  # what a key or value of 8 or 4 bits is to be multiplied by
 
 logger = logging.getLogger(__name__)
+
+_Memory = TypeVar("_Memory", bound=LayerMemory)
 
 
 def is_scaled(dtype: torch.dtype) -> bool:
@@ -57,6 +60,33 @@ def check_heads(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> N
             )
 
 
+def place_layers(
+    kv_groups: Sequence[KVGroup], make: Callable[[int, int, int], _Memory]
+) -> list[_Memory]:
+    """The memory of each layer: its own, or a lane of what KV groups share.
+
+    In a lane a block of ``span`` units holds a block of so many layers, the first one's at the
+    block's number; so each sees a pool of its own that begins some units later.
+
+    make: the memory of a layer, with so many blocks, in a KV group.
+    """
+    layers: dict[int, _Memory] = {}
+    lanes: dict[int, _Memory] = {}
+    for number, kv_group in enumerate(kv_groups):
+        share = kv_group.share
+        for place, layer in enumerate(kv_group.layers):
+            if share is None:
+                layers[layer] = make(layer, kv_group.num_blocks, number)
+                continue
+            lane, first = divmod(place, share.span)
+            if lane not in lanes:
+                lanes[lane] = make(layer, share.num_units, number)
+            memory = lanes[lane]
+            assert isinstance(memory, LayerKV), "only these share"
+            layers[layer] = memory.at(first, number)
+    return [layers[layer] for layer in range(len(layers))]
+
+
 class KVCache:
     """Keys and values of all layers, in blocks of ``block_size`` tokens, so many for each KV group.
 
@@ -79,21 +109,17 @@ class KVCache:
         """dtype: of all layers, or by layer."""
         self.block_size = block_size
         dtypes = [dtype] * len(shapes) if isinstance(dtype, torch.dtype) else dtype
-        kv_group_of = {
-            layer: number for number, kv_group in enumerate(kv_groups) for layer in kv_group.layers
-        }
         memory = HugePages()
-        self.layers = [
-            _layer(
-                shape,
-                kv_groups[kv_group_of[layer]],
-                block_size,
-                own,
-                kv_group_of[layer],
-                memory,
-            )
-            for layer, (shape, own) in enumerate(zip(shapes, dtypes, strict=True))
-        ]
+        self._made: list[LayerMemory] = []
+
+        def make(layer: int, num_blocks: int, kv_group: int) -> LayerMemory:
+            state = kv_groups[kv_group].state
+            counts = num_blocks, block_size, 0 if state is None else state.drafts
+            own = _layer(shapes[layer], counts, dtypes[layer], kv_group, memory)
+            self._made.append(own)
+            return own
+
+        self.layers = place_layers(kv_groups, make)
         self._kv_groups = [
             [self.layers[layer] for layer in kv_group.layers] for kv_group in kv_groups
         ]
@@ -110,8 +136,8 @@ class KVCache:
 
     def touch(self) -> None:
         """Take all of the pool's memory now, which else the system gives as it is written."""
-        for layer in self.layers:
-            for tensor in layer.parts:
+        for made in self._made:
+            for tensor in made.parts:
                 touch(tensor)
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
@@ -179,17 +205,17 @@ class KVCache:
 
 def _layer(
     shape: KVShape | StateShape,
-    group: KVGroup,
-    block_size: int,
+    counts: tuple[int, int, int],
     dtype: torch.dtype,
     kv_group: int,
     memory: HugePages,
 ) -> LayerMemory:
+    """counts: of blocks, of the tokens of one, of a state's drafts."""
+    num_blocks, block_size, drafts = counts
     if isinstance(shape, StateShape):
-        drafts = group.state.drafts if group.state is not None else 0
         sizes = (shape.rows, shape.state or (0,), (drafts, shape.columns))
-        return LayerState(*(memory.zeros((group.num_blocks, *one), torch.float32) for one in sizes))
-    rows = (group.num_blocks, shape.num_kv_heads, block_size)
+        return LayerState(*(memory.zeros((num_blocks, *one), torch.float32) for one in sizes))
+    rows = (num_blocks, shape.num_kv_heads, block_size)
     kept = torch.uint8 if dtype == FOUR_BITS else dtype
     return LayerKV.of(
         shape,

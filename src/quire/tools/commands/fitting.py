@@ -79,9 +79,7 @@ def room_for(
 
 def _users(limits: EngineLimits, tokens: int | None) -> int:
     """How many conversations of that length the pool holds and the engine runs at once."""
-    size = limits.block_size
-    fitting = min(kv_group.seqs_that_fit(tokens, size) for kv_group in limits.kv_groups)
-    return min(fitting, limits.max_num_seqs)
+    return min(limits.seqs_that_fit(tokens), limits.max_num_seqs)
 
 
 class Suggestion(NamedTuple):

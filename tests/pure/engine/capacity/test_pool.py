@@ -7,9 +7,17 @@ import json
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import KVGroup
+from quire.core.kv_groups import KVGroup, least_blocks, shares
 from quire.core.limits import EngineLimits
-from quire.core.memory import KeptState, LayeredAllocator, PagedAllocator, Window
+from quire.core.memory import (
+    Demand,
+    KeptState,
+    LayeredAllocator,
+    PagedAllocator,
+    PageShare,
+    Usage,
+    Window,
+)
 from quire.core.protocol import RecoveryCosts, SchedulingPolicy
 from quire.core.scheduling import BatchLimits
 from quire.engine.capacity import fill, limits_of
@@ -70,15 +78,76 @@ def test_defaults_are_those_of_the_config() -> None:
     assert limits.max_sessions_per_client == config.max_num_sessions // 2
 
 
+APART = CACHE._replace(uniform=False)
+"""The same of layers that keep tokens in different forms."""
+
+
 def test_layers_with_a_window_hold_windows_and_the_others_get_the_rest() -> None:
-    limits = filled(max_num_seqs=2)
+    limits = filled(APART, max_num_seqs=2)
     full, windowed = limits.kv_groups
     assert (full.layers, windowed.layers) == ((0,), (1,))
     assert windowed.window == Window(24, 32) and full.window is None
     assert windowed.num_blocks == 2 * windowed.window.seq_blocks(16) + 1
     assert full.num_blocks > windowed.num_blocks
-    assert limits.pool_bytes(CACHE) <= FREE.free * FREE.share
+    assert limits.pool_bytes(APART) <= FREE.free * FREE.share
     assert isinstance(limits.allocator(), LayeredAllocator)
+
+
+def test_kv_groups_share_pages_where_their_layers_keep_tokens_alike() -> None:
+    limits = filled(max_num_seqs=20)
+    share, pages = PageShare(703, 1, 1), int(FREE.free * FREE.share) // 128
+    assert [one.share for one in limits.kv_groups] == [share._replace(pages=pages)] * 2
+    assert [one.num_blocks for one in limits.kv_groups] == [pages] * 2
+    assert limits.num_blocks == pages and limits.pool_bytes(CACHE) == 128 * pages
+    allocator = limits.allocator()
+    assert isinstance(allocator, LayeredAllocator)
+    assert allocator.usage() == Usage(free=pages * 16)
+    assert EngineLimits.of_values(json.loads(json.dumps(limits.values()))) == limits
+    assert filled(max_num_seqs=2).num_blocks == 2 * (16 + 4) + 1, "no more than a full load"
+    with pytest.raises(ConfigError, match="there is room for 160 tokens"):
+        filled(kv_cache_memory_bytes=128 * 15, max_model_len=256)
+    assert filled(kv_cache_memory_bytes=128 * 15).max_model_len == 160
+    assert least_blocks(limits.kv_groups) == pages // 2
+
+
+# Layers of full attention, and with a window; units of a page, and of a block of each.
+@pytest.mark.parametrize(
+    ("layers", "pages"),
+    [
+        ((12, 12), (1, 1, 1)),  # gpt-oss-20b
+        ((8, 40), (5, 1, 5)),  # Gemma 3 12B
+        ((10, 52), (26, 5, 26)),  # 27B: one unit of 26 is lost to full attention
+        ((5, 29), (87, 5, 29)),  # 4B: two of 87
+        ((4, 22), (22, 2, 11)),  # 1B
+        ((3, 1, 2), (6, 3, 1, 2)),
+    ],
+)
+def test_pages_lose_little_to_blocks_that_do_not_fill_them(
+    layers: tuple[int, ...], pages: tuple[int, ...]
+) -> None:
+    kv_groups = [KVGroup((0,) * number, 1) for number in layers]
+    units, *spans = pages
+    assert shares(kv_groups) == [PageShare(0, units, span) for span in spans]
+    assert all(units % span < 0.04 * units for span in spans)
+
+
+def test_gemma_on_one_card_runs_as_many_as_all_of_its_memory_holds() -> None:
+    """Gemma 3 27B on 80 GiB, beside 54.9 GB of weights: requests of 2,000 tokens."""
+    windows = tuple(None if layer % 6 == 5 else 1024 for layer in range(62))
+    cache = CacheShape(windows, (8192,) * 62, 131_072, False)
+    budget = MemoryBudget(int(0.9 * 80 * 2**30 - 54.9e9), 1.0)
+    apart, together = (
+        filled(one, budget, max_num_batched_tokens=512)
+        for one in (cache._replace(uniform=False), cache)
+    )
+    assert (apart.seqs_that_fit(2000), together.seqs_that_fit(2000)) == (21, 35)
+    allocator = together.allocator()
+    for seq_id in range(35):
+        assert allocator.admit(seq_id, Demand(1999)) == 0
+        for tokens in (512, 512, 512, 463, 1):
+            assert allocator.append({seq_id: tokens}) == []
+    usage = allocator.usage()
+    assert usage.external < 0.02 * usage.capacity and usage.free < 0.06 * usage.capacity
 
 
 def test_a_window_that_no_text_outgrows_is_none() -> None:

@@ -1,0 +1,380 @@
+"""Pages: memory that KV groups share, whose borders move while texts come and go.
+
+Two levels, as in Jenga (Zhang et al., 2025): a page belongs to one KV group at a time, which cuts
+it into blocks of its own size, and goes to another once nobody holds a block of it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from quire.core.memory.pool import BlockPool
+
+
+class PageShare(NamedTuple):
+    """What a KV group has of pages that others have, too: ``units`` of memory each.
+
+    span: units of one of its blocks.
+    """
+
+    pages: int
+    units: int
+    span: int
+
+    @property
+    def per_page(self) -> int:
+        """Its blocks in a page."""
+        return self.units // self.span
+
+    @property
+    def num_units(self) -> int:
+        return self.pages * self.units
+
+    def pages_of(self, num_blocks: int) -> int:
+        """Pages that so many of its blocks take, where nothing else is."""
+        return -(-num_blocks // self.per_page)
+
+
+def blocks_in_each(shares: Sequence[PageShare], pages: int) -> int:
+    """How many blocks so many pages hold for every KV group at the same time."""
+    most = range(1, pages * shares[0].units + 1)
+    return bisect_right(most, pages, key=lambda n: sum(one.pages_of(n) for one in shares))
+
+
+class PoolNeed(NamedTuple):
+    """What one verb takes of a pool: blocks, and cached ones that somebody holds again."""
+
+    takes: int
+    revived: Sequence[int] = ()
+
+    @property
+    def blocks(self) -> int:
+        """Free blocks that are none afterwards."""
+        return self.takes + len(self.revived)
+
+
+class SharedPages:
+    """Pages of ``units`` each, and who has them.
+
+    A page is *busy* while somebody holds a block of it, *idle* while it has only contents that can
+    be found, else *empty*. A KV group that needs a page gets an empty one, or the one that has been
+    idle for longest, whose contents are evicted.
+
+    strict: whether a verb has room only if each KV group takes what is free on its busy pages
+        before it takes another page. Else what is found there is kept, as long as others are idle
+        for longer.
+    """
+
+    def __init__(self, count: int, units: int) -> None:
+        self.count = count
+        self.units = units
+        self.strict = False
+        self.num_busy = 0
+        self._empty = list(reversed(range(count)))  # a stack: page 0 goes first
+        self._idle: OrderedDict[int, tuple[float, SharedPool]] = OrderedDict()
+
+    @property
+    def num_free(self) -> int:
+        """Idle and empty ones."""
+        return self.count - self.num_busy
+
+    @property
+    def num_empty(self) -> int:
+        return len(self._empty)
+
+    def claim(self, needs: Sequence[tuple[SharedPool, PoolNeed]]) -> bool:
+        """Whether the pools have room for all of this; then they must take it next."""
+        bound = sum(need.blocks for _, need in needs)
+        self.strict = bound > self.num_free  # else it has room, even if each takes a page
+        if self.strict and self.lacks(needs):
+            return False
+        for page in {block // self.units for _, need in needs for block in need.revived}:
+            self._idle.pop(page, None)  # so that no other pool takes it first
+        return True
+
+    def lacks(self, needs: Sequence[tuple[SharedPool, PoolNeed]]) -> int:
+        """Pages that are missing for all of this; 0: there is room."""
+        return max(0, sum(pool.pages_for(need) for pool, need in needs) - self.num_free)
+
+    def oldest_idle(self, *, kept: bool) -> tuple[int, float, SharedPool] | None:
+        """Which page, since when, and whose. kept: even one with blocks that callers keep."""
+        for page, (since, pool) in self._idle.items():
+            if kept or not pool.keeps(page):
+                return page, since, pool
+        return None
+
+    def take_empty(self) -> int:
+        return self._empty.pop()
+
+    def begin(self, page: int) -> None:
+        """Somebody holds a block of it."""
+        self._idle.pop(page, None)
+        self.num_busy += 1
+
+    def end(self, page: int, pool: SharedPool | None) -> None:
+        """Nobody does any more. pool: whose contents it still has; None: it has none."""
+        self.num_busy -= 1
+        if pool is None:
+            self._empty.append(page)
+        else:
+            self._idle[page] = pool.now, pool
+
+    def leave(self, page: int, *, busy: bool) -> None:
+        """It is neither, until ``begin``."""
+        self.num_busy -= busy
+        self._idle.pop(page, None)
+
+    def blank(self, page: int) -> None:
+        """An idle one has lost its last content."""
+        self._idle.pop(page, None)
+        self._empty.append(page)
+
+
+class OwnPages:
+    """The pages of one KV group, and their blank blocks, by how much of each is held.
+
+    Those of the fullest busy page are taken first, so that others come free as a whole.
+    """
+
+    def __init__(self, pages: SharedPages, span: int) -> None:
+        self.per_page = pages.units // span
+        self._span = span
+        self.num_busy = 0
+        self.num_held = 0
+        self.held: dict[int, int] = {}  # blocks that somebody holds, by page
+        self._pages = pages
+        self._units = pages.units
+        self._blank: dict[int, list[int]] = {}  # by page, a stack each
+        # Busy pages, and those that have just come, with blank blocks: by how many are held.
+        self._offered: list[dict[int, None]] = [{} for _ in range(self.per_page + 1)]
+        self._num_offered = 0
+
+    def __len__(self) -> int:
+        """SharedPages with a block to ``pop``."""
+        return self._num_offered
+
+    def blocks(self, page: int) -> range:
+        """All of a page's."""
+        first = page * self._units
+        return range(first, first + self.per_page * self._span, self._span)
+
+    def contents(self, page: int) -> list[int]:
+        """Those of an idle page that can be found."""
+        blank = set(self._blank[page])
+        return [block for block in self.blocks(page) if block not in blank]
+
+    def add(self, page: int) -> None:
+        """A page comes, and is taken from next."""
+        self.held[page] = 0
+        self._blank[page] = [*reversed(self.blocks(page))]
+        self._offer(page)
+
+    def remove(self, page: int) -> None:
+        del self.held[page], self._blank[page]
+
+    def pop(self) -> int:
+        """A blank block, to be held."""
+        offered = next(one for one in reversed(self._offered) if one)
+        page = next(reversed(offered))
+        block = self._blank[page].pop()
+        if not self._blank[page]:
+            del offered[page]
+            self._num_offered -= 1
+        return block
+
+    def append(self, block: int) -> None:
+        """A block is blank, which was cached, or whose last owner leaves it now."""
+        page = block // self._units
+        blank = self._blank[page]
+        blank.append(block)
+        if self.held[page]:
+            if len(blank) == 1:
+                self._offer(page)
+        elif len(blank) == self.per_page:
+            self.remove(page)
+            self._pages.blank(page)
+
+    def hold(self, block: int) -> None:
+        """Somebody holds a block that was free."""
+        page = block // self._units
+        held, self.num_held = self.held[page], self.num_held + 1
+        if not held:
+            self.num_busy += 1
+            self._pages.begin(page)
+        self._withdraw(page)
+        self.held[page] = held + 1
+        if self._blank[page]:
+            self._offer(page)
+
+    def let_go(self, block: int, pool: SharedPool) -> None:
+        """Nobody holds the block any more."""
+        page = block // self._units
+        self.num_held -= 1
+        self._withdraw(page)
+        self.held[page] -= 1
+        blank = self._blank[page]
+        if self.held[page]:
+            if blank:
+                self._offer(page)
+            return
+        self.num_busy -= 1
+        is_blank = len(blank) == self.per_page
+        if is_blank:
+            self.remove(page)
+        self._pages.end(page, None if is_blank else pool)
+
+    def recount(self, pool: SharedPool) -> None:
+        """Count everything afresh, by who holds what, and what can be found."""
+        pages = [*self.held]
+        for page in pages:
+            self._pages.leave(page, busy=self.held[page] > 0)
+        self.num_busy = self.num_held = self._num_offered = 0
+        for offered in self._offered:
+            offered.clear()
+        for page in pages:
+            blocks = self.blocks(page)
+            held = self.held[page] = sum(pool.ref_counts[block] > 0 for block in blocks)
+            free = [block for block in blocks if not pool.ref_counts[block]]
+            blank = self._blank[page] = [one for one in free if pool.content(one) is None]
+            self.num_held += held
+            if held:
+                self.num_busy += 1
+                if blank:
+                    self._offer(page)
+            is_blank = len(blank) == self.per_page
+            if is_blank:
+                self.remove(page)
+            self._pages.begin(page)
+            if not held:
+                self._pages.end(page, None if is_blank else pool)
+
+    def _offer(self, page: int) -> None:
+        self._offered[self.held[page]][page] = None
+        self._num_offered += 1
+
+    def _withdraw(self, page: int) -> None:
+        offered = self._offered[self.held[page]]
+        if page in offered:
+            del offered[page]
+            self._num_offered -= 1
+
+
+class SharedPool(BlockPool):
+    """The blocks of one KV group on pages that it shares.
+
+    A block's number is its first unit's, so that numbers are places in memory: no two KV groups
+    have the same while both have a block there.
+    """
+
+    def __init__(self, pages: SharedPages, span: int) -> None:
+        self.share = share = PageShare(pages.count, pages.units, span)
+        self._own = OwnPages(pages, span)
+        super().__init__(pages.count * share.per_page, share.num_units)
+        self._pages = pages
+        self._blank = self._own
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that could be taken now, if no other KV group took any."""
+        own = self._own
+        return own.per_page * (self._pages.num_free + own.num_busy) - own.num_held
+
+    @property
+    def num_held(self) -> int:
+        return self._own.num_held
+
+    @property
+    def num_padding_units(self) -> int:
+        """On its busy pages, in which no whole block has room."""
+        own = self._own
+        return own.num_busy * (self._pages.units % self.share.span)
+
+    def pages_for(self, need: PoolNeed) -> int:
+        """Pages to take that are not busy, if all that is free on busy ones goes first."""
+        own = self._own
+        pages = {block // self._pages.units for block in need.revived}
+        revived = sum(not own.held[page] for page in pages)
+        spare = own.per_page * (own.num_busy + revived) - own.num_held - len(need.revived)
+        return revived + -(-max(0, need.takes - spare) // own.per_page)
+
+    def keeps(self, page: int) -> bool:
+        """Whether callers have asked to keep a free block of it."""
+        free = self.kept.free
+        return bool(free) and any(block in free for block in self._own.blocks(page))
+
+    def lose(self, page: int, taker: int) -> None:
+        """An idle page is emptied, for that sequence."""
+        self.taker = taker
+        for block in self._own.contents(page):
+            self._own.append(self._forced(block))
+            if self.touched is not None:
+                self.touched.add(block)
+
+    def take(self) -> int:
+        block = super().take()
+        self._own.hold(block)
+        return block
+
+    def share(self, block: int) -> None:
+        free = not self.ref_counts[block]
+        super().share(block)
+        if free:
+            self._own.hold(block)
+
+    def share_all(self, blocks: Sequence[int], *, found: bool = False) -> list[float]:
+        free = [block for block in dict.fromkeys(blocks) if not self.ref_counts[block]]
+        charged = super().share_all(blocks, found=found)
+        for block in free:
+            self._own.hold(block)
+        return charged
+
+    def release(self, block: int) -> bool:
+        free = super().release(block)
+        if free:
+            self._own.let_go(block, self)
+        return free
+
+    def release_all(
+        self, blocks: Iterable[int], entries: Iterable[float], charge: float
+    ) -> tuple[float, list[int]]:
+        charge, freed = super().release_all(blocks, entries, charge)
+        for block in freed:
+            self._own.let_go(block, self)
+        return charge, freed
+
+    def _make_blank(self) -> int:
+        """Of a page that comes, or the block that has been cached for longest."""
+        pages, own = self._pages, self._own
+        if self._until:
+            self._cached.update(dict.fromkeys(self.kept.end(self.now)))
+        cached = chain(self._cached, self.kept.free)
+        if pages.strict and own.per_page * own.num_busy > own.num_held:
+            return self._forced(next(one for one in cached if own.held[one // pages.units]))
+        if not pages.num_empty:
+            oldest = None if pages.strict else next(iter(self._cached), None)
+            idle = pages.oldest_idle(kept=False)
+            if oldest is not None and (idle is None or self._since[oldest] <= idle[1]):
+                return self._forced(oldest)
+            idle = idle or pages.oldest_idle(kept=True)
+            if idle is None:
+                return self._forced(next(cached))
+            page, _, pool = idle
+            pool.lose(page, self.taker)
+        own.add(pages.take_empty())
+        return own.pop()
+
+    def _forced(self, block: int) -> int:
+        """A cached block, its content evicted."""
+        self.kept.forget(block)
+        self._cached.pop(block, None)
+        self._evict(block)
+        return block
+
+    def _rebuild(self, owners: Sequence[int]) -> None:
+        super()._rebuild(owners)
+        self._blank = self._own
+        self._own.recount(self)

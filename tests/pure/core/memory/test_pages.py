@@ -1,0 +1,446 @@
+"""KV groups on pages that they share: borders move, and nobody writes where another reads."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from quire.core.memory import (
+    BlockMove,
+    Demand,
+    Fit,
+    LayeredAllocator,
+    MoveKind,
+    PagedAllocator,
+    SharedPages,
+    SharedPool,
+    Usage,
+    When,
+    Window,
+    hash_blocks,
+)
+from support.invariants import check_pages, paged, pages_held
+from support.tables import visible
+
+SIZE = 2
+STEP = 8  # tokens
+
+
+def make_allocator(
+    pages: int,
+    units: int,
+    groups: list[tuple[int, Window | None]],
+    *,
+    size: int = SIZE,
+    host: int = 0,
+) -> LayeredAllocator:
+    """groups: units of a block, and window, of each."""
+    shared = SharedPages(pages, units)
+    kv_groups = []
+    for span, window in groups:
+        pool = SharedPool(shared, span)
+        kv_groups.append(PagedAllocator(pool.num_blocks, size, host, window, pool))
+    return LayeredAllocator(size, kv_groups, pages=shared)
+
+
+def has_room(
+    allocator: LayeredAllocator, taken: list[int], revived: list[set[int]], count: int, units: int
+) -> bool:
+    """By laying the blocks out: what is revived where it is, the others where they fit first."""
+    held = pages_held(allocator, units)
+    for own, blocks in zip(held, revived, strict=True):
+        own.update(block // units for block in blocks)
+    for own, number, one in zip(held, taken, paged(allocator), strict=True):
+        assert isinstance(one.device, SharedPool)
+        per_page = one.device.share.per_page
+        spare = sum(per_page - blocks for blocks in own.values())
+        for page in range(count, count + max(0, -(-(number - spare) // per_page))):
+            own[page] = 1  # a new one
+    return sum(len(own) for own in held) <= count
+
+
+class PagesMachine(RuleBasedStateMachine):
+    """Units hold (KV group, history) values; each KV group must always read back its own."""
+
+    @initialize(data=st.data(), pages=st.integers(2, 9), host=st.integers(0, 8))
+    def build(self, data: st.DataObject, pages: int, host: int) -> None:
+        spans = data.draw(st.sampled_from([[1, 1], [1, 2], [2, 5], [5, 26], [1, 3, 4], [3, 3, 1]]))
+        self.units = max(spans) * data.draw(st.integers(1, 2)) + data.draw(st.integers(0, 1))
+        windows = [None, *(Window(data.draw(st.integers(1, 7)), STEP) for _ in spans[1:])]
+        self.spans, self.windows, self.pages = spans, windows, pages
+        self.allocator = make_allocator(
+            pages, self.units, [*zip(spans, windows, strict=True)], host=host
+        )
+        self.device: dict[tuple[int, int], object] = {}
+        self.host: dict[tuple[int, int, int], object] = {}
+        self.texts: dict[int, list[int]] = {}
+        self.computed: dict[int, int] = {}
+        self.swapped: set[int] = set()
+        self.next_id = 0
+
+    # -- memory ----------------------------------------------------------------------------
+
+    def replay(self, moves: list[BlockMove]) -> None:
+        for move in moves:
+            group, span = move.kv_group, self.spans[move.kv_group]
+            places = [(unit, i) for unit in range(span) for i in range(SIZE)]
+            if move.kind is MoveKind.SWAP_IN:
+                read = [self.host.get((group, move.source * span + u, i)) for u, i in places]
+            else:
+                read = [self.device.get((move.source + u, i)) for u, i in places]
+            for (unit, i), value in zip(places, read, strict=True):
+                if move.kind is MoveKind.SWAP_OUT:
+                    self.host[group, move.target * span + unit, i] = value
+                else:
+                    self.device[move.target + unit, i] = value
+
+    def write(self, seq_id: int, count: int) -> None:
+        start = self.computed[seq_id]
+        for group, table in enumerate(self.allocator.table(seq_id).kv_groups):
+            for p in range(start, start + count):
+                block, offset = divmod(table.slot(p), SIZE)
+                for unit in range(block, block + self.spans[group]):
+                    self.device[unit, offset] = group, tuple(self.texts[seq_id][: p + 1])
+        self.computed[seq_id] = start + count
+
+    @invariant()
+    def every_kv_group_reads_its_own(self) -> None:
+        for seq_id in getattr(self, "texts", ()):
+            for group, table in enumerate(self.allocator.table(seq_id).kv_groups):
+                window, span = self.windows[group], self.spans[group]
+                tokens = None if window is None else window.tokens
+                for p in [*visible(self.computed[seq_id], tokens, 0)][:-1]:
+                    block, offset = divmod(table.slot(p), SIZE)
+                    wanted = group, tuple(self.texts[seq_id][: p + 1])
+                    for unit in range(span):
+                        if seq_id in self.swapped:
+                            found = self.host[group, block * span + unit, offset]
+                        else:
+                            found = self.device[block + unit, offset]
+                        assert found == wanted
+
+    @invariant()
+    def counts_are_exact(self) -> None:
+        if hasattr(self, "allocator"):
+            check_pages(self.allocator)
+
+    # -- verbs -----------------------------------------------------------------------------
+
+    def hashes(self, tokens: list[int]) -> list[bytes]:
+        return hash_blocks(b"", tokens, SIZE)
+
+    def pick(self, data: st.DataObject, *, swapped: bool = False) -> int | None:
+        ids = [i for i in self.texts if (i in self.swapped) == swapped]
+        return data.draw(st.sampled_from(ids)) if ids else None
+
+    @rule(root=st.integers(0, 3), known=st.integers(0, 12), new=st.integers(1, 6))
+    def ask(self, root: int, known: int, new: int) -> None:
+        self.admit([root] * known + [10 + self.next_id] * new, 0)
+
+    @rule(data=st.data(), root=st.integers(0, 3), known=st.integers(0, 12), new=st.integers(1, 6))
+    def ask_instead(self, data: st.DataObject, root: int, known: int, new: int) -> None:
+        seq_id = self.pick(data)
+        if seq_id is not None:
+            self.leave(seq_id, invalid=False)
+        self.admit([root] * known + [10 + self.next_id] * new, data.draw(st.integers(0, 2)))
+
+    def admit(self, tokens: list[int], headroom: int) -> None:
+        length = len(tokens)
+        demand = Demand(length, self.hashes(tokens), headroom=headroom)
+        fit = self.allocator.fit(demand)
+        assert self.allocator.fit(demand) == fit, "to look changes nothing"
+        idle = not any(map(len, pages_held(self.allocator, self.units)))
+        cached = self.allocator.admit(self.next_id, demand)
+        assert (cached is not None) == (fit.when is When.NOW)
+        if idle and not demand.headroom:
+            assert fit.when is not When.LATER, "nobody is there to wait for"
+        if cached is None:
+            return
+        assert cached == fit.cached < length
+        self.texts[self.next_id], self.computed[self.next_id] = tokens, cached
+        self.next_id += 1
+        while (left := length - self.computed[self.next_id - 1]) > 0:
+            assert self.grow({self.next_id - 1: min(left, STEP)}), "admission left room"
+
+    def grow(self, wants: dict[int, int]) -> bool:
+        groups = paged(self.allocator)
+        for one in groups:
+            one.drop(wants)
+        taken = [one.blocks_to_append(wants) for one in groups]
+        room = has_room(self.allocator, taken, [set()] * len(taken), self.pages, self.units)
+        moves = self.allocator.append(wants)
+        assert (moves is not None) == room
+        if moves is None:
+            return False
+        self.replay(moves)
+        for i, count in wants.items():
+            while len(self.texts[i]) < self.computed[i] + count:
+                self.texts[i].append(i % 2)
+            self.write(i, count)
+            if i % 8:  # most are found again
+                self.publish(i)
+        return True
+
+    def publish(self, seq_id: int) -> None:
+        hashes = self.hashes(self.texts[seq_id][: self.computed[seq_id]])
+        self.allocator.commit(seq_id, hashes, len(hashes))
+        self.allocator.settle()
+
+    @rule(data=st.data(), drafts=st.integers(0, 5))
+    def append(self, data: st.DataObject, drafts: int) -> None:
+        ids = [i for i in self.texts if i not in self.swapped]
+        if not ids:
+            return
+        chosen = data.draw(st.lists(st.sampled_from(ids), min_size=1, unique=True))
+        chosen = chosen[:4]  # of at most as many tokens as a step has
+        if self.grow({i: data.draw(st.integers(1, 2)) for i in chosen}) and drafts:
+            seq_id, groups = chosen[0], paged(self.allocator)
+            before = self.computed[seq_id]
+            taken = [one.blocks_to_append({seq_id: drafts}) for one in groups]
+            room = has_room(self.allocator, taken, [set()] * len(taken), self.pages, self.units)
+            assert self.allocator.draft(seq_id, drafts) == room
+            if room:
+                self.texts[seq_id] = self.texts[seq_id][:before] + [7] * drafts
+                self.write(seq_id, drafts)
+                keep = data.draw(st.integers(before, before + drafts))
+                if keep >= max(one.tables[seq_id].promised for one in groups):
+                    self.allocator.trim(seq_id, keep)
+                    del self.texts[seq_id][keep:]
+                    self.computed[seq_id] = keep
+
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        parent = self.pick(data)
+        if parent is not None:
+            assert self.allocator.fork(parent, self.next_id) == []
+            self.texts[self.next_id] = self.texts[parent][: self.computed[parent]]
+            self.computed[self.next_id] = self.computed[parent]
+            self.next_id += 1
+
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        seq_id = self.pick(data)
+        if seq_id is not None:
+            self.publish(seq_id)
+            if data.draw(st.booleans()):
+                self.allocator.keep(seq_id, self.computed[seq_id], 3.0)
+
+    @rule(seconds=st.integers(0, 4))
+    def wait(self, seconds: int) -> None:
+        self.now = getattr(self, "now", 0.0) + seconds
+        self.allocator.advance(self.now)
+
+    @rule(data=st.data(), swapped=st.booleans(), invalid=st.booleans())
+    def free(self, data: st.DataObject, swapped: bool, invalid: bool) -> None:
+        seq_id = self.pick(data, swapped=swapped)
+        if seq_id is not None:
+            self.leave(seq_id, invalid=invalid)
+
+    def leave(self, seq_id: int, *, invalid: bool) -> None:
+        self.allocator.free(seq_id, invalid=invalid)
+        del self.texts[seq_id], self.computed[seq_id]
+        self.swapped.discard(seq_id)
+
+    @rule(data=st.data())
+    def swap(self, data: st.DataObject) -> None:
+        back = data.draw(st.booleans())
+        seq_id = self.pick(data, swapped=back)
+        if seq_id is None:
+            return
+        idle = not any(map(len, pages_held(self.allocator, self.units)))
+        swap = self.allocator.swap_in if back else self.allocator.swap_out
+        moves = swap([seq_id])
+        assert moves is not None or not (back and idle), "nobody is there to wait for"
+        if moves is not None:
+            self.replay(moves)
+            (self.swapped.remove if back else self.swapped.add)(seq_id)
+
+    @precondition(lambda self: self.next_id % 5 == 4)
+    @rule()
+    def clear(self) -> None:
+        self.allocator.clear_contents()
+
+    def teardown(self) -> None:
+        for seq_id in getattr(self, "texts", ()):
+            self.allocator.free(seq_id)
+        if hasattr(self, "allocator"):
+            usage = self.allocator.usage()
+            assert usage.cached + usage.free == usage.capacity
+
+
+TestPages = PagesMachine.TestCase
+EXAMPLES = int(os.environ.get("QUIRE_PAGES_EXAMPLES", "60"))
+TestPages.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None)
+
+
+# -- by hand -------------------------------------------------------------------------------
+
+
+class Texts:
+    """Sequences over an allocator with blocks of one token; what they compute is published."""
+
+    def __init__(self, pages: int, units: int, groups: list[tuple[int, Window | None]]) -> None:
+        self.allocator = make_allocator(pages, units, groups, size=1, host=100)
+        self.full, self.windowed = paged(self.allocator)
+        self.texts: dict[int, list[int]] = {}
+
+    def admit(self, seq_id: int, text: list[int]) -> int | None:
+        cached = self.allocator.admit(seq_id, self.demand(text))
+        if cached is not None:
+            self.texts[seq_id] = text[:cached]
+            assert self.grow(seq_id, text[cached:])
+        return cached
+
+    def grow(self, seq_id: int, more: list[int]) -> bool:
+        if self.allocator.append({seq_id: len(more)}) is None:
+            return False
+        text = self.texts[seq_id]
+        text += more
+        self.allocator.commit(seq_id, hash_blocks(b"", text, 1), len(text))
+        self.allocator.settle()
+        return True
+
+    def demand(self, text: list[int]) -> Demand:
+        return Demand(len(text), hash_blocks(b"", text, 1))
+
+    def leave(self, *seq_ids: int) -> None:
+        for seq_id in seq_ids:
+            self.allocator.free(seq_id)
+
+    def blocks(self, group: int, seq_id: int) -> tuple[int, ...]:
+        return self.allocator.table(seq_id).kv_groups[group].block_ids
+
+
+FAR = Window(100, 64)
+
+
+def test_a_page_goes_to_whoever_needs_it() -> None:
+    texts = Texts(6, 1, [(1, None), (1, Window(1, 64))])
+    assert texts.admit(0, [1, 2, 3]) == 0  # three blocks each, and two are left behind
+    assert texts.allocator.num_free_blocks == 0
+    assert texts.grow(0, [4])
+    assert texts.allocator.num_free_blocks == 1, "the window's went to the other KV group"
+    assert texts.grow(0, [5])
+    assert texts.allocator.usage() == Usage(used=6, cached=0)
+
+
+def test_a_page_that_another_kv_group_finds_its_text_in_is_not_taken() -> None:
+    texts = Texts(4, 1, [(1, None), (1, FAR)])
+    texts.admit(0, [1])
+    texts.leave(0)
+    texts.allocator.advance(1.0)
+    texts.admit(1, [9])
+    texts.leave(1)  # all is cached, and what comes again has been unused for longest
+    assert texts.admit(2, [1, 2]) == 1
+    assert texts.allocator.usage().used == 4
+
+
+def test_what_is_free_on_busy_pages_goes_first_where_pages_are_short() -> None:
+    texts = Texts(3, 2, [(1, None), (2, FAR)])
+    texts.admit(0, [9])
+    texts.admit(1, [1])
+    texts.leave(0)  # its block is cached, beside one that is held
+    assert texts.grow(1, [2])
+    assert texts.blocks(0, 1) == (1, 0) and texts.allocator.num_free_blocks == 0
+    assert texts.allocator.blocks_to_append({1: 1}) == 2
+    assert not texts.grow(1, [3])
+
+
+def test_blocks_are_taken_from_the_fullest_page() -> None:
+    texts = Texts(40, 4, [(1, None), (4, FAR)])
+    for seq_id in range(12):
+        texts.admit(seq_id, [seq_id])
+    pages = [texts.blocks(0, seq_id)[0] // 4 for seq_id in range(12)]
+    assert pages == sorted(pages) and len({*pages}) == 3
+    texts.allocator.clear_contents()
+    texts.leave(0, 4, 5, 6, 8, 9)  # one is left free, three, two
+    for seq_id in range(12, 18):
+        texts.admit(seq_id, [seq_id])
+    places = [pages.index(texts.blocks(0, seq_id)[0] // 4) for seq_id in range(12, 18)]
+    assert places == [0, 8, 8, 4, 4, 4]
+
+
+def test_what_has_been_unused_for_longest_is_evicted_in_all_kv_groups() -> None:
+    texts = Texts(8, 2, [(1, None), (2, FAR)])
+    for number, text in enumerate(([1], [2], [3])):
+        texts.allocator.advance(float(number))
+        texts.admit(number, text)
+    for number in (1, 0, 2):
+        texts.allocator.advance(10.0 + number)
+        texts.leave(number)
+    texts.admit(3, [7, 8, 9, 7])  # takes more than is empty
+    names = [hash_blocks(b"", [text], 1)[0] for text in (1, 2, 3)]
+    found = [texts.windowed.locate(name) is not None for name in names]
+    assert found == [False, False, True]
+    assert texts.windowed.device.eviction(names[0]) is not None
+
+
+def test_contents_that_callers_keep_are_taken_last() -> None:
+    texts = Texts(4, 1, [(1, None), (1, FAR)])
+    texts.admit(0, [1])
+    texts.allocator.keep(0, 1, 100.0)
+    texts.leave(0)
+    texts.allocator.advance(1.0)
+    texts.admit(1, [2])
+    texts.leave(1)
+    texts.admit(2, [3])
+    assert texts.allocator.fit(texts.demand([1, 1])).cached == 1
+    assert texts.grow(2, [4]), "if there is no other"
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_text_whose_blocks_lie_scattered_does_not_wait_for_ever(*, swapped: bool) -> None:
+    texts = Texts(36, 5, [(1, None), (5, Window(20, 64))])
+    text = [*range(25)]
+    if swapped:
+        assert texts.allocator.admit(99, texts.demand(text)) == 0
+        texts.texts[99] = []
+        assert texts.grow(99, text[:15])
+        assert texts.allocator.swap_out([99])
+        texts.full.device.clear()
+        texts.windowed.device.clear()
+    for count in range(1, 16):  # each token beside four of others
+        texts.allocator.advance(float(count))
+        texts.admit(1000 + count, [100 * count + i for i in range(4)])
+        assert texts.admit(count, text[:count]) == count - 1
+        gone = texts.blocks(1, 1000 + count)
+        texts.leave(1000 + count, count)
+        for block in gone:
+            texts.windowed.invalidate(block)
+    assert len({block // 5 for block in texts.full.device.cached_blocks()}) == 15
+    if swapped:
+        assert texts.allocator.swap_in([99]) is not None
+    else:
+        fit = texts.allocator.fit(texts.demand(text))
+        assert fit == Fit(When.NOW, 30, 36, 36, evicted=fit.evicted)
+        assert texts.admit(99, text) == 0
+
+
+def test_a_demand_that_no_empty_memory_holds_is_refused() -> None:
+    allocator = make_allocator(4, 2, [(1, None), (2, FAR)])
+    assert allocator.fit(Demand(4)) == Fit(When.NOW, 3, 4, 4)
+    assert allocator.fit(Demand(6)).when is When.NEVER  # two pages, and three
+    assert allocator.admit(0, Demand(2)) == 0
+    assert allocator.fit(Demand(4)) == Fit(When.LATER, 3, 2, 4)
+    assert allocator.fit(Demand(2)) == Fit(When.NOW, 1, 2, 4)  # beside the other's
+
+
+def test_padding_is_told_as_lost() -> None:
+    allocator = make_allocator(3, 7, [(2, None), (7, FAR)])
+    assert allocator.admit(0, Demand(4)) == 0  # two blocks of two tokens each
+    assert allocator.usage() == Usage(reserved=4 * 2 + 4 * 7, external=2, free=42 - 38)
+
+
+def test_counts_that_are_wrong_are_found_and_put_right() -> None:
+    texts = Texts(12, 3, [(1, None), (3, FAR)])
+    texts.admit(0, [1, 2])
+    texts.admit(1, [3])
+    texts.full.device.ref_counts[texts.blocks(0, 0)[0]] += 1
+    assert texts.allocator.audit({0, 1})
+    check_pages(texts.allocator)
+    assert texts.allocator.audit({0}) and not texts.allocator.audit({0})
+    check_pages(texts.allocator)
