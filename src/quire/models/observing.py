@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 
 from quire.kernels.dispatch import choose_kernels
-from quire.kernels.ops import AttentionBatch, Kernels, KVGroupTables, KVShape, LayerKV, LayerState
+from quire.kernels.ops import (
+    AttentionBatch,
+    Kernels,
+    KVGroupTables,
+    KVShape,
+    LayerKV,
+    LayerState,
+    StateShape,
+    StateSlots,
+)
 from quire.models.adaptable import products
 from quire.models.decoder import DecoderModel
 from quire.models.linear import Linear, Multiplied, PlainLinear, WatchedLinear
@@ -69,14 +78,11 @@ def read_tokens(model: DecoderModel, token_ids: Tensor, kernels: Kernels) -> Ten
         tile = (blocks, shape.num_kv_heads, _BLOCK_SIZE)
         return LayerKV.of(shape, lambda numbers: torch.zeros(*tile, numbers, dtype=model.dtype))
 
-    kv = [
-        pool(shape)
-        if isinstance(shape, KVShape)
-        else LayerState(
-            *(torch.zeros(1, *one) for one in (shape.rows, shape.state or (0,), (0, 0)))
-        )
-        for shape in model.kv_shapes
-    ]
+    def slot(shape: StateShape) -> LayerState:
+        sizes = (shape.rows, shape.state or (0,), (0, shape.columns))
+        return LayerState(*(torch.zeros(1, *size) for size in sizes))
+
+    kv = [pool(one) if isinstance(one, KVShape) else slot(one) for one in model.kv_shapes]
     positions, start = torch.arange(length), torch.zeros(1, dtype=torch.long)
     batch = AttentionBatch(
         positions=positions,
@@ -85,7 +91,7 @@ def read_tokens(model: DecoderModel, token_ids: Tensor, kernels: Kernels) -> Ten
         output_starts=torch.tensor([length]),
         kv_groups=(KVGroupTables(positions, torch.arange(blocks)[None], start),),
         block_size=_BLOCK_SIZE,
-        state_slots=start,
+        states=StateSlots(start),
     )
     with torch.inference_mode():
         return model.forward(token_ids, batch, kv, kernels)

@@ -104,5 +104,5 @@ def _layer(
     )
     if not is_scaled(dtype):
         return LayerKV(keys, values, kv_group)
-    scales = (torch.zeros(rows, dtype=SCALE, device=device) for _ in range(2))
-    return LayerKV(keys, values, kv_group, *scales)
+    key_scales, value_scales = (torch.zeros(rows, dtype=SCALE, device=device) for _ in range(2))
+    return LayerKV(keys, values, kv_group, key_scales, value_scales)
