@@ -24,13 +24,14 @@ from quire_cluster.keeper import SLOWEST, Keeper
 from quire_cluster.serve import application, shared_out
 
 _LEAVING = 30.0  # seconds that shutdown may take, on top of the requests'
+_TELLING = 2.0  # seconds to say what is left, and to be gone
 _OBJECT_STORE = 2**28  # bytes: only large requests are kept there
 _OWN = re.compile(rf"^{re.escape(EngineError.__module__)}\.\w+: (.+)$", re.MULTILINE)
 
 
 def longest_end(server: ServerConfig, haste: bool = False) -> float:
     """Seconds from a signal to the end of the process; haste: from a second one."""
-    return (0.0 if haste else server.shutdown_timeout) + _LEAVING + SLOWEST
+    return (0.0 if haste else server.shutdown_timeout) + _LEAVING + SLOWEST + _TELLING
 
 
 def run(settings: DeploySettings, tell: Callable[[str], None]) -> str | None:

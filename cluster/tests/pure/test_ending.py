@@ -32,7 +32,7 @@ def run(settings, tell):
         ctypes.PyDLL(None).sleep(1000)  # with Python's lock
 
 running.run = run
-running._LEAVING = running.SLOWEST = 0.1
+running._LEAVING = running.SLOWEST = running._TELLING = 0.1
 main(["deploy", "--shutdown-timeout", "0.1", "--port", "0"])
 """
 
