@@ -41,10 +41,7 @@ def fitting(spec: AttentionSpec, heads: int) -> AttentionSpec:
 class Text:
     """One sequence whose keys have much in common before they are turned; the first has not."""
 
-    def __init__(
-        self, heads: tuple[int, int], dim: int, half: int, dtype: torch.dtype, far: int = 0
-    ) -> None:
-        """far: of the first of its tables' positions."""
+    def __init__(self, heads: tuple[int, int], dim: int, half: int, dtype: torch.dtype) -> None:
         generator = torch.Generator().manual_seed(0)
 
         def normal(*shape: int) -> Tensor:
