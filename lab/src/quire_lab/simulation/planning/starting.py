@@ -83,17 +83,18 @@ def manifest_of(deployment: Deployment, start: ServerStart | None, replicas: int
     if start.file:
         mounts.append({"name": "settings", "mountPath": _FOLDER})
         volumes.append({"name": "settings", "configMap": {"name": name}})
-    container = {
+    container: dict[str, Any] = {
         "name": engine.name,
         "image": engine.image,
         "command": list(start.words),
         "ports": [{"name": "http", "containerPort": engine.port}],
         "startupProbe": {**_probe(), "failureThreshold": 360},
         "readinessProbe": _probe(),
-        **({"workingDir": _FOLDER} if start.file else {}),
         "resources": {"limits": {resource: machines}, "requests": {resource: machines}},
         "volumeMounts": mounts,
     }
+    if start.file:
+        container["workingDir"] = _FOLDER
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container],
                                                          "volumes": volumes}}  # fmt: skip
     parts: list[dict[str, Any]] = [
