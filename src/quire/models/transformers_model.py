@@ -31,7 +31,12 @@ from quire.models.transformers_experts import put_experts
 from quire.models.transformers_loading import LeftInFiles, load_causal_lm
 from quire.models.transformers_parts import put_parts
 from quire.models.transformers_probe import Probe, probe_attention, probe_mask
-from quire.models.transformers_products import JoinedProduct, Running, put_products
+from quire.models.transformers_products import (
+    JoinedProduct,
+    Running,
+    plain_head,
+    put_products,
+)
 from quire.models.weights import Weights
 
 # The names under which transformers finds our attention, and the probe.
@@ -91,7 +96,7 @@ class TransformersModel:
                 raise probe.refuse("its decoder and its head are one module")
             output_type = _run_probe(causal_lm, texts[0], probe)
             setattr(causal_lm, causal_lm.base_model_prefix, _Given(output_type))
-            self._head = causal_lm
+            self._head, self._plain_head = causal_lm, plain_head(causal_lm)
             self.kv_shapes = tuple(probe.shapes)
             self._specs = tuple(probe.specs)
             self.windows = tuple(spec.window for spec in self._specs)
@@ -168,6 +173,8 @@ class TransformersModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See ``Model.logits``. The architecture's own code scales and caps them."""
+        if self._plain_head is not None:
+            return self._plain_head(hidden)
         logits: Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits[0]
         return logits.float()
 
