@@ -25,9 +25,15 @@ from quire.models.base import ExpertFacts, checked_max_positions
 from quire.models.config import ModelConfig
 from quire.models.linear import LinearReader
 from quire.models.selfcheck import check_against, run_far, sample_texts
-from quire.models.transformers_attention import Comparison, PagedStep, paged_attention
+from quire.models.transformers_attention import (
+    Comparison,
+    PagedStep,
+    fused_attention,
+    paged_attention,
+)
 from quire.models.transformers_choices import Choices
 from quire.models.transformers_experts import put_experts
+from quire.models.transformers_layers import fused_layers
 from quire.models.transformers_loading import LeftInFiles, load_causal_lm
 from quire.models.transformers_parts import put_parts
 from quire.models.transformers_probe import Probe, probe_attention, probe_mask
@@ -101,10 +107,13 @@ class TransformersModel:
             self._specs = tuple(probe.specs)
             self.windows = tuple(spec.window for spec in self._specs)
             try:
-                comparison = Comparison(self._decoder)
+                attention = Comparison(self._decoder, fused_attention, exactly=False)
                 check_against(self, texts, own, choices, running.kernels)
                 run_far(self, texts, running.kernels)
-                comparison.settle()
+                attention.settle()
+                layers = Comparison(self._decoder, fused_layers, exactly=True)
+                run_far(self, texts, running.kernels)
+                layers.settle()
             except Exception as error:  # the architecture's code may raise anything
                 raise probe.refuse(reason(error)) from error
 
