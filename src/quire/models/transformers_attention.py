@@ -8,7 +8,7 @@ takes the place of what gives the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +89,7 @@ class FusedAttention(nn.Module):
     def forward(
         self,
         hidden_states: Tensor,
-        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        position_embeddings: Sequence[Tensor] = (),
         *_: Any,
         quire_step: PagedStep,
         **__: Any,
@@ -107,9 +107,7 @@ class FusedAttention(nn.Module):
                 step.kernels.norm(part.reshape(-1, norm.width), norm)
                 for part, norm in zip((query, key), self.norms, strict=True)
             )
-        rotation = None
-        if self.rotated and position_embeddings is not None:
-            rotation = step.rotation(*position_embeddings)
+        rotation = step.rotation(*position_embeddings) if self.rotated else None
         attended = step.attend(
             query.view(rows, -1, key_dim),
             key.view(rows, heads, key_dim),
@@ -120,36 +118,49 @@ class FusedAttention(nn.Module):
 
 
 class _Comparing(nn.Module):
-    """Attention beside what might be the same."""
+    """A module beside what might be the same."""
 
-    def __init__(self, module: nn.Module, others: Sequence[FusedAttention]) -> None:
+    def __init__(self, module: nn.Module, others: Sequence[nn.Module], exactly: bool) -> None:
         super().__init__()
-        self.module, self.same = module, list(others)
+        self.module, self.same, self.exactly = module, list(others), exactly
 
     def forward(self, *args: Any, quire_step: PagedStep, **keywords: Any) -> Any:
         layer, given = quire_step.layer, []
         for one in self.same:
             quire_step.layer = layer
             try:
-                given.append((one, one(*args, quire_step=quire_step, **keywords)[0]))
+                given.append((one, one(*args, quire_step=quire_step, **keywords)))
             except Exception as error:  # it is called with something else
-                _LOG.debug("other attention: %s", reason(error))
+                _LOG.debug("other than %s: %s", type(one).__name__, reason(error))
         quire_step.layer = layer
         wanted = self.module(*args, quire_step=quire_step, **keywords)  # last: its keys are kept
-        pair = isinstance(wanted, tuple) and len(wanted) == 2
-        self.same = [one for one, got in given if pair and alike(got, wanted[0])]
+        self.same = [one for one, got in given if self._alike(got, wanted)]
         return wanted
+
+    def _alike(self, got: Any, wanted: Any) -> bool:
+        if isinstance(wanted, tuple) and isinstance(got, tuple):
+            return len(wanted) == len(got) == 2 and self._alike(got[0], wanted[0])
+        if not isinstance(wanted, Tensor) or not isinstance(got, Tensor):
+            return False
+        return torch.equal(got, wanted) if self.exactly else alike(got, wanted)
 
 
 class Comparison:
-    """Attention of a decoder, each beside what might be the same, until it is known."""
+    """Modules of a decoder, each beside what might be the same, until it is known."""
 
-    def __init__(self, decoder: nn.Module) -> None:
+    def __init__(
+        self,
+        decoder: nn.Module,
+        others: Callable[[nn.Module], Iterator[nn.Module]],
+        *,
+        exactly: bool,
+    ) -> None:
+        """others: what a module might be. exactly: the same is the same bits."""
         self._found: list[tuple[nn.Module, str, _Comparing]] = []
         for parent in list(decoder.modules()):
             for attribute, module in list(parent.named_children()):
-                if others := list(_fused(module)):
-                    comparing = _Comparing(module, others)
+                if found := list(others(module)):
+                    comparing = _Comparing(module, found, exactly)
                     self._found.append((parent, attribute, comparing))
                     setattr(parent, attribute, comparing)
 
@@ -157,11 +168,11 @@ class Comparison:
         """Put what has given the same in all calls in its place, and the others back."""
         for parent, attribute, comparing in self._found:
             setattr(parent, attribute, [*comparing.same, comparing.module][0])
-        count = sum(bool(comparing.same) for _, _, comparing in self._found)
-        _LOG.info("attention is computed by kernels in %d layers", count)
+            if comparing.same:
+                _LOG.debug("%s instead of %s", comparing.same[0], type(comparing.module).__name__)
 
 
-def _fused(module: nn.Module) -> Iterator[FusedAttention]:
+def fused_attention(module: nn.Module) -> Iterator[FusedAttention]:
     """What a module may be, if it is attention."""
     parts = [part for part in module.children() if not isinstance(part, nn.Dropout)]
     products = [part for part in parts if isinstance(part, Product)]

@@ -26,13 +26,24 @@ from quire.models.base import ExpertFacts, checked_max_positions
 from quire.models.config import ModelConfig
 from quire.models.linear import LinearReader
 from quire.models.selfcheck import check_against, run_far, sample_texts
-from quire.models.transformers_attention import Comparison, PagedStep, paged_attention
+from quire.models.transformers_attention import (
+    Comparison,
+    PagedStep,
+    fused_attention,
+    paged_attention,
+)
 from quire.models.transformers_choices import Choices
 from quire.models.transformers_experts import put_experts
+from quire.models.transformers_layers import fused_layers
 from quire.models.transformers_loading import LeftInFiles, load_causal_lm
 from quire.models.transformers_parts import put_parts
 from quire.models.transformers_probe import Probe, probe_attention, probe_mask
-from quire.models.transformers_products import JoinedProduct, Running, put_products
+from quire.models.transformers_products import (
+    JoinedProduct,
+    Running,
+    plain_head,
+    put_products,
+)
 from quire.models.weights import Weights
 
 # The names under which transformers finds our attention, and the probe.
@@ -92,15 +103,18 @@ class TransformersModel:
                 raise probe.refuse("its decoder and its head are one module")
             output_type = _run_probe(causal_lm, texts[0], probe)
             setattr(causal_lm, causal_lm.base_model_prefix, _Given(output_type))
-            self._head = causal_lm
+            self._head, self._plain_head = causal_lm, plain_head(causal_lm)
             self.kv_shapes = tuple(probe.shapes)
             self._specs = tuple(probe.specs)
             self.windows = tuple(spec.window for spec in self._specs)
             try:
-                comparison = Comparison(self._decoder)
+                attention = Comparison(self._decoder, fused_attention, exactly=False)
                 check_against(self, texts, own, choices, running.kernels)
                 run_far(self, texts, running.kernels)
-                comparison.settle()
+                attention.settle()
+                layers = Comparison(self._decoder, fused_layers, exactly=True)
+                run_far(self, texts, running.kernels)
+                layers.settle()
             except Exception as error:  # the architecture's code may raise anything
                 raise probe.refuse(reason(error)) from error
 
@@ -175,6 +189,8 @@ class TransformersModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See ``Model.logits``. The architecture's own code scales and caps them."""
+        if self._plain_head is not None:
+            return self._plain_head(hidden)
         logits: Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits[0]
         return logits.float()
 

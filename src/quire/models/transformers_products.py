@@ -84,9 +84,9 @@ class Product(nn.Module):
 class Head(nn.Module):
     """In the place of a head: logits as they are added up."""
 
-    def __init__(self, product: Linear) -> None:
+    def __init__(self, product: Linear, inputs: int) -> None:
         super().__init__()
-        self.product = product
+        self.product, self.in_features = product, inputs
 
     def forward(self, x: Tensor) -> Tensor:
         return self.product.floats(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
@@ -266,7 +266,18 @@ def _put_head(causal_lm: Any, head: Any, linears: LinearReader) -> None:
     product = linears.given_table(Given(head.weight.data, bias))
     if table.weight is head.weight and type(table) is nn.Embedding:
         _replace(causal_lm, table, HeadRows(product, len(head.weight), causal_lm.dtype))
-    _replace(causal_lm, head, Head(product))
+    _replace(causal_lm, head, Head(product, head.weight.shape[1]))
+
+
+def plain_head(causal_lm: Any) -> Callable[[Tensor], Tensor] | None:
+    """The head of a model that has its decoder's states given, if nothing else makes logits."""
+    head = causal_lm.get_output_embeddings()
+    if not isinstance(head, Head):
+        return None
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(4, head.in_features, generator=generator).to(causal_lm.dtype)
+    logits = causal_lm(inputs_embeds=states[None], use_cache=False).logits[0]
+    return head if torch.equal(head(states), logits.float()) else None
 
 
 def _replace(causal_lm: Any, module: nn.Module, own: nn.Module) -> None:

@@ -34,8 +34,8 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 OURS = {
     "Apertus": ("FusedAttention", "Normed", "Product"),
-    "GPT2": ("FusedAttention", "FusedMLP", "HeadRows", "Normed"),
-    "Llama": ("FusedAttention", "FusedMLP", "Normed"),
+    "GPT2": ("FusedAttention", "FusedLayer", "FusedMLP", "HeadRows", "Normed"),
+    "Llama": ("FusedAttention", "FusedLayer", "FusedMLP", "Normed"),
     "Mixtral": ("ChosenExperts", "FusedAttention", "Normed"),
     "NanoChat": ("FusedMLP", "Normed", "Product"),  # it turns heads, then norms them
     "Phimoe": ("ChosenExperts", "FusedAttention", "Normed"),
@@ -86,10 +86,11 @@ def test_attention_that_is_other_at_far_positions_stays(
 
     monkeypatch.setattr(LlamaAttention, "forward", forward)
     layer: Any = foreign("Llama")._decoder.layers[0]
+    assert type(layer).__name__ == "LlamaDecoderLayer"
     assert type(layer.self_attn).__name__ == "LlamaAttention"
 
 
-@pytest.mark.parametrize("architecture", ["Apertus", "Phimoe"])
+@pytest.mark.parametrize("architecture", ["Apertus", "Llama", "Phimoe"])
 def test_bits_depend_on_the_text_alone(architecture: str, foreign: Any) -> None:
     model = foreign(architecture, dtype="bfloat16")
     several = PagedHarness(model).prefill(texts(), chunk=7)
