@@ -39,7 +39,9 @@ def state(shared: LiveServer) -> dict[str, Any]:
     waiting = [row("w\x1b[2Jx", "waiting", 99.0, wait=wait)]
     told = {"num_running": 20, "num_waiting": 1, "running": running, "waiting": waiting}
     state["requests"] |= told
-    state["prefix_cache"] |= {"queried_tokens": 200, "found_tokens": 50, "stateless_tokens": 100}
+    kinds = dict.fromkeys(("fetched_tokens", "evicted_tokens", "new_tokens"), 0)
+    looked_up = {"queried_tokens": 200, "found_tokens": 50, "stateless_tokens": 100}
+    state["prefix_cache"] |= kinds | looked_up
     return state
 
 
