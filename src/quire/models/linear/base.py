@@ -89,7 +89,7 @@ class WatchedLinear:
 
 def mean_squares(numbers: Tensor) -> Tensor:
     """[n, in] -> [in] float32."""
-    norms = torch.linalg.vector_norm(numbers, dim=0, dtype=torch.float32)
+    norms: Tensor = torch.linalg.vector_norm(numbers, dim=0, dtype=torch.float32)
     return norms.square() / len(numbers)
 
 

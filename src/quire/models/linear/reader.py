@@ -318,11 +318,12 @@ class LinearReader:
             stored = checkpoint.read(name.removesuffix(".weight"), inputs, outputs, rows)
         else:
             stored = self._weights.read(name, outputs, inputs, part=TensorPart(rows))
-        if isinstance(stored, Tensor) and self._quantization is not None:
-            multiplied = self.multiplied.get(name.removesuffix(".weight"))
-            stored = round_table(stored, self._quantization, multiplied)
-        elif self._quantization is not None:
-            stored = rounding_rows(stored)
+        if self._quantization is not None:
+            if isinstance(stored, Tensor):
+                multiplied = self.multiplied.get(name.removesuffix(".weight"))
+                stored = round_table(stored, self._quantization, multiplied)
+            else:
+                stored = rounding_rows(stored)
         return self._keep(pack(self._products, stored, bias))
 
     def _has_table(self, name: str) -> bool:
