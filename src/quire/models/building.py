@@ -155,7 +155,7 @@ def _read_layer(
     if recurrent is None or not recurrent.shape.alone or part == "mlp":
         mlp = _read_mlp(plan, linears, prefix, index)
         around_mlp = norms.around(prefix, names.mlp_before, names.mlp_output, factors.mlp)
-    if state is not None and attention is not None:
+    if state is not None and isinstance(attention, Attention):
         beside = Layer(state, around, attention, Norms(scale=factors.attention), parallel=True)
         return [beside, Layer(None, Norms(), mlp, around_mlp)]
     return [Layer(state or attention, around, mlp, around_mlp, plan.parallel)]
