@@ -98,11 +98,9 @@ def _layer(
     device: torch.device,
 ) -> LayerKV:
     rows = (num_blocks, shape.num_kv_heads, block_size)
-    keys, values = (
-        torch.zeros((*rows, dim), dtype=dtype, device=device)
-        for dim in (shape.key_dim, shape.value_dim)
+    return LayerKV.of(
+        shape,
+        lambda dim: torch.zeros((*rows, dim), dtype=dtype, device=device),
+        kv_group,
+        lambda: torch.zeros(rows, dtype=SCALE, device=device) if is_scaled(dtype) else None,
     )
-    if not is_scaled(dtype):
-        return LayerKV(keys, values, kv_group)
-    key_scales, value_scales = (torch.zeros(rows, dtype=SCALE, device=device) for _ in range(2))
-    return LayerKV(keys, values, kv_group, key_scales, value_scales)
