@@ -123,12 +123,12 @@ class TransformersModel:
         config: ModelConfig,
         weights: Weights,
         max_model_len: int | None,
-        linears: LinearReader | None,
+        linears: LinearReader,
         instruction_set: str = "",
     ) -> TransformersModel:
         """Load the checkpoint of ``weights``, in its dtype.
 
-        linears: of the packed weights; None: it is to be computed by PyTorch.
+        linears: packs the weights of products; where it does not, PyTorch multiplies.
         instruction_set: of the kernels.
 
         Raises:
@@ -137,7 +137,7 @@ class TransformersModel:
         """
         _register()
         running = Running(choose_kernels(weights.dtype, instruction_set))
-        if linears is None:
+        if not linears.packs:
             return cls(config, load_causal_lm(config, weights), max_model_len, running)
         left = LeftInFiles(weights)
         causal_lm = load_causal_lm(config, weights, left)
