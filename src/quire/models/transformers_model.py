@@ -102,11 +102,12 @@ class TransformersModel:
                 raise probe.refuse("its decoder and its head are one module")
             output_type = _run_probe(causal_lm, texts[0], probe)
             setattr(causal_lm, causal_lm.base_model_prefix, _Given(output_type))
-            self._head, self._plain_head = causal_lm, plain_head(causal_lm)
+            self._head = causal_lm
             self.kv_shapes = tuple(probe.shapes)
             self._specs = tuple(probe.specs)
             self.windows = tuple(spec.window for spec in self._specs)
             try:
+                self._plain_head = plain_head(causal_lm)
                 attention = Comparison(self._decoder, fused_attention, exactly=False)
                 check_against(self, texts, own, choices, running.kernels)
                 run_far(self, texts, running.kernels)
