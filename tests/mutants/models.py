@@ -8,6 +8,7 @@ _MODELS, _OF_MODELS = "src/quire/models", "tests/torch/models"
 _SHARDS, _ROUNDING = f"{_OF_MODELS}/test_shards.py", f"{_OF_MODELS}/test_rounding.py"
 _FILES, _READER = f"{_OF_MODELS}/test_checkpoint_files.py", "tests/pure/models/shape/test_reader.py"
 _STORED = f"{_OF_MODELS}/test_stored_checkpoints.py"
+_GENERAL = f"{_OF_MODELS}/test_general_path.py"
 _HYBRIDS = f"{_OF_MODELS}/test_hybrids.py"
 _LATENTS = f"{_OF_MODELS}/test_latents.py"
 
@@ -201,6 +202,34 @@ MUTANTS = (
         ' or not hasattr(code, "ALL_ATTENTION_FUNCTIONS")',
         "",
         f"{_OF_MODELS}/test_family_records.py::test_what_nobody_computes_is_refused_before_weights_are_read",
+    ),
+    Mutant(
+        "attention in transformers is compared at the first positions alone",
+        f"{_MODELS}/selfcheck.py",
+        "batch = replace(batch, positions=batch.positions + max(first, 0))",
+        "batch = replace(batch, positions=batch.positions)",
+        f"{_GENERAL}::test_attention_that_is_other_at_far_positions_stays",
+    ),
+    Mutant(
+        "a step with adapters goes through whole layers of transformers' models, without them",
+        f"{_MODELS}/transformers_layers.py",
+        "if fused is None or self.mlp.running.adapted:",
+        "if fused is None:",
+        f"{_GENERAL}::test_adapters",
+    ),
+    Mutant(
+        "a linear layer in transformers is packed though its weight is used in other ways",
+        f"{_MODELS}/transformers_products.py",
+        '        self.notes.looked_at.add(id(self.layer))\n        return self.layer._parameters["weight"]',
+        '        return self.layer._parameters["weight"]',
+        f"{_GENERAL}::test_a_layer_whose_weight_is_used_in_other_ways_stays",
+    ),
+    Mutant(
+        "weights of linear layers are read before they are packed",
+        f"{_MODELS}/transformers_loading.py",
+        "                    self._names.add(known[one])",
+        "                    pass",
+        f"{_GENERAL}::test_weights_stay_in_their_files_until_they_are_packed",
     ),
     Mutant(
         "a table of embeddings counts among what a token reads",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from quire.core.errors import ConfigError, ModelError
@@ -31,18 +32,22 @@ class WeightAdmission:
         experts_path: Path | None,
         *,
         may_round: bool,
+        whole_experts: bool = False,
     ) -> None:
         """Call ``admit`` with the bytes, and check the room in ``experts_path``.
 
         A refusal names the first rounded form that would fit, and what would fit with experts in a
         file.
 
-        may_round: whether the weights could be rounded, and are not.
+        may_round: whether the weights could be rounded, and are not. whole_experts: whether all
+            experts are read before any is rounded.
 
         Raises:
             ConfigError: there is no room for experts in ``experts_path``, or there are no experts.
         """
         in_file = experts_path is not None
+        if whole_experts and quantization is not None:
+            admit = partial(_admit_beside, admit, self.of_experts(None))
         if experts_path is not None:
             self._check_room(experts_path, quantization)
         try:
@@ -108,6 +113,10 @@ class WeightAdmission:
             f". With --experts-path DIR it takes {num_bytes:,}, and its experts {experts:,} in a "
             "file, slower"
         )
+
+
+def _admit_beside(admit: Admit, others: int, num_bytes: int) -> None:
+    admit(others + num_bytes)
 
 
 def _admits(admit: Admit, num_bytes: int) -> bool:

@@ -178,10 +178,10 @@ def load_model(
     of_experts = _products_of_experts(experts_path, products, instruction_set)
     linears = _read_linears(config, weights, products, quantization, shard, of_experts)
     exact = products is not None and not rounded
-    WeightAdmission(weights, linears, shard).ask(admit, quantization, experts_path, may_round=exact)
+    admission, whole = WeightAdmission(weights, linears, shard), family is None
+    admission.ask(admit, quantization, experts_path, may_round=exact, whole_experts=whole)
     if family is None:
-        packing = None if products is None else linears
-        return _load_foreign(config, weights, max_model_len, packing, instruction_set, device)
+        return _load_foreign(config, weights, max_model_len, linears, instruction_set, device)
     others = None if shard.is_whole else ranks
     if linears.weighs_inputs and family.read(config).mixture is None:
         linears.multiplied = _seen(family, config, weights, max_model_len, others, instruction_set)
@@ -282,7 +282,7 @@ def _load_foreign(
     config: ModelConfig,
     weights: Weights,
     max_model_len: int | None,
-    linears: LinearReader | None,
+    linears: LinearReader,
     instruction_set: str,
     device: torch.device,
 ) -> Model:

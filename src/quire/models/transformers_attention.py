@@ -124,7 +124,10 @@ class _Comparing(nn.Module):
         super().__init__()
         self.module, self.same, self.exactly = module, list(others), exactly
 
-    def forward(self, *args: Any, quire_step: PagedStep, **keywords: Any) -> Any:
+    def forward(self, *args: Any, quire_step: PagedStep | None = None, **keywords: Any) -> Any:
+        if quire_step is None:  # it is nothing that attends
+            self.same = []
+            return self.module(*args, **keywords)
         layer, given = quire_step.layer, []
         for one in self.same:
             quire_step.layer = layer

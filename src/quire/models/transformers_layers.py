@@ -31,6 +31,9 @@ from quire.models.transformers_parts import FusedMLP, Normed
 class FusedLayer(nn.Module):
     """In the place of a layer: x + attention(norm(x)), and x + mlp(norm(x)) of that."""
 
+    attention: FusedAttention
+    mlp: FusedMLP
+
     def __init__(
         self, layer: nn.Module, attention: FusedAttention, mlp: FusedMLP, norms: tuple[Norm, Norm]
     ) -> None:

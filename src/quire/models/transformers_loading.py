@@ -200,13 +200,11 @@ def _load(
 ) -> Any:
     """A checkpoint in the module that ``auto`` has for it.
 
-    admit: called with the bytes that will be taken, to refuse them.
-    may_differ: whether a tensor of this name may be missing or superfluous.
-    left: weights that it is to be without.
+    admit: called with the bytes that will be taken, to refuse them. may_differ: whether a tensor
+    of this name may be missing or superfluous. left: weights that it is to be without.
 
     Raises:
-        ModelError: ``transformers`` cannot load it, or the checkpoint lacks tensors that the config
-    asks for.
+        ModelError: ``transformers`` cannot load it, or it lacks tensors that the config asks for.
     """
     from transformers import AutoConfig
 

@@ -103,11 +103,12 @@ class TransformersModel:
                 raise probe.refuse("its decoder and its head are one module")
             output_type = _run_probe(causal_lm, texts[0], probe)
             setattr(causal_lm, causal_lm.base_model_prefix, _Given(output_type))
-            self._head, self._plain_head = causal_lm, plain_head(causal_lm)
+            self._head = causal_lm
             self.kv_shapes = tuple(probe.shapes)
             self._specs = tuple(probe.specs)
             self.windows = tuple(spec.window for spec in self._specs)
             try:
+                self._plain_head = plain_head(causal_lm)
                 attention = Comparison(self._decoder, fused_attention, exactly=False)
                 check_against(self, texts, own, choices, running.kernels)
                 run_far(self, texts, running.kernels)
@@ -124,12 +125,12 @@ class TransformersModel:
         config: ModelConfig,
         weights: Weights,
         max_model_len: int | None,
-        linears: LinearReader | None,
+        linears: LinearReader,
         instruction_set: str = "",
     ) -> TransformersModel:
         """Load the checkpoint of ``weights``, in its dtype.
 
-        linears: of the packed weights; None: it is to be computed by PyTorch.
+        linears: packs the weights of products; where it does not, PyTorch multiplies.
         instruction_set: of the kernels.
 
         Raises:
@@ -138,7 +139,7 @@ class TransformersModel:
         """
         _register()
         running = Running(choose_kernels(weights.dtype, instruction_set))
-        if linears is None:
+        if not linears.packs:
             return cls(config, load_causal_lm(config, weights), max_model_len, running)
         left = LeftInFiles(weights)
         causal_lm = load_causal_lm(config, weights, left)

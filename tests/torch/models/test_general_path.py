@@ -157,10 +157,10 @@ def test_a_layer_whose_weight_is_used_in_other_ways_stays(
         assert (found - wanted).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("dora", [False, True])
-def test_adapters(dora: bool, foreign: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("architecture", "dora"), [("Apertus", False), ("Llama", True)])
+def test_adapters(architecture: str, dora: bool, foreign: Any, tmp_path: Path) -> None:
     """As if they were merged; of modules that share a product one may have none."""
-    model, directory = foreign("Apertus"), tmp_path / "Apertus"
+    model, directory = foreign(architecture), tmp_path / architecture
     targets = ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj")
     adapter = save_adapter(tmp_path / "adapter", directory, targets=targets, use_dora=dora)
     merge(directory, adapter, tmp_path / "merged")

@@ -109,6 +109,11 @@ class LinearReader:
         return {} if self._checkpoint is None else self._checkpoint.code_bytes
 
     @property
+    def packs(self) -> bool:
+        """Whether weights are kept as the products have them."""
+        return self._products is not None
+
+    @property
     def rounds(self) -> bool:
         """Whether weights are rounded as they are read."""
         return self._quantization is not None
