@@ -271,7 +271,7 @@ class SharedPool(BlockPool):
     """
 
     def __init__(self, pages: SharedPages, span: int) -> None:
-        self.share = share = PageShare(pages.count, pages.units, span)
+        self.page_share = share = PageShare(pages.count, pages.units, span)
         self._own = OwnPages(pages, span)
         super().__init__(pages.count * share.per_page, share.num_units)
         self._pages = pages
@@ -291,7 +291,7 @@ class SharedPool(BlockPool):
     def num_padding_units(self) -> int:
         """On its busy pages, in which no whole block has room."""
         own = self._own
-        return own.num_busy * (self._pages.units % self.share.span)
+        return own.num_busy * (self._pages.units % self.page_share.span)
 
     def pages_for(self, need: PoolNeed) -> int:
         """Pages to take that are not busy, if all that is free on busy ones goes first."""

@@ -56,7 +56,7 @@ def has_room(
         own.update(block // units for block in blocks)
     for own, number, one in zip(held, taken, paged(allocator), strict=True):
         assert isinstance(one.device, SharedPool)
-        per_page = one.device.share.per_page
+        per_page = one.device.page_share.per_page
         spare = sum(per_page - blocks for blocks in own.values())
         for page in range(count, count + max(0, -(-(number - spare) // per_page))):
             own[page] = 1  # a new one
