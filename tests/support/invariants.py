@@ -104,6 +104,8 @@ def check_pages(allocator: LayeredAllocator) -> None:
         assert sorted(pool.cached_blocks()) == cached and pool.num_cached == len(cached)
     usage = allocator.usage()
     assert min(usage) >= 0 and usage.capacity == count * units * size
-    padding = (len(own) * (units % pool.page_share.span) for own, pool in zip(held, shared, strict=True))
+    padding = (
+        len(own) * (units % pool.page_share.span) for own, pool in zip(held, shared, strict=True)
+    )
     assert usage.external == size * sum(padding)
     assert allocator.audit({seq for one in paged(allocator) for seq in one.tables}) == []
