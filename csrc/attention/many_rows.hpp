@@ -221,7 +221,8 @@ struct ManyRows {
   template <int Vectors>
   void score(const Chunk& now, const Ahead& ahead, const Unit* query) {
     constexpr int step = keys_of_step(Vectors);
-    const int64_t key_bytes = bytes_of<KV>(context.a.key_dim);
+    // Where keys are all there is, half of those that come next are fetched as values are.
+    const int64_t key_bytes = bytes_of<KV>(context.a.key_dim) / (context.a.values ? 1 : 2);
     const Unit* rows[Vectors];
     for (int v = 0; v < Vectors; v++) rows[v] = query + v * W;
     for (int j = now.first / step * step; j < now.end; j += step) {
@@ -246,9 +247,15 @@ struct ManyRows {
     const int64_t dim = context.a.value_dim, all_columns = bytes_of<KV>(chunk);
     F fades[Vectors];
     for (int v = 0; v < Vectors; v++) fades[v] = fade[v];
+    const int64_t half = bytes_of<KV>(context.a.key_dim) * panel / 2;
     for (int64_t d = 0; d < dim; d += step) {
-      int64_t at = d * all_columns, of_panel = bytes_of<KV>(dim * panel);
-      reader.fetch(ahead.values[at / of_panel] + at % of_panel, step * all_columns);
+      if (context.a.values) {
+        int64_t at = d * all_columns, of_panel = bytes_of<KV>(dim * panel);
+        reader.fetch(ahead.values[at / of_panel] + at % of_panel, step * all_columns);
+      } else {
+        int64_t at = d * reader.panels * half / dim;
+        reader.fetch(ahead.keys[at / half] + half + at % half, step * reader.panels * half / dim);
+      }
       typename Units::Sum sum[step][Vectors] = {};
       reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
         const Unit* rows[Vectors];

@@ -180,8 +180,13 @@ struct Reader {
   // Units of neighbouring keys: pairs of dimensions become pairs of keys.
   static F turn_pairs(const Unit* from) {
     if constexpr (per_unit == 1) return read<F>(from);
+#if defined(__AVX512F__)
+    const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
+    return (F)_mm512_shuffle_epi8(read<__m512i>(from), _mm512_broadcast_i32x4(order));
+#else
     U64 x = read<U64>(from);
     return (F)((x & 0xffff00000000ffffu) | (x >> 16 & 0xffff0000u) | (x & 0xffff0000u) << 16);
+#endif
   }
 
   // A panel of keys from a pool of rows.
