@@ -148,7 +148,7 @@ class _Comparing(nn.Module):
         return torch.equal(got, wanted) if self.exactly else alike(got, wanted)
 
 
-class Comparison:
+class Candidates:
     """Modules of a decoder, each beside what might be the same, until it is known."""
 
     def __init__(

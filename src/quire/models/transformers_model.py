@@ -27,7 +27,7 @@ from quire.models.config import ModelConfig
 from quire.models.linear import LinearReader
 from quire.models.selfcheck import check_against, run_far, sample_texts
 from quire.models.transformers_attention import (
-    Comparison,
+    Candidates,
     PagedStep,
     fused_attention,
     paged_attention,
@@ -109,11 +109,11 @@ class TransformersModel:
             self.windows = tuple(spec.window for spec in self._specs)
             try:
                 self._plain_head = plain_head(causal_lm)
-                attention = Comparison(self._decoder, fused_attention, exactly=False)
+                attention = Candidates(self._decoder, fused_attention, exactly=False)
                 check_against(self, texts, own, choices, running.kernels)
                 run_far(self, texts, running.kernels)
                 attention.settle()
-                layers = Comparison(self._decoder, fused_layers, exactly=True)
+                layers = Candidates(self._decoder, fused_layers, exactly=True)
                 run_far(self, texts, running.kernels)
                 layers.settle()
             except Exception as error:  # the architecture's code may raise anything
