@@ -168,8 +168,8 @@ MUTANTS = (
     Mutant(
         "an evicted block is still found",
         f"{_MEMORY}/pool.py",
-        "            self._evict(block)\n",
-        "",
+        "        self._evict(block)\n        return block\n",
+        "        return block\n",
         f"{_FIGURES}::test_eviction_takes_the_longest_unused_tail_first",
     ),
     Mutant(
@@ -223,10 +223,45 @@ MUTANTS = (
     ),
     Mutant(
         "a hit on a cached block counts as free",
-        f"{_MEMORY}/paged.py",
-        "needed = fresh - len(blocks) + free_hits +",
-        "needed = fresh - len(blocks) +",
+        f"{_MEMORY}/pages.py",
+        "return len(self.revived) + self.takes",
+        "return self.takes",
         _LIVES,
+    ),
+    Mutant(
+        "a page is taken in which another KV group has just found its text",
+        f"{_MEMORY}/pages.py",
+        "self._idle.pop(page, None)  # so that no other pool takes it first",
+        "pass",
+        f"{_OF_MEMORY}/test_pages.py::test_a_page_that_another_kv_group_finds_its_text_in_is_not_taken",
+    ),
+    Mutant(
+        "a page is taken where there is room on those that are busy",
+        f"{_MEMORY}/pages.py",
+        "if pages.strict and own.per_page * own.num_busy > own.num_held:",
+        "if False:",
+        f"{_OF_MEMORY}/test_pages.py::test_what_is_free_on_busy_pages_goes_first_where_pages_are_short",
+    ),
+    Mutant(
+        "blocks are taken from the emptiest page",
+        f"{_MEMORY}/pages.py",
+        "for one in reversed(self._offered) if one",
+        "for one in self._offered if one",
+        f"{_OF_MEMORY}/test_pages.py::test_blocks_are_taken_from_the_fullest_page",
+    ),
+    Mutant(
+        "a KV group evicts its own contents first",
+        f"{_MEMORY}/pages.py",
+        "self._since[oldest] <= idle[1]",
+        "True",
+        f"{_OF_MEMORY}/test_pages.py::test_what_has_been_unused_for_longest_is_evicted_in_all_kv_groups",
+    ),
+    Mutant(
+        "a text waits for room that its own scattered blocks take",
+        f"{_MEMORY}/layered.py",
+        "return replace(common, block_hashes=()) if pages.lacks(needs) else common",
+        "return common",
+        f"{_OF_MEMORY}/test_pages.py::test_a_text_whose_blocks_lie_scattered_does_not_wait_for_ever",
     ),
     Mutant(
         "a windowed block is dropped one position too early",
@@ -266,8 +301,8 @@ MUTANTS = (
     Mutant(
         "one KV group grows though another cannot",
         f"{_MEMORY}/layered.py",
-        "        if any(\n            kv_group.blocks_to_append(new_tokens)",
-        "        if all(\n            kv_group.blocks_to_append(new_tokens)",
+        "return all(need(one).blocks <= one.num_free_blocks for one in self._paged)",
+        "return any(need(one).blocks <= one.num_free_blocks for one in self._paged)",
         f"{_WINDOWS}::test_no_kv_group_changes_unless_all_can",
     ),
     Mutant(
@@ -521,7 +556,8 @@ MUTANTS = (
     Mutant(
         "drafts take blocks that are not free",
         f"{_MEMORY}/paged.py",
-        "        if not self.can_draft(seq_id, count):\n            return False\n",
+        "        if table.missing(table.num_tokens + count, size) > self.device.num_free:\n"
+        "            return False\n",
         "",
         f"{_DRAFTS}::test_nobody_gives_way_to_them",
     ),

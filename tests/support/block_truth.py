@@ -21,7 +21,7 @@ def true_cells(scheduler: Scheduler) -> list[Cell]:
         assert isinstance(kv_group, (PagedAllocator, StateAllocator, ContiguousAllocator))
         own = _true_cells(scheduler, number, kv_group)
         if isinstance(kv_group.device, SharedPool):  # each has the others' places free
-            span = kv_group.device.page_share.span
+            span = kv_group.device.part.span
             wide = [Cell()] * len(own)
             for block, cell in enumerate(own):
                 if cell.state:
@@ -81,7 +81,7 @@ def true_holders(scheduler: Scheduler, block: int) -> set[tuple[int, int, int, i
     for which, kv_group in enumerate(kv_groups):
         assert isinstance(kv_group, (PagedAllocator, StateAllocator, ContiguousAllocator))
         pool = kv_group.device
-        span = pool.page_share.span if isinstance(pool, SharedPool) else 1
+        span = pool.part.span if isinstance(pool, SharedPool) else 1
         for group in [*scheduler.running, *scheduler.waiting, *scheduler.sessions.resting()]:
             branches = group.branches if group.status is not Status.SWAPPED else ()
             for number, branch in enumerate(branches):

@@ -83,14 +83,14 @@ def check_pages(allocator: LayeredAllocator) -> None:
     pools = [one.device for one in paged(allocator)]
     shared = [pool for pool in pools if isinstance(pool, SharedPool)]
     assert len(shared) == len(pools)
-    count, units, _ = shared[0].page_share
+    count, units, _ = shared[0].part
     held, size = pages_held(allocator, units), allocator.block_size
     assert sum(map(len, held)) == len(set().union(*held)), "two KV groups hold one page"
     busy = sum(map(len, held))
     assert allocator.num_free_blocks == count - busy
     owners: dict[int, int] = {}
     for number, (one, pool, own) in enumerate(zip(paged(allocator), shared, held, strict=True)):
-        span, per_page = pool.page_share.span, pool.page_share.per_page
+        span, per_page = pool.part.span, pool.part.per_page
         for block, refs in enumerate(pool.ref_counts):
             assert refs == sum(
                 table.blocks.count(block) for table in one.tables.values() if not table.swapped
@@ -104,8 +104,6 @@ def check_pages(allocator: LayeredAllocator) -> None:
         assert sorted(pool.cached_blocks()) == cached and pool.num_cached == len(cached)
     usage = allocator.usage()
     assert min(usage) >= 0 and usage.capacity == count * units * size
-    padding = (
-        len(own) * (units % pool.page_share.span) for own, pool in zip(held, shared, strict=True)
-    )
+    padding = (len(own) * (units % pool.part.span) for own, pool in zip(held, shared, strict=True))
     assert usage.external == size * sum(padding)
     assert allocator.audit({seq for one in paged(allocator) for seq in one.tables}) == []

@@ -106,7 +106,7 @@ class LayeredAllocator:
         if when is When.LATER:
             alone = replace(demand, block_hashes=(), headroom=0)
             least = sum(
-                pool.page_share.pages_of(group.need(alone).takes) for group, pool in self._sharing
+                pool.part.pages_of(group.need(alone).takes) for group, pool in self._sharing
             )
             when = When.NEVER if least > pages.count else when
         return Fit(when, needed, pages.num_free, pages.count)
@@ -248,7 +248,7 @@ class LayeredAllocator:
             own = kv_group.usage()
             padding = pool.num_padding_units * self.block_size
             own = Usage(own.used, own.reserved, own.internal, 0, own.cached, 0)
-            total = Usage(*(a + b * pool.page_share.span for a, b in zip(total, own, strict=True)))
+            total = Usage(*(a + b * pool.part.span for a, b in zip(total, own, strict=True)))
             total = total._replace(external=total.external + padding)
         capacity = pages.count * pages.units * self.block_size
         return total._replace(free=capacity - total.capacity)

@@ -54,7 +54,7 @@ class PoolNeed(NamedTuple):
     @property
     def blocks(self) -> int:
         """Free blocks that are none afterwards."""
-        return self.takes + len(self.revived)
+        return len(self.revived) + self.takes
 
 
 class SharedPages:
@@ -271,9 +271,9 @@ class SharedPool(BlockPool):
     """
 
     def __init__(self, pages: SharedPages, span: int) -> None:
-        self.page_share = share = PageShare(pages.count, pages.units, span)
+        self.part = part = PageShare(pages.count, pages.units, span)
         self._own = OwnPages(pages, span)
-        super().__init__(pages.count * share.per_page, share.num_units)
+        super().__init__(pages.count * part.per_page, part.num_units)
         self._pages = pages
         self._blank = self._own
 
@@ -291,7 +291,7 @@ class SharedPool(BlockPool):
     def num_padding_units(self) -> int:
         """On its busy pages, in which no whole block has room."""
         own = self._own
-        return own.num_busy * (self._pages.units % self.page_share.span)
+        return own.num_busy * (self._pages.units % self.part.span)
 
     def pages_for(self, need: PoolNeed) -> int:
         """Pages to take that are not busy, if all that is free on busy ones goes first."""

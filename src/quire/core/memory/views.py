@@ -85,7 +85,7 @@ class PagedView:
         self.window = window
         self.keeps_states = occupancy is None
         self.num_blocks = pool.num_blocks
-        self.share = pool.page_share if isinstance(pool, SharedPool) else None
+        self.share: PageShare | None = pool.part if isinstance(pool, SharedPool) else None
 
     @property
     def num_held(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 
@@ -81,9 +81,9 @@ def place_layers(
             lane, first = divmod(place, share.span)
             if lane not in lanes:
                 lanes[lane] = make(layer, share.num_units, number)
-            memory = lanes[lane]
+            memory: LayerMemory = lanes[lane]
             assert isinstance(memory, LayerKV), "only these share"
-            layers[layer] = memory.at(first, number)
+            layers[layer] = cast(_Memory, memory.at(first, number))
     return [layers[layer] for layer in range(len(layers))]
 
 

@@ -119,18 +119,22 @@ export class Replay {
   async holders(block) {
     const { kv_groups: kvGroups, block_size: size } = this.state.pool;
     const kvGroup = kvGroups.findLastIndex((one) => one.first_block <= block);
+    const first = kvGroups.findIndex((one) => one.first_block === kvGroups[kvGroup].first_block); // of those that share
+    const at = (blocks, i) => blocks.findIndex((one) => one <= block && block < one + (kvGroups[i]?.span ?? 1));
+    let held = null;
     const holders = [];
     for (const { id, number, status, branches, adapter } of this.state.requests.running) {
       for (const { branch, tokens, on_host: onHost, kv_groups: tables } of this.#story(id)?.tables ?? []) {
-        const { blocks, sink_blocks: sinks, dropped } = tables[kvGroup] ?? { blocks: [] };
-        const index = onHost ? -1 : blocks.indexOf(block);
-        if (index < 0) continue;
-        const first = (index + (index >= sinks ? dropped : 0)) * size;
+        const place = onHost ? -1 : tables.findIndex(({ blocks }, i) => i >= first && i <= kvGroup && at(blocks, i) >= 0);
+        if (place < 0) continue;
+        const { blocks, sink_blocks: sinks, dropped } = tables[place], index = at(blocks, place);
+        held = place;
+        const start = (index + (index >= sinks ? dropped : 0)) * size;
         holders.push({ id, number, kind: "request", running: status === "running", branch, branches, adapter,
-          first_token: first, end_token: Math.max(first, Math.min(first + size, tokens)), tokens });
+          first_token: start, end_token: Math.max(start, Math.min(start + size, tokens)), tokens });
       }
     }
-    return { kv_group: kvGroup, num_holders: Math.max(holders.length, this.blocks.shared[block]), holders };
+    return { kv_group: held ?? kvGroup, num_holders: Math.max(holders.length, this.blocks.shared[block]), holders };
   }
 
   watch() {}

@@ -56,7 +56,7 @@ def has_room(
         own.update(block // units for block in blocks)
     for own, number, one in zip(held, taken, paged(allocator), strict=True):
         assert isinstance(one.device, SharedPool)
-        per_page = one.device.page_share.per_page
+        per_page = one.device.part.per_page
         spare = sum(per_page - blocks for blocks in own.values())
         for page in range(count, count + max(0, -(-(number - spare) // per_page))):
             own[page] = 1  # a new one
@@ -418,6 +418,21 @@ def test_a_text_whose_blocks_lie_scattered_does_not_wait_for_ever(*, swapped: bo
         fit = texts.allocator.fit(texts.demand(text))
         assert fit == Fit(When.NOW, 30, 36, 36, evicted=fit.evicted)
         assert texts.admit(99, text) == 0
+
+
+def test_branches_that_swap_together_share_what_they_shared() -> None:
+    texts = Texts(12, 2, [(1, None), (2, FAR)])
+    texts.admit(0, [1, 2, 3])
+    assert texts.allocator.fork(0, 1) == []
+    before = texts.allocator.usage()
+    assert texts.allocator.swap_out([0, 1]) is not None
+    texts.full.device.clear()
+    texts.windowed.device.clear()
+    assert texts.allocator.usage().free == 12 * 2
+    moves = texts.allocator.swap_in([0, 1])
+    assert moves is not None and len(moves) == 6
+    assert texts.allocator.usage() == before
+    check_pages(texts.allocator)
 
 
 def test_a_demand_that_no_empty_memory_holds_is_refused() -> None:

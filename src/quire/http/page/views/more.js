@@ -40,6 +40,7 @@ const STORE = {
 const orDash = (value) => (value === null || value === undefined ? "–" : count(value)); // older recordings tell less
 const KV_GROUPS = [
   { title: "KV group", of: (one) => String(one.place) }, number("Blocks", (one) => count(one.num_blocks)),
+  number("Held", (one) => orDash(one.held_blocks)), number("Cached", (one) => orDash(one.cached_blocks)),
   number("First block", (one) => count(one.first_block)),
   number("Layers", (one) => orDash(one.layers), "of the model, whose keys and values are in its blocks"),
   { ...number("Draft layers", (one) => orDash(one.draft_layers), "of the draft model"), show: (all) => all.some((one) => one.draft_layers) },

@@ -75,6 +75,9 @@ export class Maps {
   #groups(total) {
     const told = this.page.source.state?.pool.kv_groups ?? [];
     if (told.length < 2) return [{ first: 0, count: total, name: `All layers${ofDraft(told[0])}` }];
+    if (told[1].first_block === 0) return [{ first: 0, count: total, name: "All layers, which share this memory: a block has "
+      + told.map((group) => `${group.span} of its parts ${group.window === null ? "in those that see everything"
+        : `in those with a window of ${count(group.window)} tokens`}`).join(", ") }];
     return told.map((group) => ({ first: group.first_block, count: group.num_blocks,
       name: (group.keeps_states ? "Layers that keep a state: a slot for each sequence, and snapshots"
         : group.window === null ? "Layers that see everything"
