@@ -129,6 +129,11 @@ def deepseek_v3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     return variants.latent(fields, deepseek(fields, plan))
 
 
+def glm_lite(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """The same; all layers but the first have experts, if no field says which."""
+    return deepseek_v3(fields.holding({"first_k_dense_replace": 1, **fields.values}), plan)
+
+
 def grouped(fields: ConfigFields, plan: Blueprint, names: ExpertNames) -> Blueprint:
     """Scores are sigmoids, and the choice is among some groups of experts."""
     mixture = _mixture(fields, names, fields.get("norm_topk_prob", bool, False))

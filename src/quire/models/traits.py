@@ -240,7 +240,7 @@ TRAITS: Mapping[str, Traits] = {
     "SolarOpenForCausalLM": replace(_GLM_MOE, rotary_share=1.0, theta=1_000_000.0),
     "DeepseekV2ForCausalLM": Traits(varied=mixtures.deepseek_v2),
     "DeepseekV3ForCausalLM": _DEEPSEEK,
-    "Glm4MoeLiteForCausalLM": _DEEPSEEK,
+    "Glm4MoeLiteForCausalLM": replace(_DEEPSEEK, varied=mixtures.glm_lite),
     "MiniCPM3ForCausalLM": Traits(varied=variants.minicpm3),
     "YoutuForCausalLM": Traits(mlp_bias=False, varied=variants.latent),
     "Dots1ForCausalLM": Traits(mlp_bias=False, head_norms="each", varied=mixtures.deepseek),

@@ -141,6 +141,22 @@ def test_what_is_not_computed(
         load_model(directory)
 
 
+def test_the_first_layer_of_glm_has_no_experts(model_dir: ModelDir, tmp_path: Path) -> None:
+    source = model_dir("glm4_moe_lite")
+    directory = rewritten(source, tmp_path / "x", lambda name, tensor: {name: tensor})
+    path = directory / "config.json"
+    fields = json.loads(path.read_text())
+    assert fields.pop("mlp_layer_types") == ["dense", "sparse"]
+    path.write_text(json.dumps(fields))
+    found, expected = (
+        PagedHarness(load_model(one)).prefill(random_prompts(9), 7)[0]
+        for one in (directory, source)
+    )
+    assert torch.equal(found, expected)
+    shape = read_shape(directory)
+    assert shape.experts is not None and shape.experts.layers == (False, True)
+
+
 def test_a_plan_has_the_bytes_that_the_engine_takes(model_dir: ModelDir) -> None:
     shape = read_shape(model_dir("deepseek_v3"))
     assert shape.kv_bytes_per_token == bytes_per_token(

@@ -160,7 +160,10 @@ FAMILIES = (
     _mixture("phimoe", "PhimoeForCausalLM", window="always"),
     FamilyFacts("deepseek_v2", "DeepseekV2ForCausalLM", **_LATENT),
     FamilyFacts("deepseek_v3", "DeepseekV3ForCausalLM", also=("kimi_k2",), **_LATENT),
-    FamilyFacts("glm4_moe_lite", "Glm4MoeLiteForCausalLM", **_LATENT),
+    FamilyFacts(
+        "glm4_moe_lite", "Glm4MoeLiteForCausalLM", defaults=(("first_k_dense_replace", 1),),
+        **_LATENT,
+    ),
     FamilyFacts(
         "minicpm3", "MiniCPM3ForCausalLM", tied=True, latent=True, stretches=True,
         own_fields=("scale_emb", "scale_depth", "dim_model_base"),
