@@ -87,12 +87,12 @@ WINDOWED = {"block_size": 4, "max_num_batched_tokens": 24, "dtype": "float32"}
         ("mistral", {}),
         ("mistral", {"kv_cache_memory_bytes": 22 * 4 * 512, "max_num_seqs": 8}),
         ("qwen2_window", {}),  # a layer without a window, and one with
-        ("qwen2_window", {"kv_cache_memory_bytes": 120 * 4 * 512}),
+        ("qwen2_window", {"kv_cache_memory_bytes": 88 * 4 * 512}),
         (
             "qwen2_window",
-            {"kv_cache_memory_bytes": 120 * 4 * 512, "swap_space": 0.01, "preemption_mode": "swap"},
+            {"kv_cache_memory_bytes": 88 * 4 * 512, "swap_space": 0.01, "preemption_mode": "swap"},
         ),
-        ("gemma2", {"kv_cache_memory_bytes": 120 * 4 * 800}),
+        ("gemma2", {"kv_cache_memory_bytes": 88 * 4 * 800}),
         ("gemma2", {"kv_allocator": "pow2"}),
     ],
 )

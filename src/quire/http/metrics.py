@@ -401,8 +401,25 @@ class _EngineCollector:
             counts = {"live": held, "snapshot": cached, "free": free}
             slots = [({"state": state}, max(0, count)) for state, count in counts.items()]
             yield self._metric(GaugeMetricFamily, "state_slots", text, slots)
+        yield from self._shared_pages()
         text = "The KV cache: its blocks, of all KV groups, in any memory."
         yield self._metric(GaugeMetricFamily, "cache_config_info", text, [(facts, 1)])
+
+    def _shared_pages(self) -> Iterator[Metric]:
+        """Where KV groups share pages, what each has of them."""
+        allocator, slots = self._engine.scheduler.allocator, list[tuple[dict[str, str], int]]()
+        for number, one in enumerate(allocator.views()):
+            if one.share is not None:
+                size = one.share.span * allocator.block_size
+                window = "" if one.window is None else str(one.window.tokens)
+                for state, blocks in (("held", one.num_held), ("cached", one.num_cached)):
+                    labels = {"kv_group": str(number), "window": window, "state": state}
+                    slots.append((labels, blocks * size))
+        if slots:
+            text = (
+                "Of the KV cache slots, those that each KV group has of the pages that all share."
+            )
+            yield self._metric(GaugeMetricFamily, "kv_group_slots", text, slots)
 
     def _sent(self) -> Iterator[Metric]:
         """Spans and KV events; nothing where none are sent."""

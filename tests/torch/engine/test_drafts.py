@@ -80,7 +80,7 @@ def logprobs(outputs: dict[str, RequestOutput]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("family", "tight_pool"), [("llama", "96KiB"), ("opt", "96KiB"), ("gemma3", "84KiB")]
+    ("family", "tight_pool"), [("llama", "96KiB"), ("opt", "96KiB"), ("gemma3", "64KiB")]
 )
 @pytest.mark.parametrize("right", [1.0, 0.0, 0.6])
 def test_no_token_changes(family: str, tight_pool: str, right: float, model_dir: ModelDir) -> None:

@@ -65,7 +65,7 @@ def test_greedy_tokens_do_not_depend_on_memory(family: str, model_dir: ModelDir)
     assert texts(outputs) == expected, "through preemption"
     if family != "mistral":  # whose windows fit
         assert sum(output.metrics.num_preemptions for output in outputs) > 0
-    assert max(output.metrics.peak_blocks for output in outputs) <= 40
+    assert max(output.metrics.peak_blocks for output in outputs) <= tight.capacity.num_blocks
 
 
 def test_samples_share_their_prompt_and_survive_preemption(model_dir: ModelDir) -> None:

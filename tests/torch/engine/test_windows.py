@@ -10,7 +10,9 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.core.memory import LayeredAllocator
+from quire.engine.dashboard import pool_figures
 from quire.engine.outputs import RequestOutput
+from quire.http.metrics import ServerMetrics
 from support.hf_reference import hf_greedy, random_prompts
 
 ModelDir = Callable[[str], Path]
@@ -70,6 +72,14 @@ def test_alternating_layers_have_kv_groups_of_their_own(family: str, model_dir: 
     again = llm.generate(prompts, GREEDY, use_tqdm=False)
     assert texts(again) == texts(outputs), "with what the prefix cache has left"
     check_nothing_leaked(llm)
+    scheduler = llm.engine.scheduler
+    pool = pool_figures(scheduler, 128, llm.capacity.kv_layers)
+    slots = scheduler.allocator.usage()
+    assert sum(one.cached_blocks * one.span for one in pool.kv_groups) * BLOCK_SIZE == slots.cached
+    assert [one.first_block for one in pool.kv_groups] == [0, 0]
+    assert pool.num_blocks == full.num_blocks == llm.capacity.num_blocks
+    exposed = ServerMetrics(llm.engine, "m").exposition().decode()
+    assert exposed.count("kv_group_slots{") == 4
 
 
 @pytest.mark.parametrize("family", ["mistral", "gemma2"])

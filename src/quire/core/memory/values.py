@@ -46,7 +46,9 @@ class When(Enum):
 
 
 class Fit(NamedTuple):
-    """Whether a demand fits, with the figures behind the answer (in blocks)."""
+    """Whether a demand fits, with the figures behind the answer, in blocks; where KV groups share
+    pages, in pages.
+    """
 
     when: When
     needed: int  # blocks to take from the free ones, headroom included
@@ -95,7 +97,10 @@ class BlockTable(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Every slot of the pool, by what it is doing. The parts sum to the capacity."""
+    """Every slot of the pool, by what it is doing. The parts sum to the capacity.
+
+    Where KV groups share pages, of a unit: a block of theirs has ``span`` times as many.
+    """
 
     used: int = 0  # hold a token's key and value
     reserved: int = 0  # promised to tokens of an admitted sequence that are not computed yet
