@@ -93,7 +93,9 @@ class LayerKV(NamedTuple):
 
     def at(self, first: int, kv_group: int) -> LayerKV:
         """The memory from block ``first`` on, as that of a layer in another KV group."""
-        tensors = {k: v[first:] for k, v in self._asdict().items() if isinstance(v, Tensor)}
+        tensors: dict[str, Any] = {
+            k: v[first:] for k, v in self._asdict().items() if isinstance(v, Tensor)
+        }
         return self._replace(kv_group=kv_group, **tensors)
 
 
