@@ -35,12 +35,12 @@ class PageShare(NamedTuple):
         return self.pages * self.units
 
     def pages_of(self, num_blocks: int) -> int:
-        """Pages that so many of its blocks take, where nothing else is."""
+        """Pages that ``num_blocks`` of its blocks take, where nothing else is."""
         return -(-num_blocks // self.per_page)
 
 
 def blocks_in_each(shares: Sequence[PageShare], pages: int) -> int:
-    """How many blocks so many pages hold for every KV group at the same time."""
+    """How many blocks these pages hold for every KV group at the same time."""
     most = range(1, pages * shares[0].units + 1)
     return bisect_right(most, pages, key=lambda n: sum(one.pages_of(n) for one in shares))
 

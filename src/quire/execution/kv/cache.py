@@ -65,10 +65,10 @@ def place_layers(
 ) -> list[_Memory]:
     """The memory of each layer: its own, or a lane of what KV groups share.
 
-    In a lane a block of ``span`` units holds a block of so many layers, the first one's at the
+    In a lane a block of ``span`` units holds a block of as many layers, the first one's at the
     block's number; so each sees a pool of its own that begins some units later.
 
-    make: the memory of a layer, with so many blocks, in a KV group.
+    make: the memory of a layer, with that number of blocks, in a KV group.
     """
     layers: dict[int, _Memory] = {}
     lanes: dict[int, _Memory] = {}
