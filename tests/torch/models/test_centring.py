@@ -76,7 +76,9 @@ def test_they_do_not_depend_on_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"reach": 9}, {"frequencies": lambda length: length[:, None].float()}], ids=str
+    "change",
+    [{"reach": 9}, {"frequencies": lambda length: length[:, None].float()}],
+    ids=["sinks", "by length"],
 )
 def test_where_rotation_is_no_matter_of_positions_alone_there_are_none(
     change: dict[str, object],
