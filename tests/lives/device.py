@@ -49,6 +49,13 @@ class Pool:
             block, offset = divmod(position, self.size)
             self.device[table.block(block)][offset] = key
 
+    def kept(self, move: BlockMove) -> list[int]:
+        """What is to be stored of a block."""
+        held = self.device[move.source]
+        assert move.content is not None
+        assert len(move.content.token_ids) == len(held), "only full blocks are stored"
+        return held
+
     def wrong(self, table: BlockTable, keys: Sequence[int], start: int, end: int) -> int | None:
         """What tokens from ``start`` to ``end`` see that is no key of this text; None: nothing."""
         window, sinks = self.sight
@@ -95,6 +102,9 @@ class States(Pool):
         self._before[slot] = [count, *last]
         known = len(keys) - drafts
         self.device[slot] = [start + known, *keys[known - 1 :]]
+
+    def kept(self, move: BlockMove) -> list[int]:
+        return self.device[move.source][:2]  # drafts that are kept beside it are nobody else's
 
     def wrong(self, table: BlockTable, keys: Sequence[int], start: int, end: int) -> int | None:
         found = self._before[table.block_ids[0]]
@@ -281,7 +291,7 @@ class Device:
         lost = [LOST] * pool.size
         if move.kind is MoveKind.STORE:
             assert self._source is not None
-            held = pool.device[move.source]
+            held = pool.kept(move)
             assert min(held) >= 0, "what is stored is there"
             if not fails:
                 self._source.keep(move, held)

@@ -239,7 +239,7 @@ def _draw_states(number: int, settings: Settings) -> Settings:
     if rng.random() < 0.75:
         return settings
     slots, every = rng.choice([1, 2, 3, 4, 6, 9]), rng.choice([1, 1, 2, 3])
-    return replace(settings, states=slots, every=every, forgets=None)
+    return replace(settings, states=slots, every=every)
 
 
 def _draw_pages(number: int, settings: Settings) -> Settings:

@@ -35,6 +35,7 @@ _BEAMS, _BRANCHING = (
 )
 
 _STATES, _SNAPSHOTS = f"{_OF_MEMORY}/test_states.py::TestStates", f"{_OF_MEMORY}/test_snapshots.py"
+_NAMED = f"{_BEYOND}::test_a_state_has_the_name_of_its_depth_where_it_is_stored_and_fetched"
 
 MUTANTS = (
     # -- states --------------------------------------------------------------------------------
@@ -51,6 +52,34 @@ MUTANTS = (
         "if self.device.ref_counts[table.slot] > 1:",
         "if False:",
         _STATES,
+    ),
+    Mutant(
+        "a state is fetched by the name of another depth",
+        f"{_MEMORY}/states.py",
+        "kept = Content(name_of_state(demand.block_hashes[end - 1]), ())",
+        "kept = Content(name_of_state(demand.block_hashes[0]), ())",
+        _NAMED,
+    ),
+    Mutant(
+        "a state is stored by the name of its block",
+        f"{_SCHEDULING}/offloading.py",
+        "return content._replace(name=name_of_state(content.name))",
+        "return content",
+        _NAMED,
+    ),
+    Mutant(
+        "what answers leave of states is stored",
+        f"{_SCHEDULING}/offloading.py",
+        "contents.locate_state(content.name) if of_prompt else None",
+        "contents.locate_state(content.name)",
+        _NAMED,
+    ),
+    Mutant(
+        "where blocks are used in the pool, the states after them are given up",
+        "src/quire/blocks/store/states.py",
+        "self.states.used([name for name in map(name_of_state, ordered) if self.states.has(name)])",
+        "pass",
+        "tests/pure/blocks/store/test_states.py::test_a_block_that_is_used_keeps_its_state",
     ),
     Mutant(
         "a state is found in the step that computes it",

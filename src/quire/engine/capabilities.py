@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from quire.blocks.events import EventPublisher
-from quire.blocks.store import DiskStore, Tiers
+from quire.blocks.store import Store
 from quire.blocks.transfer import BlockFetcher, BlockServer
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.grammar import Grammars
@@ -42,7 +42,7 @@ class Capabilities(NamedTuple):
     adapters: Adapters | None = None
     speculation: Speculation | None = None
     transfer: BlockServer | BlockFetcher | None = None
-    store: DiskStore | Tiers | None = None
+    store: Store | None = None
     events: EventPublisher | None = None
     others: OtherRanks | None = None
     grammars: Grammars | None = None

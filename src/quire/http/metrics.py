@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from quire.blocks.store import DiskStore, Tiers
+from quire.blocks.store import DiskStore, StoreCounts, places_of
 from quire.blocks.transfer import BlockFetcher, BlockServer
 from quire.core.protocol import FinishReason, SchedulingPolicy, Verdict
 from quire.engine.engine import Engine
@@ -498,17 +498,21 @@ class _EngineCollector:
         yield self._counter(
             "kv_store_hits", "Prompt tokens fetched from outside the pool.", fetched
         )
-        if isinstance(store, Tiers):
-            text = "Blocks fetched from main memory."
-            yield self._counter("kv_offloading_read_blocks", text, store.num_read)
-            text = "Bytes of blocks in main memory."
-            yield self._gauge("kv_offloading_bytes", text, store.shelf.num_bytes)
-            store = store.disk
-        if store is not None:
-            yield from self._disk(store)
+        tiers, disks = places_of(store)
+        if tiers:
+            text, read = "Blocks fetched from main memory.", sum(one.num_read for one in tiers)
+            yield self._counter("kv_offloading_read_blocks", text, read)
+            text, kept = (
+                "Bytes of blocks in main memory.",
+                sum(one.shelf.num_bytes for one in tiers),
+            )
+            yield self._gauge("kv_offloading_bytes", text, kept)
+        if disks:
+            yield from self._disks(disks)
 
-    def _disk(self, store: DiskStore) -> Iterator[Metric]:
-        counts, counter = store.counts, self._counter
+    def _disks(self, disks: Sequence[DiskStore]) -> Iterator[Metric]:
+        """All of them in one directory."""
+        counts, counter = StoreCounts.total(disk.counts for disk in disks), self._counter
         text = "Blocks fetched from the store."
         yield counter("kv_store_read_blocks", text, counts.read_blocks)
         yield counter("kv_store_read_bytes", "Bytes fetched from the store.", counts.read_bytes)
@@ -521,9 +525,9 @@ class _EngineCollector:
         text = "Blocks evicted from the store."
         yield counter("kv_store_evicted_blocks", text, counts.evicted_blocks)
         text = "Bytes on disk, of all engines that share the store."
-        yield self._gauge("kv_store_bytes", text, store.num_bytes)
+        yield self._gauge("kv_store_bytes", text, disks[0].num_bytes)
         text = "1 while blocks are stored, 0 after a failure."
-        yield self._gauge("kv_store_writing", text, not store.quiet)
+        yield self._gauge("kv_store_writing", text, not any(disk.quiet for disk in disks))
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         return self._metric(GaugeMetricFamily, name, text, [({}, value)])

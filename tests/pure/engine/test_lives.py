@@ -20,6 +20,7 @@ OFTEN = {  # in a thousand lives, at least
     "drafts": 500, "EngineError": 50, "events": 500, "expire": 50, "fetch": 10, "forks": 100,
     "recompute": 30, "recompute idle": 10, "refuse": 50, "resume": 10, "store": 500, "swap": 10,
     "states copy": 1000, "states found": 100, "states missed": 100, "states swap_in": 2,
+    "states store": 200, "states fetch": 10,
     "swap idle": 5, "swap_in": 30, "turns": 100,
 }  # fmt: skip
 

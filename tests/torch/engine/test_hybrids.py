@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams
+from quire.core.protocol import RecoveryCosts
 from support.drafting import Drafting, knowing
 from support.engine_lives import save_hybrid
 from support.hf_reference import hf_greedy, random_prompts
@@ -57,6 +58,43 @@ def test_two_ranks_give_the_texts_of_one(model_dir: Callable[[str], Path]) -> No
         assert [list(one.outputs[0].token_ids) for one in found] == expected
         assert (found[2].num_cached_tokens > 30) == found_before
     assert drafting.num_drafts > 20
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"), [("qwen3_5", {}), ("mamba2", {"kv_offloading_size": 0.01})]
+)
+def test_a_restart_finds_prompts_in_the_store(
+    family: str,
+    settings: dict[str, float],
+    model_dir: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its answer has the bits of one that computes all; and what is damaged there is computed."""
+    monkeypatch.setattr(RecoveryCosts, "fetching_pays", lambda *_: True)
+    directory, text = model_dir(family), random_prompts(40)[0]
+    expected = hf_greedy(directory, text, 20)
+    scored = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, logprobs=1)
+    store, first = tmp_path / "store", []
+    for number in range(3):
+        llm = LLM(
+            directory,
+            kv_cache_memory_bytes=2**22,
+            block_size=4,
+            kv_store=str(store),
+            kv_store_size=0.1,
+            **settings,
+        )
+        (found,) = llm.generate([{"prompt_token_ids": text}], scored)
+        (answer,) = found.outputs
+        first.append(answer.logprobs)
+        assert list(answer.token_ids) == expected
+        assert answer.logprobs == first[0]
+        assert found.num_cached_tokens == (36 if number == 1 else 0)
+        llm.engine.close()
+        if number == 1:
+            for file in store.rglob("*.blocks"):
+                file.write_bytes(bytes(file.stat().st_size))
 
 
 @pytest.mark.parametrize("form", ["bfloat16", "int4", "adapters"])

@@ -6,9 +6,9 @@ import errno
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +44,10 @@ class StoreCounts:
     written_blocks: int = 0
     written_bytes: int = 0
     evicted_blocks: int = 0
+
+    @classmethod
+    def total(cls, counts: Iterable[StoreCounts]) -> StoreCounts:
+        return cls(*map(sum, zip(*map(astuple, counts), strict=True)))
 
 
 class _Entry(NamedTuple):

@@ -8,6 +8,7 @@ from quire.core.memory.blocks import (
     Content,
     MoveKind,
     hash_blocks,
+    name_of_state,
     root_hash,
     rooted,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "blocks_in_each",
     "hash_blocks",
     "kept_by",
+    "name_of_state",
     "root_hash",
     "rooted",
 ]

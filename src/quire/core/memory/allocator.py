@@ -29,14 +29,20 @@ class Contents(Protocol):
         ...
 
     def locate(self, content: BlockHash) -> Sequence[int] | None:
-        """The device blocks, one in each KV group, that hold it; None unless all do."""
+        """The device blocks, one in each KV group that has blocks, that hold it; None unless all do
+        and there are any.
+        """
+        ...
+
+    def locate_state(self, content: BlockHash) -> tuple[int, int] | None:
+        """The KV group that keeps states, and the slot that holds the one after that block."""
         ...
 
     def take_fetches(self) -> list[BlockMove]:
         """What admissions since the last call have found in a source; move sources are numbers.
 
-        Those of the blocks in their sequence. The moves must be carried out before any of it is
-        read.
+        Those of the blocks in their sequence; a state has that of the block before it, and its own
+        name in the move. The moves must be carried out before any of it is read.
         """
         ...
 

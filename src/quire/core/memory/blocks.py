@@ -63,6 +63,11 @@ def rooted(parent: BlockHash, facts: bytes) -> BlockHash:
     return hashlib.sha256(b"facts" + len(parent).to_bytes(8, "little") + parent + facts).digest()
 
 
+def name_of_state(name: BlockHash) -> BlockHash:
+    """The name of the state after the block of that name, in a source that keeps both."""
+    return hashlib.blake2b(b"state" + name, digest_size=len(name)).digest()
+
+
 def hash_blocks(parent: BlockHash, token_ids: Sequence[int], block_size: int) -> list[BlockHash]:
     """The hashes of the full blocks of ``token_ids`` that follow the block named ``parent``.
 

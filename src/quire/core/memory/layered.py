@@ -128,9 +128,13 @@ class LayeredAllocator:
         return self._in_all(lambda kv_group: kv_group.take_fetches())
 
     def locate(self, content: BlockHash) -> Sequence[int] | None:
-        found = [kv_group.locate(content) for kv_group in self.kv_groups]
+        found = [kv_group.locate(content) for kv_group in self._paged]
         blocks = [blocks[0] for blocks in found if blocks is not None]
-        return blocks if len(blocks) == len(found) else None
+        return blocks if blocks and len(blocks) == len(found) else None
+
+    def locate_state(self, content: BlockHash) -> tuple[int, int] | None:
+        found = None if self._states is None else self._states.locate_state(content)
+        return None if found is None else (len(self._paged), found[1])
 
     def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
         """Of KV groups that share pages: pages."""

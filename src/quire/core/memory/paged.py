@@ -268,6 +268,9 @@ class PagedAllocator:
             self._holdings.release_all(table)
         return table.charge
 
+    def locate_state(self, content: BlockHash) -> None:
+        """None: blocks are all that there is."""
+
     def invalidate(self, block: int, kv_group: int = 0) -> None:
         self.device.invalidate(block)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from quire.core.memory.blocks import BlockHash, BlockMove, MoveKind
+from quire.core.memory.blocks import BlockHash, BlockMove, Content, MoveKind, name_of_state
 from quire.core.memory.kept import KeptState
 from quire.core.memory.pool import BlockPool, ContentWatcher
 from quire.core.memory.snapshots import Snapshots
@@ -67,6 +67,7 @@ class StateAllocator:
         self._kept = kept
         self._snapshots = Snapshots(self.device, alive)
         self._unsettled: set[int] = set()  # published, and computed by the step under way
+        self._fetches: list[BlockMove] = []  # of what admissions have found in a source
 
     @property
     def contents(self) -> StateAllocator:
@@ -99,7 +100,14 @@ class StateAllocator:
 
     def hit_blocks(self, demand: Demand) -> int:
         """Leading blocks of the demand after which a snapshot has been taken."""
-        return self._deepest(demand, 0, lambda name: self._find(name) is not None)
+        fetchable = demand.fetchable
+
+        def there(name: BlockHash) -> bool:
+            if self._find(name) is not None:
+                return True
+            return bool(fetchable) and name_of_state(name) in fetchable
+
+        return self._deepest(demand, 0, there)
 
     def admit(self, seq_id: int, demand: Demand) -> int | None:
         self._refuse_known(seq_id)
@@ -110,6 +118,11 @@ class StateAllocator:
         self._snapshots.text_comes()
         if found is None:
             slot = self._snapshots.take()
+            if end:  # it is fetched, and can be found from the next step on
+                self._snapshots.add(slot, demand.block_hashes, end)
+                self._unsettled.add(slot)
+                kept = Content(name_of_state(demand.block_hashes[end - 1]), ())
+                self._fetches.append(BlockMove(MoveKind.FETCH, end - 1, slot, content=kept))
         else:
             slot = found
             self.device.share_all([slot], found=True)
@@ -249,11 +262,16 @@ class StateAllocator:
         self._unsettled.clear()
 
     def take_fetches(self) -> list[BlockMove]:
-        return []
+        fetches, self._fetches = self._fetches, []
+        return fetches
 
     def locate(self, content: BlockHash) -> Sequence[int] | None:
         slot = self.device.find(content)
         return None if slot is None else (slot,)
+
+    def locate_state(self, content: BlockHash) -> tuple[int, int] | None:
+        slot = self.device.find(content)
+        return None if slot is None else (0, slot)
 
     def invalidate(self, block: int, kv_group: int = 0) -> None:
         if self.device.content(block) is not None:

@@ -14,6 +14,7 @@ from quire.core.memory import (
     Demand,
     KVAllocator,
     MoveKind,
+    name_of_state,
 )
 from quire.core.protocol.decision import RecoveryCosts
 from quire.core.scheduling.sequence import Sequence, SequenceGroup
@@ -40,6 +41,7 @@ class Offloading:
         self._fetches = costs.fetching_pays(allocator.block_size)
         self._most = allocator.usage().capacity // allocator.block_size
         self._filled: dict[BlockHash, tuple[int, ...]] = {}  # the tokens of blocks to be stored
+        self._prompts: set[BlockHash] = set()  # those of them that prompts begin with
         self._in_use: dict[BlockHash, int] = {}  # since the last step: where each is in its text
 
     @property
@@ -56,10 +58,13 @@ class Offloading:
     def admitted(self, branch: Sequence, num_tokens: int) -> list[BlockMove]:
         """``num_tokens`` of a branch have been found; the moves that fetch some of them."""
         self._note_use(branch.block_hashes, num_tokens // self._block_size)
-        return [
-            move._replace(source=OUTSIDE, content=self._content(branch, move.source))
-            for move in self._contents.take_fetches()
-        ]
+        fetches = []
+        for move in self._contents.take_fetches():
+            content = self._content(branch, move.source)
+            if move.content is not None:  # a state has a name of its own
+                content = content._replace(name=move.content.name)
+            fetches.append(move._replace(source=OUTSIDE, content=content))
+        return fetches
 
     def fill(self, branch: Sequence, first: int, end: int) -> None:
         """A step fills these blocks of the branch, which have their names already."""
@@ -71,12 +76,15 @@ class Offloading:
             self._in_use[branch.block_hashes[number]] = number
             content = self._content(branch, number)
             self._filled[content.name] = content.token_ids
+            if (number + 1) * self._block_size <= branch.num_prompt_tokens:
+                self._prompts.add(content.name)
         while len(self._filled) > self._most:  # what has long been filled is long gone
-            del self._filled[next(iter(self._filled))]
+            self._next()
 
     def clear(self) -> None:
         """Let nothing be found here that has been computed until now; see ``BlockSource.clear``."""
         self._filled.clear()
+        self._prompts.clear()
         self._in_use.clear()
         self._source.clear()
 
@@ -92,16 +100,33 @@ class Offloading:
             self._in_use.clear()
         room = source.room() if filled else 0
         while filled and room:
-            name = next(iter(filled))
-            content = Content(name, filled.pop(name))
-            blocks = self._contents.locate(name)
-            if blocks is None or source.has(name):
-                continue
+            found = self._to_store(*self._next())
+            moves += found
+            room -= bool(found)
+        return moves
+
+    def _next(self) -> tuple[Content, bool]:
+        """Take the first that is to be stored; whether a prompt begins with it."""
+        name = next(iter(self._filled))
+        of_prompt = name in self._prompts
+        self._prompts.discard(name)
+        return Content(name, self._filled.pop(name)), of_prompt
+
+    def _to_store(self, content: Content, of_prompt: bool) -> list[BlockMove]:
+        """The moves for a block, and for the state after it, which is as large as many blocks: so
+        those that answers leave are not stored.
+        """
+        contents, source, moves = self._contents, self._source, list[BlockMove]()
+        blocks = contents.locate(content.name)
+        if blocks is not None and not source.has(content.name):
             moves += [
                 BlockMove(MoveKind.STORE, block, OUTSIDE, kv_group, content)
                 for kv_group, block in enumerate(blocks)
             ]
-            room -= 1
+        state = contents.locate_state(content.name) if of_prompt else None
+        if state is not None and not source.has(name_of_state(content.name)):
+            kv_group, slot = state
+            moves.append(BlockMove(MoveKind.STORE, slot, OUTSIDE, kv_group, _of_state(content)))
         return moves
 
     def _note_use(self, names: list[BlockHash], count: int) -> None:
@@ -112,6 +137,11 @@ class Offloading:
         size = self._block_size
         tokens = branch.token_ids[number * size : (number + 1) * size]
         return Content(branch.block_hashes[number], tuple(tokens))
+
+
+def _of_state(content: Content) -> Content:
+    """What the state after a block is kept as."""
+    return content._replace(name=name_of_state(content.name))
 
 
 def _between_uses(count: int) -> int:

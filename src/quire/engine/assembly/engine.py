@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from quire.blocks.events import EventPublisher
-from quire.blocks.store import DiskStore, Tiers
+from quire.blocks.store import Store
 from quire.blocks.store.config import no_store_on_gpu
 from quire.blocks.transfer import BlockServer
 from quire.blocks.transfer.config import NO_ROLE_ON_GPU
@@ -223,7 +223,7 @@ def _blocks_outside(
     runtime: DeviceRuntime,
     server: BlockServer | None,
     team: Team | None,
-) -> tuple[DiskStore | Tiers | None, Transfer | None, BlockSource | None]:
+) -> tuple[Store | None, Transfer | None, BlockSource | None]:
     """Where blocks are kept, who hands them over, and what the scheduler fetches from."""
     cache, limits = loaded.cache, loaded.limits
     forms = forms_of(runtime.kernels, loaded.model, loaded.kv_dtype)
@@ -294,7 +294,7 @@ def _serve_adapters(
 
 
 def _recovery_costs(
-    config: EngineConfig, runtime: DeviceRuntime, store: DiskStore | Tiers | None
+    config: EngineConfig, runtime: DeviceRuntime, store: Store | None
 ) -> RecoveryCosts:
     """Measured, where something hangs on them."""
     if store is not None:

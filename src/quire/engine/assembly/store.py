@@ -10,7 +10,16 @@ from typing import Any
 import torch
 import xxhash
 
-from quire.blocks.store import DiskStore, RecordForm, RecordShelf, Tiers, check_writable
+from quire.blocks.store import (
+    DiskStore,
+    RecordForm,
+    RecordShelf,
+    StateStores,
+    Store,
+    Tiers,
+    check_writable,
+    places_of,
+)
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
 from quire.core.protocol import RecoveryCosts
@@ -43,7 +52,7 @@ def open_store(
     cache: CacheShape,
     forms: Any,
     rank: int = 0,
-) -> DiskStore | Tiers | None:
+) -> Store | None:
     """What ``config`` asks for beyond the pool, of this rank's part of each block.
 
     directory: of the model. forms: all that decides how a loaded model computes, as JSON has it.
@@ -56,22 +65,40 @@ def open_store(
             f"{asked[0]}: this model's rotary scaling depends on the length of the prompt, so its "
             "KV blocks cannot be reused; leave the option out"
         )
-    disk, form = None, record_form({}, limits, cache)  # nobody else's blocks are in our memory
+    identity: Mapping[str, str] = {}  # nobody else's blocks are in our memory
     if config.kv_store is not None:
         identity = block_identity(config, directory, limits, cache, forms, rank)
-        form = record_form(identity, limits, cache)
-        disk = DiskStore(Path(config.kv_store), _bytes(config.kv_store_size), form)
-    if config.kv_offloading_size is None:
-        return disk
+    form = record_form(identity, limits, cache)
     size, pool = offloaded(config), limits.pool_bytes(cache)
-    if size <= pool:
+    if config.kv_offloading_size is not None and size <= pool:
         each = " of each rank" if config.tensor_parallel_size > 1 else ""
         raise ConfigError(
             f"kv_offloading_size: {size_of(size)}{each} hold no more than the KV pool, "
             f"{size_of(pool)}, whose blocks lie there too: make it larger, or lower "
             "kv_cache_memory_bytes"
         )
-    return Tiers(RecordShelf(form, size), disk)
+    states = limits.states
+    if states is None or states.state is None:
+        return _store_of(config, form, size)
+    slot_bytes = limits.block_bytes(cache)[-1]
+    for_states = size * states.num_blocks * slot_bytes // pool  # each holds more than its pool
+    return StateStores(
+        _store_of(config, form, size - for_states),
+        _store_of(config, _state_form(identity, limits, slot_bytes), for_states),
+        len(limits.kv_groups) - 1,
+        states.state.every // limits.block_size,
+    )
+
+
+def _store_of(config: EngineConfig, form: RecordForm, shelf_bytes: int) -> DiskStore | Tiers:
+    """For records of one form. On the disk all forms share the room."""
+    disk = None
+    if config.kv_store is not None:
+        disk = DiskStore(Path(config.kv_store), _bytes(config.kv_store_size), form)
+    if config.kv_offloading_size is not None:
+        return Tiers(RecordShelf(form, shelf_bytes), disk)
+    assert disk is not None, "one of them is asked for"
+    return disk
 
 
 def without_offloading(budget: MemoryBudget, config: EngineConfig, engines: int) -> MemoryBudget:
@@ -84,16 +111,17 @@ def without_offloading(budget: MemoryBudget, config: EngineConfig, engines: int)
     return budget._replace(free=budget.free - taken)
 
 
-def describe_store(store: DiskStore | Tiers | None, costs: RecoveryCosts, block_size: int) -> str:
+def describe_store(store: Store | None, costs: RecoveryCosts, block_size: int) -> str:
     """For the person who starts the engine."""
     if store is None:
         return ""
     places = []
-    if isinstance(store, Tiers):
-        places.append(f"{size_of(store.shelf.size)} of blocks are kept in main memory")
-    disk = store.disk if isinstance(store, Tiers) else store
-    if disk is not None:
-        places.append(f"{size_of(disk.size)} of blocks are stored in {disk.path}")
+    tiers, disks = places_of(store)
+    if tiers:
+        size = size_of(sum(one.shelf.size for one in tiers))
+        places.append(f"{size} of blocks are kept in main memory")
+    if disks:
+        places.append(f"{size_of(disks[0].size)} of blocks are stored in {disks[0].path}")
     fetching, computing = costs.fetch_per_block, block_size * costs.recompute_per_token
     pays = "" if costs.fetching_pays(block_size) else ", so that none is fetched"
     return (
@@ -113,8 +141,19 @@ def _bytes(gib: float) -> int:
 
 def record_form(identity: Mapping[str, str], limits: EngineLimits, cache: CacheShape) -> RecordForm:
     """Of an engine's blocks."""
-    fingerprint = xxhash.xxh3_128_digest(json.dumps(dict(identity), sort_keys=True).encode())
-    return RecordForm(fingerprint, limits.block_size, tuple(limits.block_bytes(cache)))
+    sizes = limits.block_bytes(cache)
+    paged = sizes if limits.states is None else sizes[:-1]
+    return RecordForm(_fingerprint(identity), limits.block_size, tuple(paged))
+
+
+def _state_form(identity: Mapping[str, str], limits: EngineLimits, size: int) -> RecordForm:
+    """Of an engine's states, of ``size`` bytes each: room for drafts is part of them."""
+    named = {**identity, "state": str(size)}
+    return RecordForm(_fingerprint(named), limits.block_size, (size,))
+
+
+def _fingerprint(identity: Mapping[str, str]) -> bytes:
+    return xxhash.xxh3_128_digest(json.dumps(dict(identity), sort_keys=True).encode())
 
 
 def block_identity(

@@ -72,9 +72,6 @@ def _states(config: EngineConfig, cache: CacheShape) -> Iterable[KVGroup]:
         ("attention_sinks", config.attention_sinks > 0, "their states see all that was before"),
         ("speculative_config: model", config.speculation is not None and
          config.speculation.has_draft_model, "only texts draft for them"),
-        ("kv_store", config.kv_store is not None, "their states are not stored"),
-        ("kv_offloading_size", config.kv_offloading_size is not None, "their states are not "
-         "stored"),
         ("role", config.role != "both", "their states are not handed over"),
     ):  # fmt: skip
         if given:

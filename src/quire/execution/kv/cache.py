@@ -123,6 +123,7 @@ class KVCache:
         self._kv_groups = [
             [self.layers[layer] for layer in kv_group.layers] for kv_group in kv_groups
         ]
+        self._num_paged = sum(kv_group.state is None for kv_group in kv_groups)
         self._blocks = [BlockBytes(layers) for layers in self._kv_groups]
         self._kernels = kernels
         self._source = source
@@ -183,12 +184,19 @@ class KVCache:
             raise
 
     def _store(self, move: BlockMove, content: Content) -> None:
-        """With the last KV group's block of a content, which comes last, it is complete."""
+        """With the last KV group's block of a content, which comes last, it is complete. A state is
+        complete alone, and has no other parts.
+        """
         if self._source is None:
             raise ValueError("there is nothing beyond the pool to store blocks in")
-        self._parts[move.kv_group :] = [b"".join(self._blocks[move.kv_group].of(move.source))]
-        if len(self._parts) == len(self._kv_groups):
-            self._source.write(content, self._parts)
+        part, paged = b"".join(self._blocks[move.kv_group].of(move.source)), self._num_paged
+        if move.kv_group == paged:
+            self._source.write(content, [*[b""] * paged, part])
+            return
+        self._parts[move.kv_group :] = [part]
+        if len(self._parts) == paged:
+            missing = [b""] * (len(self._kv_groups) - paged)
+            self._source.write(content, self._parts + missing)
             self._parts = []
 
     def _swap(self, move: BlockMove) -> None:

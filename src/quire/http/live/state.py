@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec.structs import asdict
 
-from quire.blocks.store import Tiers
+from quire.blocks.store import StoreCounts, places_of
 from quire.core.errors import RequestError
 from quire.core.metrics import Miss
 from quire.core.scheduling import Scheduler, Session
@@ -473,14 +473,13 @@ class StateReader:
 
     def _store(self) -> StoreFigures | None:
         store = self._engine.capabilities.store
-        if isinstance(store, Tiers):
-            store = store.disk
-        if store is None:
+        disks = [] if store is None else places_of(store)[1]
+        if not disks:
             return None
-        counts = store.counts
+        counts = StoreCounts.total(disk.counts for disk in disks)
         return StoreFigures(
-            store.num_bytes,
-            not store.quiet,
+            disks[0].num_bytes,
+            not any(disk.quiet for disk in disks),
             counts.read_blocks,
             counts.written_blocks,
             counts.evicted_blocks,

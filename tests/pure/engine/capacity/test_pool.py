@@ -260,8 +260,6 @@ def test_a_model_of_states_alone_has_slots_alone() -> None:
     [
         {"window": 32},
         {"speculative_config": {"method": "draft", "model": "m"}},
-        {"kv_store": "/tmp"},
-        {"kv_offloading_size": 1},
     ],
     ids=lambda settings: next(iter(settings)),
 )

@@ -18,7 +18,7 @@ from typing import NoReturn, TypeVar
 import torch
 from msgspec import Struct
 
-from quire.blocks.store import DiskStore, Tiers
+from quire.blocks.store import Store
 from quire.blocks.transfer import BlockFetcher
 from quire.capabilities.adapters.reading import HeldAdapters, ReadAdapter, adapter_check
 from quire.core.errors import QuireError, RankError
@@ -102,7 +102,7 @@ class _Rank:
         self._rank_0 = connection
         self._config = EngineConfig.create(start.config)
         self._adapters: HeldAdapters | None = None
-        self._store: DiskStore | Tiers | None = None
+        self._store: Store | None = None
         self._fetcher: BlockFetcher | None = None
         self._told_to_end = threading.Event()
         self._heard: SimpleQueue[Struct] = SimpleQueue()
