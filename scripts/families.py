@@ -237,8 +237,11 @@ def page(results: Sequence[Found]) -> str:
         lines.append(f"\n## {title}\n")
         found = by_how[how]
         if how in ("Quire", "transformers"):
-            lines.append("| class | largest difference of a logit |\n|---|---|")
-            lines += [f"| `{one.architecture}` | {one.difference:.0e} |" for one in found]
+            most = max((one.difference for one in found), default=0.0)
+            lines.append(
+                f"Of the logits of these {len(found)} none differs by more than {most:.0e}:\n"
+            )
+            lines.append(", ".join(f"`{one.architecture}`" for one in found) + ".")
         else:
             lines.append("| class | why |\n|---|---|")
             lines += [f"| `{one.architecture}` | {_cell(one.why)} |" for one in found]

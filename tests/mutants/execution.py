@@ -168,8 +168,8 @@ MUTANTS = (
     Mutant(
         "soft cuts are told to nobody",
         f"{_EXECUTION}/ranks/messages.py",
-        "block_size, asked, adapted, biases, n]",
-        "block_size, asked, adapted, 0, n]",
+        "block_size, asked, *counts]",
+        "block_size, asked, counts[0], 0, *counts[2:]]",
         f"{_MESSAGES}::test_an_order_arrives_as_it_was",
     ),
     Mutant(

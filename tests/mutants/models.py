@@ -177,7 +177,7 @@ MUTANTS = (
     ),
     Mutant(
         "columns of the first rank on all",
-        f"{_MODELS}/dividing.py",
+        f"{_MODELS}/shard.py",
         "slice(held.start * width, held.stop * width)",
         "slice(0, (held.stop - held.start) * width)",
         f"{_SHARDS}::test_every_family",

@@ -29,7 +29,9 @@ def run(settings, tell):
         keeper.close()  # which waits for the raylet, and for nobody else
         assert raylet.wait() < 0
         os.write(1, b"it hangs\\n")
-        ctypes.PyDLL(None).sleep(1000)  # with Python's lock
+        mutex, library = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
+        for _ in range(2):  # with Python's lock, and for no signal
+            library.pthread_mutex_lock(mutex)
 
 running.run = run
 running._LEAVING = running.SLOWEST = running._TELLING = 0.1

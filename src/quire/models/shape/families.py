@@ -44,7 +44,8 @@ class FamilyFacts:
     gated_attention: bool = False  # what attention gives is gated, by as many numbers
     latent: bool = False  # keys and values are made of one vector
     planned_only: bool = False  # Quire has no code of its own for it
-    defaults: tuple[tuple[str, float], ...] = ()  # of sizes, inside models that see images
+    defaults: tuple[tuple[str, float], ...] = ()  # of fields that configs leave out
+    inside: tuple[tuple[str, float], ...] = ()  # and of those that they do in models that see
     stretches: bool = False  # rotary scalings lengthen its texts, and may change longer ones
 
     def is_called(self, architecture: str) -> bool:
@@ -88,7 +89,7 @@ _LATENT: Mapping[str, Any] = {"experts": True, "latent": True, "stretches": True
 FAMILIES = (
     FamilyFacts(
         "llama", "LlamaForCausalLM", stretches=True,
-        defaults=(
+        inside=(
             ("vocab_size", 32_000), ("hidden_size", 4096), ("intermediate_size", 11_008),
             ("num_hidden_layers", 32), ("num_attention_heads", 32),
             ("max_position_embeddings", 2048), ("rms_norm_eps", 1e-6),
@@ -99,7 +100,7 @@ FAMILIES = (
     ),
     FamilyFacts(
         "mistral", "MistralForCausalLM", window="always", stretches=True,
-        defaults=(
+        inside=(
             ("vocab_size", 32_000), ("hidden_size", 4096), ("intermediate_size", 14_336),
             ("num_hidden_layers", 32), ("num_attention_heads", 32), ("num_key_value_heads", 8),
             ("max_position_embeddings", 131_072), ("rms_norm_eps", 1e-6),
@@ -208,7 +209,7 @@ FAMILIES = (
     FamilyFacts(
         "gemma3_text", "Gemma3ForCausalLM", tied=True, head_size=256, window="alternating",
         full_every=6,
-        defaults=(
+        inside=(
             ("vocab_size", 262_208), ("max_position_embeddings", 131_072),
             ("num_attention_heads", 8), ("num_key_value_heads", 4), ("head_dim", 256),
             ("rms_norm_eps", 1e-6),

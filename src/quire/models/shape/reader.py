@@ -78,6 +78,7 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
     if whole:
         unserved = family.planned_only or not is_served
         family = replace(family, model_type=whole, planned_only=unserved)
+    fields = fields.holding({**dict(family.defaults), **fields.values})
     if family.recurrence is not None:
         fields = completed(fields)
     num_layers = _size(fields, "num_hidden_layers", "n_layer")

@@ -50,7 +50,7 @@ def decoder_of(fields: ConfigFields) -> ConfigFields | None:
             return None
         shared = {name: fields.values[name] for name in _OF_THE_WHOLE if name in fields}
         own = {name: fields.values[name] for name in (_TIED, _ENDS) if name in fields}
-        given = {**dict(family.defaults), **shared, **inner, **own, **_IN_CODE.get(kind, {})}
+        given = {**dict(family.inside), **shared, **inner, **own, **_IN_CODE.get(kind, {})}
         return _as_decoder(fields, family, given)
     family = find_family(None, fields.get("model_type", str, ""))
     if family is None or not is_with_images(fields):

@@ -54,7 +54,7 @@ class StatesMachine(RuleBasedStateMachine):
         host=st.integers(0, 3),
         window=st.none() | st.builds(Window, st.integers(1, 6), st.just(8), st.just(0)),
         decoding=st.sampled_from([1, 2, 3]),
-        blocks=st.sampled_from([12, 200]),
+        blocks=st.sampled_from([12, 1000]),
         drafts=st.sampled_from([0, 1, 3]),
     )
     def build(
@@ -74,7 +74,7 @@ class StatesMachine(RuleBasedStateMachine):
         alive = lambda name: groups[0].locate(name) is not None  # noqa: E731
         self.states = StateAllocator(slots, size, host, kept, alive)
         self.allocator = LayeredAllocator(size, groups, self.states)
-        self.size, self.number, self.roomy = size, len(groups), blocks == 200
+        self.size, self.number, self.roomy = size, len(groups), blocks == 1000
         self.stops = SnapshotStops(kept.every, size, kept.decoding)
         self.device: dict[int, Slot] = {}
         self.host: dict[int, Slot] = {}
