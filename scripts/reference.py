@@ -20,7 +20,7 @@ from msgspec import to_builtins
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.blocks.events.config import KVEventsConfig
-from quire.blocks.store import Tiers
+from quire.blocks.store import StoreCounts, Tiers
 from quire.blocks.transfer import BlockFetcher, BlockServer
 from quire.blocks.transfer.config import KVTransferConfig
 from quire.capabilities.speculation.config import SpeculativeConfig
@@ -344,6 +344,7 @@ def _exposition(transfer: type) -> str:
     engine.stats.slot_seconds = dict.fromkeys(Usage._fields, 0.0)
     engine.stats.accepted_by_position = [0]
     engine.capabilities.store.__class__ = Tiers
+    engine.capabilities.store.disk.counts = StoreCounts()
     engine.capabilities.transfer.__class__ = transfer
     metrics = ServerMetrics(engine, "demo", "both")
     metrics.observe_aborted(0)
