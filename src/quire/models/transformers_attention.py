@@ -101,6 +101,8 @@ class FusedAttention(nn.Module):
         joined = self.qkv.rows(hidden_states.reshape(rows, dim))
         others = [heads * key_dim, heads * value_dim]
         sizes = [joined.shape[1] - sum(others), *others]
+        if sizes[0] * value_dim != self.output.inputs * key_dim:
+            raise ValueError("there is more beside queries, keys and values")
         query, key, value = torch.split(joined, sizes, dim=1)
         if self.norms is not None:
             query, key = (

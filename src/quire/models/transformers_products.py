@@ -50,7 +50,9 @@ class JoinedProduct:
         self._outs: Sequence[Tensor] = ()
 
     def rows(self, x: Tensor) -> Tensor:
-        """x [rows, in] -> the outputs of all [rows, out]."""
+        """x [rows, in] -> the outputs of all [rows, out]. ValueError: it has other inputs."""
+        if x.shape[-1] != self.inputs:
+            raise ValueError(f"{x.shape[-1]} inputs of a product that has {self.inputs}")
         out = self.product(x)
         if self._running.adapted:
             self._running.kernels.adapt(self._running.adapted, self.layer, self.site, x, out)
@@ -59,8 +61,6 @@ class JoinedProduct:
     def part(self, number: int, x: Tensor) -> Tensor:
         """x [..., in] -> the outputs of one of them [..., out], perhaps a view."""
         if x is not self._x:
-            if x.shape[-1] != self.inputs:
-                raise ValueError(f"{x.shape[-1]} inputs of a product that has {self.inputs}")
             out = self.rows(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
             self._x, self._outs = x, torch.split(out, self.sizes, dim=-1)
         part = self._outs[number]
@@ -166,6 +166,7 @@ def put_products(
     run: the architecture's code. Layers whose tensors it takes are left as they are, with them.
     """
     head = causal_lm.get_output_embeddings()
+    _keep_type(causal_lm)
     places = _linear_layers(causal_lm, head)
     notes, may_join = _noted(places, run)
     kept = [place for key, place in places.items() if key in notes.looked_at]
@@ -202,6 +203,17 @@ def _given(layer: Any, left: LeftInFiles) -> Given:
 def _chooses(name: str) -> bool:
     """Whether it is a layer that chooses experts, or how much of them there is."""
     return not _CHOOSING.isdisjoint(name.split("."))
+
+
+def _keep_type(causal_lm: Any) -> None:
+    """Have models say their type, by a parameter of theirs, when all others are gone."""
+    from transformers import PreTrainedModel
+
+    nothing = torch.empty(0, dtype=causal_lm.dtype)
+    for module in causal_lm.modules():
+        if isinstance(module, PreTrainedModel):
+            kept = nn.Parameter(nothing, requires_grad=False)
+            module.register_parameter("of_this_type", kept)
 
 
 def _linear_layers(causal_lm: Any, head: nn.Module | None) -> Places:

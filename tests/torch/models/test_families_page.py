@@ -26,7 +26,7 @@ def test_the_page_says_what_was_found() -> None:
 
 def test_what_is_served_computes_what_transformers_computes() -> None:
     served = [one for one in RESULTS if one.how in ("Quire", "transformers")]
-    assert len(served) > 100
+    assert len(served) > 95
     assert all(one.difference < families.TOLERANCE for one in served)
 
 

@@ -25,7 +25,15 @@ from support.small_models import SMALL_LLAMA, VOCAB_SIZE, save_model
 
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 FIELDS: dict[str, dict[str, Any]] = {
+    "Afmoe": {  # a gate beside queries, keys and values
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "num_shared_experts": 1,
+        "sliding_window": 8,
+    },
     "Apertus": {},  # an activation with weights, no gate
+    "BioGpt": {},  # of which no parameter is left
     "GPT2": {"n_inner": 96},  # weights that are turned, a head that is the embedding
     "Llama": {},
     "Mixtral": EXPERTS,
@@ -33,7 +41,9 @@ FIELDS: dict[str, dict[str, Any]] = {
     "Phimoe": EXPERTS,
 }
 OURS = {
+    "Afmoe": ("ChosenExperts", "FusedMLP", "Normed", "Product"),
     "Apertus": ("FusedAttention", "Normed", "Product"),
+    "BioGpt": ("FusedAttention", "Normed", "Product"),
     "GPT2": ("FusedAttention", "FusedLayer", "FusedMLP", "HeadRows", "Normed"),
     "Llama": ("FusedAttention", "FusedLayer", "FusedMLP", "Normed"),
     "Mixtral": ("ChosenExperts", "FusedAttention", "Normed"),
