@@ -13,10 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from scripts.dashboard import GRAFANA, OF_PROMETHEUS, dashboard, metrics_in, queries
 
+from quire.blocks.store import DiskStore, StoreCounts
 from quire.core.errors import ConfigError
 from quire.engine.tracing import spans as spans_module
 from quire.http.config.server import ServerConfig
@@ -196,15 +198,11 @@ def test_metrics_by_the_conventions(server: LiveServer) -> None:
 
 def test_dashboard_and_alerts_name_metrics_that_there_are() -> None:
     assert json.loads((GRAFANA / "quire.json").read_text()) == dashboard(), "make it anew"
-    counts = SimpleNamespace(
-        read_blocks=0, read_bytes=0, bad_blocks=0, written_blocks=0, written_bytes=0,
-        evicted_blocks=0,
-    )  # fmt: skip
     with traced() as (server, _):
         server.complete(prompt=[1], max_tokens=3)
         eventually(server.is_idle)
         engine = server.engine
-        store: Any = SimpleNamespace(counts=counts, num_bytes=0, quiet=False)
+        store = MagicMock(spec=DiskStore, counts=StoreCounts(), num_bytes=0, quiet=False)
         speculation: Any = SimpleNamespace(num_bytes=0)
         engine.capabilities = engine.capabilities._replace(speculation=speculation, store=store)
         lines = server.http.get("/metrics").text.splitlines()
