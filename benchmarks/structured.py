@@ -4,7 +4,7 @@
 
 Each schema asks for a list that does not end before the request does, of objects of its own. FILE
 has a JSON object with a "schema" in each line, to be those objects instead. Both kinds take turns;
-what is told is the ratio of their rates, and what masks and compiling take.
+what is told is the ratio of their rates, and what compiling takes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from quire.capabilities.grammar import GrammarCompiler, Guide, Rules
+from quire.capabilities.grammar import Grammars
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.engine.llm import LLM
@@ -49,7 +49,6 @@ def main() -> None:
     rows = _schemas(arguments.schemas, arguments.requests, compiler)
     print(f"{len(rows)} requests of {arguments.tokens} tokens, a schema each")
     _tell_compiling(rows, compiler)
-    _tell_masks(rows, llm)
     ratios = []
     for number in range(arguments.rounds + 1):
         free = _rate(llm, [None] * len(rows), arguments.tokens)
@@ -60,7 +59,7 @@ def main() -> None:
     print(f"rate with schemas, of that without: {statistics.median(ratios):.3f}")
 
 
-def _schemas(file: Path | None, count: int, compiler: GrammarCompiler) -> list[StructuredOutputs]:
+def _schemas(file: Path | None, count: int, compiler: Grammars) -> list[StructuredOutputs]:
     rng = random.Random(1)
     if file is None:
         items = (_schema(rng) for _ in iter(int, 1))
@@ -100,7 +99,7 @@ def _rate(llm: LLM, asked: list[StructuredOutputs | None], tokens: int) -> float
     return sum(len(each.outputs[0].token_ids) for each in outputs) / seconds
 
 
-def _tell_compiling(rows: list[StructuredOutputs], compiler: GrammarCompiler) -> None:
+def _tell_compiling(rows: list[StructuredOutputs], compiler: Grammars) -> None:
     times = []
     for number, asked in enumerate(rows):
         # Another text of the same schema, which is compiled afresh.
@@ -110,22 +109,6 @@ def _tell_compiling(rows: list[StructuredOutputs], compiler: GrammarCompiler) ->
         compiler.rules(fresh)
         times.append(time.perf_counter() - started)
     _tell("compiling a schema", times)
-
-
-def _tell_masks(rows: list[StructuredOutputs], llm: LLM) -> None:
-    processor, rng = llm.engine.input_processor, random.Random(2)
-    size, times = processor.vocab_size, []
-    for asked in rows:
-        rules = processor.grammars.rules(SamplingParams(structured_outputs=asked))
-        assert isinstance(rules, Rules)
-        guide, output = Guide(rules), list[int]()
-        for _ in range(40):
-            started = time.perf_counter()
-            bits = Guide.fill_masks([(guide, output, len(output))], size)
-            times.append(time.perf_counter() - started)
-            mask = np.unpackbits(bits.view(np.uint8), count=size, bitorder="little")
-            output.append(int(rng.choice(np.flatnonzero(mask))))
-    _tell(f"a mask of {size:,} tokens", times)
 
 
 def _tell(what: str, times: list[float]) -> None:
