@@ -16,6 +16,12 @@ import torch
 VOCAB_SIZE = 300
 EOS_TOKEN_ID = 1
 
+HYBRIDS = (
+    "qwen3_next", "qwen3_5", "qwen3_5_moe", "lfm2", "lfm2_moe", "granite_hybrid",
+    "granite_hybrid_dense", "bamba", "falcon_h1", "nemotron_h", "nemotron_h_moe", "mamba2",
+)  # fmt: skip
+LATENTS = ("deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "minicpm3")
+
 _SIZES = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,

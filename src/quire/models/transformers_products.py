@@ -44,7 +44,8 @@ class JoinedProduct:
     ) -> None:
         """parts: the modules' names, and outputs of each. number: of the product, among all."""
         self.product, self.inputs, self.parts = product, inputs, parts
-        self.sizes, self._running = list(parts.values()), running
+        self.sizes = list(parts.values())
+        self._running = running
         self.layer, self.site = number // len(Site), Site(number % len(Site))  # as adapters have it
         self._x: Tensor | None = None  # what was multiplied, until the last has its part
         self._outs: Sequence[Tensor] = ()

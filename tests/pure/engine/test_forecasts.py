@@ -113,6 +113,11 @@ def test_a_lone_request_takes_its_steps() -> None:
     assert found == (3.0, 7.0), "three chunks of its prompt, four more tokens"
 
 
+def test_a_prompt_whose_last_chunk_is_under_way_takes_a_step() -> None:
+    own = TaskAhead(prompt=0, context=70, output=5)
+    assert Outlook([own], [], MostAtOnce(8, 32, 480), lambda work: 1.0).of(own) == (1.0, 5.0)
+
+
 def test_who_waits_for_memory_waits_for_an_end() -> None:
     running = TaskAhead(prompt=1, context=399, output=10, begun=True)
     own = TaskAhead(prompt=100, context=0, output=1)
@@ -168,3 +173,34 @@ def test_what_is_cached_is_not_read_again() -> None:
     assert warm.expected_ttft is not None and cold.expected_ttft is not None
     assert warm.expected_ttft < 0.5 * cold.expected_ttft
     assert warm.expected_ttft == pytest.approx(warm.ttft, rel=0.2)
+
+
+def test_nothing_is_said_behind_a_crowd() -> None:
+    """What a forecast costs has a bound: the crowd is not even looked at."""
+    executor = Timed()
+    engine = made(executor)
+    served(engine, executor, 0, 20, 1.0)
+    params = SamplingParams(max_tokens=1, ignore_eos=True)
+    for number in range(300):
+        engine.add_request(f"one {number}", {"prompt_token_ids": [5]}, params)
+    assert engine.forecasts.of("one 0") is not None
+    assert engine.forecasts.of("one 299") is None
+    while engine.has_work:
+        engine.step()
+    engine.add_request("later", {"prompt_token_ids": [5]}, params)
+    assert engine.forecasts.of("later") is not None
+
+
+def test_of_turns_of_sessions() -> None:
+    executor = Timed()
+    engine = made(executor)
+    served(engine, executor, 0, 20, 1.0)
+    engine.sessions.open("talk")
+    params = SamplingParams(max_tokens=3, ignore_eos=True)
+    for turn in range(2):
+        engine.sessions.append("talk", [*range(2, 100)])
+        engine.add_turn(f"turn {turn}", "talk", params)
+        assert engine.forecasts.of(f"turn {turn}") is not None
+        while engine.has_work:
+            found = [d.final.metrics for d in engine.step() if d.final is not None]
+        assert found[0].expected_ttft == pytest.approx(found[0].ttft, rel=0.2)

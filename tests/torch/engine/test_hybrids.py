@@ -1,4 +1,4 @@
-"""Models whose layers keep states, in an engine: transformers' tokens, found prefixes or not."""
+"""Models whose layers keep states, in an engine: ranks, the store, drafts, the law of bits."""
 
 from __future__ import annotations
 
@@ -17,25 +17,6 @@ from support.law_of_bits import FORMS, tallies
 from support.small_models import VOCAB_SIZE
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
-
-
-@pytest.mark.parametrize("family", ["qwen3_5", "lfm2", "falcon_h1", "nemotron_h_moe", "mamba2"])
-def test_greedy_tokens(family: str, model_dir: Callable[[str], Path]) -> None:
-    directory = model_dir(family)
-    llm = LLM(
-        model=str(directory),
-        kv_cache_memory_bytes=64 * 2**20,
-        max_num_batched_tokens=16,
-        block_size=4,
-    )
-    texts = random_prompts(3, 25, 40)
-    texts.append([*texts[2][:30], 7, 8, 9])
-    expected = [hf_greedy(directory, text, 20) for text in texts]
-    prompts = [{"prompt_token_ids": text} for text in texts]
-    for found_before in (False, True):
-        found = llm.generate(prompts, GREEDY)
-        assert [list(one.outputs[0].token_ids) for one in found] == expected
-        assert (found[2].num_cached_tokens > 30) == found_before
 
 
 def test_two_ranks_give_the_texts_of_one(model_dir: Callable[[str], Path]) -> None:

@@ -234,9 +234,9 @@ class LayeredAllocator:
         return sum(distinct for distinct, _ in held), sum(shared for _, shared in held)
 
     def usage(self) -> Usage:
-        each = [kv_group.usage() for kv_group in self.kv_groups]
         if self._pages is not None:
             return self._usage_of_pages(self._pages)
+        each = [kv_group.usage() for kv_group in self.kv_groups]
         return Usage(*map(sum, zip(Usage(), *each, strict=True)))
 
     def views(self) -> tuple[PoolView, ...]:

@@ -15,6 +15,7 @@ from quire.engine.forecast.step_times import StepTimes, StepWork
 
 _FADING = 0.9  # what the length of a text counts for when another has ended
 _LATEST = 512  # forecasts that are kept, with what came
+_MOST_AHEAD = 256  # requests of which one thinks when another comes
 _NEAR, _SOON = 0.2, 0.05  # a share of the time, or seconds, by which a good one may be off
 
 
@@ -59,6 +60,8 @@ class Forecasts(Watcher):
         scheduler = self._scheduler()
         own = scheduler.group(request.request_id)
         if own is None or not self._times.is_known or request.pooling is not None:
+            return
+        if len(scheduler.running) + scheduler.queue.num_waiting > _MOST_AHEAD:
             return
         tasks = {group: self._task(scheduler, group, own) for group in self._before(own)}
         running = [task for group, task in tasks.items() if group.status is Status.RUNNING]

@@ -115,7 +115,7 @@ class Outlook:
         steps = self._writing[0][0] - self._step if self._writing else math.inf
         if self._reading:
             steps = min(steps, math.ceil(self._reading[0].prompt / budget))
-        count = int(steps)
+        count = max(1, int(steps))  # the last chunk of a prompt may be under way
         read, written = self._read(count * budget)
         tokens = self._rows + read.tokens / count
         attended = self._context + self._rows * count / 2 + read.attended / count

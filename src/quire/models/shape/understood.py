@@ -136,7 +136,7 @@ GUESSING = (
 
 _OF_IMAGES = re.compile(
     r"vision|image|video|audio|mm_tokens|_token_index$|_token_id$|processor_class|placeholder"
-    r"|projector|spatial_merge"
+    r"|projector|spatial_merge|^downsample_|^adapter_layer_norm"
 )
 
 _AT_REST: Mapping[str, object] = {
