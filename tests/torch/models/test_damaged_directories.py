@@ -55,6 +55,7 @@ def change(directory: Path, **fields: Any) -> Path:
 
 def refusal(directory: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> str:
     """What the command line says of it."""
+    capsys.readouterr()  # a checkpoint that was made for the test told how it went
     assert main(["generate", "hello", "--model", str(directory), *flags]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("quire: error: ")
