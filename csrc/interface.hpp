@@ -152,7 +152,9 @@ struct ColumnBias {
   int64_t steps;          // 0: nothing is added
 };
 
-// A pool's tile, of a block and a head, has N keys of D numbers and N values of Dv. If N is a
+// A pool's tile, of a block and a head, has N keys of D numbers and N values of Dv; a block has those
+// of its heads, one after another. Blocks' numbers may be places in a memory that other layers share,
+// so a block has more rows than there are from one number to the next. If N is a
 // multiple of 16 and a key is of whole words of four bytes, they lie as they are multiplied: keys
 // as [N / 16, words, 16], the same word of 16 neighbours side by side, and values of two or one
 // bytes as [N / 2, Dv, 2]. Otherwise, and values of four bytes always, they lie in rows.
@@ -174,6 +176,7 @@ struct Attend {
   Schedule schedule;
   // the layer
   int num_heads, num_kv_heads, key_dim, value_dim;
+  int64_t block_rows;  // of keys, values and scales, from one block's number to the next
   float scale, softcap;  // softcap 0: none
   int64_t window, sinks; // window 0: none
   const float* sink_logits;  // [H], of a key that all see and that has no value; null: none
@@ -183,8 +186,8 @@ struct Attend {
   DType dtype, kv_dtype;
   Rows query, key, value;  // [T, H, D], [T, Hkv, D], [T, Hkv, Dv]
   void* out;               // [T, H, Dv], contiguous
-  void* keys;              // [B, Hkv] tiles
-  void* values;            // [B, Hkv] tiles; null: see above
+  void* keys;              // blocks of Hkv tiles
+  void* values;            // blocks of Hkv tiles; null: see above
   float* key_scales;       // [B, Hkv, N]; only with int8 and int4
   float* value_scales;     // [B, Hkv, N]; the keys' own where there are no values
   Centring centring;

@@ -150,7 +150,7 @@ struct Context {
   // Put a token's new key and value of one head into the pool.
   void store_token(int64_t token, int h) const {
     int64_t slot = a.tables.slots[token], n = a.block_size;
-    int64_t row = (slot / n * a.num_kv_heads + h) * n + slot % n;
+    int64_t row = slot / n * a.block_rows + h * n + slot % n;
     widen(a.dtype, a.key.data, token * a.key.stride + int64_t(h) * a.key_dim, head, a.key_dim);
     if (key_norm.used) normalise(key_norm, head, a.key_dim);
     const Rotation& r = a.rotation;
@@ -159,17 +159,18 @@ struct Context {
     make_even(centred() ? a.centring.factors + h * a.key_dim : balance_of_key);
     float scale = store_row(head, stored, a.key_dim);
     if (a.key_scales) a.key_scales[row] = is_first ? -scale : scale;
-    put_key(row);
+    put_key(row, slot % n);
     if (!a.values) return;
     widen(a.dtype, a.value.data, token * a.value.stride + int64_t(h) * a.value_dim, head,
           a.value_dim);
     if (is_spread(a.kv_dtype)) spread(head, a.value_dim, run_of(a, a.value_dim));
     scale = store_row(head, stored, a.value_dim);
     if (a.value_scales) a.value_scales[row] = scale;
-    put_value(row);
+    put_value(row, slot % n);
   }
 
-  void put_key(int64_t row) const {
+  // ``place``: in the tile.
+  void put_key(int64_t row, int64_t place) const {
     char* keys = (char*)a.keys;
     const int64_t size = bytes_of<KV>(a.key_dim);
     const void* from = stored;
@@ -183,11 +184,12 @@ struct Context {
       __builtin_memcpy(keys + row * size, from, size);
       return;
     }
-    uint32_t* out = (uint32_t*)(keys + row / panel * panel * size) + row % panel;
+    const int64_t lane = place % panel;
+    uint32_t* out = (uint32_t*)(keys + (row - lane) * size) + lane;
     for (int64_t c = 0; c < size / 4; c++) out[c * panel] = ((const uint32_t*)from)[c];
   }
 
-  void put_value(int64_t row) const {
+  void put_value(int64_t row, int64_t place) const {
     typedef Cell<KV> Own;
     const int64_t cells = bytes_of<KV>(a.value_dim) / sizeof(Own);
     const void* from = stored;
@@ -201,7 +203,8 @@ struct Context {
       __builtin_memcpy(values + row * cells, from, cells * sizeof(Own));
       return;
     }
-    Own* out = values + row / 2 * 2 * cells + row % 2;
+    const int64_t lane = place % 2;
+    Own* out = values + (row - lane) * cells + lane;
     for (int64_t i = 0; i < cells; i++) out[2 * i] = ((const Own*)from)[i];
   }
 };
@@ -257,7 +260,7 @@ struct Chunk {
     int64_t size = a.block_size, block = here / size, offset = here % size;
     for (int i = first; i < end; block++, offset = 0) {
       int64_t place = block < a.tables.num_sink_blocks ? block : block - work.dropped;
-      int64_t row = (work.table[place] * a.num_kv_heads + work.item.first_head) * size + offset;
+      int64_t row = work.table[place] * a.block_rows + work.item.first_head * size + offset;
       for (; i < end && offset < size; offset++) rows[i++] = row++;
     }
     for (int i = 0; i < first; i++) rows[i] = rows[first];

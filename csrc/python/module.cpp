@@ -35,7 +35,8 @@ Norm make_norm(Address weight, Address bias, int dtype, float eps, bool centred)
   return {at<void>(weight), at<void>(bias), DType(dtype), eps, centred, true};
 }
 
-using Pools = std::vector<std::tuple<Address, Address, int64_t>>;  // from, to, bytes of a block
+// From, to, bytes from one block's number to the next in each of them, bytes of a block.
+using Pools = std::vector<std::tuple<Address, Address, int64_t, int64_t, int64_t>>;
 using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 using Pairs = std::vector<std::pair<int64_t, int64_t>>;
 
@@ -43,7 +44,7 @@ using Pairs = std::vector<std::pair<int64_t, int64_t>>;
 // pools have in a block, so that all it writes is read by nobody else.
 void copy_blocks(const Pools& pools, const Pairs& pairs, int threads) {
   auto copy = [&](int64_t first, int64_t last) {
-    for (auto [source, target, bytes] : pools) {
+    for (auto [source, target, source_step, target_step, bytes] : pools) {
       int64_t skip = std::max<int64_t>(first, 0), end = std::min(last, bytes);
       first -= bytes, last -= bytes;
       if (skip >= end) continue;
@@ -51,12 +52,12 @@ void copy_blocks(const Pools& pools, const Pairs& pairs, int threads) {
       char* to = at<char>(target) + skip;
       for (auto [origin, destination] : pairs) {
         if (source == target && origin == destination) continue;
-        std::memcpy(to + destination * bytes, from + origin * bytes, end - skip);
+        std::memcpy(to + destination * target_step, from + origin * source_step, end - skip);
       }
     }
   };
   int64_t total = 0;
-  for (auto [source, target, bytes] : pools) total += bytes;
+  for (const auto& pool : pools) total += std::get<4>(pool);
   if (total * int64_t(pairs.size()) < (1 << 18)) return copy(0, total);
 #pragma omp parallel num_threads(threads)
   {
@@ -110,8 +111,8 @@ NB_MODULE(_native, m) {
   nb::class_<Layer>(m, "Layer")
       .def("__init__", [](Layer* self, int kv_group, Address keys, Address values, Address key_scales,
                           Address value_scales, int kv_dtype, int dtype, int num_heads,
-                          int num_kv_heads, int key_dim, int value_dim, float scale, float softcap,
-                          int64_t window, int64_t sinks, Address sink_logits,
+                          int num_kv_heads, int64_t block_rows, int key_dim, int value_dim,
+                          float scale, float softcap, int64_t window, int64_t sinks, Address sink_logits,
                           const Norm* query_norm, const Norm* key_norm) {
         new (self) Layer{};
         self->kv_group = kv_group;
@@ -124,6 +125,7 @@ NB_MODULE(_native, m) {
         a.dtype = DType(dtype);
         a.num_heads = num_heads;
         a.num_kv_heads = num_kv_heads;
+        a.block_rows = block_rows;
         a.key_dim = key_dim;
         a.value_dim = value_dim;
         a.scale = scale;
@@ -135,7 +137,7 @@ NB_MODULE(_native, m) {
         if (key_norm) a.key_norm = *key_norm;
       }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg().none(), nb::arg().none())
+           nb::arg(), nb::arg().none(), nb::arg().none())
       .def("centre", [](Layer& self, Address factors, Address query_factors, Address common,
                         Address first, Address cos, Address sin) {
         self.fixed.centring = {at<float>(factors), at<float>(query_factors), at<float>(common),

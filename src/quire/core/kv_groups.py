@@ -83,14 +83,24 @@ _PADDING = 0.04
 """The part of a page that may be lost to a KV group whose blocks do not fill it."""
 
 
-def shares(kv_groups: Sequence[KVGroup]) -> list[PageShare]:
-    """How KV groups cut pages, of which there are none yet.
+def shares(
+    kv_groups: Sequence[KVGroup], layer_bytes: Sequence[int], block_size: int
+) -> list[PageShare]:
+    """How KV groups cut pages, of which there are none yet; nothing if they cannot.
 
-    A *unit* is a block of one layer in each *lane*: of as many lanes as divide the layers of every
-    KV group. A page has as few units as lose little in each of them.
+    A *unit* is a block of one of the smallest layers in each *lane*: of as many lanes as divide the
+    layers of every KV group. A page has as few units as lose little in each of them.
+
+    layer_bytes: of what layers keep of a token. Those of a KV group keep as much each, as many
+        times more than the smallest as go into a block's tokens: so blocks begin at a whole token.
     """
+    each = [{layer_bytes[layer] for layer in kv_group.layers} for kv_group in kv_groups]
+    least = min(map(min, each))
+    if any(len(own) > 1 or min(own) % least or block_size % (min(own) // least) for own in each):
+        return []
     counts = [len(kv_group.layers) for kv_group in kv_groups]
-    spans = [number // gcd(*counts) for number in counts]
+    lanes = gcd(*counts)
+    spans = [n // lanes * (min(own) // least) for n, own in zip(counts, each, strict=True)]
     sizes = (blocks * max(spans) for blocks in count(1))
     units = next(size for size in sizes if all(size % span < _PADDING * size for span in spans))
     return [PageShare(0, units, span) for span in spans]

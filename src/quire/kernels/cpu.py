@@ -364,7 +364,13 @@ class CPUKernels(Kernels):
     ) -> None:
         """See ``Kernels.copy_blocks``."""
         pools = [
-            (part.data_ptr(), other.data_ptr(), part.stride(0) * part.itemsize)
+            (
+                part.data_ptr(),
+                other.data_ptr(),
+                part.stride(0) * part.itemsize,
+                other.stride(0) * other.itemsize,
+                part[0].nbytes,
+            )
             for part, other in counterparts(source, target)
         ]
         _native.copy_blocks(pools, pairs, torch.get_num_threads())

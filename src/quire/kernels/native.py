@@ -170,6 +170,7 @@ def native_layer(
         CODES[dtype],
         num_heads,
         kv.keys.shape[1],
+        kv.block_rows,
         key_dim,
         value_dim,
         spec.scale,

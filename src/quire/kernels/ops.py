@@ -52,7 +52,10 @@ class StateShape(NamedTuple):
 
 
 class LayerKV(NamedTuple):
-    """One layer's share of the pool: contiguous, so that a (block, head) pair is a tile N x D.
+    """One layer's share of the pool, in which a block is contiguous: a tile N x D for each head.
+
+    Its next block begins where the block has ended, or before that, where layers of other forms
+    share the memory: then blocks' numbers are places in it, and not all of them are this layer's.
 
     The order of a tile's numbers is private to the kernels. Of a cache of 4 bits the last dimension
     is of bytes, which are half as many.
@@ -86,15 +89,34 @@ class LayerKV(NamedTuple):
         return self.keys.shape[3] * in_a_byte, self.latent or self.values.shape[3] * in_a_byte
 
     @property
+    def block_rows(self) -> int:
+        """Keys from one block's number to the next one's; values and scales as many."""
+        return self.keys.stride(0) // self.keys.shape[3]
+
+    @property
     def parts(self) -> list[Tensor]:
         """The tensors that are not empty, whose first dimension is the blocks."""
         every = (self.keys, self.values, self.key_scales, self.value_scales)
         return [part for part in every if part is not None and part.numel()]
 
-    def at(self, first: int, kv_group: int) -> LayerKV:
-        """The memory from block ``first`` on, as that of a layer in another KV group."""
+    def at(self, first: int, kv_group: int, num_kv_heads: int, size: int = 1) -> LayerKV:
+        """The memory from block ``first`` on, as that of a layer in another KV group.
+
+        size: how many of these blocks one of that layer's is as large as.
+        """
+
+        def seen(part: Tensor) -> Tensor:
+            blocks, heads, tokens, *row = part.shape
+            row = [size * heads * numbers // num_kv_heads for numbers in row]
+            block = [num_kv_heads, tokens, *row]
+            steps = [prod(block[place:]) for place in range(1, len(block) + 1)]
+            start = part.storage_offset() + first * part.stride(0)
+            return part.as_strided(
+                (blocks - first - size + 1, *block), (part.stride(0), *steps), start
+            )
+
         tensors: dict[str, Any] = {
-            k: v[first:] for k, v in self._asdict().items() if isinstance(v, Tensor)
+            k: seen(v) for k, v in self._asdict().items() if isinstance(v, Tensor)
         }
         return self._replace(kv_group=kv_group, **tensors)
 

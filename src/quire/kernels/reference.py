@@ -306,19 +306,27 @@ def _gather(kv: LayerKV, slots: Tensor, query_dtype: torch.dtype) -> tuple[Tenso
     """slots [R, C] -> keys [R, Hkv, C, D] and values [R, Hkv, C, Dv], ready to multiply."""
     _, kv_heads, block_size, _ = kv.keys.shape
     heads = torch.arange(kv_heads, device=slots.device)[:, None]
-    tiles = (slots // block_size)[:, None] * kv_heads + heads  # of a block and a head
-    rows = tiles * block_size + (slots % block_size)[:, None]  # [R, Hkv, C]
+    tiles = (slots // block_size)[:, None] * kv.block_rows + heads * block_size
+    rows = tiles + (slots % block_size)[:, None]  # [R, Hkv, C]
     dtype = torch.promote_types(query_dtype, torch.float32)
 
     def gathered(pool: Tensor, scales: Tensor | None, codes: Callable[[Tensor], Tensor]) -> Tensor:
-        found = pool.view(-1, pool.shape[3])[rows]
+        found = _in_rows(pool)[rows]
         found = (levels_of(codes(found)) if pool.dtype == torch.uint8 else found).to(dtype)
-        return found if scales is None else found * scales.view(-1)[rows][..., None]
+        return found if scales is None else found * _in_rows(scales)[rows][..., None]
 
     keys = gathered(kv.keys, kv.key_scales, key_codes)
     if kv.latent:
         return keys, keys[..., -kv.latent :]
     return keys, gathered(kv.values, kv.value_scales, value_codes)
+
+
+def _in_rows(pool: Tensor) -> Tensor:
+    """[B, Hkv, N, ...] -> [rows, ...]: the pool's memory, whatever a block's number stands for."""
+    blocks, heads, tokens, *row = pool.shape
+    width = pool.stride(2)
+    count = (blocks - 1) * pool.stride(0) // width + heads * tokens
+    return pool.as_strided((count, *row), pool.stride()[2:])
 
 
 def _attention(

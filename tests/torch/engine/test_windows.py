@@ -14,6 +14,7 @@ from quire.engine.dashboard import pool_figures
 from quire.engine.outputs import RequestOutput
 from quire.http.metrics import ServerMetrics
 from support.hf_reference import hf_greedy, random_prompts
+from support.small_models import SMALL_LLAMA, save_model
 
 ModelDir = Callable[[str], Path]
 
@@ -80,6 +81,41 @@ def test_alternating_layers_have_kv_groups_of_their_own(family: str, model_dir: 
     assert pool.num_blocks == full.num_blocks == llm.capacity.num_blocks
     exposed = ServerMetrics(llm.engine, "m").exposition().decode()
     assert exposed.count("kv_group_slots{") == 4
+
+
+@pytest.fixture(scope="module")
+def two_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose layers with a window have half as many numbers in a head as the others."""
+    from transformers import Gemma4TextConfig
+
+    kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
+    config = Gemma4TextConfig(
+        **{**SMALL_LLAMA, "num_hidden_layers": len(kinds)},
+        head_dim=16,
+        hidden_size_per_layer_input=0,
+        sliding_window=12,
+        layer_types=kinds,
+        per_layer_config={str(layer): {"head_dim": 32} for layer in (2, 5)},
+    )
+    return save_model(config, tmp_path_factory.mktemp("two-sizes"))
+
+
+def test_layers_of_other_sizes_share_one_memory(two_sizes: Path) -> None:
+    prompts = random_prompts(9, 41, 60)
+    greedy = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    wanted = [[hf_greedy(two_sizes, prompt, 24)] for prompt in prompts]
+    memory = 26 * make_llm(two_sizes).capacity.kv_bytes_per_token * BLOCK_SIZE  # 31 would do
+    options = {"swap_space": 0.01, "preemption_mode": "swap"}
+    llm = make_llm(two_sizes, kv_cache_memory_bytes=memory, **options)
+    assert [one.share and one.share[1:] for one in llm.capacity.kv_groups] == [(2, 2), (2, 2)]
+    for _ in range(2):  # the second time with what the prefix cache has left
+        outputs = llm.generate(prompts, greedy, use_tqdm=False)
+        assert texts(outputs) == wanted
+        assert sum(output.metrics.num_preemptions for output in outputs) > 0
+        check_nothing_leaked(llm)
+    # As many scales, and half as many numbers: such blocks are of no whole units.
+    apart = make_llm(two_sizes, kv_cache_dtype="int8").capacity.kv_groups
+    assert [one.share for one in apart] == [None, None]
 
 
 @pytest.mark.parametrize("family", ["mistral", "gemma2"])

@@ -295,3 +295,28 @@ def test_what_is_not_a_number_stays_in_its_row(kernels: Kernels, dtype: torch.dt
         assert found[first:last].isnan().all()
         found[first:last] = expected[first:last]
         assert torch.equal(found, expected)
+
+
+@with_types
+def test_blocks_may_lie_between_those_of_another_form(kernels: Kernels, dtype: torch.dtype) -> None:
+    """Two units of a memory are a block here, and every third one is a smaller layer's."""
+    spec = AttentionSpec(0.125, window=40)
+    case = make_case(dtype, (6, 2), (64, 32), 16)
+    own, kv_group = case.kv, case.batch.kv_groups[0]
+    count, size = len(own.keys), case.batch.block_size
+    units = [torch.full((3 * count + 2, 4, size, dim), 7.0).to(dtype) for dim in (16, 8)]
+    lane = LayerKV(*units).at(2, 0, 2, 2)
+    assert lane.block_rows == size and lane.dims == own.dims
+    tiles = to_tiles(kernels, own)
+    for part, old in zip(lane.parts, tiles.parts, strict=True):
+        part[::3].copy_(old)
+    slots = kv_group.slots // size * 3 * size + kv_group.slots % size
+    kv_group = kv_group._replace(slots=slots, block_tables=kv_group.block_tables * 3)
+    batch = replace(case.batch, kv_groups=(kv_group,))
+    new = case.query, case.new(case.keys), case.new(case.values)
+    found = kernels.attend(*new, lane, spec, kernels.plan(batch))
+    assert torch.equal(found, attend(kernels, case, spec))
+    assert all((one[4::3] == 7).all() and (one[:2] == 7).all() for one in units)
+    kernels.copy_blocks([lane], [lane], [(0, 3), (3, 9)])
+    assert all(torch.equal(part[0].nan_to_num(), part[9].nan_to_num()) for part in lane.parts)
+    assert all((one[4::3] == 7).all() for one in units)

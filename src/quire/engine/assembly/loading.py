@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from quire.core.protocol import SamplingParams
 from quire.engine.assembly.centring import describe_rounding
 from quire.engine.config import EngineConfig
 from quire.execution.free_memory import is_memory
-from quire.execution.kv.cache import bytes_per_token, check_heads, is_spread
-from quire.kernels.ops import StateShape
+from quire.execution.kv.cache import bytes_per_token, check_heads, is_scaled, is_spread
+from quire.kernels.ops import KVShape, StateShape
 from quire.kernels.ranks import Ranks
 from quire.models.base import Model
 from quire.models.config import sampling_defaults
@@ -107,8 +107,24 @@ def cache_shape(model: Model, kv_dtype: torch.dtype) -> CacheShape:
         depends_on_prompt_length=model.kv_depends_on_prompt_length,
         state_bytes=tuple(one.nbytes if one else 0 for one in kept) if has_states else (),
         draft_bytes=tuple(one.draft_bytes if one else 0 for one in kept) if has_states else (),
-        uniform=len(set(model.kv_shapes)) == 1,
+        alike=_are_alike(model.kv_shapes, kv_dtype),
     )
+
+
+def _are_alike(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> bool:
+    """Whether what layers keep differs in nothing but how much it is.
+
+    Then one has as many times more numbers in all of its tensors, and as many times more scales.
+    """
+
+    def form(shape: KVShape | StateShape) -> object:
+        if not isinstance(shape, KVShape):
+            return shape
+        numbers = [shape.num_kv_heads * one for one in shape.kept]
+        parts = [*numbers, shape.num_kv_heads] if is_scaled(dtype) else numbers
+        return shape.latent, *(part / parts[0] for part in parts)
+
+    return len({form(shape) for shape in shapes}) == 1
 
 
 OVERRIDES = (*SAMPLING_DEFAULTS, "presence_penalty", "frequency_penalty")

@@ -33,8 +33,10 @@ def fill(
         ConfigError: there is less room than was asked for, or too little to be of use.
     """
     size, kv_groups = limits.block_size, limits.kv_groups
-    if len(kv_groups) > 1 and limits.states is None and cache.uniform:
-        return _fill_pages(limits, cache, config, budget)
+    if len(kv_groups) > 1 and limits.states is None and cache.alike:
+        own = shares(kv_groups, cache.token_bytes, size)
+        if own:
+            return _fill_pages(limits, own, cache, config, budget)
     block_bytes = limits.block_bytes(cache)
     least, full_load = (
         [kv_group.most_held(limits.max_model_len, size, count) for kv_group in kv_groups]
@@ -74,11 +76,14 @@ def fill(
 
 
 def _fill_pages(
-    limits: EngineLimits, cache: CacheShape, config: EngineConfig, budget: MemoryBudget
+    limits: EngineLimits,
+    own: Sequence[PageShare],
+    cache: CacheShape,
+    config: EngineConfig,
+    budget: MemoryBudget,
 ) -> EngineLimits:
     """The same for KV groups that share pages."""
     block_bytes = limits.block_bytes(cache)
-    own = shares(limits.kv_groups)
     limits = _with_pages(limits, own, [0] * len(own))
     page_bytes = own[0].units * block_bytes[0] // own[0].span
     full_load = limits.pages_held(limits.max_model_len, limits.max_num_seqs)

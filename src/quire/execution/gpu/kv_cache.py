@@ -40,7 +40,7 @@ class DeviceKVCache:
         def make(layer: int, num_blocks: int, kv_group: int) -> LayerKV:
             return _layer(shapes[layer], num_blocks, block_size, dtype, kv_group, device)
 
-        self.layers = place_layers(kv_groups, make)
+        self.layers = place_layers(shapes, kv_groups, make)
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

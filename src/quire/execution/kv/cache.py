@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from math import gcd
 from typing import TypeVar, cast
 
 import torch
@@ -61,30 +62,41 @@ def check_heads(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> N
 
 
 def place_layers(
-    kv_groups: Sequence[KVGroup], make: Callable[[int, int, int], _Memory]
+    shapes: Sequence[KVShape | StateShape],
+    kv_groups: Sequence[KVGroup],
+    make: Callable[[int, int, int], _Memory],
 ) -> list[_Memory]:
     """The memory of each layer: its own, or a lane of what KV groups share.
 
-    In a lane a block of ``span`` units holds a block of as many layers, the first one's at the
-    block's number; so each sees a pool of its own that begins some units later.
+    In a lane a block of ``span`` units holds a block of as many of the smallest layers, or of fewer
+    larger ones, the first one's at the block's number; so each sees a pool of its own that begins
+    some units later.
 
     make: the memory of a layer, with that number of blocks, in a KV group.
     """
     layers: dict[int, _Memory] = {}
     lanes: dict[int, _Memory] = {}
-    for number, kv_group in enumerate(kv_groups):
-        share = kv_group.share
+    num_lanes = gcd(*(len(kv_group.layers) for kv_group in kv_groups))
+    sizes = [_units_of_a_layer(kv_group, num_lanes) for kv_group in kv_groups]
+    for number in sorted(range(len(kv_groups)), key=sizes.__getitem__):
+        kv_group, size = kv_groups[number], sizes[number]
         for place, layer in enumerate(kv_group.layers):
-            if share is None:
+            if kv_group.share is None:
                 layers[layer] = make(layer, kv_group.num_blocks, number)
                 continue
-            lane, first = divmod(place, share.span)
+            lane, first = divmod(place * size, kv_group.share.span)
             if lane not in lanes:
-                lanes[lane] = make(layer, share.num_units, number)
-            memory: LayerMemory = lanes[lane]
-            assert isinstance(memory, LayerKV), "only these share"
-            layers[layer] = cast(_Memory, memory.at(first, number))
+                lanes[lane] = make(layer, kv_group.share.num_units, number)
+            memory, shape = lanes[lane], shapes[layer]
+            assert isinstance(memory, LayerKV) and isinstance(shape, KVShape), "only these share"
+            layers[layer] = cast(_Memory, memory.at(first, number, shape.num_kv_heads, size))
     return [layers[layer] for layer in range(len(layers))]
+
+
+def _units_of_a_layer(kv_group: KVGroup, num_lanes: int) -> int:
+    """How many of the smallest layers' blocks one of its layers' is as large as."""
+    share = kv_group.share
+    return 1 if share is None else share.span * num_lanes // len(kv_group.layers)
 
 
 class KVCache:
@@ -119,7 +131,7 @@ class KVCache:
             self._made.append(own)
             return own
 
-        self.layers = place_layers(kv_groups, make)
+        self.layers = place_layers(shapes, kv_groups, make)
         self._kv_groups = [
             [self.layers[layer] for layer in kv_group.layers] for kv_group in kv_groups
         ]

@@ -24,16 +24,20 @@ class BlockBytes:
     """The memory of a KV group's blocks, in which nothing is looked for twice."""
 
     def __init__(self, layers: Sequence[LayerMemory]) -> None:
-        tensors = [part for layer in layers for part in layer.parts]
-        self._parts = [part.view(torch.uint8).view(-1).numpy().data for part in tensors]
-        self._sizes = [part[0].nbytes for part in tensors]
+        tensors = [part.view(torch.uint8) for layer in layers for part in layer.parts]
+        self._sizes = [part[0].numel() for part in tensors]
+        self._steps = [part.stride(0) for part in tensors]  # bytes from one block's number on
+        self._parts = [
+            part.as_strided(((len(part) - 1) * step + size,), (1,)).numpy().data
+            for part, step, size in zip(tensors, self._steps, self._sizes, strict=True)
+        ]
         self.block_bytes = sum(self._sizes)
 
     def of(self, block: int) -> list[memoryview]:
         """Those of one block, to be read or filled."""
         return [
-            part[block * size : (block + 1) * size]
-            for part, size in zip(self._parts, self._sizes, strict=True)
+            part[block * step : block * step + size]
+            for part, step, size in zip(self._parts, self._steps, self._sizes, strict=True)
         ]
 
     def blank(self, block: int) -> None:

@@ -50,6 +50,7 @@ class _Shape(NamedTuple):
     HEADS: int
     KV_HEADS: int
     BLOCK: int
+    BLOCK_ROWS: int
     DK: int
     DV: int
     DK_PAD: int
@@ -60,7 +61,8 @@ class _Shape(NamedTuple):
         _, kv_heads, block_size, key_dim = kv.keys.shape
         dims = key_dim, kv.values.shape[3]
         padded = (max(16, triton.next_power_of_2(dim)) for dim in dims)
-        return cls(query.shape[1], kv_heads, block_size, *dims, *padded)
+        rows = kv.block_rows
+        return cls(query.shape[1], kv_heads, block_size, rows, *dims, *padded)
 
 
 class GPUKernels(Kernels):

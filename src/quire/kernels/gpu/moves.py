@@ -29,8 +29,8 @@ class Route(NamedTuple):
     @classmethod
     def between(cls, source: Tensor, target: Tensor) -> Route:
         """A route between tensors whose first dimension counts blocks, the others being equal."""
-        size = source[0].nbytes
-        return cls(source.data_ptr(), target.data_ptr(), size, size, size)
+        strides = (one.stride(0) * one.itemsize for one in (source, target))
+        return cls(source.data_ptr(), target.data_ptr(), *strides, source[0].nbytes)
 
 
 class BlockMover:

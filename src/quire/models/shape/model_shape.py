@@ -75,7 +75,7 @@ class CacheShape(NamedTuple):
     depends_on_prompt_length: bool  # so blocks of one prompt must not be reused for another
     state_bytes: tuple[int, ...] = ()  # by layer: a sequence's state; 0 or nothing: it has none
     draft_bytes: tuple[int, ...] = ()  # by layer: what a state keeps of each draft
-    uniform: bool = True  # whether keys and values have one form in all layers
+    alike: bool = True  # whether keys and values of all layers have one form, larger or smaller
 
     @property
     def bytes_per_token(self) -> int:
@@ -94,7 +94,7 @@ class CacheShape(NamedTuple):
             self.max_positions,
             self.depends_on_prompt_length or draft.depends_on_prompt_length,
             self.states + draft.states if any(self.states + draft.states) else (),
-            uniform=False,
+            alike=False,
         )
 
 

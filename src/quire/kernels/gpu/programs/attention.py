@@ -61,7 +61,7 @@ def _sweep(
     keys, values, key_scales, value_scales,  # as in ``attend``
     table, column_stride, dropped, num_sink_blocks, kv_head,  # of one sequence: its row
     unit, inner, softcap, window, first, last,
-    KV_HEADS: tl.constexpr, BLOCK: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_ROWS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     DK_PAD: tl.constexpr, DV_PAD: tl.constexpr, COLUMNS: tl.constexpr, SOFTCAP: tl.constexpr,
     BEYOND: tl.constexpr,  # as in ``_visible``
     MASKED: tl.constexpr,  # whether a query may not see a key from ``first`` to ``last``
@@ -76,7 +76,7 @@ def _sweep(
             block = tl.load(table + column * column_stride, mask=inside, other=0)
         else:
             block = tl.load(table + column * column_stride)
-        places = (block * KV_HEADS + kv_head) * BLOCK + key_positions % BLOCK
+        places = block * BLOCK_ROWS + kv_head * BLOCK + key_positions % BLOCK
         key = _load_rows(keys, places, inside, DK, DK_PAD, MASKED)
         if key_scales is not None:
             key = key.to(tl.float32)  # no type of a cache is wider, or loses by it
@@ -129,7 +129,7 @@ def _whole_rounds(
 def attend(
     query,  # [T, H, DK], contiguous
     sink_query,  # the same, or None
-    keys, values,  # [B, KV_HEADS, BLOCK, DK], [B, KV_HEADS, BLOCK, DV]
+    keys, values,  # [B, KV_HEADS, BLOCK, DK], [B, KV_HEADS, BLOCK, DV], BLOCK_ROWS from B to B
     key_scales, value_scales,  # [B, KV_HEADS, BLOCK] float32, or None
     out,  # [T, H, DV]
     parts,  # [items, KV_HEADS, ROWS, DV] float32
@@ -142,7 +142,7 @@ def attend(
     scale,  # positive
     softcap, window, num_sinks,
     sink_logits,  # [HEADS] float32, or None
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK: tl.constexpr,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_ROWS: tl.constexpr,
     DK: tl.constexpr, DV: tl.constexpr, DK_PAD: tl.constexpr, DV_PAD: tl.constexpr,
     TILE: tl.constexpr,
     ROWS: tl.constexpr,  # power of two, at least TILE times the heads that share a key head
@@ -192,7 +192,7 @@ def attend(
             total, peak, mass, far, positions, keys, values, key_scales, value_scales,
             table, column_stride, dropped, num_sink_blocks, kv_head,
             unit, inner, softcap, window, 0, beyond,
-            KV_HEADS, BLOCK, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, True, True,
+            BLOCK, BLOCK_ROWS, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, True, True,
         )  # fmt: skip
     near = _load_rows(query, heads, real, DK, DK_PAD, True)
     seen, unseen = _whole_rounds(first, last, oldest, newest, window, WINDOW, COLUMNS)
@@ -203,7 +203,7 @@ def attend(
             unit, inner, softcap, window,
             first if part == 0 else seen if part == 1 else unseen,
             seen if part == 0 else unseen if part == 1 else last,
-            KV_HEADS, BLOCK, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, False, part != 1,
+            BLOCK, BLOCK_ROWS, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, False, part != 1,
         )  # fmt: skip
 
     if num_segments == 1:

@@ -84,7 +84,7 @@ def _write(
 def store(
     query, key, value,  # [T, H, DK], strides as given, dimensions next to each other
     query_out, sink_query_out,  # [T, H, DK]; the latter may be None
-    keys, values,  # [B, KV_HEADS, BLOCK, DK], [B, KV_HEADS, BLOCK, DV]
+    keys, values,  # [B, KV_HEADS, BLOCK, DK], [B, KV_HEADS, BLOCK, DV], BLOCK_ROWS from B to B
     key_scales, value_scales,  # [B, KV_HEADS, BLOCK] float32, or None
     slots,  # [T]; -1: nowhere
     cos, sin, sink_cos, sink_sin,  # [T, HALF] float32, or None
@@ -94,7 +94,7 @@ def store(
     query_strides_token, query_strides_head,
     key_strides_token, key_strides_head,
     value_strides_token, value_strides_head,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK: tl.constexpr,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_ROWS: tl.constexpr,
     DK: tl.constexpr, DV: tl.constexpr, DK_PAD: tl.constexpr, DV_PAD: tl.constexpr,
     HALF: tl.constexpr,  # pairs that are turned
     QUERY_NORM: tl.constexpr, QUERY_CENTRED: tl.constexpr,
@@ -143,7 +143,7 @@ def store(
                 )  # fmt: skip
                 if HALF > 0:
                     own = _turned(own, partner, cos, sin, token, key_dims, HALF)
-                target = (block * KV_HEADS + head) * BLOCK + offset
+                target = block * BLOCK_ROWS + head * BLOCK + offset
                 _write(keys, key_scales, own, target, key_dims, mask, DK, LIMIT, WHOLE)
             else:
                 head = (part - kv_parts) * STEP + tl.arange(0, STEP)
@@ -152,6 +152,6 @@ def store(
                 places = token * value_strides_token + head * value_strides_head
                 inside = mask[:, None] & (dims < DV)[None, :]
                 own = tl.load(value + places[:, None] + dims[None, :], mask=inside, other=0.0)
-                target = (block * KV_HEADS + head) * BLOCK + offset
+                target = block * BLOCK_ROWS + head * BLOCK + offset
                 own = own.to(tl.float32)
                 _write(values, value_scales, own, target, dims, mask, DV, LIMIT, WHOLE)
