@@ -286,6 +286,13 @@ MUTANTS = (
         f"{_OF_MEMORY}/test_pages.py::test_what_has_been_unused_for_longest_is_evicted_in_all_kv_groups",
     ),
     Mutant(
+        "layers share a memory in which their blocks begin amid a token",
+        "src/quire/core/kv_groups.py",
+        " or block_size % (min(own) // least)",
+        "",
+        "tests/pure/engine/capacity/test_pool.py::test_blocks_that_are_no_whole_units_have_a_border",
+    ),
+    Mutant(
         "a text waits for room that its own scattered blocks take",
         f"{_MEMORY}/layered.py",
         "return replace(common, block_hashes=()) if pages.lacks(needs) else common",

@@ -7,7 +7,10 @@ def builds() -> list[str]: ...
 def refusals() -> dict[str, str]: ...
 def release_threads() -> None: ...
 def copy_blocks(
-    pools: Sequence[tuple[int, int, int]], pairs: Sequence[tuple[int, int]], threads: int, /
+    pools: Sequence[tuple[int, int, int, int, int]],
+    pairs: Sequence[tuple[int, int]],
+    threads: int,
+    /,
 ) -> None: ...
 
 class Norm:
@@ -31,6 +34,7 @@ class Layer:
         dtype: int,
         num_heads: int,
         num_kv_heads: int,
+        block_rows: int,
         key_dim: int,
         value_dim: int,
         scale: float,

@@ -29,8 +29,8 @@ class Route(NamedTuple):
     @classmethod
     def between(cls, source: Tensor, target: Tensor) -> Route:
         """A route between tensors whose first dimension counts blocks, the others being equal."""
-        strides = (one.stride(0) * one.itemsize for one in (source, target))
-        return cls(source.data_ptr(), target.data_ptr(), *strides, source[0].nbytes)
+        from_each, to_each = (one.stride(0) * one.itemsize for one in (source, target))
+        return cls(source.data_ptr(), target.data_ptr(), from_each, to_each, source[0].nbytes)
 
 
 class BlockMover:
