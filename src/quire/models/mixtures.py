@@ -243,7 +243,7 @@ def llama4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
         intermediate_size=fields.positive("intermediate_size_mlp", 16_384),
         head_norms="bare" if fields.get("use_qk_norm", bool, True) else None,
     )
-    if not fields.get("attn_temperature_tuning", bool, True):
+    if not fields.values.get("attn_temperature_tuning", True):
         return plan
     growing = replace(plan.ropes[0], kind=UNTURNED, rotated=0, fields=fields)
     rope_of = tuple(1 if each is None else each for each in plan.rope_of)

@@ -190,7 +190,7 @@ FAMILIES = (
         "llama4_text", "Llama4ForCausalLM", window="chunked", full_every=4, experts=True,
         shared_experts=1, stretches=True, head_size=128,
         own_fields=(
-            "interleave_moe_layer_step", "intermediate_size_mlp", "attn_temperature_tuning",
+            "intermediate_size_mlp", "attn_temperature_tuning",
             "floor_scale", "attn_scale", "for_llm_compressor", "attention_chunk_size",
         ),
     ),

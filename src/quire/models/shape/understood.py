@@ -77,8 +77,8 @@ _EXPERTS = """
     routed_scaling_factor aux_loss_alpha seq_aux ep_size moe_norm_min moe_use_aux_free
     use_routing_bias input_jitter_noise qk_norm_type num_nextn_predict_layers num_mtp_modules
     mtp_transformer_layers use_mtp num_mtp_layers shared_moe_mode mlp_intermediate_size
-    num_experts_per_token num_shared_experts moe_layers moe_capacity moe_gate moe_group
-    rope_ntk_beta rope_ntk_alpha scoring_function
+    num_experts_per_token num_shared_experts interleave_moe_layer_step moe_layers moe_capacity
+    moe_gate moe_group rope_ntk_beta rope_ntk_alpha scoring_function
 """
 
 _LATENT = """
