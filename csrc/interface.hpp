@@ -95,6 +95,19 @@ struct Schedule {
   bool soon_done;  // by one thread
 };
 
+// What a token sees of those before it, but for sinks: all, the last so many, or those of its chunk,
+// which begins at a multiple of its length.
+struct Window {
+  int64_t length;  // 0: none
+  bool chunk;
+};
+
+// The oldest that a token at a position sees.
+QUIRE_INLINE int64_t oldest_seen(Window window, int64_t position) {
+  if (window.chunk) return position / window.length * window.length;
+  return position - window.length + 1 > 0 ? position - window.length + 1 : 0;
+}
+
 // The columns that some neighbouring tokens of a sequence see, the first and last of them at given
 // positions: the sinks that are beyond a window, then the positions from ``start`` on. A key may be
 // in both, for different tokens.
@@ -102,10 +115,9 @@ struct Columns {
   int64_t sinks, start, count;
 };
 
-QUIRE_INLINE Columns columns_seen(int64_t first, int64_t last, int64_t window, int64_t sinks) {
-  if (!window) return {0, 0, last + 1};
-  int64_t start = first - window + 1 > 0 ? first - window + 1 : 0;
-  int64_t beyond = last - window + 1 > 0 ? last - window + 1 : 0;
+QUIRE_INLINE Columns columns_seen(int64_t first, int64_t last, Window window, int64_t sinks) {
+  if (!window.length) return {0, 0, last + 1};
+  int64_t start = oldest_seen(window, first), beyond = oldest_seen(window, last);
   int64_t shown = sinks < beyond ? sinks : beyond;
   return {shown, start, shown + last + 1 - start};
 }
@@ -178,9 +190,11 @@ struct Attend {
   int num_heads, num_kv_heads, key_dim, value_dim;
   int64_t block_rows;  // of keys, values and scales, from one block's number to the next
   float scale, softcap;  // softcap 0: none
-  int64_t window, sinks; // window 0: none
+  Window window;
+  int64_t sinks;  // of windows that are no chunks
   const float* sink_logits;  // [H], of a key that all see and that has no value; null: none
   Norm query_norm, key_norm;
+  bool norm_turned;  // norms are of what is turned, else of what will be
   Rotation rotation;
   // the tensors
   DType dtype, kv_dtype;
@@ -212,7 +226,12 @@ struct NormRows {
 };
 
 enum class Activation : int {
-  silu = 0, gelu = 1, gelu_tanh = 2, relu = 3, clamped_swiglu = 4, relu2 = 5
+  silu = 0, gelu = 1, gelu_tanh = 2, relu = 3, clamped_swiglu = 4, relu2 = 5, xielu = 6
+};
+
+// Of xielu: the curvature of what is above 0, and the height of what is below.
+struct Alphas {
+  float above, below;
 };
 
 struct Activate {
@@ -224,6 +243,7 @@ struct Activate {
   Activation activation;
   bool gated;
   float factor = 1.0f;  // of what is activated, before
+  Alphas alphas{};
 };
 
 struct Gate {
@@ -251,6 +271,10 @@ struct Routing {
   float scale;        // times all weights
   int groups, groups_chosen;  // of neighbours, by their best; the others' experts do not count
   int best;  // one or two of a group
+  bool before;  // weights are times what experts are given, not what they give
+  // Above 0, an expert's weight is its share among those whose numbers are no further below its own
+  // than twice this, by the larger of both; without those that were chosen before it.
+  float nearness;
 };
 
 constexpr int most_expert_groups = 64;
@@ -262,6 +286,17 @@ struct Route {
   Routing routing;
   int32_t* expert;    // [rows, chosen], likeliest first
   float* weight;      // [rows, chosen]
+};
+
+// Rows for their experts, times weights, which become 1.
+struct Weigh {
+  const void* x;          // [rows, width]
+  const int32_t* places;  // [rows, chosen]: which row of ``out`` is whose
+  float* weights;         // [rows, chosen]
+  void* out;              // [rows chosen, width]
+  int64_t rows, width;
+  int chosen;
+  DType dtype;
 };
 
 // What rows are given by their experts, and perhaps by an MLP that all go through.
@@ -313,6 +348,7 @@ struct Build {
   void (*grouped_product)(const Grouped&, Team&);
   void (*embed)(const Embed&);
   void (*route)(const Route&, Team&);
+  void (*weigh)(const Weigh&, Team&);
   void (*combine)(const Combine&, Team&);
   void (*adapt)(const Adapt&, Team&);
   int64_t (*recur_scratch)(const Recurrence&, int64_t tokens, int64_t confirmed, int threads);

@@ -90,8 +90,9 @@ void Kernels::norm(const Norm& norm, const void* x, int64_t x_stride, void* delt
 }
 
 void Kernels::activate(const void* x, int64_t x_stride, void* out, int64_t rows, int64_t width,
-                       DType dtype, Activation activation, bool gated, float factor, int threads) {
-  Activate a{x, out, rows, width, x_stride, dtype, activation, gated, factor};
+                       DType dtype, Activation activation, bool gated, float factor, Alphas alphas,
+                       int threads) {
+  Activate a{x, out, rows, width, x_stride, dtype, activation, gated, factor, alphas};
   together(rows * width < elementwise_from / 4 ? 1 : threads,
            [&](Team& team) { build_->activate(a, team); });
 }

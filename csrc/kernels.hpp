@@ -42,7 +42,8 @@ class Kernels {
             int threads);
   // x [rows, width], gated: [rows, 2 width] -> out [rows, width], contiguous.
   void activate(const void* x, int64_t x_stride, void* out, int64_t rows, int64_t width,
-                DType dtype, Activation activation, bool gated, float factor, int threads);
+                DType dtype, Activation activation, bool gated, float factor, Alphas alphas,
+                int threads);
   // x [rows, width] becomes x * sigmoid(gates).
   void gate(const Gate& gate, int threads);
   // x [rows, width] -> out [rows].

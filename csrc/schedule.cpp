@@ -58,7 +58,7 @@ class Divider {
   // By sequence, how many of its columns others may read with it: those before its new tokens.
   std::vector<int64_t> shareable() const {
     std::vector<int64_t> columns(plan_.num_sequences(), 0);
-    if (division_.window) return columns;
+    if (division_.window.length) return columns;
     for (size_t s = 0; s < columns.size(); s++) columns[s] = few(tokens(s)) ? known(s) : 0;
     return columns;
   }
@@ -230,7 +230,8 @@ void Plan::add_kv_group(const Tables& tables) { kv_groups_.push_back(tables); }
 
 Division& Plan::division(const Division& wanted, int tile_rows) {
   for (auto& made : divisions_) {
-    if (made->kv_group == wanted.kv_group && made->window == wanted.window &&
+    if (made->kv_group == wanted.kv_group && made->window.length == wanted.window.length &&
+        made->window.chunk == wanted.window.chunk &&
         made->sinks == wanted.sinks && made->num_heads == wanted.num_heads &&
         made->num_kv_heads == wanted.num_kv_heads && made->tile_from == wanted.tile_from) {
       return *made;

@@ -14,7 +14,8 @@ namespace quire {
 struct Division {
   // What it was made for.
   int kv_group;
-  int64_t window, sinks;
+  Window window;
+  int64_t sinks;
   int num_heads, num_kv_heads;
   int tile_from;
 

@@ -217,7 +217,7 @@ def families(chosen: Iterable[str]) -> Iterator[tuple[str, str]]:
 
     def own_first(item: tuple[str, str]) -> tuple[bool, bool, str]:
         """Several types have a class; the best is the one of that name, or of its texts."""
-        plain = item[0].replace("_", "").replace("-", "")
+        plain = item[0].removesuffix("_text").replace("_", "").replace("-", "")
         return item[1].casefold() != f"{plain}forcausallm", not item[0].endswith("_text"), item[0]
 
     for model_type, architecture in sorted(

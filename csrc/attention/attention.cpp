@@ -14,6 +14,7 @@ void argmax(const Argmax&, Team&);
 void add_up(const Sum&, int64_t first, int64_t last);
 void embed(const Embed&);
 void route(const Route&, Team&);
+void weigh(const Weigh&, Team&);
 void combine(const Combine&, Team&);
 void adapt(const Adapt&, Team&);
 int64_t recur_scratch(const Recurrence&, int64_t tokens, int64_t confirmed, int threads);
@@ -58,6 +59,7 @@ const Build build = {
     QUIRE_ISA_NAME,   tile_from,       lane_rows,     scratch_bytes,        attend,
     plain::norm_rows, plain::activate, plain::gate,   plain::argmax,        plain::add_up,
     product_scratch,  product,         grouped_scratch, grouped_product,    plain::embed,
-    plain::route,     plain::combine,  plain::adapt,  plain::recur_scratch, plain::recur};
+    plain::route,     plain::weigh,    plain::combine,  plain::adapt,  plain::recur_scratch,
+    plain::recur};
 
 }  // namespace quire::QUIRE_ISA

@@ -134,12 +134,13 @@ struct Context {
     store(head + key_width - W, F{});
     store(head + key_width - 2 * W, F{});
     widen(a.dtype, a.query.data, token * a.query.stride + int64_t(h) * a.key_dim, head, a.key_dim);
-    if (query_norm.used) normalise(query_norm, head, a.key_dim);
     const Rotation& r = a.rotation;
+    if (query_norm.used && !a.norm_turned) normalise(query_norm, head, a.key_dim);
     if (r.cos) {
       rotate(head, (for_sinks ? r.sink_cos : r.cos) + token * r.half,
              (for_sinks ? r.sink_sin : r.sin) + token * r.half, r.half);
     }
+    if (query_norm.used && a.norm_turned) normalise(query_norm, head, a.key_dim);
     const float scale = r.query_scale ? query_scale * r.query_scale[token] : query_scale;
     for (int64_t i = 0; centred() && i < key_width; i += W)
       store(turned + i, load(head + i) * scale);
@@ -152,9 +153,10 @@ struct Context {
     int64_t slot = a.tables.slots[token], n = a.block_size;
     int64_t row = slot / n * a.block_rows + h * n + slot % n;
     widen(a.dtype, a.key.data, token * a.key.stride + int64_t(h) * a.key_dim, head, a.key_dim);
-    if (key_norm.used) normalise(key_norm, head, a.key_dim);
     const Rotation& r = a.rotation;
+    if (key_norm.used && !a.norm_turned) normalise(key_norm, head, a.key_dim);
     if (r.cos) rotate(head, r.cos + token * r.half, r.sin + token * r.half, r.half);
+    if (key_norm.used && a.norm_turned) normalise(key_norm, head, a.key_dim);
     bool is_first = centred() && take_centre(position_of(a, token), h);
     make_even(centred() ? a.centring.factors + h * a.key_dim : balance_of_key);
     float scale = store_row(head, stored, a.key_dim);
@@ -269,10 +271,10 @@ struct Chunk {
 
   // The first and the end of the lanes that a token at ``token`` sees.
   int first_seen(const Attend& a, int64_t token) const {
-    return sinks || !a.window ? first : within(token - a.window + 1 - position);
+    return sinks || !a.window.length ? first : within(oldest_seen(a.window, token) - position);
   }
   int end_seen(const Attend& a, int64_t token) const {
-    return within((sinks ? token - a.window : token) + 1 - position);
+    return within((sinks ? token - a.window.length : token) + 1 - position);
   }
 
   // To a row of scores, what the batch's row ``token`` has for their columns.

@@ -393,17 +393,21 @@ struct ManyRows {
       }
     }
     if (a.bias.steps) add_bias<Vectors>(now);
-    int32_t window = a.window, behind = now.sinks ? window : 0;
+    int32_t window = a.window.length, behind = now.sinks ? window : 0;
     int64_t oldest = token[0][0] - behind, newest = token[Vectors - 1][W - 1];
     bool windowed = window && !now.sinks;
     bool whole = now.position + now.end - 1 <= oldest;
-    if (whole && !(windowed && now.position + now.first <= newest - window)) return;
+    if (whole && !(windowed && now.position + now.first < oldest_seen(a.window, newest))) return;
+    I seen_from[Vectors];
+    for (int v = 0; v < Vectors; v++) {
+      seen_from[v] = a.window.chunk ? token[v] - token[v] % window : token[v] - window + 1;
+    }
     for (int j = now.first; j < now.end; j++) {
       int32_t position = now.position + j;
       for (int v = 0; v < Vectors; v++) {
         F& s = scores[j * lane_vectors + v];
         I seen = token[v] - behind >= position;
-        if (windowed) seen &= token[v] - window < position;
+        if (windowed) seen &= seen_from[v] <= position;
         s = select(seen, s, splat(-__builtin_inff()));
       }
     }

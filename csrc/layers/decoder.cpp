@@ -137,7 +137,7 @@ void Walk::go_through(const SelfRecurrence& recurrence, const void* from) {
 void Walk::go_through(const Mlp& mlp, const void* from) {
   times(Projection::up, mlp.up, from, pass_.wide, &mlp.down);
   build_.activate({pass_.wide, pass_.narrow, pass_.rows, mlp.down.inputs, mlp.up.outputs,
-                   pass_.dtype, mlp.activation, mlp.gated, mlp.factor}, team_);
+                   pass_.dtype, mlp.activation, mlp.gated, mlp.factor, mlp.alphas}, team_);
   times(Projection::down, mlp.down, pass_.narrow, delta(), following());
 }
 

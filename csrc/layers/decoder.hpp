@@ -79,6 +79,7 @@ struct Mlp {
   Activation activation;
   bool gated;
   float factor;  // of what is activated, before
+  Alphas alphas;
 };
 
 // Around a part of a layer: x becomes after(x + scale * output(part(before(x)))).

@@ -76,12 +76,17 @@ void norm_row(const NormRows& a, int64_t row) {
 
 constexpr float clamp = 7.0f;  // of clamped_swiglu
 
-QUIRE_INLINE F apply(Activation activation, F x) {
+QUIRE_INLINE F apply(Activation activation, F x, Alphas alphas) {
   switch (activation) {
     case Activation::silu: return silu(x);
     case Activation::clamped_swiglu: return x / (1.0f + exp(-1.702f * x));
     case Activation::relu: return x < 0.0f ? F{} : x;
     case Activation::relu2: return x < 0.0f ? F{} : x * x;
+    case Activation::xielu: {
+      F low = -maximum(-x, splat(1e-6f));  // at most -1e-6, as its authors have it
+      F below = (exp(low) - 1.0f - x) * alphas.below;
+      return (x > 0.0f ? alphas.above * x * x : below) + 0.5f * x;
+    }
     case Activation::gelu: return 0.5f * x * (1.0f + erf(x * 0.70710678118654752f));
     case Activation::gelu_tanh: {
       F inner = 0.79788456080286536f * (x + 0.044715f * x * x * x);
@@ -107,7 +112,7 @@ void activate_rows(const Activate& a, Team& team) {
       for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
         F v = load_n(x + i, n) * a.factor;
         if (activation == Activation::clamped_swiglu) v = -maximum(-v, splat(-clamp));
-        v = apply(activation, v);
+        v = apply(activation, v, a.alphas);
         if (a.gated) v *= factor<activation>(load_n(x + a.width + i, n));
         store_n(out + i, v, n);
       });
@@ -125,6 +130,7 @@ void activate_as(const Activate& a, Team& team) {
     case Activation::relu2: return activate_rows<T, Activation::relu2>(a, team);
     case Activation::clamped_swiglu:
       return activate_rows<T, Activation::clamped_swiglu>(a, team);
+    case Activation::xielu: return activate_rows<T, Activation::xielu>(a, team);
   }
 }
 

@@ -64,6 +64,7 @@ void Mixture::place(char* memory) {
   take(num_shares, 1);
   take(wide, wide_size, size);
   take(narrow, narrow_size, size);
+  take(given, experts.routing.before ? all * width() : 0, size);
   take(parts, all * width());
   take(shared, experts.shared_up ? most * width() : 0, size);
   scratch = next;
@@ -78,7 +79,7 @@ Product Mixture::product(const Packed& weight, const void* from, void* to, int64
 Grouped Mixture::grouped(const std::vector<Packed>& weights, const void* from, void* to,
                          int64_t rows, int64_t count, DType out_dtype) const {
   Product all = product(standing_for(weights), from, to, rows * experts.routing.chosen, out_dtype);
-  bool gathered = &weights == &experts.up;
+  bool gathered = &weights == &experts.up && !experts.routing.before;
   return {all,  weights.data(), shares, count, gathered ? sources : nullptr,
           gathered ? rows : all.rows};
 }
@@ -106,7 +107,11 @@ void Mixture::run_some(const Build& build, const char* x, char* out, int64_t row
               expert, weight};
   share(team, rows < route_from, [&](Team& team) { build.route(route, team); });
   share(team, true, [&](Team&) { sort(rows); });
-  build.grouped_product(grouped(experts.up, x, wide, rows, *num_shares, dtype), team);
+  if (experts.routing.before) {
+    build.weigh({x, places, weight, given, rows, width(), experts.routing.chosen, dtype}, team);
+  }
+  const char* from = experts.routing.before ? given : x;
+  build.grouped_product(grouped(experts.up, from, wide, rows, *num_shares, dtype), team);
   activate(rows * experts.routing.chosen, experts.up.front(), experts.down.front());
   build.grouped_product(grouped(experts.down, narrow, parts, rows, *num_shares, DType::float32), team);
   if (experts.shared_up) {

@@ -37,6 +37,7 @@ struct Mixture {
   Share* shares = nullptr;     // [experts]
   int64_t* num_shares = nullptr;
   char *wide = nullptr, *narrow = nullptr;  // what up gives, and what down takes
+  char* given = nullptr;       // [rows chosen, d]: for experts; null: rows are
   float* parts = nullptr;      // [rows chosen, d]
   char* shared = nullptr;      // [rows, d]
   char* scratch = nullptr;     // of products

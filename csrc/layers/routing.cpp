@@ -56,7 +56,7 @@ float likelihoods(const float* x, int64_t n, float most) {
 }
 
 // Their softmax, over all experts or over the chosen ones.
-void weigh(const Route& a, const float* logits, const int32_t* chosen, float* out) {
+void weigh_by_softmax(const Route& a, const float* logits, const int32_t* chosen, float* out) {
   const Routing& how = a.routing;
   for (int i = 0; i < how.chosen; i++) out[i] = logits[chosen[i]];
   float most = out[0];
@@ -65,6 +65,23 @@ void weigh(const Route& a, const float* logits, const int32_t* chosen, float* ou
   for (int i = 0; i < how.chosen; i += W) {
     int64_t n = how.chosen - i;
     store_n(out + i, exp(load_n(out + i, n) - most) / sum * how.scale, n);
+  }
+}
+
+// The share of each that is chosen among those near it.
+void weigh_by_nearness(const Route& a, const float* logits, const int32_t* chosen, float* out) {
+  const Routing& how = a.routing;
+  for (int i = 0; i < how.chosen; i++) {
+    const float most = logits[chosen[i]];
+    float sum = 0;
+    for (int32_t e = 0; e < a.experts; e++) {
+      bool earlier = false;
+      for (int k = 0; k < i; k++) earlier |= chosen[k] == e;
+      float size = __builtin_fabsf(logits[e]), most_of_both = size > most ? size : most;
+      if (earlier || (most - logits[e]) / most_of_both > 2 * how.nearness) continue;
+      sum += exp(splat(logits[e] - most))[0];
+    }
+    out[i] = how.scale / sum;
   }
 }
 
@@ -106,6 +123,19 @@ void combine_some(const Combine& a, int64_t row, int64_t first, int64_t last) {
 }
 
 template <class T>
+void weigh_as(const Weigh& a, Team& team) {
+  team.deal(a.rows * a.chosen, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i++) {
+      const T* x = (const T*)a.x + i / a.chosen * a.width;
+      T* out = (T*)a.out + a.places[i] * a.width;
+      for (int64_t c = 0; c < a.width; c += W)
+        store_n(out + c, load_n(x + c, a.width - c) * a.weights[i], a.width - c);
+      a.weights[i] = 1.0f;
+    }
+  });
+}
+
+template <class T>
 void combine_as(const Combine& a, Team& team) {
   int64_t across = (a.width + columns_at_once - 1) / columns_at_once;
   team.deal(a.rows * across, [&](int64_t first, int64_t last) {
@@ -132,9 +162,18 @@ void route(const Route& a, Team& team) {
         continue;
       }
       choose([&](int32_t e) { return logits[e]; }, 0, a.experts, how.chosen, chosen);
-      weigh(a, logits, chosen, weights);
+      if (how.nearness > 0) weigh_by_nearness(a, logits, chosen, weights);
+      else weigh_by_softmax(a, logits, chosen, weights);
     }
   });
+}
+
+void weigh(const Weigh& a, Team& team) {
+  switch (a.dtype) {
+    case DType::float32: return weigh_as<float>(a, team);
+    case DType::bfloat16: return weigh_as<bf16>(a, team);
+    default: return weigh_as<f16>(a, team);
+  }
 }
 
 void combine(const Combine& a, Team& team) {

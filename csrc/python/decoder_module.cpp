@@ -36,13 +36,15 @@ SelfRecurrence make_recurrence(const Packed& inputs, const Recurrence& recurrenc
   return {inputs, recurrence, memory, output};
 }
 
-Mlp make_mlp(const Packed& up, const Packed& down, int activation, bool gated, float factor) {
-  return {up, down, Activation(activation), gated, factor};
+Mlp make_mlp(const Packed& up, const Packed& down, int activation, bool gated, float factor,
+             float above, float below) {
+  return {up, down, Activation(activation), gated, factor, {above, below}};
 }
 
 Routing make_routing(int chosen, bool renormalise, bool sigmoid, uintptr_t bias, float scale,
-                     int groups, int groups_chosen, int best) {
-  return {chosen, renormalise, sigmoid, (const float*)bias, scale, groups, groups_chosen, best};
+                     int groups, int groups_chosen, int best, bool before, float nearness) {
+  return {chosen, renormalise, sigmoid, (const float*)bias, scale, groups, groups_chosen, best,
+          before, nearness};
 }
 
 Experts make_experts(const Packed& router, std::vector<Packed> up, std::vector<Packed> down,

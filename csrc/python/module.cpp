@@ -112,8 +112,9 @@ NB_MODULE(_native, m) {
       .def("__init__", [](Layer* self, int kv_group, Address keys, Address values, Address key_scales,
                           Address value_scales, int kv_dtype, int dtype, int num_heads,
                           int num_kv_heads, int64_t block_rows, int key_dim, int value_dim,
-                          float scale, float softcap, int64_t window, int64_t sinks, Address sink_logits,
-                          const Norm* query_norm, const Norm* key_norm) {
+                          float scale, float softcap, int64_t window, bool chunk, int64_t sinks,
+                          Address sink_logits, bool norm_turned, const Norm* query_norm,
+                          const Norm* key_norm) {
         new (self) Layer{};
         self->kv_group = kv_group;
         Attend& a = self->fixed;
@@ -130,14 +131,15 @@ NB_MODULE(_native, m) {
         a.value_dim = value_dim;
         a.scale = scale;
         a.softcap = softcap;
-        a.window = window;
+        a.window = {window, chunk};
         a.sinks = sinks;
         a.sink_logits = at<float>(sink_logits);
+        a.norm_turned = norm_turned;
         if (query_norm) a.query_norm = *query_norm;
         if (key_norm) a.key_norm = *key_norm;
       }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg(), nb::arg().none(), nb::arg().none())
+           nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none())
       .def("centre", [](Layer& self, Address factors, Address query_factors, Address common,
                         Address first, Address cos, Address sin) {
         self.fixed.centring = {at<float>(factors), at<float>(query_factors), at<float>(common),
@@ -194,9 +196,9 @@ NB_MODULE(_native, m) {
       }, nb::call_guard<nb::gil_scoped_release>())
       .def("activate", [](Kernels& self, Address x, int64_t x_stride, Address out, int64_t rows,
                           int64_t width, int dtype, int activation, bool gated, float factor,
-                          int threads) {
+                          float above, float below, int threads) {
         self.activate(at<void>(x), x_stride, at<void>(out), rows, width, DType(dtype),
-                      Activation(activation), gated, factor, threads);
+                      Activation(activation), gated, factor, {above, below}, threads);
       }, nb::call_guard<nb::gil_scoped_release>())
       .def("gate", [](Kernels& self, Address x, int64_t x_stride, Address gates,
                       int64_t gates_stride, int64_t rows, int64_t width, int dtype, int threads) {

@@ -321,6 +321,13 @@ MUTANTS = (
         f"{_WINDOWS}::test_a_hit_needs_the_sinks_too",
     ),
     Mutant(
+        "a chunk is held as long as a window",
+        "src/quire/core/memory/kept.py",
+        "if self.by_chunks:",
+        "if False:",
+        "tests/pure/core/memory/test_windows.py::test_a_chunk_is_dropped_when_the_next_begins",
+    ),
+    Mutant(
         "a hit under a window needs blocks that nobody sees",
         f"{_MEMORY}/kept.py",
         "sinks, min(self.left_behind(min(end * block_size, computed), block_size), end - 1)",

@@ -14,6 +14,34 @@ _LATENTS = f"{_OF_MODELS}/test_latents.py"
 
 MUTANTS = (
     Mutant(
+        "chunks are windows",
+        f"{_MODELS}/building.py",
+        "isinstance(plan.windows[index], Chunk)",
+        "False",
+        f"{_OF_MODELS}/test_families.py::test_logits[llama4]",
+    ),
+    Mutant(
+        "heads are normalised before they are turned",
+        f"{_MODELS}/building.py",
+        'plan.head_norms == "each turned"',
+        "False",
+        f"{_OF_MODELS}/test_families.py::test_logits[hunyuan_moe]",
+    ),
+    Mutant(
+        "long texts of Phi-MoE have the factor of short ones",
+        f"{_MODELS}/rope.py",
+        "attention_factor=factor, longer=None",
+        "longer=None",
+        f"{_OF_MODELS}/test_families.py::test_phimoe_has_factors_of_its_own_for_short_and_for_long",
+    ),
+    Mutant(
+        "experts' weights are times what they give, of all mixtures",
+        f"{_MODELS}/mixtures.py",
+        "sigmoid=True, before=True",
+        "sigmoid=True",
+        f"{_OF_MODELS}/test_families.py::test_logits[llama4]",
+    ),
+    Mutant(
         "a hidden file counts as a checkpoint",
         f"{_MODELS}/checkpoint_files.py",
         r'r"(adapter|consolidated|\.).*"',

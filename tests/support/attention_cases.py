@@ -49,6 +49,7 @@ def make_case(
     ragged: tuple[tuple[int, int], ...] = RAGGED,
     sinks: int = 0,
     window: int | None = None,
+    by_chunks: bool = False,
 ) -> Case:
     """Random tensors; block ids in random order; every slot not yet written holds NaN.
 
@@ -81,7 +82,8 @@ def make_case(
         positions.append(where[context - new :])
         slots.append((blocks * block_size + offsets)[context - new :])
         starts.append(starts[-1] + new)
-        behind = 0 if window is None else max(0, context - new - window + 1) // block_size
+        seen = 0 if window is None else oldest_seen(torch.tensor(context - new), window, by_chunks)
+        behind = int(seen) // block_size
         dropped.append(max(0, behind - sink_blocks))
         gone = blocks.unique_consecutive()[sink_blocks : sink_blocks + dropped[-1]]
         for pool in pools:
@@ -102,6 +104,12 @@ def make_case(
         block_size=block_size,
     )
     return Case(batch, LayerKV(*pools), normal(starts[-1], num_heads, dims[0]), keys, values)
+
+
+def oldest_seen(positions: Tensor, window: int, by_chunks: bool) -> Tensor:
+    if by_chunks:
+        return positions // window * window
+    return (positions - window + 1).clamp(min=0)
 
 
 def biased(case: Case, steps: int = 3) -> Case:
@@ -155,7 +163,9 @@ def plain(case: Case, spec: AttentionSpec, sink_query: Tensor | None = None) -> 
         k = torch.arange(len(keys))
         q = k[len(keys) - (last - first) :, None]
         hidden = k > q
-        beyond = torch.zeros_like(hidden) if spec.window is None else k <= q - spec.window
+        beyond = torch.zeros_like(hidden)
+        if spec.window is not None:
+            beyond = k < oldest_seen(q, spec.window, spec.by_chunks)
         hidden |= beyond & (k >= spec.sinks)
         group = heads // keys.shape[1]
         keys, values = (x.double().repeat_interleave(group, dim=1) for x in (keys, values))

@@ -229,18 +229,15 @@ def test_latents_are_attended_to_as_they_are_cached() -> None:
 )  # fmt: skip
 def test_experts_by_every_name(changes: dict[str, Any], mixtures: int, shared: int) -> None:
     config = DEEPSEEK
-    if {"moe_layers", "interleave_moe_layer_step"} & changes.keys():  # of families for others
-        others = {"model_type": "phimoe", "architectures": ["PhimoeForCausalLM"]}
-        config = {k: v for k, v in DEEPSEEK.items() if "_rank" not in k and "_head_dim" not in k}
-        config |= others
     found = shape(config, **changes)
     assert found.experts is not None and found.experts.count == 256 and found.experts.chosen == 8
     assert sum(found.experts.layers) == mixtures and found.experts.shared_inner == shared
 
 
 def test_what_is_planned_for_other_engines_says_so() -> None:
-    others = {"model_type": "phimoe", "architectures": ["PhimoeForCausalLM"]}
-    assert "no code of its own for phimoe" in " ".join(shape(MIXTRAL, **others).notes)
+    seeing = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25"}
+    notes = shape({**seeing, "text_config": DEEPSEEK, "vision_config": {"depth": 27}}).notes
+    assert "no code of its own for kimi_k25" in " ".join(notes)
     notes = " ".join(shape(DEEPSEEK).notes)
     assert "no code of its own" not in notes and "only speculation loads" in notes
     assert "texts only" in " ".join(shape(GEMMA_3).notes)

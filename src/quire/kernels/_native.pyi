@@ -40,8 +40,10 @@ class Layer:
         scale: float,
         softcap: float,
         window: int,
+        by_chunks: bool,
         sinks: int,
         sink_logits: int,
+        norm_turned: bool,
         query_norm: Norm | None,
         key_norm: Norm | None,
         /,
@@ -147,7 +149,16 @@ class LatentAttention:
 
 class Mlp:
     @staticmethod
-    def make(up: Packed, down: Packed, activation: int, gated: bool, factor: float, /) -> Mlp: ...
+    def make(
+        up: Packed,
+        down: Packed,
+        activation: int,
+        gated: bool,
+        factor: float,
+        above: float,
+        below: float,
+        /,
+    ) -> Mlp: ...
 
 class Ranks:
     most: int
@@ -252,6 +263,8 @@ class Kernels:
         activation: int,
         gated: bool,
         factor: float,
+        above: float,
+        below: float,
         threads: int,
         /,
     ) -> None: ...
@@ -330,6 +343,8 @@ class Routing:
         groups: int,
         groups_chosen: int,
         best: int,
+        before: bool,
+        nearness: float,
         /,
     ) -> Routing: ...
 

@@ -27,6 +27,7 @@ from quire.kernels.native import (
     native_state,
 )
 from quire.kernels.ops import (
+    Alphas,
     AttentionBatch,
     AttentionSpec,
     Continuing,
@@ -235,7 +236,14 @@ class CPUKernels(Kernels):
         """See ``Kernels.add_norm``."""
         return self._norm(x, delta, norm)
 
-    def activate(self, x: Tensor, activation: str, gated: bool, factor: float = 1.0) -> Tensor:
+    def activate(
+        self,
+        x: Tensor,
+        activation: str,
+        gated: bool,
+        factor: float = 1.0,
+        alphas: Alphas | None = None,
+    ) -> Tensor:
         """See ``Kernels.activate``."""
         rows, width = x.shape
         width = width // 2 if gated else width
@@ -250,6 +258,7 @@ class CPUKernels(Kernels):
             ACTIVATION_CODES[activation],
             gated,
             factor,
+            *(alphas or (0.0, 0.0)),
             torch.get_num_threads(),
         )
         return out

@@ -44,6 +44,7 @@ ACTIVATION_CODES: Mapping[str, int] = {
     "relu": 3,
     "clamped_swiglu": 4,
     "relu2": 5,
+    "xielu": 6,
 }
 _NO_LIMIT = 2**30  # a window or a number of sinks larger than any context
 
@@ -115,7 +116,10 @@ def native_mlp(mlp: DenseMLP) -> _native.Mlp | None:
     if not isinstance(mlp.up, PackedWeight) or not isinstance(mlp.down, PackedWeight):
         return None
     activation = ACTIVATION_CODES[mlp.activation]
-    return _native.Mlp.make(mlp.up.native, mlp.down.native, activation, mlp.gated, mlp.factor)
+    alphas = mlp.alphas or (0.0, 0.0)
+    return _native.Mlp.make(
+        mlp.up.native, mlp.down.native, activation, mlp.gated, mlp.factor, *alphas
+    )
 
 
 def native_experts(experts: Experts) -> _native.Experts | None:
@@ -153,6 +157,8 @@ def native_routing(routing: Routing) -> _native.Routing:
         routing.groups,
         routing.groups_chosen,
         routing.best,
+        routing.before,
+        routing.nearness,
     )
 
 
@@ -176,8 +182,10 @@ def native_layer(
         spec.scale,
         spec.softcap or 0.0,
         min(spec.window or 0, _NO_LIMIT),
+        spec.by_chunks,
         min(spec.sinks, _NO_LIMIT),
         _address(spec.sink_logits),
+        spec.norm_turned,
         _norm_or_none(spec.query_norm),
         _norm_or_none(spec.key_norm),
     )

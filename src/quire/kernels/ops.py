@@ -307,6 +307,8 @@ class AttentionSpec:
     key_norm: Norm | None = None
     sink_logits: Tensor | None = None  # [H] float32, scores of a key that all see, without a value
     centring: Centring | None = None  # of keys in a cache of 4 bits
+    by_chunks: bool = False  # a token sees only those of the window from a multiple of it on
+    norm_turned: bool = False  # norms are of heads that have been turned
 
 
 class Projection(Protocol):
@@ -361,6 +363,16 @@ class SelfRecurrence:
     spec: RecurrentSpec
 
 
+class Alphas(NamedTuple):
+    """What xIELU is learnt to be (Huang and Schlag, 2024).
+
+    x becomes ``above`` x² + x / 2 if it is above 0, else ``below`` (exp(x) - 1 - x) + x / 2.
+    """
+
+    above: float
+    below: float
+
+
 @dataclass(frozen=True)
 class DenseMLP:
     """down(activation(factor up(x))).
@@ -374,6 +386,7 @@ class DenseMLP:
     activation: str
     gated: bool
     factor: float = 1.0
+    alphas: Alphas | None = None
 
 
 class FloatProjection(Projection, Protocol):
@@ -396,6 +409,11 @@ class Routing(NamedTuple):
     groups: int = 1  # of neighbouring experts, at most 64
     groups_chosen: int = 1  # those whose best scores are the highest; others do not count
     best: int = 2  # so many of a group's scores are added up to be its own
+    before: bool = False  # weights are times what experts are given, not what they give
+    # A weight is an expert's share among those whose numbers are no further below its own than
+    # twice this, by the larger of both (SparseMixer; Liu et al., 2023); others chosen before it do
+    # not count. 0: among all.
+    nearness: float = 0.0
 
     @property
     def by_softmax(self) -> bool:
@@ -527,7 +545,14 @@ class Kernels(Protocol):
         """Add ``delta`` to ``x`` in place, both [T, d]; the sum normalised [T, d]."""
         ...
 
-    def activate(self, x: Tensor, activation: str, gated: bool, factor: float = 1.0) -> Tensor:
+    def activate(
+        self,
+        x: Tensor,
+        activation: str,
+        gated: bool,
+        factor: float = 1.0,
+        alphas: Alphas | None = None,
+    ) -> Tensor:
         """[T, F] -> activation(factor x); ``gated``: [T, 2 F] -> of one half, times the other.
 
         The names are configs' own (``ACTIVATIONS``). x need not outlast the call.
@@ -604,3 +629,6 @@ ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2", "silu")
 CLAMPED_SWIGLU = "clamped_swiglu"
 """Gated, as gpt-oss has it: min(gate, 7) * sigmoid(1.702 * min(gate, 7)) * (up + 1), with up
 between -7 and 7."""
+
+XIELU = "xielu"
+"""Apertus' own, which takes ``Alphas``."""

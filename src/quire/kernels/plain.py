@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.kernels.ops import CLAMPED_SWIGLU, DenseMLP, Experts, Kernels, Routing
+from quire.kernels.ops import CLAMPED_SWIGLU, Alphas, DenseMLP, Experts, Kernels, Routing
 
 _gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -22,17 +22,29 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activate(x: Tensor, activation: str, gated: bool, factor: float = 1.0) -> Tensor:
+def activate(
+    x: Tensor,
+    activation: str,
+    gated: bool,
+    factor: float = 1.0,
+    alphas: Alphas | None = None,
+) -> Tensor:
     """See ``Kernels.activate``."""
     if activation == CLAMPED_SWIGLU:
         gate, up = x.chunk(2, dim=-1)
         gate, up = gate.clamp(max=7), up.clamp(-7, 7)
         return gate * torch.sigmoid(1.702 * gate) * (up + 1)
-    function = _ACTIVATIONS[activation]
+    function = _ACTIVATIONS[activation] if alphas is None else partial(_xielu, alphas)
     if not gated:
         return function(factor * x)
     gate, up = x.chunk(2, dim=-1)
     return function(factor * gate) * up
+
+
+def _xielu(alphas: Alphas, x: Tensor) -> Tensor:
+    wide = x.to(_wide(x))
+    below = (wide.clamp(max=-1e-6).expm1() - wide) * alphas.below
+    return (torch.where(wide > 0, alphas.above * wide.square(), below) + 0.5 * wide).to(x.dtype)
 
 
 def mixed(x: Tensor, experts: Experts, kernels: Kernels) -> Tensor:
@@ -48,10 +60,13 @@ def mixed(x: Tensor, experts: Experts, kernels: Kernels) -> Tensor:
         rows, ranks = (chosen == number).nonzero(as_tuple=True)
         up, down = experts.up[number], experts.down[number]
         mlp = DenseMLP(up, down, experts.activation, experts.gated)
-        parts[ranks, rows] = _through(mlp, x[rows], kernels).to(parts.dtype)
+        given = x[rows]
+        if experts.routing.before:
+            given = (given * weights[rows, ranks, None]).to(x.dtype)
+        parts[ranks, rows] = _through(mlp, given, kernels).to(parts.dtype)
     total = torch.zeros_like(parts[0])
     for rank, part in enumerate(parts):
-        total += part * weights[:, rank, None]
+        total += part if experts.routing.before else part * weights[:, rank, None]
     if experts.shared is not None:
         shared = _through(experts.shared, x, kernels).to(total.dtype)
         if experts.shared_gate:
@@ -66,7 +81,9 @@ def route(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
     if routing.by_softmax:
         ordered, experts = logits.sort(dim=1, descending=True, stable=True)
         weights = ordered.softmax(dim=1)[:, :chosen]
-        if routing.renormalise:
+        if routing.nearness:
+            weights = _shares_of_near(ordered, routing)
+        elif routing.renormalise:
             weights = ordered[:, :chosen].softmax(dim=1)
         return experts[:, :chosen], weights * routing.scale
     scores = logits.sigmoid() if routing.sigmoid else logits.softmax(dim=1)
@@ -80,6 +97,17 @@ def route(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
     return experts, weights * routing.scale
 
 
+def _shares_of_near(ordered: Tensor, routing: Routing) -> Tensor:
+    """Of numbers [T, E], the largest first, the share of each that is chosen."""
+    shares = []
+    for place in range(routing.chosen):
+        left = ordered[:, place:]
+        most = left[:, :1]
+        far = (most - left) / torch.maximum(left.abs(), most) > 2 * routing.nearness
+        shares.append(left.masked_fill(far, float("-inf")).softmax(dim=1)[:, 0])
+    return torch.stack(shares, 1)
+
+
 def _in_best_groups(worth: Tensor, routing: Routing) -> Tensor:
     """worth [T, E], without end below zero for experts of other groups."""
     grouped = worth.view(len(worth), routing.groups, -1)
@@ -90,7 +118,7 @@ def _in_best_groups(worth: Tensor, routing: Routing) -> Tensor:
 
 
 def _through(mlp: DenseMLP, x: Tensor, kernels: Kernels) -> Tensor:
-    return mlp.down(kernels.activate(mlp.up(x), mlp.activation, mlp.gated, mlp.factor))
+    return mlp.down(kernels.activate(mlp.up(x), mlp.activation, mlp.gated, mlp.factor, mlp.alphas))
 
 
 def _wide(x: Tensor) -> torch.dtype:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Site, Updates
 from quire.kernels.ops import (
+    Alphas,
     AttentionBatch,
     AttentionSpec,
     ColumnBias,
@@ -76,19 +77,7 @@ class ReferenceKernels(Kernels):
         rotation: Rotation | None = None,
     ) -> Tensor:
         """See ``Kernels.attend``; the result has the query's dtype."""
-        if spec.query_norm is not None:
-            query = self.norm(query, spec.query_norm)
-        if spec.key_norm is not None:
-            key = self.norm(key, spec.key_norm)
-        if rotation is not None and rotation.query_scale is not None:
-            query = (_wide(query) * rotation.query_scale[:, None, None]).to(query.dtype)
-        sink_query = query
-        if rotation is not None:
-            if rotation.sink_cos is not None and rotation.sink_sin is not None:
-                sink_query = _turn(query, rotation.sink_cos, rotation.sink_sin)
-            query, key = (_turn(x, rotation.cos, rotation.sin) for x in (query, key))
-            if rotation.sink_cos is None:
-                sink_query = query
+        query, sink_query, key = self._prepared(query, key, spec, rotation)
         own = plan.kv_groups[kv.kv_group]
         dtype, run = query.dtype, _run(kv)
         if kv.key_scales is not None:
@@ -106,6 +95,26 @@ class ReferenceKernels(Kernels):
             output[index] = _attend_decodes(query[index], sink_query[index], kv, spec, own.decodes)
         return output if kv.key_scales is None else spread(output, run).to(dtype)
 
+    def _prepared(
+        self, query: Tensor, key: Tensor, spec: AttentionSpec, rotation: Rotation | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, those for sinks, and keys: normalised and turned."""
+
+        def made(x: Tensor, norm: Norm | None, cos: Tensor | None, sin: Tensor | None) -> Tensor:
+            if norm is not None and not spec.norm_turned:
+                x = self.norm(x, norm)
+            if cos is not None and sin is not None:
+                x = _turn(x, cos, sin)
+            return self.norm(x, norm) if norm is not None and spec.norm_turned else x
+
+        cos, sin, sink_cos, sink_sin, scale = rotation or (None,) * 5
+        near = far = made(query, spec.query_norm, cos, sin)
+        if sink_cos is not None:
+            far = made(query, spec.query_norm, sink_cos, sink_sin)
+        if scale is not None:
+            near, far = ((_wide(x) * scale[:, None, None]).to(x.dtype) for x in (near, far))
+        return near, far, made(key, spec.key_norm, cos, sin)
+
     def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: StepPlan) -> Tensor:
         """See ``Kernels.recur``."""
         return recur(x, state, spec, plan.runs)
@@ -122,9 +131,16 @@ class ReferenceKernels(Kernels):
         """See ``Kernels.add_norm``."""
         return self.norm(x.add_(delta), norm)
 
-    def activate(self, x: Tensor, activation: str, gated: bool, factor: float = 1.0) -> Tensor:
+    def activate(
+        self,
+        x: Tensor,
+        activation: str,
+        gated: bool,
+        factor: float = 1.0,
+        alphas: Alphas | None = None,
+    ) -> Tensor:
         """See ``Kernels.activate``."""
-        return activate(x, activation, gated, factor)
+        return activate(x, activation, gated, factor, alphas)
 
     def gate(self, x: Tensor, gates: Tensor) -> None:
         """See ``Kernels.gate``."""
@@ -236,7 +252,10 @@ def _attend_prefill(
         seen_from = _oldest_in_window(first, spec)
         q = torch.arange(first, last, device=query.device)[:, None]
         k = torch.arange(seen_from, last, device=query.device)
-        visible = k <= q if spec.window is None else (k <= q) & (k > q - spec.window)
+        visible = k <= q
+        if spec.window is not None:
+            oldest_seen = q // spec.window * spec.window if spec.by_chunks else q - spec.window + 1
+            visible &= k >= oldest_seen
         visible = torch.cat((_sinks_visible(q, sinks, spec), visible), dim=1)
         columns = torch.cat((torch.arange(sinks), k - oldest + sinks))
         part = slice(first - prefill.start, last - prefill.start)
@@ -272,8 +291,11 @@ def _attend_decodes(
         keys, values = _gather(kv, slots, query.dtype)
         newest = decodes.positions[part, None]
         seen = _sinks_visible(newest, sinks, spec)
-        visible = torch.cat((seen, decodes.visible[part, columns]), dim=1)[:, None]
         near = newest + torch.arange(columns.start + 1, 1, device=newest.device)
+        visible = decodes.visible[part, columns]
+        if spec.window is not None and spec.by_chunks:
+            visible = visible & (near >= newest // spec.window * spec.window)
+        visible = torch.cat((seen, visible), dim=1)[:, None]
         added = _added(decodes.bias, decodes.rows[part], sinks, near)
         both = query[part, None], sink_query[part, None]
         outputs.append(_attention(*both, keys, values, visible, spec, sinks, added))
@@ -281,7 +303,11 @@ def _attend_decodes(
 
 
 def _oldest_in_window(position: int, spec: AttentionSpec) -> int:
-    return 0 if spec.window is None else max(0, position - spec.window + 1)
+    if spec.window is None:
+        return 0
+    if spec.by_chunks:
+        return position // spec.window * spec.window
+    return max(0, position - spec.window + 1)
 
 
 def _sinks_beyond_window(position: int, spec: AttentionSpec) -> int:

@@ -160,6 +160,10 @@ class PartFactors(NamedTuple):
     gate: float = 1.0
 
 
+HeadNorms = Literal["each", "all", "each turned", "bare"]
+"""Norms of queries and keys: of each head; of all together; of each head after it is turned; of
+each head that is turned, without weights, so before or after."""
+
 RowOrder = Literal["heads", "pairs", "groups"]
 """How the outputs of q, k and v are stored: in our order; the two dimensions that are turned
 together side by side; or head by head, the queries that share a key before it and its value."""
@@ -184,7 +188,7 @@ class Blueprint:
     gated: bool
     tied_embeddings: bool
     attention_scale: float
-    head_norms: Literal["each", "all"] | None = None  # of queries and keys: of a head, of all
+    head_norms: HeadNorms | None = None
     row_order: RowOrder = "heads"
     mixture: Mixture | None = None
     recurrent: RecurrentPlan | None = None  # the layers with a state
@@ -194,6 +198,7 @@ class Blueprint:
     softcap: float | None = None
     embedding_scale: float = 1.0
     embedding_scale_in_dtype: bool = False  # it is rounded as the embedding is
+    embedding_norm: bool = False  # tokens' vectors are normalised, without weights
     residual_scale: float = 1.0
     factors: PartFactors = field(default_factory=PartFactors)
     logits_scale: float = 1.0

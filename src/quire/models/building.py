@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
-from quire.kernels.ops import AttentionSpec, Experts, KVShape, Norm, Norms
+from quire.core.errors import ModelError
+from quire.kernels.ops import XIELU, Alphas, AttentionSpec, Experts, KVShape, Norm, Norms
 from quire.models.blueprint import Blueprint
 from quire.models.decoder import Decoder
 from quire.models.dividing import rows_of_heads, rows_of_parts
@@ -19,6 +22,7 @@ from quire.models.layers import MLP, Attention, Layer
 from quire.models.linear import Joined, LinearReader
 from quire.models.parts import WHOLE, TensorPart, count_of
 from quire.models.recurrences import read_recurrent
+from quire.models.shape import Chunk
 from quire.models.shard import Shard
 from quire.models.weights import Weights
 
@@ -54,6 +58,7 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
             for index in range(len(plan.windows))
             for layer in _read_layer(plan, norms, linears, f"{root}{names.layers}.{index}", index)
         ),
+        embedding_norm=Norm(plan.hidden_size, None, plan.norm.eps) if plan.embedding_norm else None,
         final_norm=norms.take(f"{root}{names.final_norm}", plan.hidden_size),
         head=logits,
         ropes=ropes,
@@ -106,14 +111,24 @@ class _NormReader:
         )
         return Norms(before=first, output=second, scale=factor * self.plan.residual_scale)
 
-    def of_heads(self, prefix: str, together: bool) -> tuple[Norm | None, Norm | None]:
-        """The norms of queries and of keys: of all heads ``together``, or of each alone."""
-        if self.plan.head_norms != ("all" if together else "each"):
+    def of_each_head(self, prefix: str, index: int) -> tuple[Norm | None, Norm | None]:
+        """The norms of queries and of keys, of each head alone."""
+        plan, names, dim = self.plan, self.plan.names, self.plan.heads.dim
+        if plan.head_norms in ("each", "each turned"):
+            both = (f"{prefix}.{name}" for name in (names.query_norm, names.key_norm))
+            query, key = (self.take(name, dim) for name in both)
+            return query, key
+        rope = plan.rope_of[index]
+        if plan.head_norms == "bare" and rope is not None and plan.ropes[rope].rotated:
+            return Norm(dim, None, plan.norm.eps), Norm(dim, None, plan.norm.eps)
+        return None, None
+
+    def of_all_heads(self, prefix: str) -> tuple[Norm | None, Norm | None]:
+        """The same of all heads together."""
+        if self.plan.head_norms != "all":
             return None, None
         heads, names = self.plan.heads, self.plan.names
         query, key = f"{prefix}.{names.query_norm}", f"{prefix}.{names.key_norm}"
-        if not together:
-            return self.take(query, heads.dim), self.take(key, heads.dim)
         return (
             self._of_heads_held(query, heads.num, self.shard.run(heads.num)),
             self._of_heads_held(key, heads.num_kv, self.shard.kv_heads(heads.num_kv)),
@@ -153,7 +168,7 @@ def _read_layer(
         around = norms.around(prefix, names.attention_before, names.attention_output, factor)
     mlp, around_mlp = None, Norms()
     if recurrent is None or not recurrent.shape.alone or part == "mlp":
-        mlp = _read_mlp(plan, linears, prefix, index)
+        mlp = _read_mlp(plan, norms.weights, linears, prefix, index)
         around_mlp = norms.around(prefix, names.mlp_before, names.mlp_output, factors.mlp)
     if state is not None and isinstance(attention, Attention):
         beside = Layer(state, around, attention, Norms(scale=factors.attention), parallel=True)
@@ -169,8 +184,8 @@ def _read_attention(
         spec = AttentionSpec(plan.attention_scale, plan.windows[index])
         weights = norms.weights
         return read_latents(plan.latent, plan.hidden_size, spec, weights, linears, prefix)
-    query_norm, key_norm = norms.of_heads(prefix, together=False)
-    all_queries_norm, all_keys_norm = norms.of_heads(prefix, together=True)
+    query_norm, key_norm = norms.of_each_head(prefix, index)
+    all_queries_norm, all_keys_norm = norms.of_all_heads(prefix)
     return Attention(
         qkv=_read_qkv(plan, linears, prefix),
         output=linears.linear(
@@ -184,10 +199,12 @@ def _read_attention(
         spec=AttentionSpec(
             scale=plan.attention_scale,
             window=plan.windows[index],
+            by_chunks=isinstance(plan.windows[index], Chunk),
             softcap=plan.softcap,
             sink_logits=norms.sink_logits(prefix),
             query_norm=query_norm,
             key_norm=key_norm,
+            norm_turned=plan.head_norms == "each turned",
         ),
         rope=plan.rope_of[index],
         query_norm=all_queries_norm,
@@ -213,7 +230,9 @@ def _read_qkv(plan: Blueprint, linears: LinearReader, prefix: str) -> Joined:
     return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, rows)
 
 
-def _read_mlp(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -> MLP | Experts:
+def _read_mlp(
+    plan: Blueprint, weights: Weights, linears: LinearReader, prefix: str, index: int
+) -> MLP | Experts:
     if plan.mixture is not None and plan.mixture.shape.layers[index]:
         return read_experts(plan, plan.mixture, linears, prefix)
     inner, hidden, bias = plan.intermediate_size, plan.hidden_size, plan.biases.mlp
@@ -226,7 +245,23 @@ def _read_mlp(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -
         ),
         activation=plan.activation,
         factor=plan.factors.gate,
+        alphas=_read_alphas(weights, prefix) if plan.activation == XIELU else None,
     )
+
+
+def _read_alphas(weights: Weights, prefix: str) -> Alphas:
+    """ModelError if its constants are not those that everyone has."""
+
+    def number(name: str) -> Tensor:
+        name = f"{prefix}.mlp.act_fn.{name}"
+        return weights.take_floats(name, *(weights.shape(name) or ()))
+
+    for constant, value in (("beta", 0.5), ("eps", -1e-6)):
+        name = f"{prefix}.mlp.act_fn.{constant}"
+        if name in weights and not math.isclose(number(constant), value, rel_tol=0.01):
+            raise ModelError(f"{name} is {number(constant):g}; supported: {value:g}")
+    above, below = (softplus(number(f"alpha_{sign}")).item() for sign in "pn")
+    return Alphas(above, 0.5 + below)
 
 
 def _stored_order(plan: Blueprint) -> Tensor | None:

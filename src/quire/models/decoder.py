@@ -56,6 +56,7 @@ class Decoder:
     embedding_scale: float = 1.0
     logits_scale: float = 1.0
     logits_softcap: float | None = None  # logits become softcap * tanh(logits / softcap)
+    embedding_norm: Norm | None = None
     project_in: Linear | None = None  # where the embedding is not as wide as the layers
     project_out: Linear | None = None
     ranks: Ranks | None = None  # each has a part of all tensors; None: there is one rank
@@ -157,6 +158,8 @@ class DecoderModel:
         x = self._vocabulary.rows(token_ids, self.dtype)
         if decoder.embedding_scale != 1.0:
             x = x * decoder.embedding_scale
+        if decoder.embedding_norm is not None:
+            x = kernels.norm(x, decoder.embedding_norm)
         if decoder.project_in is not None:
             x = decoder.project_in(x)
         if decoder.positions is not None:
@@ -179,7 +182,13 @@ class DecoderModel:
         decoder = self.decoder
         embedding, head = decoder.embed, decoder.head
         scaled = (decoder.embedding_scale, decoder.logits_scale, decoder.logits_softcap)
-        beside = (decoder.project_in, decoder.project_out, decoder.positions, decoder.ranks)
+        beside = (
+            decoder.embedding_norm,
+            decoder.project_in,
+            decoder.project_out,
+            decoder.positions,
+            decoder.ranks,
+        )
         plain = scaled == (1.0, 1.0, None) and all(part is None for part in beside)
         plain &= all(isinstance(shape, KVShape) for shape in self.kv_shapes)
         if not plain or not isinstance(head, PackedWeight):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Site
 from quire.kernels.ops import (
+    Alphas,
     AttentionSpec,
     DecoderLayer,
     DenseMLP,
@@ -107,6 +108,7 @@ class MLP:
     down: Linear
     activation: str
     factor: float = 1.0  # of what is activated, before
+    alphas: Alphas | None = None
 
     @property
     def gated(self) -> bool:
@@ -115,7 +117,9 @@ class MLP:
 
     def fusable(self) -> DenseMLP:
         """See ``Attention.fusable``."""
-        return DenseMLP(self.up.product, self.down, self.activation, self.gated, self.factor)
+        return DenseMLP(
+            self.up.product, self.down, self.activation, self.gated, self.factor, self.alphas
+        )
 
 
 @dataclass(frozen=True)
@@ -246,7 +250,7 @@ def _go_through(mlp: MLP | Experts, h: Tensor, multiplying: Multiplying) -> Tens
     if isinstance(mlp, Experts):
         return multiplying.mixed(h, mlp)
     up = multiplying.product(Site.up, mlp.up.product, h)
-    inner = multiplying.kernels.activate(up, mlp.activation, mlp.gated, mlp.factor)
+    inner = multiplying.kernels.activate(up, mlp.activation, mlp.gated, mlp.factor, mlp.alphas)
     return multiplying.total(Site.down, mlp.down, inner)
 
 

@@ -60,7 +60,9 @@ def read(config: ModelConfig) -> Blueprint:
             output=_says(fields, traits.output_bias, traits.biases),
             mlp=_says(fields, traits.mlp_bias, traits.biases),
         ),
-        activation=fields.choice(traits.activation_field, ACTIVATIONS, traits.activation),
+        activation=fields.choice(
+            traits.activation_field, {*ACTIVATIONS, traits.activation}, traits.activation
+        ),
         gated=shape.gated_mlp,
         tied_embeddings=fields.get("tie_word_embeddings", bool, shape.tied),
         attention_scale=head_dim**-0.5,

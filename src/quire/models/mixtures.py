@@ -8,6 +8,7 @@ from quire.kernels.ops import CLAMPED_SWIGLU, Routing
 from quire.models import variants
 from quire.models.blueprint import Blueprint, ExpertNames, Mixture
 from quire.models.config import ConfigFields
+from quire.models.rope import UNTURNED
 from quire.models.shape import experts_of
 
 _EACH = ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj")
@@ -21,7 +22,7 @@ _QWEN = ExpertNames(
     shared_gate="mlp.shared_expert_gate",
 )
 _MIXTRAL = ExpertNames(
-    routers=("block_sparse_moe.gate", "mlp.gate"),
+    routers=("block_sparse_moe.gate", "mlp.gate", "mlp.router"),
     up=("block_sparse_moe.experts.{}.w1", "block_sparse_moe.experts.{}.w3"),
     down="block_sparse_moe.experts.{}.w2",
     stacks=_QWEN.stacks,
@@ -75,6 +76,22 @@ _MINIMAX = replace(
         "block_sparse_moe.e_score_correction_bias",
         *_by_both("mlp.e_score_correction"),
     ),
+)
+_HUNYUAN = replace(
+    _QWEN,
+    routers=("mlp.gate.wg",),
+    shared_up=("mlp.shared_mlp.gate_proj", "mlp.shared_mlp.up_proj"),
+    shared_down="mlp.shared_mlp.down_proj",
+    shared_gate=None,
+)
+_LLAMA4 = ExpertNames(
+    routers=("feed_forward.router",),
+    up=("feed_forward.experts.{}.gate_proj", "feed_forward.experts.{}.up_proj"),
+    down="feed_forward.experts.{}.down_proj",
+    stacks=(("feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj"),),
+    turned=True,
+    shared_up=("feed_forward.shared_expert.gate_proj", "feed_forward.shared_expert.up_proj"),
+    shared_down="feed_forward.shared_expert.down_proj",
 )
 _MOST_GROUPS = 64
 
@@ -180,6 +197,59 @@ def by_sigmoid(fields: ConfigFields, plan: Blueprint, names: ExpertNames) -> Blu
     return replace(plan, mixture=replace(mixture, routing=routing))
 
 
+def mistral4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Scores are a softmax, the choice is among some groups, and all else is DeepSeek's."""
+    mixture = _mixture(fields, _SHARED, fields.get("norm_topk_prob", bool, True))
+    groups, chosen = _groups(fields, mixture)
+    scale = fields.get("routed_scaling_factor", float, 1.0)
+    routing = mixture.routing._replace(scale=scale, groups=groups, groups_chosen=chosen)
+    plan = variants.latent(fields, replace(plan, mixture=replace(mixture, routing=routing)))
+    assert plan.latent is not None
+    rope = replace(plan.ropes[0], rotated=plan.latent.shape.rope)  # all of what positions turn
+    return replace(plan, ropes=(rope,))
+
+
+def phimoe(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Like Mixtral's, but each expert of two is weighed among those that are near it."""
+    _only(fields, num_experts_per_tok=2)
+    mixture, noise = _mixture(fields, _MIXTRAL), fields.get("router_jitter_noise", float, 0.01)
+    if not 0 < noise < 1:
+        raise fields.wrong("router_jitter_noise", "above 0 and below 1", noise)
+    return replace(
+        plan,
+        mixture=replace(mixture, routing=mixture.routing._replace(nearness=noise)),
+        biases=replace(plan.biases, head=fields.get("lm_head_bias", bool, False)),
+    )
+
+
+def hunyuan(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Like Mixtral's, with an expert for all rows."""
+    _only(fields, use_mixed_mlp_moe=True, moe_layer_num_skipped=0)
+    mixture = _mixture(fields, _HUNYUAN, shared=1)
+    if mixture.shape.inner != plan.intermediate_size:
+        raise fields.wrong("moe_intermediate_size", "the intermediate_size")
+    return replace(variants.hunyuan(fields, plan), mixture=mixture)
+
+
+def llama4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Experts are given rows times their scores; layers without positions look at all of the text,
+    and their queries grow with where they are.
+    """
+    mixture = _mixture(fields, _LLAMA4, renormalise=False, shared=1)
+    routing = mixture.routing._replace(sigmoid=True, before=True)
+    plan = replace(
+        variants.smollm3(fields, plan),
+        mixture=replace(mixture, routing=routing),
+        intermediate_size=fields.positive("intermediate_size_mlp", 16_384),
+        head_norms="bare" if fields.get("use_qk_norm", bool, True) else None,
+    )
+    if not fields.values.get("attn_temperature_tuning", True):
+        return plan
+    growing = replace(plan.ropes[0], kind=UNTURNED, rotated=0, fields=fields)
+    rope_of = tuple(1 if each is None else each for each in plan.rope_of)
+    return replace(plan, ropes=(*plan.ropes, growing), rope_of=rope_of)
+
+
 def ernie(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Like Mixtral's, with biases of the choice."""
     return replace(plan, mixture=_mixture(fields, _ERNIE))
@@ -192,6 +262,8 @@ def _only(fields: ConfigFields, **values: str | float | bool) -> None:
             raise fields.wrong(name, str(only))
 
 
-def _mixture(fields: ConfigFields, names: ExpertNames, renormalise: bool = True) -> Mixture:
-    shape = experts_of(fields)
+def _mixture(
+    fields: ConfigFields, names: ExpertNames, renormalise: bool = True, shared: int = 0
+) -> Mixture:
+    shape = experts_of(fields, shared)
     return Mixture(shape, names, Routing(shape.chosen, renormalise))

@@ -33,6 +33,8 @@ _CPU = torch.device("cpu")
 _WIDEST = 2**16  # dimensions of a head; published ones have at most some hundreds
 _LARGEST_DIVISOR = 1e30
 _GROWTH = "llama_4_scaling_beta"
+UNTURNED = "unturned"
+"""A kind of our own: heads are not turned, but queries may grow with their positions."""
 
 # Frequencies, [rotated / 2] or [T, rotated / 2] given the length [T] that each token lives in.
 _Frequencies = Tensor | Callable[[Tensor], Tensor]
@@ -49,12 +51,13 @@ class Rope:
     frequencies: _Frequencies
     attention_factor: float  # scales cosines and sines
     stable_length: int | None  # frequencies change in longer sequences; None: they never do
-    # Where sequences longer than the first are served, all of them have the frequencies instead.
-    longer: tuple[int, Tensor] | None = None
+    # Where sequences longer than the first are served, all of them have these frequencies and this
+    # attention factor instead.
+    longer: tuple[int, Tensor, float] | None = None
     reach: int | None = None  # attention sinks seem less far away than this; None: no sinks
-    # Queries grow by the first times log(1 + whole multiples of the second before them), as Llama
-    # 4's without positions do.
-    growth: tuple[float, int] | None = None
+    # Queries grow by the first times log(1 + whole multiples of the second before them, with the
+    # third added to their positions), as Llama 4's without positions do.
+    growth: tuple[float, int, int] | None = None
 
     def serving(self, longest: int) -> Rope:
         """The rotation if no sequence is longer, and no more positions are told apart than
@@ -62,15 +65,16 @@ class Rope:
         """
         if self.longer is None:
             return self
-        original, frequencies = self.longer
+        original, frequencies, factor = self.longer
         beyond = longest > original
         _LOG.info(
             "longrope: the %s factors turn all texts, since up to %s tokens are served and the "
             "model's original length is %s; max_model_len decides that",
             *("long" if beyond else "short", f"{longest:,}", f"{original:,}"),
         )
-        chosen = frequencies if beyond else self.frequencies
-        return replace(self, frequencies=chosen, longer=None)
+        if not beyond:
+            return replace(self, longer=None)
+        return replace(self, frequencies=frequencies, attention_factor=factor, longer=None)
 
     def rotation(self, batch: AttentionBatch) -> Rotation:
         """The rotation of each new token."""
@@ -95,8 +99,8 @@ class Rope:
     def _query_scale(self, positions: Tensor) -> Tensor | None:
         if self.growth is None:
             return None
-        beta, length = self.growth
-        return 1 + beta * (1 + positions // length).float().log()
+        beta, length, ahead = self.growth
+        return 1 + beta * (1 + (positions + ahead) // length).float().log()
 
     def _exact_turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines from float64: float32 cannot hold the angles of far positions."""
@@ -116,6 +120,7 @@ class RopeConfig:
     max_position_embeddings: int
     original_positions: int  # length of the sequences before stretching
     fields: ConfigFields  # the parameters of ``kind``
+    backwards: bool = False  # heads are turned the other way
 
     @classmethod
     def read(
@@ -167,13 +172,15 @@ class RopeConfig:
             raise ModelError(
                 f"{self.fields.source}: rope_type is {short(self.kind)}; supported: {names}"
             )
-        if not 2 <= self.rotated <= _WIDEST or self.rotated % 2:
+        if self.kind != UNTURNED and (not 2 <= self.rotated <= _WIDEST or self.rotated % 2):
             raise ModelError(f"{self.fields.source}: {self.rotated} dimensions cannot be rotated")
         try:
             rope = _BUILDERS[self.kind](self, device)
             if _GROWTH in self.fields:
                 beta = self.fields.get(_GROWTH, float)
-                rope = replace(rope, growth=(beta, self.original_positions))
+                rope = replace(rope, growth=(beta, self.original_positions, 0))
+            if self.backwards and isinstance(rope.frequencies, Tensor):
+                rope = replace(rope, frequencies=-rope.frequencies)
             return rope
         except (ArithmeticError, ValueError) as error:  # of parameters out of their range
             raise ModelError(f"{self.fields.source}: no rotation can be made: {error}") from error
@@ -273,8 +280,16 @@ def _longrope(config: RopeConfig, device: torch.device) -> Rope:
         float,
         math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0,
     )
+    of_short, of_long = (  # as Phi-3.5-MoE has them
+        fields.get(name, float, attention_factor) for name in ("short_mscale", "long_mscale")
+    )
+    return Rope(short, of_short, None, longer=(original, long, of_long))
 
-    return Rope(short, attention_factor, None, longer=(original, long))
+
+def _unturned(config: RopeConfig, device: torch.device) -> Rope:
+    fields = config.fields
+    growth = fields.get("attn_scale", float, 0.1), fields.positive("floor_scale", 8192), 1
+    return Rope(torch.empty(0, device=device), 1.0, None, growth=growth)
 
 
 def _divided(config: RopeConfig, device: torch.device) -> Rope:
@@ -305,6 +320,7 @@ _BUILDERS: dict[str, Callable[[RopeConfig, torch.device], Rope]] = {
     "yarn": _yarn,
     "longrope": _longrope,
     "divided": _divided,
+    UNTURNED: _unturned,
     "su": _longrope,  # its name when Phi-3 was published
     "mrope": _default,  # a text's tokens have the same position three times
 }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from quire.kernels.ops import XIELU
 from quire.models import hybrids, mixtures, variants
-from quire.models.blueprint import Blueprint, NormKind, RowOrder, TensorNames
+from quire.models.blueprint import Blueprint, HeadNorms, NormKind, RowOrder, TensorNames
 from quire.models.config import ConfigFields
 
 _PLAIN = TensorNames()
@@ -40,7 +40,7 @@ class Traits:
     output_bias: bool | str = "attention_bias"
     mlp_bias: bool | str = "mlp_bias"
     biases: bool = False  # where such a field is absent
-    head_norms: Literal["each", "all"] | None = None
+    head_norms: HeadNorms | None = None
     norm: NormKind = _RMS
     eps: str | float = "rms_norm_eps"
     activation: str = "silu"  # where ``activation_field`` is absent
@@ -134,6 +134,14 @@ _UNGATED = replace(_PLAIN, up=("mlp.up_proj",))
 _GLM_MOE = Traits(output_bias=False, mlp_bias=False, rotary_share=0.5, varied=mixtures.glm)
 
 _DEEPSEEK = Traits(mlp_bias=False, varied=mixtures.deepseek_v3)
+_HUNYUAN = Traits(
+    names=replace(
+        _PLAIN, query_norm="self_attn.query_layernorm", key_norm="self_attn.key_layernorm"
+    ),
+    mlp_bias=False,
+    head_norms="each turned",
+    varied=variants.hunyuan,
+)
 
 TRAITS: Mapping[str, Traits] = {
     "LlamaForCausalLM": Traits(),
@@ -241,6 +249,43 @@ TRAITS: Mapping[str, Traits] = {
     "DeepseekV2ForCausalLM": Traits(varied=mixtures.deepseek_v2),
     "DeepseekV3ForCausalLM": _DEEPSEEK,
     "Glm4MoeLiteForCausalLM": replace(_DEEPSEEK, varied=mixtures.glm_lite),
+    "Mistral4ForCausalLM": replace(_DEEPSEEK, rotary_share=1.0, varied=mixtures.mistral4),
+    "PhimoeForCausalLM": Traits(
+        mlp_bias=False, norm=_LAYER_NORM, theta=1_000_000.0, varied=mixtures.phimoe
+    ),
+    "HunYuanDenseV1ForCausalLM": _HUNYUAN,
+    "HunYuanMoEV1ForCausalLM": replace(_HUNYUAN, varied=mixtures.hunyuan),
+    "ApertusForCausalLM": Traits(
+        names=replace(
+            _UNGATED,
+            attention_before="attention_layernorm",
+            mlp_before="feedforward_layernorm",
+        ),
+        mlp_bias=False,
+        head_norms="each",
+        activation=XIELU,
+        theta=12_000_000.0,
+        varied=variants.apertus,
+    ),
+    "NanoChatForCausalLM": Traits(
+        names=replace(_PLAIN, up=("mlp.fc1",), down="mlp.fc2"),
+        mlp_bias=False,
+        head_norms="bare",
+        norm=NormKind(weight=False),
+        activation="relu2",
+        varied=variants.nanochat,
+    ),
+    "Llama4ForCausalLM": Traits(
+        names=replace(
+            _PLAIN,
+            up=("feed_forward.gate_proj", "feed_forward.up_proj"),
+            down="feed_forward.down_proj",
+        ),
+        mlp_bias=False,
+        row_order="pairs",
+        theta=500_000.0,
+        varied=mixtures.llama4,
+    ),
     "MiniCPM3ForCausalLM": Traits(varied=variants.minicpm3),
     "YoutuForCausalLM": Traits(mlp_bias=False, varied=variants.latent),
     "Dots1ForCausalLM": Traits(mlp_bias=False, head_norms="each", varied=mixtures.deepseek),

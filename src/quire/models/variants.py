@@ -9,7 +9,7 @@ from quire.core.errors import ModelError
 from quire.models.blueprint import Blueprint, LatentPlan
 from quire.models.config import ConfigFields
 from quire.models.rope import RopeConfig
-from quire.models.shape import latent_of
+from quire.models.shape import latent_of, layers_that_turn
 
 _STEADY = ("default", "linear", "llama3", "yarn")  # rotations that do not hang on a text's length
 
@@ -66,18 +66,48 @@ def exaone4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 
 
 def smollm3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
-    """Some layers have no positions: every fourth, or those for which ``no_rope_layers`` has 0.
+    """Some layers have no positions, by default every fourth."""
+    turned = layers_that_turn(fields, 4)
+    return replace(plan, rope_of=tuple(0 if each else None for each in turned))
 
-    (In spite of its name.)
-    """
-    told = fields.get("no_rope_layers", list, [])
-    layers = range(len(plan.windows))
-    if not told:
-        every = fields.positive("no_rope_layer_interval", 4)
-        told = [int((layer + 1) % every != 0) for layer in layers]
-    if len(told) != len(layers) or not all(each in (0, 1) for each in told):
-        raise fields.wrong("no_rope_layers", f"0 or 1 for each of {len(layers)} layers")
-    return replace(plan, rope_of=tuple(0 if each else None for each in told))
+
+def apertus(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Its rotation is stretched, if no field says how."""
+    if "rope_parameters" in fields or "rope_scaling" in fields:
+        return plan
+    (rope,) = plan.ropes
+    stretched = rope.fields.holding(
+        {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    )
+    return replace(
+        plan, ropes=(replace(rope, kind="llama3", original_positions=8192, fields=stretched),)
+    )
+
+
+def hunyuan(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """The base of the rotation may be raised once and for all."""
+    for name, only in (("use_qk_norm", True), ("use_cla", False)):
+        if fields.get(name, bool, only) != only:
+            raise fields.wrong(name, str(only).lower())
+    (rope,) = plan.ropes
+    if rope.kind != "dynamic" or "alpha" not in rope.fields:
+        return plan
+    alpha = rope.fields.get("alpha", float)
+    if alpha <= 0 or rope.rotated <= 2:
+        raise ModelError(f"{rope.fields.source}: alpha must be above 0, but is {alpha}")
+    theta = rope.theta * alpha ** (rope.rotated / (rope.rotated - 2))
+    return replace(plan, ropes=(replace(rope, kind="default", theta=theta),))
+
+
+def nanochat(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Heads are turned the other way, and what comes into the layers is normalised."""
+    (rope,) = plan.ropes
+    return replace(
+        plan,
+        ropes=(replace(rope, backwards=True),),
+        embedding_norm=True,
+        logits_softcap=_cap(fields, "final_logit_softcapping", 15.0),
+    )
 
 
 def granite(fields: ConfigFields, plan: Blueprint) -> Blueprint:

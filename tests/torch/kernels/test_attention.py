@@ -55,10 +55,15 @@ def test_mixed_batch(
     block_size: int,
 ) -> None:
     case = make_case(dtype, heads, dims, block_size)
-    for window, softcap in ((None, None), (1, 3.0), (7, None), (64, 3.0)):
-        assert_equal_to_plain(
-            kernels, case, AttentionSpec(dims[0] ** -0.5, window, softcap=softcap)
-        )
+    for window, by_chunks, softcap in (
+        (None, False, None),
+        (1, False, 3.0),
+        (7, False, None),
+        (7, True, None),
+        (64, False, 3.0),
+    ):
+        spec = AttentionSpec(dims[0] ** -0.5, window, softcap=softcap, by_chunks=by_chunks)
+        assert_equal_to_plain(kernels, case, spec)
 
 
 @with_types
@@ -252,11 +257,14 @@ def test_what_norms_make_large_is_rounded_with_the_rest(
 
 
 @with_types
-@pytest.mark.parametrize("rotated", [4, 8])
+@pytest.mark.parametrize(("rotated", "first"), [(4, False), (8, False), (4, True)])
 def test_heads_are_normalised_and_turned(
-    kernels: Kernels, dtype: torch.dtype, rotated: int
+    kernels: Kernels, dtype: torch.dtype, rotated: int, first: bool
 ) -> None:
-    """Queries grow; the sinks beyond the window meet one of another rotation."""
+    """Queries grow; the sinks beyond the window meet one of another rotation.
+
+    first: they are turned first.
+    """
     case = make_case(dtype, sinks=3, window=6)
     generator = torch.Generator().manual_seed(1)
     near, far = torch.randn(2, len(case.query), rotated, generator=generator, dtype=torch.float64)
@@ -267,21 +275,41 @@ def test_heads_are_normalised_and_turned(
     turns = (x.to(wide) for x in (near.cos(), near.sin(), far.cos(), far.sin()))
     rotation = Rotation(*turns, query_scale=scale)
     new_keys = case.new(case.keys)
-    found = attend(kernels, case, AttentionSpec(0.25, 6, 3, None, *norms), rotation)
+    found = attend(
+        kernels, case, AttentionSpec(0.25, 6, 3, None, *norms, norm_turned=first), rotation
+    )
 
     def normalised(x: Tensor, norm: Norm) -> Tensor:
         x = x.double()
         return x * (x.square().mean(dim=-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
 
-    query = normalised(case.query, norms[0]) * scale[:, None, None]
-    written = turned(normalised(new_keys, norms[1]), near)
+    def both(x: Tensor, norm: Norm, angles: Tensor) -> Tensor:
+        if first:
+            return normalised(turned(x.double(), angles), norm)
+        return turned(normalised(x, norm), angles)
+
+    def queries(angles: Tensor) -> Tensor:
+        return both(case.query, norms[0], angles) * scale[:, None, None]
+
+    written = both(new_keys, norms[1], near)
     counts = case.batch.query_starts
     for i, keys in enumerate(case.keys):
         own = written[counts[i] : counts[i + 1]]
         case.keys[i] = torch.cat((keys[: len(keys) - len(own)].double(), own))
-    exact = replace(case, query=turned(query, near))
-    expected = plain(exact, AttentionSpec(0.25, 6, 3), turned(query, far))
+    exact = replace(case, query=queries(near))
+    expected = plain(exact, AttentionSpec(0.25, 6, 3), queries(far))
     assert (found.double() - expected).abs().max() < TOLERANCE[dtype] * 10
+
+
+@with_types
+@pytest.mark.parametrize(("chunk", "block_size"), [(8, 4), (10, 4), (300, 16)])
+def test_blocks_of_chunks_before_are_not_there(
+    kernels: Kernels, dtype: torch.dtype, chunk: int, block_size: int
+) -> None:
+    """New tokens are in one chunk, or in several; the last is at the beginning of one."""
+    ragged = ((5, 5), (9, 1), (21, 1), (21, 13), (301, 1), (301, 2), (700, 130))
+    case = make_case(dtype, (6, 2), (24, 24), block_size, ragged, window=chunk, by_chunks=True)
+    assert_equal_to_plain(kernels, case, AttentionSpec(0.2, chunk, by_chunks=True))
 
 
 @with_types

@@ -21,6 +21,7 @@ CONTEXT = 700  # several segments and a half chunk
 SPECS = {
     "all": AttentionSpec(0.2),
     "window": AttentionSpec(0.2, window=300),
+    "chunks": AttentionSpec(0.2, window=300, by_chunks=True),
     "sinks": AttentionSpec(0.2, window=300, sinks=70),
     "biased": AttentionSpec(0.2, 300, 70, softcap=5.0, sink_logits=torch.linspace(-1, 9, 16)),
 }

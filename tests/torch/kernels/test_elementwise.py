@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import DTYPES
-from quire.kernels.ops import ACTIVATIONS, CLAMPED_SWIGLU, Kernels, LayerKV, Norm
+from quire.kernels.ops import ACTIVATIONS, CLAMPED_SWIGLU, XIELU, Alphas, Kernels, LayerKV, Norm
 from support.every_kernel import KERNELS, make_kernels, with_types
 from support.gpu_kernels import TRITON
 
@@ -103,6 +103,19 @@ def test_the_clamped_swiglu(kernels: Kernels, dtype: torch.dtype) -> None:
         found = kernels.activate(x[:, :width].clone(), CLAMPED_SWIGLU, gated=True)
         exact = gate / (1 + (-1.702 * gate).exp()) * (up + 1)
         assert torch.allclose(found.double(), exact, rtol=4 * torch.finfo(dtype).eps, atol=2e-5)
+
+
+@with_types
+def test_xielu(kernels: Kernels, dtype: torch.dtype) -> None:
+    x = (4 * torch.randn(3, 600, generator=torch.Generator().manual_seed(0))).to(dtype)
+    x[0, :4] = torch.tensor([0.0, -50.0, 50.0, -1e-3])
+    wide, alphas = x.double(), Alphas(0.9, 1.3)
+    below = (wide.clamp(max=-1e-6).expm1() - wide) * alphas.below
+    exact = torch.where(wide > 0, alphas.above * wide**2, below) + wide / 2
+    for width in (1, 7, 600):
+        part = x[:, :width].clone()
+        found = kernels.activate(part, XIELU, gated=False, alphas=alphas)
+        assert close(found, exact[:, :width], dtype)
 
 
 @with_types

@@ -110,6 +110,8 @@ ROUTINGS = {
     "softmax with biases of the choice": Routing(CHOSEN, True, bias=BIAS),
     "groups": Routing(CHOSEN, True, sigmoid=True, bias=BIAS, groups=7, groups_chosen=4),
     "groups of softmax": Routing(CHOSEN, False, groups=7, groups_chosen=3),
+    "before the experts": Routing(CHOSEN, False, sigmoid=True, before=True),
+    "shares of near ones": Routing(CHOSEN, False, nearness=0.2),
     "groups by their best": Routing(CHOSEN, False, groups=7, groups_chosen=3, best=1),
 }
 

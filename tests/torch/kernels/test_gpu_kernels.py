@@ -16,6 +16,7 @@ from quire.kernels.gpu.support import check_cache_dtype, check_device, check_mod
 from quire.kernels.gpu.tiles import Tile, Tiles, choose_tiles
 from quire.kernels.ops import AttentionSpec, KVGroupTables, KVShape, LayerKV
 from quire.kernels.reference import ReferenceKernels
+from support.attention_cases import oldest_seen
 from support.gpu_kernels import DTYPES, INTERPRETED, TRITON, triton_kernels
 from support.paged_batches import BLOCK_SIZE, make_batch, make_kv, make_new
 
@@ -32,20 +33,25 @@ sequences = st.lists(
 
 
 @needs_interpreter
-@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize(("window", "by_chunks"), [(None, False), (20, False), (20, True)])
 @pytest.mark.parametrize("single", [True, False])
 @settings(deadline=None, max_examples=25)
 @given(before_and_new=sequences, programs=st.integers(1, 40))
 def test_every_query_meets_every_key_it_sees_once(
-    window: int | None, single: bool, before_and_new: list[tuple[int, int]], programs: int
+    window: int | None,
+    by_chunks: bool,
+    single: bool,
+    before_and_new: list[tuple[int, int]],
+    programs: int,
 ) -> None:
     from quire.kernels.gpu.work import GPUPlan
 
+    window = 2**30 if window is None else window
     batch, _ = make_batch([(before + new, new) for before, new in before_and_new])
     tiles = Tiles(Tile(16, 16, 4, 2, 1), Tile(16, 16, 4, 2, 1), 16)
     group = 2
     met: dict[tuple[int, int], list[int]] = {}
-    for work in GPUPlan(batch, programs).work(4 * group, 4, window, tiles):
+    for work in GPUPlan(batch, programs).work(4 * group, 4, window, by_chunks, tiles):
         if (work.tokens == 1) != single:
             continue
         items = [item for item in work.items.tolist() if item[0] >= 0]
@@ -58,12 +64,12 @@ def test_every_query_meets_every_key_it_sees_once(
             for token in range(tile * work.tokens, min((tile + 1) * work.tokens, new)):
                 seen = met.setdefault((seq, token), [])
                 position = before + token
-                oldest = 0 if window is None else max(0, position - window + 1)
+                oldest = oldest_seen(torch.tensor(position), window, by_chunks).item()
                 seen += [key for key in range(first, last) if oldest <= key <= position]
     for seq, (before, new) in enumerate(before_and_new):
         for token in range(new if (new == 1) == single else 0):
             position = before + token
-            oldest = 0 if window is None else max(0, position - window + 1)
+            oldest = oldest_seen(torch.tensor(position), window, by_chunks).item()
             assert sorted(met[seq, token]) == list(range(oldest, position + 1))
 
 

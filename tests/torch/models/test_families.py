@@ -16,7 +16,7 @@ from quire.models.transformers_model import TransformersModel
 from support.hf_reference import hf_greedy, hf_logits, hf_model, random_prompts
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import Tensors, rewritten
-from support.small_models import FAMILIES, HYBRIDS, RECORDS, VOCAB_SIZE
+from support.small_models import FAMILIES, HYBRIDS, RECORDS, VOCAB_SIZE, make_model
 
 ModelDir = Callable[[str], Path]
 
@@ -130,6 +130,34 @@ def test_half_precision(
     scale = expected.std()
     error, their_error = ((x - expected).square().mean().sqrt() / scale for x in (found, theirs))
     assert error < min(tolerance, 1.5 * their_error)
+
+
+@pytest.mark.parametrize("family", ["apertus", "hunyuan", "llama4", "phimoe"])
+def test_bits_do_not_depend_on_how_a_text_is_cut(family: str, model_dir: ModelDir) -> None:
+    model, texts = load_model(model_dir(family), dtype="bfloat16"), random_prompts(5, 19, 30)
+    several = PagedHarness(model).prefill(texts, CHUNK)
+    for text, beside_others in zip(texts, several, strict=True):
+        for chunk in (1, 64):
+            (alone,) = PagedHarness(model).prefill([text], chunk)
+            assert torch.equal(alone, beside_others)
+
+
+def test_phimoe_has_factors_of_its_own_for_short_and_for_long(tmp_path: Path) -> None:
+    """The frequencies are the same for both, since transformers never takes the long ones."""
+    factors = {"short_factor": [1.0 + i / 8 for i in range(8)], "short_mscale": 1.3}
+    scaling = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "original_max_position_embeddings": 32,
+        "long_factor": factors["short_factor"],
+        "long_mscale": 0.8,
+        **factors,
+    }
+    directory = make_model("phimoe", tmp_path, rope_parameters=scaling)
+    for served, length in ((32, 30), (256, 40)):
+        texts = random_prompts(length)
+        found = PagedHarness(load_model(directory, max_model_len=served)).prefill(texts, CHUNK)
+        assert max_difference(found, [hf_logits(directory, text) for text in texts]) < 1e-4
 
 
 def test_a_head_that_is_stored_is_used_though_the_config_says_tied(

@@ -62,11 +62,13 @@ class Window(NamedTuple):
     and the first ``sinks`` of its text.
 
     step_tokens: the most tokens that one step computes, over all sequences.
+    by_chunks: of those before it, a token sees only the ones from a multiple of ``tokens`` on.
     """
 
     tokens: int
     step_tokens: int
     sinks: int = 0
+    by_chunks: bool = False
 
     @property
     def forgets(self) -> bool:
@@ -80,6 +82,8 @@ class Window(NamedTuple):
         return -(-self.sinks // block_size)
 
     def left_behind(self, num_tokens: int, block_size: int) -> int:
+        if self.by_chunks:
+            return num_tokens // self.tokens * self.tokens // block_size
         # The next token sees position num_tokens - tokens + 1 and those after it.
         return max(0, num_tokens - self.tokens + 1) // block_size
 

@@ -186,8 +186,10 @@ def describe_kv_groups(limits: EngineLimits, state_bytes: int = 0) -> str:
         if kv_group.window is not None or len(limits.kv_groups) > 1:
             clause += f", for {len(kv_group.layers)} of {num_layers} layers"
         if kv_group.window is not None:
+            tokens = f"{kv_group.window.tokens:,} tokens of a sequence"
             first = f"first {kv_group.window.sinks:,} and the " if kv_group.window.sinks else ""
-            clause += f" (only the {first}last {kv_group.window.tokens:,} tokens of a sequence)"
+            seen = "newest chunk of" if kv_group.window.by_chunks else f"{first}last"
+            clause += f" (only the {seen} {tokens})"
         clauses.append(clause)
     if limits.share is not None:
         clauses[-1] += f", on {limits.share.pages:,} pages that they share"

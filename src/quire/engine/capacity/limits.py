@@ -9,7 +9,7 @@ from quire.core.kv_groups import KVGroup, layers_by_window
 from quire.core.limits import EngineLimits
 from quire.core.memory import KeptState, Window
 from quire.engine.config import EngineConfig
-from quire.models.shape import CacheShape, windows_in_force
+from quire.models.shape import CacheShape, Chunk, windows_in_force
 
 _EVERY, _DECODING = 512, 64
 """Tokens between snapshots of states, while a prompt is read and while it is answered: to take one
@@ -58,7 +58,8 @@ def _windows(
         layers = tuple(paged[number] for number in numbers)
         window = None
         if tokens is not None:
-            window = Window(tokens, config.max_num_batched_tokens, config.attention_sinks)
+            most, sinks = config.max_num_batched_tokens, config.attention_sinks
+            window = Window(tokens, most, sinks, by_chunks=isinstance(tokens, Chunk))
         yield window, layers
 
 

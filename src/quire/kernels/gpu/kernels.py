@@ -14,6 +14,7 @@ from quire.kernels.gpu.programs import attention, rows, store
 from quire.kernels.gpu.tiles import Tiles, choose_tiles
 from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, WorkList
 from quire.kernels.ops import (
+    Alphas,
     AttentionBatch,
     AttentionSpec,
     Experts,
@@ -36,6 +37,7 @@ _ACTIVATIONS: Mapping[str, str] = {
     "relu2": "relu2",
     "silu": "silu",
     "clamped_swiglu": "clamped_swiglu",
+    "xielu": "xielu",
 }
 _LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}  # of quantised caches
 _HEADS_AT_ONCE = 4  # of the program that stores
@@ -109,7 +111,8 @@ class GPUKernels(Kernels):
         queries = _store(query, key, value, kv, spec, plan, rotation, shape)
         out = query.new_empty(*query.shape[:2], shape.DV)
         tiles = self._tiles or choose_tiles(self._capability, query.dtype, shape.DK_PAD)
-        for work in plan.work(shape.HEADS, shape.KV_HEADS, spec.window, tiles):
+        window = spec.window or NO_WINDOW
+        for work in plan.work(shape.HEADS, shape.KV_HEADS, window, spec.by_chunks, tiles):
             _attend(*queries, out, kv, spec, plan, work, shape)
         return out
 
@@ -137,7 +140,14 @@ class GPUKernels(Kernels):
         """See ``Kernels.argmax``."""
         return x.argmax(-1)
 
-    def activate(self, x: Tensor, activation: str, gated: bool, factor: float = 1.0) -> Tensor:
+    def activate(
+        self,
+        x: Tensor,
+        activation: str,
+        gated: bool,
+        factor: float = 1.0,
+        alphas: Alphas | None = None,
+    ) -> Tensor:
         """See ``Kernels.activate``."""
         assert factor == 1.0, "no model without states has others"
         num_rows, width = x.shape
@@ -148,6 +158,7 @@ class GPUKernels(Kernels):
             x.stride(0),
             out,
             width,
+            *(alphas or (0.0, 0.0)),
             KIND=_ACTIVATIONS[activation],
             GATED=gated,
             STEP=_ELEMENTS_AT_ONCE,
@@ -217,6 +228,7 @@ def _store(
         QUERY_CENTRED=query_norm.centred,
         KEY_NORM=spec.key_norm is not None,
         KEY_CENTRED=key_norm.centred,
+        TURNED_FIRST=spec.norm_turned,
         LIMIT=_LARGEST.get(kv.keys.dtype, 0.0),
         WHOLE=kv.keys.dtype == torch.int8,
         STEP=_HEADS_AT_ONCE,
@@ -267,6 +279,7 @@ def _attend(
         COLUMNS=tile.columns,
         SOFTCAP=spec.softcap is not None,
         WINDOW=spec.window is not None,
+        BY_CHUNKS=spec.by_chunks,
         SINKS=has_sinks,
         num_warps=tile.warps,
         num_stages=tile.stages,

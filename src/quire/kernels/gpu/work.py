@@ -32,6 +32,7 @@ class _Geometry(NamedTuple):
     group: int  # query heads that share a key head
     kv_heads: int
     window: int
+    by_chunks: bool
     tiles: Tiles
 
 
@@ -46,9 +47,11 @@ class GPUPlan:
         self._new = [last - first for first, last in pairwise(bounds)]
         self._known: dict[_Geometry, list[WorkList]] = {}
 
-    def work(self, heads: int, kv_heads: int, window: int | None, tiles: Tiles) -> list[WorkList]:
+    def work(
+        self, heads: int, kv_heads: int, window: int, by_chunks: bool, tiles: Tiles
+    ) -> list[WorkList]:
         """The lists for layers of this kind."""
-        geometry = _Geometry(heads // kv_heads, kv_heads, window or NO_WINDOW, tiles)
+        geometry = _Geometry(heads // kv_heads, kv_heads, window, by_chunks, tiles)
         if geometry not in self._known:
             self._known[geometry] = [
                 work
@@ -96,6 +99,7 @@ class GPUPlan:
             geometry.tiles.least_segment if most_segments else NO_WINDOW,
             geometry.window,
             TILE=tokens,
+            BY_CHUNKS=geometry.by_chunks,
             SINGLE=tokens == 1,
             COLUMNS=tile.columns,
             SEQS=triton.next_power_of_2(num_seqs),

@@ -30,7 +30,7 @@ from quire.models.shape.recurrence import (
     recurrence_of,
 )
 from quire.models.shape.stored import Scheme, StoredWeights, read_stored
-from quire.models.shape.windows import windows_in_force, windows_of
+from quire.models.shape.windows import Chunk, layers_that_turn, windows_in_force, windows_of
 
 __all__ = [
     "BYTES",
@@ -39,6 +39,7 @@ __all__ = [
     "SAMPLING_DEFAULTS",
     "CacheShape",
     "Checkpoint",
+    "Chunk",
     "ConfigFields",
     "ExpertShape",
     "FamilyFacts",
@@ -55,6 +56,7 @@ __all__ = [
     "experts_of",
     "find_family",
     "latent_of",
+    "layers_that_turn",
     "modules_of",
     "plain_form",
     "positions_of",

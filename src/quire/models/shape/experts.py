@@ -9,7 +9,7 @@ from quire.core.errors import ModelError
 from quire.models.shape.fields import ConfigFields
 
 _COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_k")
+_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk")
 _INNERS = ("moe_intermediate_size", "intermediate_size")
 _SHARED_WIDTHS = (
     "shared_expert_intermediate_size",
@@ -97,4 +97,9 @@ def _by_frequency(fields: ConfigFields, num_layers: int) -> Iterable[int]:
 
 def _size(fields: ConfigFields, names: tuple[str, ...]) -> int:
     name = next((name for name in names if name in fields), names[0])
-    return fields.positive(name)
+    by_layer = fields.values.get(name)
+    if not isinstance(by_layer, list):
+        return fields.positive(name)
+    if not by_layer or any(one != by_layer[0] for one in by_layer):
+        raise fields.wrong(name, "the same number for all layers")
+    return fields.holding({name: by_layer[0]}).positive(name)

@@ -46,6 +46,7 @@ class FamilyFacts:
     planned_only: bool = False  # Quire has no code of its own for it
     defaults: tuple[tuple[str, float], ...] = ()  # of fields that configs leave out
     inside: tuple[tuple[str, float], ...] = ()  # and of those that they do in models that see
+    fixed_ntk: bool = False  # "dynamic" rotations with an ``alpha`` are the same for all texts
     stretches: bool = False  # rotary scalings lengthen its texts, and may change longer ones
 
     def is_called(self, architecture: str) -> bool:
@@ -73,16 +74,17 @@ def _plain(
     )
 
 
-def _mixture(model_type: str, architecture: str, **more: Any) -> FamilyFacts:
-    """A family of mixtures that is planned and not served."""
-    return FamilyFacts(
-        model_type, architecture, experts=True, planned_only=True, stretches=True, **more
-    )
-
-
 _DELTA: Mapping[str, Any] = {
     "recurrence": "delta rule", "gated_attention": True, "head_size": 256, "stretches": True,
 }  # fmt: skip
+
+_HUNYUAN = (
+    "moe_topk", "num_shared_expert", "use_mixed_mlp_moe", "use_cla", "cla_share_factor",
+    "attention_head_dim", "eod_token_id", "im_start_id", "im_end_id", "text_start_id",
+    "text_end_id", "image_token_id", "org_vocab_size", "dense_list", "moe_drop_tokens",
+    "moe_random_routing_dropped_token", "moe_layer_num_skipped", "pool_type", "skip_cls_token",
+    "capacity_factor", "group_limited_greedy",
+)  # fmt: skip
 
 _LATENT: Mapping[str, Any] = {"experts": True, "latent": True, "stretches": True}
 
@@ -158,7 +160,21 @@ FAMILIES = (
     FamilyFacts(
         "ernie4_5_moe", "Ernie4_5_MoeForCausalLM", experts=True, tied=True, stretches=True
     ),
-    _mixture("phimoe", "PhimoeForCausalLM", window="always"),
+    FamilyFacts(
+        "phimoe", "PhimoeForCausalLM", window="always", experts=True, stretches=True,
+        own_fields=("lm_head_bias",),
+    ),
+    FamilyFacts(
+        "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", stretches=True, fixed_ntk=True,
+        own_fields=_HUNYUAN,
+    ),
+    FamilyFacts(
+        "hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", stretches=True, fixed_ntk=True, experts=True,
+        shared_experts=1, own_fields=_HUNYUAN,
+    ),
+    FamilyFacts("apertus", "ApertusForCausalLM", gated_mlp=False, stretches=True),
+    FamilyFacts("nanochat", "NanoChatForCausalLM", gated_mlp=False, stretches=True),
+    FamilyFacts("mistral4", "Mistral4ForCausalLM", **_LATENT),
     FamilyFacts("deepseek_v2", "DeepseekV2ForCausalLM", **_LATENT),
     FamilyFacts("deepseek_v3", "DeepseekV3ForCausalLM", also=("kimi_k2",), **_LATENT),
     FamilyFacts(
@@ -170,7 +186,14 @@ FAMILIES = (
         own_fields=("scale_emb", "scale_depth", "dim_model_base"),
     ),
     FamilyFacts("youtu", "YoutuForCausalLM", tied=True, latent=True, stretches=True),
-    _mixture("llama4_text", "Llama4ForCausalLM", window="chunked", full_every=4, shared_experts=1),
+    FamilyFacts(
+        "llama4_text", "Llama4ForCausalLM", window="chunked", full_every=4, experts=True,
+        shared_experts=1, stretches=True, head_size=128,
+        own_fields=(
+            "intermediate_size_mlp", "attn_temperature_tuning",
+            "floor_scale", "attn_scale", "for_llm_compressor", "attention_chunk_size",
+        ),
+    ),
     FamilyFacts("arcee", "ArceeForCausalLM", gated_mlp=False, stretches=True),
     FamilyFacts("nemotron", "NemotronForCausalLM", gated_mlp=False, stretches=True),
     FamilyFacts("seed_oss", "SeedOssForCausalLM", head_size=128, stretches=True),

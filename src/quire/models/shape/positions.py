@@ -32,7 +32,7 @@ def positions_of(fields: ConfigFields, family: FamilyFacts) -> Positions:
     factor = rope.get("factor", float, 1.0)
     if factor <= 0:
         raise ModelError(f"{rope.source}: factor must be above 0, but is {factor}")
-    if kind in ("linear", "dynamic"):
+    if kind in ("linear", "dynamic") and not (family.fixed_ntk and "alpha" in rope):
         limit = int(min(default * factor, _LONGEST))
         return Positions(default, limit, default if kind == "dynamic" else None)
     if kind == "yarn":

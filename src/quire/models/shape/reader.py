@@ -30,7 +30,6 @@ from quire.models.shape.understood import (
     OF_EXPERTS,
     OF_LATENTS,
     OF_STATES,
-    PLANNED,
     UNDERSTOOD,
     is_neutral,
     is_of_images,
@@ -161,8 +160,6 @@ def _notes(fields: ConfigFields, family: FamilyFacts, is_part: bool) -> tuple[st
             f"Quire has no code of its own for {family.model_type}: this is a plan for an engine "
             "that has, and pages its cache alike"
         )
-    if "attention_chunk_size" in fields:
-        notes.append("chunks of attention are planned as windows: they see and hold no more")
     if any(not is_neutral(name, fields.values) for name in GUESSING):
         notes.append("layers that guess further tokens are left out: only speculation loads them")
     if is_part:
@@ -248,7 +245,7 @@ def _understood(family: FamilyFacts) -> frozenset[str]:
     """The fields that are looked at in configs of a family, or change nothing there."""
     understood = UNDERSTOOD.union(family.own_fields)
     if family.experts:
-        understood |= PLANNED if family.planned_only else OF_EXPERTS
+        understood |= OF_EXPERTS
     if family.recurrence is not None:
         understood |= OF_STATES
     return understood | OF_LATENTS if family.latent else understood

@@ -21,6 +21,7 @@ WITH_IMAGES: Mapping[str, str] = {
         ("aya_vision", "AyaVision"),
         ("gemma3", "Gemma3"),
         ("internvl", "InternVL"),
+        ("llama4", "Llama4"),
         ("llava", "Llava"),
         ("llava_next", "LlavaNext"),
         ("llava_onevision", "LlavaOnevision"),

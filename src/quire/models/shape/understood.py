@@ -77,15 +77,10 @@ _EXPERTS = """
     routed_scaling_factor aux_loss_alpha seq_aux ep_size moe_norm_min moe_use_aux_free
     use_routing_bias input_jitter_noise qk_norm_type num_nextn_predict_layers num_mtp_modules
     mtp_transformer_layers use_mtp num_mtp_layers shared_moe_mode mlp_intermediate_size
+    num_experts_per_token num_shared_experts interleave_moe_layer_step moe_layers moe_capacity
+    moe_gate moe_group rope_ntk_beta rope_ntk_alpha scoring_function
 """
 
-# Of those that are planned for other engines, which route in more ways.
-_MORE_EXPERTS = """
-    num_experts_per_token num_shared_experts moe_layers interleave_moe_layer_step
-    intermediate_size_mlp moe_capacity moe_gate moe_group rope_ntk_beta rope_ntk_alpha
-    lm_head_bias attn_temperature_tuning floor_scale attn_scale for_llm_compressor
-    attention_chunk_size scoring_function
-"""
 _LATENT = """
     kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim rope_interleave
     qk_head_dim embedding_initializer_range
@@ -118,9 +113,6 @@ _STATES = """
 
 OF_EXPERTS = frozenset(_EXPERTS.split())
 """What is understood where MLPs are mixtures of experts."""
-
-PLANNED = OF_EXPERTS | frozenset(_MORE_EXPERTS.split())
-"""And in families that Quire has no code of its own for."""
 
 OF_LATENTS = frozenset(_LATENT.split())
 """And where attention is latent."""

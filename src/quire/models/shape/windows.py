@@ -13,6 +13,12 @@ ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention"})
 """What ``layer_types`` may name."""
 
 _CHUNKED_KINDS = frozenset({"full_attention", "chunked_attention"})
+
+
+class Chunk(int):
+    """A window that is a chunk of the text: a token sees those from a multiple of it on."""
+
+
 _FIRST_WINDOWED = 28  # layer of Qwen's, where ``max_window_layers`` is absent
 
 
@@ -54,20 +60,31 @@ def windows_of(fields: ConfigFields, family: FamilyFacts) -> tuple[int | None, .
 
 
 def _chunks(fields: ConfigFields, family: FamilyFacts, num_layers: int) -> tuple[int | None, ...]:
-    """Chunks of a text that see nothing before themselves, taken for windows: what is seen and held
-    is no more than that."""
+    """Chunks of a text that see nothing before themselves, in layers that know positions."""
     if fields.values.get("attention_chunk_size") in (None, 0):
         return (None,) * num_layers
-    chunk = fields.positive("attention_chunk_size")
+    chunk = Chunk(fields.positive("attention_chunk_size"))
     kinds = fields.get("layer_types", list, [])
     if not kinds:
-        kinds = [
-            "full_attention" if (layer + 1) % family.full_every == 0 else "chunked_attention"
-            for layer in range(num_layers)
-        ]
+        turned = layers_that_turn(fields, family.full_every)
+        kinds = ["chunked_attention" if each else "full_attention" for each in turned]
     if len(kinds) != num_layers or not _CHUNKED_KINDS.issuperset(map(str, kinds)):
         raise fields.wrong("layer_types", f"full or chunked attention for each of {num_layers}")
     return tuple(chunk if kind == "chunked_attention" else None for kind in kinds)
+
+
+def layers_that_turn(fields: ConfigFields, every: int) -> tuple[bool, ...]:
+    """Which layers know positions: all but each ``every``-th, or those for which ``no_rope_layers``
+    has 1 (in spite of its name).
+    """
+    named = fields.get("no_rope_layers", list, [])
+    layers = range(fields.positive("num_hidden_layers"))
+    if not named:
+        every = fields.positive("no_rope_layer_interval", every)
+        return tuple((layer + 1) % every != 0 for layer in layers)
+    if len(named) != len(layers) or not all(each in (0, 1) for each in named):
+        raise fields.wrong("no_rope_layers", f"0 or 1 for each of {len(layers)} layers")
+    return tuple(each == 1 for each in named)
 
 
 def windows_in_force(windows: Sequence[int | None], longest: int | None) -> tuple[int | None, ...]:

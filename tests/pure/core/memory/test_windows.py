@@ -42,6 +42,33 @@ def test_which_block_is_dropped_at_which_append(
         assert allocator.num_free_blocks == 8 - len(table.block_ids)
 
 
+def test_a_chunk_is_dropped_when_the_next_begins() -> None:
+    """Chunks of 6 in blocks of 4: block 1 has tokens of two."""
+    allocator = PagedAllocator(8, 4, window=Window(6, 1, by_chunks=True))
+    assert allocator.admit(0, Demand(1)) == 0
+    for position in range(19):
+        assert allocator.append({0: 1}) == []
+        dropped = allocator.table(0).num_dropped
+        assert dropped == position // 6 * 6 // 4, position  # 6: 1, 12: 3, 18: 4
+        assert len(allocator.table(0).block_ids) == position // 4 + 1 - dropped
+
+
+def test_a_hit_needs_what_the_next_token_sees_of_its_chunk() -> None:
+    names = hash_blocks(root_hash(None), range(24), 4)
+    window = Window(8, 1, by_chunks=True)
+    blocks = {name: number for number, name in enumerate(names)}
+
+    def found(*missing: int, computed: int = 24) -> tuple[int, list[int]]:
+        there = {name: block for name, block in blocks.items() if block not in missing}
+        return window.find(names, 6, computed, there.get, 4)
+
+    assert found() == (5, [5])  # token 24 begins a chunk, and sees none of them
+    assert found(computed=23) == (4, [4, 5])
+    assert found(5) == (4, [4])
+    assert found(5, 4) == (3, [3])
+    assert found(3, 5, 4) == (2, [2])
+
+
 @pytest.mark.parametrize(
     ("sinks", "kept"),
     [
@@ -93,14 +120,14 @@ def test_where_a_position_is_in_contiguous_memory_and_in_each_kv_group() -> None
 
 @given(
     st.integers(1, 20),
-    st.integers(0, 9),
+    st.integers(-1, 9),
     st.integers(1, 5),
     st.lists(st.integers(1, 12), min_size=1, max_size=40),
 )
 def test_a_sequence_never_holds_more_than_was_said(
     window: int, sinks: int, size: int, steps: list[int]
 ) -> None:
-    seen = Window(window, max(steps), sinks)
+    seen = Window(window, max(steps), max(sinks, 0), by_chunks=sinks < 0)
     demand = Demand(sum(steps))
     most = seen.most_held([-(-sum(steps) // size)], size)
     allocator = PagedAllocator(most, size, window=seen)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.programs.plan import FIELDS
+from quire.kernels.gpu.programs.plan import FIELDS, oldest_seen
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -43,6 +43,7 @@ def _store_rows(base, places, x, inside, D: tl.constexpr, D_PAD: tl.constexpr):
 @triton.jit
 def _visible(
     key_positions, positions, window, inside,
+    BY_CHUNKS: tl.constexpr,  # see ``AttentionSpec``
     BEYOND: tl.constexpr,  # keys that the window has left behind, rather than those inside it
 ):  # fmt: skip
     """[ROWS, COLUMNS]: which keys the queries at ``positions`` [ROWS] see."""
@@ -50,7 +51,7 @@ def _visible(
         seen = key_positions[None, :] <= positions[:, None] - window
     else:
         seen = key_positions[None, :] <= positions[:, None]
-        seen &= key_positions[None, :] > positions[:, None] - window
+        seen &= key_positions[None, :] >= oldest_seen(positions, window, BY_CHUNKS)[:, None]
     return seen & inside[None, :]
 
 
@@ -63,7 +64,7 @@ def _sweep(
     unit, inner, softcap, window, first, last,
     BLOCK: tl.constexpr, BLOCK_ROWS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     DK_PAD: tl.constexpr, DV_PAD: tl.constexpr, COLUMNS: tl.constexpr, SOFTCAP: tl.constexpr,
-    BEYOND: tl.constexpr,  # as in ``_visible``
+    BY_CHUNKS: tl.constexpr, BEYOND: tl.constexpr,  # as in ``_visible``
     MASKED: tl.constexpr,  # whether a query may not see a key from ``first`` to ``last``
 ):  # fmt: skip
     """Go on over keys ``first`` to ``last``."""
@@ -87,7 +88,7 @@ def _sweep(
         if SOFTCAP:
             scores = softcap * tanh(scores * inner)
         if MASKED:
-            seen = _visible(key_positions, positions, window, inside, BEYOND)
+            seen = _visible(key_positions, positions, window, inside, BY_CHUNKS, BEYOND)
             scores = tl.where(seen, scores, -float("inf"))
         higher = tl.maximum(peak, tl.max(scores, axis=1))
         # Where nothing was seen yet, any number will do in place of minus infinity.
@@ -108,7 +109,8 @@ def _sweep(
 
 @triton.jit
 def _whole_rounds(
-    first, last, oldest, newest, window, WINDOW: tl.constexpr, COLUMNS: tl.constexpr
+    first, last, oldest, newest, window,
+    WINDOW: tl.constexpr, BY_CHUNKS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The first and the last round of keys without a mask, since queries see all of them.
 
@@ -116,7 +118,8 @@ def _whole_rounds(
     """
     seen = first
     if WINDOW:
-        seen += tl.cdiv(tl.maximum(newest - window + 1 - first, 0), COLUMNS) * COLUMNS
+        unseen = oldest_seen(newest, window, BY_CHUNKS) - first
+        seen += tl.cdiv(tl.maximum(unseen, 0), COLUMNS) * COLUMNS
         seen = tl.minimum(seen, last)
     return seen, seen + tl.maximum(tl.minimum(last, oldest + 1) - seen, 0) // COLUMNS * COLUMNS
 
@@ -149,6 +152,7 @@ def attend(
     COLUMNS: tl.constexpr,
     SOFTCAP: tl.constexpr,
     WINDOW: tl.constexpr,  # whether there is one
+    BY_CHUNKS: tl.constexpr,  # see ``AttentionSpec``
     SINKS: tl.constexpr,
 ):  # fmt: skip
     """Program (i, h) computes work item i for key head h."""
@@ -192,10 +196,10 @@ def attend(
             total, peak, mass, far, positions, keys, values, key_scales, value_scales,
             table, column_stride, dropped, num_sink_blocks, kv_head,
             unit, inner, softcap, window, 0, beyond,
-            BLOCK, BLOCK_ROWS, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, True, True,
+            BLOCK, BLOCK_ROWS, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, False, True, True,
         )  # fmt: skip
     near = _load_rows(query, heads, real, DK, DK_PAD, True)
-    seen, unseen = _whole_rounds(first, last, oldest, newest, window, WINDOW, COLUMNS)
+    seen, unseen = _whole_rounds(first, last, oldest, newest, window, WINDOW, BY_CHUNKS, COLUMNS)
     for part in tl.static_range(0 if WINDOW else 1, 3):
         total, peak, mass = _sweep(
             total, peak, mass, near, positions, keys, values, key_scales, value_scales,
@@ -203,7 +207,8 @@ def attend(
             unit, inner, softcap, window,
             first if part == 0 else seen if part == 1 else unseen,
             seen if part == 0 else unseen if part == 1 else last,
-            BLOCK, BLOCK_ROWS, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, False, part != 1,
+            BLOCK, BLOCK_ROWS, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, BY_CHUNKS, False,
+            part != 1,
         )  # fmt: skip
 
     if num_segments == 1:

@@ -15,6 +15,15 @@ import triton.language as tl
 FIELDS = tl.constexpr(6)  # of an item: sequence (-1: none), tile, first and last key, index, count
 
 
+@triton.jit
+def oldest_seen(positions, window, BY_CHUNKS: tl.constexpr):
+    """The oldest that tokens at ``positions`` see; see ``AttentionSpec``."""
+    if BY_CHUNKS:
+        return positions // window * window
+    else:
+        return tl.maximum(positions - window + 1, 0)
+
+
 @triton.jit(
     do_not_specialize=["num_seqs", "capacity", "most_segments", "least_segment", "window"],
     do_not_specialize_on_alignment=["starts", "contexts"],
@@ -28,6 +37,7 @@ def list_items(
     most_segments,  # by which all segments together may exceed the tiles
     least_segment,  # tokens, a multiple of COLUMNS
     window,
+    BY_CHUNKS: tl.constexpr,
     TILE: tl.constexpr,  # new tokens in a tile
     SINGLE: tl.constexpr,  # of the sequences with one new token; else of those with several
     COLUMNS: tl.constexpr,  # segments are multiples of
@@ -67,7 +77,7 @@ def list_items(
         tile, index = own_tiles - 1 - item // own_segments, item % own_segments
         oldest_query = own_context - own_new + tile * TILE
         end = tl.minimum(oldest_query + TILE, own_context)
-        first = tl.maximum(oldest_query - window + 1, 0) + index * own_segment
+        first = oldest_seen(oldest_query, window, BY_CHUNKS) + index * own_segment
         place = items + (first_item + item) * FIELDS
         mask = item < num_items
         none = own == num_seqs

@@ -46,7 +46,9 @@ def activate(
     x_stride,
     out,  # [rows, width]
     width,
-    KIND: tl.constexpr,  # silu, gelu, gelu_tanh, relu, relu2 or clamped_swiglu
+    above,  # of xielu; see ``Alphas``
+    below,
+    KIND: tl.constexpr,  # silu, gelu, gelu_tanh, relu, relu2, clamped_swiglu or xielu
     GATED: tl.constexpr,
     STEP: tl.constexpr,
 ):
@@ -67,6 +69,9 @@ def activate(
     elif KIND == "clamped_swiglu":
         gate = tl.where(gate > 7, 7.0, gate)
         result = gate * tl.sigmoid(1.702 * gate)
+    elif KIND == "xielu":
+        low = tl.exp(tl.minimum(gate, -1e-6)) - 1 - gate
+        result = tl.where(gate > 0, above * gate * gate, below * low) + 0.5 * gate
     else:
         result = tl.where(gate < 0, 0.0, gate)
         if KIND == "relu2":

@@ -10,10 +10,16 @@ _ROUNDING = tl.constexpr(12582912.0)
 
 
 @triton.jit
-def _normalised(x, mean, scale, weight, bias, dims, mask):
-    x = (x - mean) * scale
+def _weighed(x, weight, dims, mask):
     if weight is not None:
         x *= tl.load(weight + dims, mask=mask, other=0.0).to(tl.float32)[None, :]
+    return x
+
+
+@triton.jit
+def _normalised(x, mean, scale, weight, bias, dims, mask):
+    x = (x - mean) * scale
+    x = _weighed(x, weight, dims, mask)
     if bias is not None:
         x += tl.load(bias + dims, mask=mask, other=0.0).to(tl.float32)[None, :]
     return x
@@ -55,10 +61,14 @@ def _read(
 
 
 @triton.jit
-def _hand_on(out, x, partner, cos, sin, token, places, mask, dims, HALF: tl.constexpr):
-    """x [heads, D], turned, to ``places`` [heads, D] of the queries to attend with."""
+def _hand_on(
+    out, x, partner, cos, sin, weight, token, places, mask, dims,
+    D: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
+    """x [heads, D], turned and weighed, to ``places`` of the queries to attend with."""
     if HALF > 0:
         x = _turned(x, partner, cos, sin, token, dims, HALF)
+    x = _weighed(x, weight, dims, dims < D)
     tl.store(out + places, x.to(out.dtype.element_ty), mask=mask)
 
 
@@ -99,6 +109,7 @@ def store(
     HALF: tl.constexpr,  # pairs that are turned
     QUERY_NORM: tl.constexpr, QUERY_CENTRED: tl.constexpr,
     KEY_NORM: tl.constexpr, KEY_CENTRED: tl.constexpr,
+    TURNED_FIRST: tl.constexpr,  # before weights of norms, which are without biases then
     LIMIT: tl.constexpr,  # largest number of the pool's type
     WHOLE: tl.constexpr,  # whether the pool holds integers
     STEP: tl.constexpr,  # heads of a program
@@ -114,7 +125,8 @@ def store(
         mask = head < HEADS
         places = token * query_strides_token + head * query_strides_head
         own, partner = _read(
-            query, places, key_dims, mask, query_weight, query_bias, query_eps,
+            query, places, key_dims, mask, None if TURNED_FIRST else query_weight, query_bias,
+            query_eps,
             DK, HALF, QUERY_NORM, QUERY_CENTRED,
         )  # fmt: skip
         if query_scale is not None:
@@ -122,11 +134,14 @@ def store(
             own, partner = own * factor, partner * factor
         stored = mask[:, None] & (key_dims < DK)[None, :]
         target = (token * HEADS + head)[:, None] * DK + key_dims[None, :]
-        _hand_on(query_out, own, partner, cos, sin, token, target, stored, key_dims, HALF)
+        after = query_weight if TURNED_FIRST else None
+        _hand_on(
+            query_out, own, partner, cos, sin, after, token, target, stored, key_dims, DK, HALF
+        )
         if sink_query_out is not None:
             _hand_on(
-                sink_query_out, own, partner, sink_cos, sink_sin, token, target, stored, key_dims,
-                HALF,
+                sink_query_out, own, partner, sink_cos, sink_sin, after, token, target, stored,
+                key_dims, DK, HALF,
             )  # fmt: skip
     else:
         slot = tl.load(slots + token)
@@ -138,11 +153,13 @@ def store(
                 mask = head < KV_HEADS
                 places = token * key_strides_token + head * key_strides_head
                 own, partner = _read(
-                    key, places, key_dims, mask, key_weight, key_bias, key_eps,
+                    key, places, key_dims, mask, None if TURNED_FIRST else key_weight, key_bias,
+                    key_eps,
                     DK, HALF, KEY_NORM, KEY_CENTRED,
                 )  # fmt: skip
                 if HALF > 0:
                     own = _turned(own, partner, cos, sin, token, key_dims, HALF)
+                own = _weighed(own, key_weight if TURNED_FIRST else None, key_dims, key_dims < DK)
                 target = block * BLOCK_ROWS + head * BLOCK + offset
                 _write(keys, key_scales, own, target, key_dims, mask, DK, LIMIT, WHOLE)
             else:
