@@ -16,7 +16,7 @@ MUTANTS = (
     Mutant(
         "chunks are windows",
         f"{_MODELS}/building.py",
-        "isinstance(plan.windows[index], Chunk)",
+        "isinstance(plan.windows[index], ChunkLength)",
         "False",
         f"{_OF_MODELS}/test_families.py::test_logits[llama4]",
     ),

@@ -22,7 +22,7 @@ from quire.models.layers import MLP, Attention, Layer
 from quire.models.linear import Joined, LinearReader
 from quire.models.parts import WHOLE, TensorPart, count_of
 from quire.models.recurrences import read_recurrent
-from quire.models.shape import Chunk
+from quire.models.shape import ChunkLength
 from quire.models.shard import Shard
 from quire.models.weights import Weights
 
@@ -199,7 +199,7 @@ def _read_attention(
         spec=AttentionSpec(
             scale=plan.attention_scale,
             window=plan.windows[index],
-            by_chunks=isinstance(plan.windows[index], Chunk),
+            by_chunks=isinstance(plan.windows[index], ChunkLength),
             softcap=plan.softcap,
             sink_logits=norms.sink_logits(prefix),
             query_norm=query_norm,

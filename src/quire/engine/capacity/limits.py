@@ -9,7 +9,7 @@ from quire.core.kv_groups import KVGroup, layers_by_window
 from quire.core.limits import EngineLimits
 from quire.core.memory import KeptState, Window
 from quire.engine.config import EngineConfig
-from quire.models.shape import CacheShape, Chunk, windows_in_force
+from quire.models.shape import CacheShape, ChunkLength, windows_in_force
 
 _EVERY, _DECODING = 512, 64
 """Tokens between snapshots of states, while a prompt is read and while it is answered: to take one
@@ -59,7 +59,7 @@ def _windows(
         window = None
         if tokens is not None:
             most, sinks = config.max_num_batched_tokens, config.attention_sinks
-            window = Window(tokens, most, sinks, by_chunks=isinstance(tokens, Chunk))
+            window = Window(tokens, most, sinks, by_chunks=isinstance(tokens, ChunkLength))
         yield window, layers
 
 

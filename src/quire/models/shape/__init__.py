@@ -30,7 +30,7 @@ from quire.models.shape.recurrence import (
     recurrence_of,
 )
 from quire.models.shape.stored import Scheme, StoredWeights, read_stored
-from quire.models.shape.windows import Chunk, layers_that_turn, windows_in_force, windows_of
+from quire.models.shape.windows import ChunkLength, layers_that_turn, windows_in_force, windows_of
 
 __all__ = [
     "BYTES",
@@ -39,7 +39,7 @@ __all__ = [
     "SAMPLING_DEFAULTS",
     "CacheShape",
     "Checkpoint",
-    "Chunk",
+    "ChunkLength",
     "ConfigFields",
     "ExpertShape",
     "FamilyFacts",

@@ -15,7 +15,7 @@ ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention"})
 _CHUNKED_KINDS = frozenset({"full_attention", "chunked_attention"})
 
 
-class Chunk(int):
+class ChunkLength(int):
     """A window that is a chunk of the text: a token sees those from a multiple of it on."""
 
 
@@ -63,7 +63,7 @@ def _chunks(fields: ConfigFields, family: FamilyFacts, num_layers: int) -> tuple
     """Chunks of a text that see nothing before themselves, in layers that know positions."""
     if fields.values.get("attention_chunk_size") in (None, 0):
         return (None,) * num_layers
-    chunk = Chunk(fields.positive("attention_chunk_size"))
+    chunk = ChunkLength(fields.positive("attention_chunk_size"))
     kinds = fields.get("layer_types", list, [])
     if not kinds:
         turned = layers_that_turn(fields, family.full_every)
