@@ -91,8 +91,9 @@ def shares(
     A *unit* is a block of one of the smallest layers in each *lane*: of as many lanes as divide the
     layers of every KV group. A page has as few units as lose little in each of them.
 
-    layer_bytes: of what layers keep of a token. Those of a KV group keep as much each, as many
-        times more than the smallest as go into a block's tokens: so blocks begin at a whole token.
+    layer_bytes: of a token's numbers, without scales. The layers of a KV group keep as much each,
+        as many times more than the smallest as divide a block's tokens: so a block begins where a
+        token does.
     """
     each = [{layer_bytes[layer] for layer in kv_group.layers} for kv_group in kv_groups]
     least = min(map(min, each))

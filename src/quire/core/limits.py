@@ -41,6 +41,11 @@ class LayerBytes(Protocol):
         ...
 
     @property
+    def scale_bytes(self) -> Sequence[int]:
+        """What of ``token_bytes`` is scales; nothing at all where no layer has some."""
+        ...
+
+    @property
     def state_bytes(self) -> Sequence[int]:
         """Of a sequence's state; nothing at all where no layer has one."""
         ...
@@ -138,10 +143,21 @@ class EngineLimits:
 
     def pool_bytes(self, kept: LayerBytes) -> int:
         """Of the whole pool on the device."""
-        sizes = self.block_bytes(kept)
         if self.share is not None:
-            return self.share.num_units * sizes[0] // self.share.span
+            return self.share.num_units * self.unit_bytes(kept)
+        sizes = self.block_bytes(kept)
         return sum(one.num_blocks * each for one, each in zip(self.kv_groups, sizes, strict=True))
+
+    def unit_bytes(self, kept: LayerBytes) -> int:
+        """Of a unit of pages: its numbers, and the scales of each form that it may have."""
+        scales = set[int]()
+        numbers = 0
+        for kv_group, whole in zip(self.kv_groups, self.block_bytes(kept), strict=True):
+            assert kv_group.share is not None, "all of them share"
+            own = sum(kept.scale_bytes[layer] for layer in kv_group.layers if kept.scale_bytes)
+            scales.add(own * self.block_size // kv_group.share.span)
+            numbers = (whole - own * self.block_size) // kv_group.share.span
+        return numbers + sum(scales)
 
     def pages_held(self, num_tokens: int | None, num_seqs: int) -> int:
         """Most pages that sequences of ``num_tokens`` hold, where KV groups share them."""

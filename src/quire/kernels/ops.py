@@ -99,6 +99,13 @@ class LayerKV(NamedTuple):
         every = (self.keys, self.values, self.key_scales, self.value_scales)
         return [part for part in every if part is not None and part.numel()]
 
+    def with_scales(self, num_kv_heads: int, size: int, zeros: Callable[[int], Tensor]) -> LayerKV:
+        """The same numbers with other scales, for layers of which a block is ``size`` of these."""
+        blocks, _, tokens = self.keys.shape[:3]
+        form = blocks, num_kv_heads, tokens // size
+        scales = None if self.value_scales is None else zeros(prod(form)).view(form)
+        return self._replace(key_scales=zeros(prod(form)).view(form), value_scales=scales)
+
     def at(self, first: int, kv_group: int, num_kv_heads: int, size: int = 1) -> LayerKV:
         """The memory from block ``first`` on, as that of a layer in another KV group.
 
@@ -106,9 +113,9 @@ class LayerKV(NamedTuple):
         """
 
         def seen(part: Tensor) -> Tensor:
-            blocks, heads, tokens, *row = part.shape
+            blocks, heads, _, *row = part.shape
             row = [size * heads * numbers // num_kv_heads for numbers in row]
-            block = [num_kv_heads, tokens, *row]
+            block = [num_kv_heads, self.keys.shape[2], *row]
             steps = [prod(block[place:]) for place in range(1, len(block) + 1)]
             start = part.storage_offset() + first * part.stride(0)
             return part.as_strided(

@@ -113,9 +113,27 @@ def test_layers_of_other_sizes_share_one_memory(two_sizes: Path) -> None:
         assert texts(outputs) == wanted
         assert sum(output.metrics.num_preemptions for output in outputs) > 0
         check_nothing_leaked(llm)
-    # As many scales, and half as many numbers: such blocks are of no whole units.
-    apart = make_llm(two_sizes, kv_cache_dtype="int8").capacity.kv_groups
-    assert [one.share for one in apart] == [None, None]
+
+
+def test_layers_of_other_sizes_may_have_scales(
+    two_sizes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many in all layers, though not as many numbers."""
+    prompts = random_prompts(9, 41, 60, 55)
+    greedy = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    memory = 31 * make_llm(two_sizes).capacity.kv_bytes_per_token
+    options = {"swap_space": 0.01, "preemption_mode": "swap", "kv_cache_dtype": "int8"}
+    llm = make_llm(two_sizes, kv_cache_memory_bytes=memory, **options)
+    assert [one.share and one.share[1:] for one in llm.capacity.kv_groups] == [(2, 2), (2, 2)]
+    monkeypatch.setattr("quire.engine.capacity.pool.shares", lambda *_: [])
+    apart = make_llm(two_sizes, kv_cache_dtype="int8")
+    assert [one.share for one in apart.capacity.kv_groups] == [None, None]
+    wanted = texts(apart.generate(prompts, greedy, use_tqdm=False))
+    for _ in range(2):
+        outputs = llm.generate(prompts, greedy, use_tqdm=False)
+        assert texts(outputs) == wanted
+        assert sum(output.metrics.num_preemptions for output in outputs) > 0
+        check_nothing_leaked(llm)
 
 
 @pytest.mark.parametrize("family", ["mistral", "gemma2"])

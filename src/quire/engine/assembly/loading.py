@@ -13,7 +13,7 @@ from quire.core.protocol import SamplingParams
 from quire.engine.assembly.centring import describe_rounding
 from quire.engine.config import EngineConfig
 from quire.execution.free_memory import is_memory
-from quire.execution.kv.cache import bytes_per_token, check_heads, is_scaled, is_spread
+from quire.execution.kv.cache import bytes_per_token, check_heads, is_spread, scale_bytes
 from quire.kernels.ops import KVShape, StateShape
 from quire.kernels.ranks import Ranks
 from quire.models.base import Model
@@ -103,26 +103,22 @@ def cache_shape(model: Model, kv_dtype: torch.dtype) -> CacheShape:
     return CacheShape(
         windows=model.windows,
         token_bytes=tuple(bytes_per_token([shape], kv_dtype) for shape in model.kv_shapes),
+        scale_bytes=tuple(scale_bytes(shape, kv_dtype) for shape in model.kv_shapes),
         max_positions=model.max_positions,
         depends_on_prompt_length=model.kv_depends_on_prompt_length,
         state_bytes=tuple(one.nbytes if one else 0 for one in kept) if has_states else (),
         draft_bytes=tuple(one.draft_bytes if one else 0 for one in kept) if has_states else (),
-        alike=_are_alike(model.kv_shapes, kv_dtype),
+        alike=_are_alike(model.kv_shapes),
     )
 
 
-def _are_alike(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> bool:
-    """Whether what layers keep differs in nothing but how much it is.
-
-    Then one has as many times more numbers in all of its tensors, and as many times more scales.
-    """
+def _are_alike(shapes: Sequence[KVShape | StateShape]) -> bool:
+    """Whether what layers keep differs in nothing but how much it is: heads, and their sizes."""
 
     def form(shape: KVShape | StateShape) -> object:
         if not isinstance(shape, KVShape):
             return shape
-        numbers = [shape.num_kv_heads * one for one in shape.kept]
-        parts = [*numbers, shape.num_kv_heads] if is_scaled(dtype) else numbers
-        return shape.latent, *(part / parts[0] for part in parts)
+        return shape.latent, *(numbers / shape.key_dim for numbers in shape.kept)
 
     return len({form(shape) for shape in shapes}) == 1
 

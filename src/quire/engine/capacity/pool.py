@@ -34,7 +34,9 @@ def fill(
     """
     size, kv_groups = limits.block_size, limits.kv_groups
     if len(kv_groups) > 1 and limits.states is None and cache.alike:
-        own = shares(kv_groups, cache.token_bytes, size)
+        scales = cache.scale_bytes or (0,) * len(cache.token_bytes)
+        numbers = [n - own for n, own in zip(cache.token_bytes, scales, strict=True)]
+        own = shares(kv_groups, numbers, size)
         if own:
             return _fill_pages(limits, own, cache, config, budget)
     block_bytes = limits.block_bytes(cache)
@@ -85,7 +87,7 @@ def _fill_pages(
     """The same for KV groups that share pages."""
     block_bytes = limits.block_bytes(cache)
     limits = _with_pages(limits, own, [0] * len(own))
-    page_bytes = own[0].units * block_bytes[0] // own[0].span
+    page_bytes = own[0].units * limits.unit_bytes(cache)
     full_load = limits.pages_held(limits.max_model_len, limits.max_num_seqs)
     pages = pool_blocks(page_bytes, full_load, config.kv_cache_memory_bytes, budget)
     most = [

@@ -40,7 +40,10 @@ class DeviceKVCache:
         def make(layer: int, num_blocks: int, kv_group: int) -> LayerKV:
             return _layer(shapes[layer], num_blocks, block_size, dtype, kv_group, device)
 
-        self.layers = place_layers(shapes, kv_groups, make)
+        def scales(count: int) -> Tensor:
+            return torch.zeros(count, dtype=SCALE, device=device)
+
+        self.layers = place_layers(shapes, kv_groups, make, scales)
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

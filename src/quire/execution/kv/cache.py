@@ -9,6 +9,7 @@ from math import gcd
 from typing import TypeVar, cast
 
 import torch
+from torch import Tensor
 
 from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup
@@ -37,13 +38,19 @@ def is_spread(dtype: torch.dtype) -> bool:
 
 def bytes_per_token(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> int:
     """KV bytes of one token over all layers."""
-    scale = SCALE.itemsize if is_scaled(dtype) else 0
     return sum(
-        shape.num_kv_heads * (_row_bytes(numbers, dtype) + scale)
+        shape.num_kv_heads * sum(_row_bytes(numbers, dtype) for numbers in shape.kept)
+        + scale_bytes(shape, dtype)
         for shape in shapes
         if isinstance(shape, KVShape)
-        for numbers in shape.kept
     )
+
+
+def scale_bytes(shape: KVShape | StateShape, dtype: torch.dtype) -> int:
+    """What of that is a layer's scales."""
+    if not isinstance(shape, KVShape) or not is_scaled(dtype):
+        return 0
+    return SCALE.itemsize * shape.num_kv_heads * len(shape.kept)
 
 
 def _row_bytes(numbers: int, dtype: torch.dtype) -> int:
@@ -65,6 +72,7 @@ def place_layers(
     shapes: Sequence[KVShape | StateShape],
     kv_groups: Sequence[KVGroup],
     make: Callable[[int, int, int], _Memory],
+    zeros: Callable[[int], Tensor],
 ) -> list[_Memory]:
     """The memory of each layer: its own, or a lane of what KV groups share.
 
@@ -73,9 +81,12 @@ def place_layers(
     some units later.
 
     make: the memory of a layer, with that number of blocks, in a KV group.
+    zeros: that number of scales. Layers that have others than a lane's first one have a lane of
+        scales for themselves.
     """
     layers: dict[int, _Memory] = {}
     lanes: dict[int, _Memory] = {}
+    rescaled: dict[tuple[int, int], LayerKV] = {}
     num_lanes = gcd(*(len(kv_group.layers) for kv_group in kv_groups))
     sizes = [_units_of_a_layer(kv_group, num_lanes) for kv_group in kv_groups]
     for number in sorted(range(len(kv_groups)), key=sizes.__getitem__):
@@ -87,9 +98,15 @@ def place_layers(
             lane, first = divmod(place * size, kv_group.share.span)
             if lane not in lanes:
                 lanes[lane] = make(layer, kv_group.share.num_units, number)
-            memory, shape = lanes[lane], shapes[layer]
-            assert isinstance(memory, LayerKV) and isinstance(shape, KVShape), "only these share"
-            layers[layer] = cast(_Memory, memory.at(first, number, shape.num_kv_heads, size))
+            shared, shape = lanes[lane], shapes[layer]
+            assert isinstance(shared, LayerKV) and isinstance(shape, KVShape), "only these share"
+            memory: LayerKV = shared
+            heads = shape.num_kv_heads
+            if memory.key_scales is not None and heads != size * memory.key_scales.shape[1]:
+                if (lane, number) not in rescaled:
+                    rescaled[lane, number] = memory.with_scales(heads, size, zeros)
+                memory = rescaled[lane, number]
+            layers[layer] = cast(_Memory, memory.at(first, number, heads, size))
     return [layers[layer] for layer in range(len(layers))]
 
 
@@ -122,16 +139,20 @@ class KVCache:
         self.block_size = block_size
         dtypes = [dtype] * len(shapes) if isinstance(dtype, torch.dtype) else dtype
         memory = HugePages()
-        self._made: list[LayerMemory] = []
+        self._made: list[Tensor] = []
 
         def make(layer: int, num_blocks: int, kv_group: int) -> LayerMemory:
             state = kv_groups[kv_group].state
             counts = num_blocks, block_size, 0 if state is None else state.drafts
             own = _layer(shapes[layer], counts, dtypes[layer], kv_group, memory)
-            self._made.append(own)
+            self._made.extend(own.parts)
             return own
 
-        self.layers = place_layers(shapes, kv_groups, make)
+        def scales(count: int) -> Tensor:
+            self._made.append(memory.zeros((count,), SCALE))
+            return self._made[-1]
+
+        self.layers = place_layers(shapes, kv_groups, make, scales)
         self._kv_groups = [
             [self.layers[layer] for layer in kv_group.layers] for kv_group in kv_groups
         ]
@@ -149,9 +170,8 @@ class KVCache:
 
     def touch(self) -> None:
         """Take all of the pool's memory now, which else the system gives as it is written."""
-        for made in self._made:
-            for tensor in made.parts:
-                touch(tensor)
+        for tensor in self._made:
+            touch(tensor)
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
         """Carry out moves in their order, neighbours of one kind together; those that failed."""

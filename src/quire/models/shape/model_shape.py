@@ -75,6 +75,9 @@ class CacheShape(NamedTuple):
     depends_on_prompt_length: bool  # so blocks of one prompt must not be reused for another
     state_bytes: tuple[int, ...] = ()  # by layer: a sequence's state; 0 or nothing: it has none
     draft_bytes: tuple[int, ...] = ()  # by layer: what a state keeps of each draft
+    scale_bytes: tuple[
+        int, ...
+    ] = ()  # by layer: what of token_bytes is scales; nothing: no layer's
     alike: bool = True  # whether keys and values of all layers have one form, larger or smaller
 
     @property
@@ -195,12 +198,24 @@ class ModelShape:
 
     @property
     def _layer_kv_bytes(self) -> int:
+        width = self.latent.width if self.latent is not None else self.head_size
+        return self._kept_heads * int(width * self._number_bytes) + self._scale_bytes
+
+    @property
+    def _scale_bytes(self) -> int:
+        """What of a layer's keys and values of a token is scales."""
+        has_scales = self.kv_dtype is not None and self._number_bytes <= 1
+        return self._kept_heads * _SCALE_BYTES if has_scales else 0
+
+    @property
+    def _number_bytes(self) -> float:
         kind = self.kv_dtype or self.stored_kv or self.dtype
-        size = _FEW_BITS.get(kind) or BYTES[kind]
-        scale = _SCALE_BYTES if self.kv_dtype is not None and size <= 1 else 0
-        if self.latent is not None:
-            return int(self.latent.width * size) + scale
-        return 2 * self.num_kv_heads * (int(self.head_size * size) + scale)
+        return _FEW_BITS.get(kind) or BYTES[kind]
+
+    @property
+    def _kept_heads(self) -> int:
+        """Of keys and of values."""
+        return 1 if self.latent is not None else 2 * self.num_kv_heads
 
     def kv_copies(self, machines: int) -> int:
         """Copies of each key and value in a tensor-parallel group: too few heads are copied."""
@@ -225,6 +240,7 @@ class ModelShape:
             depends_on_prompt_length=stable is not None and longest > stable,
             state_bytes=self.state_bytes,
             draft_bytes=self.recurrence.kept_of_drafts(self.hidden_size) if self.recurrence else (),
+            scale_bytes=tuple(self._scale_bytes if own else 0 for own in self._token_bytes),
         )
 
     @property
