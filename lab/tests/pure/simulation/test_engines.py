@@ -155,7 +155,6 @@ def _nothing() -> Any:
         (["llama-3-8b", "--engine", "vllm", "--machine", "epyc-9654"], "vLLM computes on no CPU"),
         (["llama-3-8b", "--engine", "quire", "--machine", "h100", "--tensor-parallel-size", "2"],
          "one engine of Quire uses one GPU; take replicas"),
-        (["llama-4-scout", "--engine", "quire", "--machine", "b300"], "has no code of its own"),
         (["llama-3-8b", "--engine", "llamacpp", "--machine", "h100", "--block-size", "16"],
          "block_size: llama.cpp has none like it"),
         (["llama-3-8b", "--engine", "vllm", "--machine", "h100", "--enable-expert-parallel"],
@@ -175,6 +174,19 @@ def test_what_an_engine_has_not_is_refused_by_name(
 ) -> None:
     assert main(["plan", *arguments, *LOAD]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_a_plan_for_quire_is_for_what_it_serves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 64, "vocab_size": 64,
+            "num_hidden_layers": 1, "num_attention_heads": 1}  # fmt: skip
+    whole = {"model_type": "kimi_k25", "text_config": text, "vision_config": {"depth": 27}}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    arguments = ["plan", str(tmp_path), "--machine", "b300", *LOAD]
+    assert main([*arguments, "--engine", "quire"]) == 1
+    assert "has no code of its own" in capsys.readouterr().err
+    assert main([*arguments, "--engine", "vllm"]) == 0
 
 
 def test_a_stored_form_is_had_where_the_form_is() -> None:

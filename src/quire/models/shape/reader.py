@@ -75,8 +75,7 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
     fields, whole = _with_text(fields)
     family = _known_family(fields)
     if whole:
-        unserved = family.planned_only or not is_served
-        family = replace(family, model_type=whole, planned_only=unserved)
+        family = replace(family, model_type=whole, planned_only=not is_served)
     fields = fields.holding({**dict(family.defaults), **fields.values})
     if family.recurrence is not None:
         fields = completed(fields)
