@@ -117,9 +117,10 @@ class BoxedGuide:
         """See ``OutputGuide``."""
         if self.rules.failure is not None:
             return  # another worker may die of it
-        missing = [one for one in lengths if one not in self._masks and one not in self.flight]
+        masks, flight = self._masks, self.flight
+        missing = [one for one in lengths if one not in masks and one not in flight]
         if missing or (forced and self._forced[0] != len(output)):
-            self._masks = {one: mask for one, mask in self._masks.items() if one in lengths}
+            self._masks = {one: masks[one] for one in lengths if one in masks}
             self.want(output, missing, forced=forced)
 
     def want(self, output: Sequence[int], lengths: list[int], *, forced: bool = False) -> None:
@@ -134,7 +135,7 @@ class BoxedGuide:
 
     def answer(self, done: Done | None, masks: dict[int, Mask]) -> None:
         """What has been found out; masks: by length. None: nothing ever will be."""
-        output, lost = self.asked, list(self.flight)
+        output, lost = self.asked, self.flight
         self.asked, self.flight = None, {}
         self._masks |= masks
         if done is not None:
@@ -142,7 +143,7 @@ class BoxedGuide:
             self.rules.spend(done.seconds)
             self._spent += done.seconds
         elif self.wanted is None and output is not None and self.rules.failure is None:
-            self.wanted = output, lost, False
+            self.wanted = output, list(lost), False
         if self.wanted is not None and self.rules.failure is None:
             self.want(*self.wanted[:2], forced=self.wanted[2])
         else:
@@ -299,14 +300,16 @@ class Follower:
         form = None
         if guide.knower != self._number:
             guide.knower, guide.kept, form = self._number, 0, guide.rules.form
-        rows = [self._rows.pop() for _ in lengths]
+        first = len(self._rows) - len(lengths)
+        rows = self._rows[first:]
+        del self._rows[first:]
         end = len(output) if forced else max(lengths, default=guide.kept)
-        kept, guide.kept = min(guide.kept, end), end
-        guide.wanted, guide.asked = None, output
+        kept = guide.kept if guide.kept < end else end
+        guide.wanted, guide.asked, guide.kept = None, output, end
         guide.flight = dict(zip(lengths, rows, strict=True))
         self._flights[guide.number] = guide, rows
         tokens = array("I", output[kept:end]).tobytes()
-        places = list(guide.flight.items())
+        places = tuple(guide.flight.items())
         return guide.number, guide.rules.number, form, kept, tokens, places, forced
 
     def _receive(self, seconds: float) -> bool:
@@ -323,13 +326,13 @@ class Follower:
             self._lost(str(error))
             return True
         self._called = None
-        table = self._table
-        for done in found:
-            guide, rows = self._flights.pop(done.guide, (None, []))
+        landed = [(*self._flights.pop(done.guide, (None, [])), done) for done in found]
+        rows = [row for _, those, _ in landed for row in those]
+        masks = dict(zip(rows, self._table[rows], strict=True))  # a copy
+        self._rows += rows
+        for guide, _, done in landed:
             if guide is not None:
-                self._rows += rows
-                flight = guide.flight.items()
-                guide.answer(done, {length: table[row].copy() for length, row in flight})
+                guide.answer(done, {length: masks[row] for length, row in guide.flight.items()})
         return True
 
     def _lost(self, why: str) -> None:

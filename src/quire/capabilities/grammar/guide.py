@@ -15,6 +15,19 @@ from quire.capabilities.grammar.vocabulary import GrammarVocabulary
 Bits = NDArray[np.uint32]
 
 
+class Row(NamedTuple):
+    """A mask that is to be written: a bit for each token, the lowest first, and where it begins."""
+
+    bits: Bits  # [words]
+    address: int
+
+    @classmethod
+    def each_of(cls, table: Bits) -> list[Row]:
+        """The rows of a table [N, words], which outlives them."""
+        first, size = table.ctypes.data, table.strides[0]
+        return [cls(bits, first + i * size) for i, bits in enumerate(table)]
+
+
 class Thinking(NamedTuple):
     """How an output may reason before its text begins, in tokens."""
 
@@ -77,9 +90,10 @@ class Guide:
 
     def follow(self, output: Sequence[int], length: int) -> None:
         """Stand after the first ``length`` tokens of ``output``, which begins as it is known."""
-        self.retreat(length)
-        for place in range(self._length, length):
-            self._length = place + 1
+        if length < self._length:
+            self.retreat(length)
+        while self._length < length:
+            self._length += 1
             self._advance(output)
 
     def retreat(self, length: int) -> None:
@@ -122,27 +136,32 @@ class Guide:
         if isinstance(then, int):
             assert thinking is not None and thinking.budget is not None
             return list(thinking.end[self._length - thinking.num_opening - thinking.budget :])
-        if then is not May.MATCH or self.rules.vocabulary is None:
-            return []
-        text = self.text().compute_ff_bytes()
-        after = output[self._length - 1] if self._matched else None
-        return self.rules.vocabulary.tokens(text, after) if text else []
+        return self._forced(output) if then is May.MATCH else []
 
-    def fill_mask(self, row: Bits, output: Sequence[int], length: int) -> None:
+    def fill_mask(self, row: Row, output: Sequence[int], length: int) -> None:
         """Write into a row whether each token may follow the first ``length`` of ``output``.
 
-        A bit each, the lowest first: [words]. Other threads run meanwhile.
+        Other threads run meanwhile.
         """
         self.follow(output, length)
-        if _fill_without_grammar(row, self, output):
-            _compute(self.text(), row)
-        if self.renewed(output):
-            _compute(self.text(), row)
-        if self.failure is not None:
-            row[:] = 0
-        elif self.next() is May.MATCH_OR_THINK:
+        then, bits = self.next(), row.bits
+        if then is not May.MATCH and then is not May.MATCH_OR_THINK:
+            _fill(bits, then, self.rules.ends)
+            return
+        if then is May.MATCH and (forced := self._forced(output)):
+            bits[:] = 0
+            _allow(bits, forced[:1])
+        else:
+            self.text().unsafe_compute_mask_ptr(row.address, bits.nbytes)
+        if self.text().is_error():
+            if self.renewed(output):
+                self.text().unsafe_compute_mask_ptr(row.address, bits.nbytes)
+            if self.failure is not None:
+                bits[:] = 0
+                return
+        if then is May.MATCH_OR_THINK:
             assert self.rules.thinking is not None
-            _allow(row, self.rules.thinking.start[:1])
+            _allow(bits, self.rules.thinking.start[:1])
 
     @staticmethod
     def fill_masks(places: Sequence[tuple[Guide, Sequence[int], int]], vocab_size: int) -> Bits:
@@ -151,7 +170,7 @@ class Guide:
         places: a guide, its output, and after how many tokens of it the guide is asked.
         """
         bits = np.empty((len(places), -(-vocab_size // 32)), dtype=np.uint32)
-        for row, (guide, output, length) in zip(bits, places, strict=True):
+        for row, (guide, output, length) in zip(Row.each_of(bits), places, strict=True):
             guide.fill_mask(row, output, length)
         return bits
 
@@ -184,6 +203,14 @@ class Guide:
             assert beginning is not None
             self.matcher = beginning.deep_copy()
         return self.matcher
+
+    def _forced(self, output: Sequence[int]) -> list[int]:
+        """As ``forced``, where the grammar alone says what may come."""
+        text = self.text().compute_ff_bytes()
+        if not text or self.rules.vocabulary is None:
+            return []
+        after = output[self._length - 1] if self._matched else None
+        return self.rules.vocabulary.tokens(text, after)
 
     @property
     def _undecided(self) -> bool:
@@ -249,32 +276,15 @@ class Guide:
         return thinking is not None and length < thinking.num_opening
 
 
-def _fill_without_grammar(row: Bits, guide: Guide, output: Sequence[int]) -> bool:
-    """Fill a row by what needs no grammar, or only its next word; whether it takes more."""
-    match guide.next():
-        case May.NOTHING:
-            row[:] = 0
-        case int(token):
-            row[:] = 0
-            _allow(row, (token,))
-        case May.ANYTHING:
-            row[:] = 0xFFFFFFFF
-        case May.GO_ON:
-            row[:] = 0xFFFFFFFF
-            for token in guide.rules.ends:
-                row[token // 32] &= ~np.uint32(1 << token % 32)
-        case May.MATCH if forced := guide.forced(output):
-            row[:] = 0
-            _allow(row, forced[:1])
-        case _:
-            return True
-    return False
+def _fill(bits: Bits, then: int | May, ends: Iterable[int]) -> None:
+    """Write what may come next, where no grammar says it."""
+    bits[:] = 0xFFFFFFFF if then is May.ANYTHING or then is May.GO_ON else 0
+    if isinstance(then, int):
+        _allow(bits, (then,))
+    for token in ends if then is May.GO_ON else ():
+        bits[token // 32] &= ~np.uint32(1 << token % 32)
 
 
-def _allow(row: Bits, tokens: Iterable[int]) -> None:
+def _allow(bits: Bits, tokens: Iterable[int]) -> None:
     for token in tokens:
-        row[token // 32] |= np.uint32(1 << token % 32)
-
-
-def _compute(matcher: LLMatcher, row: Bits) -> None:
-    matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        bits[token // 32] |= np.uint32(1 << token % 32)

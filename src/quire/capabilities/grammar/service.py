@@ -2,7 +2,7 @@
 
 A guide that takes long, as ambiguous grammars do, keeps nobody waiting but its own request. *Lanes*
 are threads that carry out what is asked, and native code lets others run. One that is at a guide
-for too long goes on as a slow lane, and another takes what it has left. The guides of that request
+for too long goes on as a slow lane, and others take what it has left. The guides of that request
 are then asked by slow lanes, at a low priority once they have had much. Requests take turns.
 """
 
@@ -27,7 +27,7 @@ import numpy as np
 import tokenizers
 
 from quire.capabilities.grammar.compiler import Asked, Form, GrammarCompiler, Source
-from quire.capabilities.grammar.guide import Guide
+from quire.capabilities.grammar.guide import Guide, Row
 from quire.core.errors import RequestError
 from quire.kernels.threads import usable_cores
 
@@ -38,6 +38,7 @@ MUCH = 0.25  # seconds of a request, after which it leaves the cores to others
 _PATIENCE = 0.010  # seconds until an answer, whatever is left to do
 _NICE = 10
 _CORES_A_LANE = 4
+_JOBS = 16  # that a lane takes at once
 _LONGEST_REASON = 200  # characters
 
 
@@ -164,7 +165,8 @@ class GrammarService:
         sys.setswitchinterval(0.001)
         words = -(-self._vocab_size // 32)
         self._at = np.frombuffer(memory, np.uint64, MOST_LANES)
-        self._rows = np.frombuffer(memory, np.uint32, offset=HEADER).reshape(-1, words)
+        table = np.frombuffer(memory, np.uint32, offset=HEADER).reshape(-1, words)
+        self._rows = Row.each_of(table)
         self._outputs: dict[int, _Output] = {}
         self._standings = WeakValueDictionary[int, _Standing]()
         self._changed = threading.Condition()
@@ -190,14 +192,17 @@ class GrammarService:
         deadline = time.monotonic() + _PATIENCE
         with self._changed:
             for ask in asks:
-                job = self._job(Question._make(ask))
-                (self._slow if job.output.standing.slow else self._fast).add(job)
+                self._add(self._job(Question._make(ask)))
             self._begin()
             while not self._settled and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(left, SLOW / 2))
                 self._part()
-            done, self._done = self._done, []
+            done = self._done[:]
+            del self._done[: len(done)]  # a lane may add another one meanwhile
             return done
+
+    def _add(self, job: _Job) -> None:
+        (self._slow if job.output.standing.slow else self._fast).add(job)
 
     def _job(self, ask: Question) -> _Job:
         output = self._outputs.get(ask.guide)
@@ -239,35 +244,32 @@ class GrammarService:
                 lane.yields()
             if not lane.slow:
                 lane.slow = job.output.standing.slow = True
-                for other in self._fast.take_all(job.ask.request):
-                    self._slow.add(other)
+                for other in [*lane.left(), *self._fast.take_all(job.ask.request)]:
+                    self._add(other)
                 self._begin()
 
-    def take(self, lane: _Lane, done: Done | None) -> _Job | None:
-        """What a lane does after a job, if there was one; None: it ends, for there are others."""
+    def take(self, lane: _Lane) -> bool:
+        """Give a lane jobs; false: it ends, for there are others."""
         with self._changed:
-            if done is not None:
-                self._settle(lane, done)
+            for job in lane.left():
+                self._add(job)
+            lane.job = None
+            if lane.slow or not self._fast:
+                self._changed.notify_all()
             while True:
                 many = sum(one.slow for one in self._lanes) > self._most
                 if lane.yielded or (lane.slow and many):
                     self._lanes.remove(lane)
                     self._begin()
-                    return None
+                    return False
                 if jobs := self._slow if lane.slow else self._fast:
-                    return lane.begin(jobs.take())
+                    share = 1 if lane.slow else min(_JOBS, -(-len(jobs) // self._most))
+                    lane.jobs += [jobs.take() for _ in range(share)]
+                    lane.job = lane.jobs[0]
+                    return True
                 self._changed.wait()
 
-    def _settle(self, lane: _Lane, done: Done) -> None:
-        assert lane.job is not None
-        standing, lane.job = lane.job.output.standing, None
-        standing.slow = done.seconds > SLOW
-        standing.seconds += done.seconds if standing.slow else 0.0
-        self._done.append(done)
-        if lane.slow or not self._fast:
-            self._changed.notify_all()
-
-    def carry_out(self, lane: _Lane, job: _Job) -> Done:
+    def carry_out(self, lane: _Lane, job: _Job) -> None:
         """Find out what a job asks."""
         ask, output = job
         self._at[lane.slot] = ask.guide
@@ -280,9 +282,12 @@ class GrammarService:
             why = str(error) if refused else f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
             failure, forced = why, []
             for _, row in ask.places:  # some may be half written
-                self._rows[row] = 0
+                self._rows[row].bits[:] = 0
         self._at[lane.slot] = 0
-        return Done(ask.guide, failure, forced, lane.end())
+        seconds, standing = lane.end(), output.standing
+        standing.slow = seconds > SLOW
+        standing.seconds += seconds if standing.slow else 0.0
+        self._done.append(Done(ask.guide, failure, forced, seconds))
 
     def _find(self, ask: Question, output: _Output) -> tuple[str | None, list[int]]:
         if output.guide is None:
@@ -301,13 +306,17 @@ class GrammarService:
 
 
 class _Lane(threading.Thread):
-    """Carries out what is asked, one after the other."""
+    """Carries out what is asked, one after the other.
+
+    job: that it is at. jobs: that it is to do after it.
+    """
 
     def __init__(self, service: GrammarService, slot: int, *, slow: bool) -> None:
         super().__init__(daemon=True)
         self._service = service
         self.slot, self.slow = slot, slow
-        self.job: _Job | None = None  # that it is at
+        self.job: _Job | None = None
+        self.jobs = deque[_Job]()
         self.yielded = False
         self._clock = time.monotonic
         self._since = 0.0
@@ -317,18 +326,23 @@ class _Lane(threading.Thread):
             assert self.ident is not None
             clock = time.pthread_getcpuclockid(self.ident)
             self._clock = partial(time.clock_gettime, clock)
-        done = None
-        while (job := self._service.take(self, done)) is not None:
-            done = self._service.carry_out(self, job)
+        while self._service.take(self):
+            if sys.platform != "linux":
+                self._since = self._clock()  # which goes on while there is nothing to do
+            with suppress(IndexError):  # others may take what is left
+                while not self.yielded:
+                    self.job = job = self.jobs.popleft()
+                    if job.output.standing.seconds > MUCH:
+                        self.yields()
+                    self._service.carry_out(self, job)
 
-    def begin(self, job: _Job) -> _Job:
-        """Its own thread calls it."""
-        self.job = job
-        if sys.platform != "linux":
-            self._since = self._clock()  # which goes on while there is nothing to do
-        if job.output.standing.seconds > MUCH:
-            self.yields()
-        return job
+    def left(self) -> list[_Job]:
+        """What it has not begun, which is nothing to it any more."""
+        jobs = list[_Job]()
+        with suppress(IndexError):
+            while True:
+                jobs.append(self.jobs.popleft())
+        return jobs
 
     @property
     def seconds(self) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor
 from quire.core.protocol import IN_FLIGHT, Chunk, Opened, Outcome, Readout, Sample, confirmed
 from quire.execution.forward import Hidden, Worker
 from quire.execution.pooling import Pools
-from quire.execution.sampling.guidance import begin_finding, patience, wait_for
+from quire.execution.sampling.guidance import OutputGuide, begin_finding, patience, wait_for
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.prompt_logprobs import prompt_logprobs
 from quire.execution.sampling.rows import to_device
@@ -160,52 +160,46 @@ class Choosing:
             with torch.inference_mode():
                 self.choose()
         if self._draws is not None and not self._told:
-            drawn, first = self._draws.read(), 0
+            drawn, first, seconds = self._draws.read(), 0, self._draws.seconds
             for asking in self._asking:
-                last = first + asking.num_draws
-                if last > first:
-                    seq_id = asking.chunk.seq_id
-                    if seq_id in self._late:
-                        outcome = self._outcomes.get(seq_id, _NOTHING)._replace(late=True)
-                    elif last == first + 1 and (sample := drawn[first]) is not None:
-                        known = self._outcomes.get(seq_id, _NOTHING)
-                        outcome = Outcome((sample,), prompt_logprobs=known.prompt_logprobs)
-                    else:
-                        outcome = self._outcome(asking, drawn[first:last])
-                    self._outcomes[seq_id] = outcome
-                for row in range(first, last) if self._draws.seconds else ():
-                    self._delay(asking.chunk.seq_id, self._draws.seconds.get(row, 0.0))
+                seq_id, last = asking.chunk.seq_id, first + asking.num_draws
+                spent = 0.0 if asking.past is None else asking.past.spent()
+                known = self._outcomes.get(seq_id, _NOTHING)
+                if last > first and seq_id in self._late:
+                    known = known._replace(late=True, beside=spent)
+                elif last == first + 1 and (sample := drawn[first]) is not None:
+                    scored = known.prompt_logprobs
+                    known = Outcome((sample,), prompt_logprobs=scored, beside=spent)
+                elif last > first:
+                    known = self._outcome(asking, drawn[first:last])._replace(beside=spent)
+                elif spent:
+                    known = known._replace(beside=spent)
+                self._outcomes[seq_id] = known
+                if seconds:
+                    self._delay(seq_id, sum(seconds.get(row, 0.0) for row in range(first, last)))
                 first = last
             self._told = True
             if self._has_pasts:
                 self._look_ahead()
-                self._note_costs()
         return self._outcomes
 
     def _delay(self, seq_id: int, seconds: float) -> None:
         if seconds:
             self.delays[seq_id] = self.delays.get(seq_id, 0.0) + seconds
 
-    def _note_costs(self) -> None:
-        for asking in self._asking:
-            guide = None if asking.past is None else asking.past.guide
-            if guide is not None and (spent := guide.spent()):
-                seq_id = asking.chunk.seq_id
-                self._outcomes[seq_id] = self._outcomes[seq_id]._replace(beside=spent)
-
     def _look_ahead(self) -> None:
         """Have it found out what may come after these tokens, while the next step is planned."""
         guides = {}
         for asking in self._asking:
-            seq_id, guide = asking.chunk.seq_id, None
-            tokens = [sample.token_id for sample in self._outcomes[seq_id].tokens]
-            if tokens and asking.past is not None and asking.num_draws == asking.readout.rows:
-                guide = asking.past.guide
-            if guide is None or asking.past is None or _ends(asking.whose, tokens[-1]):
+            seq_id, past = asking.chunk.seq_id, asking.past
+            guide = None if past is None else past.guide
+            if past is None or guide is None or asking.num_draws != asking.readout.rows:
                 continue
-            asking.past.take(asking.num_output_tokens, tokens)
-            asking.past.ask([len(asking.past)], forced=self._tell_forced)
-            guides[seq_id] = guide, len(asking.past)
+            tokens = [sample.token_id for sample in self._outcomes[seq_id].tokens]
+            if tokens and not _ends(asking.whose, tokens[-1]):
+                past.take(asking.num_output_tokens, tokens)
+                guides[seq_id] = guide, len(past)
+                past.ask([len(past)], forced=self._tell_forced)
         begin_finding(guide for guide, _ in guides.values())
         if self._tell_forced:
             wait_for((guide for guide, _ in guides.values()), _FORCED)
@@ -264,7 +258,7 @@ class Choosing:
         late = set[str]()
         for asking, guide in guided:
             first, rows = asking.num_output_tokens, asking.readout.rows
-            sure = next((i for i in range(rows) if guide.mask(first + i) is None), rows)
+            sure = _num_known(guide, first, rows)
             if sure < rows:
                 self._sure[asking.chunk.seq_id] = sure
             if not sure:
@@ -333,6 +327,14 @@ def _why_nothing(asking: _Asking) -> str:
     if failure is None and asking.whose.request.params.guided:
         return "the fields of this request, or the model's logits, leave no token to choose"
     return failure or _NOT_NUMBERS
+
+
+def _num_known(guide: OutputGuide, first: int, rows: int) -> int:
+    """For how many of these rows, from the first on, it is known what may come next."""
+    for row in range(rows):
+        if guide.mask(first + row) is None:
+            return row
+    return rows
 
 
 def _ends(whose: Opened, token: int) -> bool:

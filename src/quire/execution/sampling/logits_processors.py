@@ -147,8 +147,8 @@ def _guided(rows: Sequence[SampleRow]) -> dict[int, Mask]:
 
 def _masked(logits: Tensor, guided: Mapping[int, Mask]) -> Tensor:
     """A copy in which what the rows' guides do not allow is forbidden."""
-    bits = np.stack(list(guided.values()))
-    octets = to_device(torch.from_numpy(bits.view(np.uint8)), logits.device)
+    bits = np.concatenate(list(guided.values())).view(np.uint8)
+    octets = to_device(torch.from_numpy(bits.reshape(len(guided), -1)), logits.device)
     most = F.embedding(octets.int(), to_device(_MOST, logits.device))  # [N, octets, 8]
     most = most.flatten(1)[:, : logits.shape[1]]
     if len(guided) == len(logits):

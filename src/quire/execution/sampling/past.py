@@ -66,12 +66,15 @@ class Past:
         Those before it, where ``start`` is negative, are the prompt's.
         """
         token_ids, start = token_ids[max(0, -start) :], max(0, start)
-        output, same = self._output, 0
+        output = self._output
         if start < len(output):  # what is derived of tokens that are as they were still holds
-            for known, token in zip(output[start:], token_ids, strict=False):
-                if known != token:
-                    break
-                same += 1
+            known = output[start:].tolist()
+            if known == list(token_ids):
+                return
+            pairs = enumerate(zip(known, token_ids, strict=False))
+            same = next(
+                (i for i, (old, new) in pairs if old != new), min(len(known), len(token_ids))
+            )
             token_ids, start = token_ids[same:], start + same
         if start < self._counted:
             self.counts(start)
@@ -104,6 +107,10 @@ class Past:
         guide = self.guide
         if guide is not None:
             guide.ask(self._output, lengths, forced=forced)
+
+    def spent(self) -> float:
+        """Seconds of a processor that finding it out has taken since the last call."""
+        return 0.0 if self._guide is None else self._guide.spent()
 
     def __len__(self) -> int:
         return len(self._output)
