@@ -179,7 +179,7 @@ struct ColumnBias {
 // Dv are even then.
 struct Attend {
   // the batch
-  int64_t num_tokens;
+  int64_t num_tokens, num_sequences;
   const int64_t* query_starts;  // [S + 1]
   const int64_t* context_lens;  // [S]
   Tables tables;

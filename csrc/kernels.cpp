@@ -30,6 +30,7 @@ Attend Kernels::prepare(Plan& plan, const Layer& layer, const Rotation* rotation
   wanted.tile_from = build_->tile_from(a.dtype, a.kv_dtype);
   Division& division = plan.division(wanted, build_->tile_rows);
   a.num_tokens = plan.num_tokens();
+  a.num_sequences = plan.num_sequences();
   a.query_starts = plan.query_starts();
   a.context_lens = plan.context_lens();
   a.tables = plan.kv_group(layer.kv_group);

@@ -73,7 +73,9 @@ void run(const Attend& a, Team& team) {
   Tools<KV, Units> tools(a, dealer);
   if (a.schedule.store_first) {
     team.take(a.num_tokens, [&](int64_t token) {
-      for (int h = 0; h < a.num_kv_heads; h++) tools.few_rows.context.store_token(token, h);
+      int64_t position = position_of(a, token);
+      for (int h = 0; h < a.num_kv_heads; h++)
+        tools.few_rows.context.store_token(token, position, h);
     });
   }
   Run own(a.schedule.num_items, team.index, team.size);
@@ -82,7 +84,7 @@ void run(const Attend& a, Team& team) {
     Work work(a, item), next(a, own.has(task + 1) ? a.schedule.items[task + 1] : item);
     if (!a.schedule.store_first && item.last_column == work.columns.count) {
       for (int i = 0; i < item.heads; i++) {
-        tools.few_rows.context.store_token(work.token(0), item.first_head + i);
+        tools.few_rows.context.store_token(work.token(0), work.position, item.first_head + i);
       }
     }
     if (on_tiles<KV, Units> || work.tokens() * tools.few_rows.context.group <= tools.few) {

@@ -40,7 +40,10 @@ QUIRE_INLINE int64_t run_of(const Attend& a, int64_t n) {
 // Where a token of the batch stands in its sequence.
 QUIRE_INLINE int64_t position_of(const Attend& a, int64_t token) {
   int64_t s = 0;
-  while (a.query_starts[s + 1] <= token) s++;
+  for (int64_t end = a.num_sequences; end - s > 1;) {
+    int64_t middle = s + (end - s) / 2;
+    (a.query_starts[middle] <= token ? s : end) = middle;
+  }
   return a.context_lens[s] - (a.query_starts[s + 1] - token);
 }
 
@@ -149,7 +152,7 @@ struct Context {
   }
 
   // Put a token's new key and value of one head into the pool.
-  void store_token(int64_t token, int h) const {
+  void store_token(int64_t token, int64_t position, int h) const {
     int64_t slot = a.tables.slots[token], n = a.block_size;
     int64_t row = slot / n * a.block_rows + h * n + slot % n;
     widen(a.dtype, a.key.data, token * a.key.stride + int64_t(h) * a.key_dim, head, a.key_dim);
@@ -157,7 +160,7 @@ struct Context {
     if (key_norm.used && !a.norm_turned) normalise(key_norm, head, a.key_dim);
     if (r.cos) rotate(head, r.cos + token * r.half, r.sin + token * r.half, r.half);
     if (key_norm.used && a.norm_turned) normalise(key_norm, head, a.key_dim);
-    bool is_first = centred() && take_centre(position_of(a, token), h);
+    bool is_first = centred() && take_centre(position, h);
     make_even(centred() ? a.centring.factors + h * a.key_dim : balance_of_key);
     float scale = store_row(head, stored, a.key_dim);
     if (a.key_scales) a.key_scales[row] = is_first ? -scale : scale;
