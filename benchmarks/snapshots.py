@@ -3,17 +3,20 @@
     python benchmarks/snapshots.py [--state 3000] [--pool 1000000] [--seed 0]
 
 A state takes as much memory as ``--state`` tokens' keys and values, and a tenth of a pool of
-``--pool`` tokens is for snapshots beside it. The oracle has one at the end of every block: all is
-found that attention's blocks have. Beside what Quire does: who keeps only the last block's end of
-each prompt (vLLM's align mode), and who keeps the same snapshots but lets go of the least recently
-used.
+``--pool`` tokens is for snapshots beside it. Shares are of what attention's blocks have. Beside
+Quire: an oracle that knows which texts come, and has no more snapshots; who keeps only the last
+block's end of each prompt (vLLM's align mode); and who keeps the same snapshots as Quire but lets
+go of the least recently used.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
+import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from quire.core.memory import (
@@ -25,6 +28,7 @@ from quire.core.memory import (
     StateAllocator,
     hash_blocks,
 )
+from quire.core.memory.pool import BlockPool
 from quire.core.memory.snapshots import Snapshots
 
 SIZE = 16
@@ -131,6 +135,29 @@ WORKLOADS: dict[str, Callable[[random.Random], Iterator[Ask]]] = {
 }
 
 
+class Texts:
+    """All that is asked, and by the names of blocks, when."""
+
+    def __init__(self, asks: Sequence[Ask]) -> None:
+        self.asks = asks
+        self.names = [hash_blocks(b"", ask.prompt + ask.answer, SIZE) for ask in asks]
+        self._comes: dict[bytes, list[int]] = {}
+        for number, (ask, names) in enumerate(zip(asks, self.names, strict=True)):
+            for name in names[: (len(ask.prompt) - 1) // SIZE]:
+                self._comes.setdefault(name, []).append(number)
+
+    def later(self, name: bytes, number: int) -> list[int]:
+        """The prompts from that number on that have the block."""
+        comes = self._comes.get(name, [])
+        return comes[bisect.bisect_left(comes, number) :]
+
+    def partings(self, number: int) -> list[int]:
+        """Where prompts that come later leave that text, in tokens."""
+        later = [len(self.later(name, number + 1)) for name in self.names[number]]
+        pairs = enumerate(itertools.pairwise([*later, 0]), 1)
+        return [end * SIZE for end, (here, next_) in pairs if here > next_]
+
+
 class LastEnd(SnapshotStops):
     """Only at the last block's end of a prompt."""
 
@@ -142,8 +169,34 @@ class LastEnd(SnapshotStops):
 class Oldest(Snapshots):
     """The least recently used goes first."""
 
+    def __init__(self, pool: BlockPool, alive: Callable[[bytes], bool]) -> None:
+        super().__init__(pool, alive)
+        self._latest = [0] * pool.num_blocks
+
+    def add(self, slot: int, names: Sequence[bytes], depth: int, *, parted: bool = False) -> bool:
+        self._latest[slot] = self._texts
+        return super().add(slot, names, depth, parted=parted)
+
+    def found(self, slot: int) -> None:
+        self._latest[slot] = self._texts
+        super().found(slot)
+
     def _worth(self, slot: int) -> float:
-        return self._used[slot]
+        return self._latest[slot]
+
+
+class Oracle(Snapshots):
+    """What saves most tokens soonest stays."""
+
+    def __init__(self, texts: Texts, pool: BlockPool, alive: Callable[[bytes], bool]) -> None:
+        super().__init__(pool, alive)
+        self._all = texts
+
+    def _worth(self, slot: int) -> float:
+        name = self._pool.content(slot)
+        later = self._all.later(name, self._texts) if name is not None else []
+        covered = self._depths[slot] - self._bases[slot]
+        return covered / (later[0] + 1 - self._texts) if later else -1.0
 
 
 class Tally(NamedTuple):
@@ -151,41 +204,57 @@ class Tally(NamedTuple):
     there: int  # that attention's blocks had
     none: int  # requests that found nothing where these had something
 
-    @property
-    def share(self) -> float:
-        return self.found / self.there if self.there else 1.0
+    def __str__(self) -> str:
+        return f"{self.found / self.there if self.there else 1.0:.1%} ({self.none})"
 
 
-def serve(
-    asks: Sequence[Ask], pool: int, slots: int, kept: KeptState, stops: SnapshotStops, oldest: bool
-) -> Tally:
-    """Requests one after the other; ``RUNNING`` of them hold their blocks at a time."""
-    blocks = PagedAllocator(pool // SIZE, SIZE)
-    states = StateAllocator(
-        RUNNING + slots, SIZE, 0, kept, lambda name: blocks.locate(name) is not None
-    )
-    if oldest:
-        states._snapshots = Oldest(states.device, lambda name: True)
-    allocator = LayeredAllocator(SIZE, [blocks], states)
-    found = there = none = 0
-    for seq_id, ask in enumerate(asks):
-        if seq_id >= RUNNING:
-            allocator.free(seq_id - RUNNING)
-        text = ask.prompt + ask.answer
-        names, size = hash_blocks(b"", text, SIZE), len(ask.prompt)
-        demand = Demand(size, names[: size // SIZE])
-        fit = allocator.fit(demand)
-        cached = allocator.admit(seq_id, demand)
-        assert cached is not None, "a larger --pool"
-        found, there = found + cached, there + cached + fit.stateless
-        none += fit.stateless > 0 and not cached
-        here = cached
-        for end in [*stops.of(size, cached, cached + fit.stateless), size]:
+Kind = Callable[[BlockPool, Callable[[bytes], bool]], Snapshots]
+
+
+class Keeper(NamedTuple):
+    """Who keeps snapshots: where they are taken, and which go first."""
+
+    stops: SnapshotStops
+    kind: Kind | None = None  # None: as Quire
+    foresees: bool = False  # stops where texts will part
+
+    def serve(self, texts: Texts, pool: int, slots: int) -> Tally:
+        """Requests one after the other; ``RUNNING`` of them hold their blocks at a time."""
+        blocks = PagedAllocator(pool // SIZE, SIZE)
+
+        def alive(name: bytes) -> bool:
+            return blocks.locate(name) is not None
+
+        kept = KeptState(self.stops.every, self.stops.decoding)
+        states = StateAllocator(RUNNING + slots, SIZE, 0, kept, alive)
+        if self.kind is not None:
+            states._snapshots = self.kind(states.device, alive)
+        allocator = LayeredAllocator(SIZE, [blocks], states)
+        found = there = none = 0
+        for seq_id, (ask, names) in enumerate(zip(texts.asks, texts.names, strict=True)):
+            if seq_id >= RUNNING:
+                allocator.free(seq_id - RUNNING)
+            size = len(ask.prompt)
+            demand = Demand(size, names[: size // SIZE])
+            fit = allocator.fit(demand)
+            cached = allocator.admit(seq_id, demand)
+            assert cached is not None, "a larger --pool"
+            found, there = found + cached, there + cached + fit.stateless
+            none += fit.stateless > 0 and not cached
+            ends = self.stops.of(size, cached, cached + fit.stateless)
+            if self.foresees:
+                ends = [end for end in texts.partings(seq_id) if cached < end < size]
+            self._run(allocator, seq_id, names, [cached, *ends, size])
+            whole = size + len(ask.answer)
+            steps = range(size // SIZE * SIZE + SIZE, whole, SIZE)
+            self._run(allocator, seq_id, names, [size, *steps, whole])
+        return Tally(found, there, none)
+
+    def _run(
+        self, allocator: LayeredAllocator, seq_id: int, names: Sequence[bytes], ends: list[int]
+    ) -> None:
+        for here, end in itertools.pairwise(ends):
             grow(allocator, seq_id, names, here, end)
-            here = end
-        for end in range(size + 1, len(text)):
-            grow(allocator, seq_id, names, end - 1, end)
-    return Tally(found, there, none)
 
 
 def grow(
@@ -207,17 +276,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     slots = max(1, given.pool // 10 // given.state)
-    kept = KeptState(given.every, given.decoding)
     ours, last = (kind(given.every, SIZE, given.decoding) for kind in (SnapshotStops, LastEnd))
-    print(f"{slots} snapshots; the share of what the oracle finds (requests that found nothing)")
-    print(f"{'':20} {'tokens':>9} {'Quire':>13} {'last end':>13} {'oldest first':>13}")
+    print(f"{slots} snapshots; the share of what blocks have (requests that found nothing)")
+    print(f"{'':20} {'tokens':>9}{'Quire':>14}{'oracle':>14}{'last end':>14}{'oldest first':>14}")
     for name, make in WORKLOADS.items():
-        asks = list(make(random.Random(given.seed)))
-        tallies = [
-            serve(asks, given.pool, slots, kept, stops, oldest)
-            for stops, oldest in ((ours, False), (last, True), (ours, True))
-        ]
-        shares = "".join(f"{f'{one.share:.1%} ({one.none})':>14}" for one in tallies)
+        texts = Texts(list(make(random.Random(given.seed))))
+        keepers = (
+            Keeper(ours),
+            Keeper(SnapshotStops(given.every, SIZE, SIZE), partial(Oracle, texts), foresees=True),
+            Keeper(last, Oldest),
+            Keeper(ours, Oldest),
+        )
+        tallies = [keeper.serve(texts, given.pool, slots) for keeper in keepers]
+        shares = "".join(f"{tally!s:>14}" for tally in tallies)
         print(f"{name:20} {tallies[0].there:9,}{shares}", flush=True)
 
 

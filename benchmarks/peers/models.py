@@ -88,6 +88,21 @@ SHAPES: Mapping[str, Shape] = {
             "tie_word_embeddings": True,
         },
     ),
+    "qwen3.5-0.8b": Shape(
+        "Qwen3_5TextConfig",
+        {
+            "vocab_size": 248320,
+            "hidden_size": 1024,
+            "intermediate_size": 3584,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+            "linear_num_key_heads": 16,
+            "linear_num_value_heads": 16,
+            "max_position_embeddings": 32768,
+            "tie_word_embeddings": True,
+        },
+    ),
     "opt-125m": Shape(
         "OPTConfig",
         {

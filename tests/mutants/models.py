@@ -281,6 +281,20 @@ MUTANTS = (
         f"{_OF_MODELS}/test_families.py::test_logits[falcon_h1]",
     ),
     Mutant(
+        "Kimi's gates are made of what is for its steps",
+        f"{_MODELS}/recurrences.py",
+        '"gates": first + len(steps) + gates,',
+        '"gates": first + gates,',
+        f"{_OF_MODELS}/test_families.py::test_logits[kimi_linear]",
+    ),
+    Mutant(
+        "Kimi's layers are counted from 0 where a config lists them",
+        f"{_MODELS}/shape/recurrence.py",
+        'layers = range(1, fields.positive("num_hidden_layers") + 1)',
+        'layers = range(fields.positive("num_hidden_layers"))',
+        f"{_HYBRIDS}::test_kimi_linear_is_read_by_the_fields_that_published_configs_have",
+    ),
+    Mutant(
         "decays are rounded to the model's type before they are used",
         f"{_MODELS}/weights.py",
         "dtype=torch.float32 if exact else None",

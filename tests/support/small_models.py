@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
 VOCAB_SIZE = 300
 EOS_TOKEN_ID = 1
@@ -19,6 +20,7 @@ EOS_TOKEN_ID = 1
 HYBRIDS = (
     "qwen3_next", "qwen3_5", "qwen3_5_moe", "lfm2", "lfm2_moe", "granite_hybrid",
     "granite_hybrid_dense", "bamba", "falcon_h1", "nemotron_h", "nemotron_h_moe", "mamba2",
+    "kimi_linear",
 )  # fmt: skip
 LATENTS = ("deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "minicpm3")
 
@@ -587,6 +589,23 @@ _HYBRIDS: Mapping[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "bamba": ("BambaConfig", {**SMALL_LLAMA, **_MAMBA, "attn_layer_indices": [1]}),
+    "kimi_linear": (
+        "KimiLinearConfig",
+        {
+            **_SIZES,
+            **_LATENT,
+            "intermediate_size": 96,
+            "num_key_value_heads": 4,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "n_group": 4,
+            "topk_group": 2,
+            "linear_num_heads": 6,
+            "linear_head_dim": 20,
+            "layer_types": ["linear_attention", "full_attention"],
+        },
+    ),
     "falcon_h1": (
         "FalconH1Config",
         {
@@ -705,8 +724,21 @@ def save_model(config: Any, directory: Path) -> Path:
             if name.endswith("e_score_correction_bias"):
                 buffer.add_(0.2 * torch.randn(buffer.shape))
     model.save_pretrained(directory)
+    if config.model_type == "kimi_linear":
+        _name_as_published(directory / "model.safetensors")
     save_tokenizer(directory)
     return directory
+
+
+def _name_as_published(file: Path) -> None:
+    """The MLP of the first layer, which transformers saves by the name of mixtures."""
+    tensors = load_file(file)
+    dense = "layers.0.block_sparse_moe."
+    save_file(
+        {name.replace(dense, "layers.0.mlp."): tensor for name, tensor in tensors.items()},
+        file,
+        {"format": "pt"},
+    )
 
 
 def save_tokenizer(directory: Path) -> None:

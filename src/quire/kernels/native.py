@@ -95,6 +95,8 @@ def native_state(mixer: SelfRecurrence, state: LayerState) -> _native.SelfRecurr
     inputs, output = mixer.inputs, mixer.output
     if not isinstance(inputs, PackedWeight) or not isinstance(output, PackedWeight):
         return None
+    if mixer.widened is not None:
+        return None
     return _native.SelfRecurrence.make(
         inputs.native,
         native_recurrence(mixer.spec),

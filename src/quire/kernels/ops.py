@@ -363,11 +363,16 @@ class SelfLatentAttention:
 
 @dataclass(frozen=True)
 class SelfRecurrence:
-    """output(recur(inputs(x)))."""
+    """output(recur(inputs(x))).
 
-    inputs: Projection  # [T, d] -> [T, spec.columns]
+    widened: what makes gates, and steps, of numbers that ``inputs`` gives after what is mixed, and
+        strengths: first those for steps.
+    """
+
+    inputs: Projection  # [T, d] -> [T, spec.columns], or less with ``widened``
     output: Projection  # [T, spec.outputs] -> [T, d]
     spec: RecurrentSpec
+    widened: tuple[Projection, Projection] | None = None
 
 
 class Alphas(NamedTuple):

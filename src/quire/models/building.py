@@ -182,8 +182,8 @@ def _read_attention(
     heads = plan.heads
     if plan.latent is not None:
         spec = AttentionSpec(plan.attention_scale, plan.windows[index])
-        weights = norms.weights
-        return read_latents(plan.latent, plan.hidden_size, spec, weights, linears, prefix)
+        weights, rope = norms.weights, plan.rope_of[index]
+        return read_latents(plan.latent, plan.hidden_size, spec, weights, linears, prefix, rope)
     query_norm, key_norm = norms.of_each_head(prefix, index)
     all_queries_norm, all_keys_norm = norms.of_all_heads(prefix)
     return Attention(

@@ -18,7 +18,7 @@ from quire.models.shape import RecurrenceShape, find_family, recurrence_of
 _QWEN = RecurrentNames(
     inputs=tuple(f"linear_attn.in_proj_{part}" for part in ("qkv", "z", "b", "a")),
     output="linear_attn.out_proj",
-    convolution="linear_attn.conv1d",
+    convolution=("linear_attn.conv1d",),
     bias="linear_attn.dt_bias",
     decay="linear_attn.A_log",
     norm="linear_attn.norm",
@@ -30,7 +30,7 @@ def _names_of_mamba(root: str) -> RecurrentNames:
     return RecurrentNames(
         inputs=(f"{root}.in_proj",),
         output=f"{root}.out_proj",
-        convolution=f"{root}.conv1d",
+        convolution=(f"{root}.conv1d",),
         bias=f"{root}.dt_bias",
         decay=f"{root}.A_log",
         skip=f"{root}.D",
@@ -39,7 +39,17 @@ def _names_of_mamba(root: str) -> RecurrentNames:
 
 
 _MAMBA = _names_of_mamba("mamba")
-_LFM2 = RecurrentNames(("conv.in_proj",), "conv.out_proj", "conv.conv")
+_LFM2 = RecurrentNames(("conv.in_proj",), "conv.out_proj", ("conv.conv",))
+_KIMI = RecurrentNames(
+    inputs=tuple(f"self_attn.{part}_proj" for part in ("q", "k", "v", "b", "f_a", "g_a")),
+    output="self_attn.o_proj",
+    convolution=tuple(f"self_attn.{part}_conv1d" for part in "qkv"),
+    bias="self_attn.dt_bias",
+    decay="self_attn.A_log",
+    norm="self_attn.o_norm",
+    gates="self_attn.g_b_proj",
+    steps="self_attn.f_b_proj",
+)
 
 _SILU = ("silu",)  # what follows convolutions
 
@@ -83,6 +93,21 @@ def qwen3_next(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     assert plan.recurrent is not None
     by_head = replace(plan.recurrent, names=_QWEN_NEXT, by_key_head=True)
     return replace(plan, recurrent=by_head)
+
+
+def kimi(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Most layers follow the delta rule, with a decay for each channel of keys; the others attend
+    to latents and know no positions.
+    """
+    if not fields.get("mla_use_nope", bool, True):
+        raise fields.wrong("mla_use_nope", "true")
+    plan = mixtures.kimi(fields, plan)
+    return replace(
+        plan,
+        ropes=(),
+        rope_of=(None,) * len(plan.windows),
+        recurrent=RecurrentPlan(_shape(fields, plan, "kimi_linear"), _KIMI, plan.norm.eps),
+    )
 
 
 def lfm2(fields: ConfigFields, plan: Blueprint) -> Blueprint:

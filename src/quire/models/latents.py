@@ -21,8 +21,9 @@ def read_latents(
     weights: Weights,
     linears: LinearReader,
     prefix: str,
+    rope: int | None,
 ) -> LatentAttention:
-    """The attention of the layer ``prefix``, of the rank's query heads."""
+    """The attention of the layer ``prefix``, of the rank's query heads. rope: see there."""
     shape, shard = plan.shape, linears.shard
     inputs, queries = _read_inputs(plan, hidden, linears, prefix)
     keys, values = _read_heads(plan, linears, prefix)
@@ -40,7 +41,7 @@ def read_latents(
     of_queries = shape.query_rank and norm(plan.query_norm, shape.query_rank)
     latent_norm = norm(plan.norm, shape.kv_rank)
     return LatentAttention(
-        inputs, of_queries or None, queries, latent_norm, keys, values, output, spec, rope=0
+        inputs, of_queries or None, queries, latent_norm, keys, values, output, spec, rope
     )
 
 

@@ -85,6 +85,7 @@ class Recurrent:
     inputs: Joined
     output: Linear
     spec: RecurrentSpec
+    widened: tuple[Linear, Linear] | None = None  # makes gates and steps of fewer numbers
 
     @property
     def kept(self) -> StateShape:
@@ -93,7 +94,15 @@ class Recurrent:
 
     def fusable(self) -> SelfRecurrence:
         """See ``Attention.fusable``."""
-        return SelfRecurrence(self.inputs.product, self.output, self.spec)
+        return SelfRecurrence(self.inputs.product, self.output, self.spec, self.widened)
+
+    def taken(self, x: Tensor) -> Tensor:
+        """What ``inputs`` gave [T, ...] -> [T, columns], for ``spec``."""
+        if self.widened is None:
+            return x
+        gates, steps = self.widened
+        mixed, strengths, of_steps, of_gates = self.inputs.split(x)
+        return torch.cat((mixed, gates(of_gates), strengths, steps(of_steps)), 1)
 
 
 Mixer = Attention | LatentAttention | Recurrent
@@ -273,7 +282,7 @@ def _mix(
         found = mixer.attend(x, memory, multiplying.kernels, plan, rotations)
     else:
         assert isinstance(memory, LayerState)
-        found = multiplying.kernels.recur(x, memory, mixer.spec, plan)
+        found = multiplying.kernels.recur(mixer.taken(x), memory, mixer.spec, plan)
     return multiplying.total(sites[1], mixer.output, found)
 
 

@@ -93,6 +93,12 @@ _LLAMA4 = ExpertNames(
     shared_up=("feed_forward.shared_expert.gate_proj", "feed_forward.shared_expert.up_proj"),
     shared_down="feed_forward.shared_expert.down_proj",
 )
+_KIMI = replace(
+    _MIXTRAL,
+    shared_up=tuple(f"block_sparse_moe.shared_experts.{part}_proj" for part in ("gate", "up")),
+    shared_down="block_sparse_moe.shared_experts.down_proj",
+    choice_biases=_by_both("block_sparse_moe.gate.e_score_correction"),
+)
 _MOST_GROUPS = 64
 
 
@@ -144,6 +150,12 @@ def deepseek_v2(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 def deepseek_v3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Like others of its routing, with latents."""
     return variants.latent(fields, deepseek(fields, plan))
+
+
+def kimi(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """The same, by other names."""
+    _only(fields, moe_router_activation_func="sigmoid", use_grouped_topk=True)
+    return variants.latent_in_halves(fields, grouped(fields, plan, _KIMI))
 
 
 def glm_lite(fields: ConfigFields, plan: Blueprint) -> Blueprint:

@@ -16,7 +16,7 @@ from quire.kernels.recurrence import (
     StepRange,
 )
 from quire.models.layers import Recurrent
-from quire.models.linear import LinearReader
+from quire.models.linear import Linear, LinearReader
 from quire.models.shape import RecurrenceShape
 from quire.models.shard import DividedStates, Shard
 from quire.models.weights import Weights
@@ -28,11 +28,13 @@ class RecurrentNames:
 
     inputs: tuple[str, ...]
     output: str
-    convolution: str
+    convolution: tuple[str, ...]  # queries', keys' and values', where they are apart
     bias: str = ""  # these are whole
     decay: str = ""
     skip: str = ""
     norm: str | None = None
+    gates: str = ""  # what makes them, and steps, of fewer numbers that come in
+    steps: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,16 +67,17 @@ def read_recurrent(
     """The mixer of the layer ``prefix``."""
     shape, names, shard = plan.shape, plan.names, linears.shard
     rows, sizes = _stored_inputs(plan, hidden)
-    inputs, channels = _held(shape, hidden, shard)
-    if not shard.is_whole:
-        rows = inputs if rows is None else rows[inputs]
+    held = _held(shape, hidden, shard)
+    if rows is not None:
+        held = {part: rows[own] for part, own in held.items()}
     joined = linears.joined(
         [f"{prefix}.{name}" for name in names.inputs],
         hidden,
         dict(zip(names.inputs, sizes, strict=True)),
         plan.biased,
-        None if rows is None else {"inputs": rows},
+        None if rows is None and shard.is_whole and not shape.by_channel else held,
     )
+    channels = _held_channels(shape, hidden, shard)
     convolution = _read_convolution(plan, shape.channels(hidden), channels, weights, prefix)
     width, count = (shape.value_dim, shape.heads) if shape.heads else (1, hidden)
     output = linears.linear(
@@ -88,7 +91,7 @@ def read_recurrent(
         return Recurrent(joined, output, GatedConvolution(convolution))
     heads = shard.run(shape.heads)
     own = slice(heads.start, heads.stop)
-    bias = _bias_name(weights, f"{prefix}.{names.bias}")
+    bias = _numbers(weights, _bias_name(weights, f"{prefix}.{names.bias}"), shape.decays)
     skip = _numbers(weights, f"{prefix}.{names.skip}", shape.heads) if names.skip else None
     spec = Recurrence(
         len(heads),
@@ -97,32 +100,72 @@ def read_recurrent(
         shape.value_dim,
         convolution,
         decay=_read_decay(weights, f"{prefix}.{names.decay}", shape.heads)[own],
-        bias=_numbers(weights, bias, shape.heads)[own],
+        bias=bias.view(shape.heads, -1)[own].flatten(),
         gate=_read_gate(plan, heads, weights, prefix),
-        delta=shape.kind == "delta rule",
+        delta=shape.delta,
+        by_channel=shape.by_channel,
         tiled=plan.tiled,
         skip=None if skip is None else skip[own],
         steps=plan.steps,
     )
-    return Recurrent(joined, output, spec)
+    widened = _read_widened(plan, linears, prefix) if shape.by_channel else None
+    return Recurrent(joined, output, spec, widened)
 
 
-def _held(shape: RecurrenceShape, hidden: int, shard: Shard) -> tuple[Tensor, Tensor]:
-    """Of what comes in for a token, as kernels take it, what a rank holds; and of the channels of
-    the convolution.
+def _read_widened(plan: RecurrentPlan, linears: LinearReader, prefix: str) -> tuple[Linear, Linear]:
+    """What makes gates, and steps, of fewer numbers that come in."""
+    shape, run = plan.shape, linears.shard.run(plan.shape.heads)
+
+    def read(name: str, width: int) -> Linear:
+        rows = torch.arange(run.start * width, run.stop * width)
+        whole = {"out": shape.heads * width}
+        return linears.joined([f"{prefix}.{name}"], width, whole, False, {"out": rows}).product
+
+    return read(plan.names.gates, shape.value_dim), read(plan.names.steps, shape.key_dim)
+
+
+def _held(shape: RecurrenceShape, hidden: int, shard: Shard) -> dict[str, Tensor]:
+    """Of what comes in for a token, as kernels take it, what a rank holds; where gates and steps
+    are made of fewer numbers, as they are joined.
     """
-    heads, keys = shard.run(shape.heads), shard.kv_heads(shape.key_heads or shard.size)
-    key, value = (shape.key_heads, shape.key_dim, keys), (shape.heads, shape.value_dim, heads)
-    each = (shape.heads, 1, heads)  # of strengths, and of steps
-    parts = [key, key, value, value, *[each] * (2 if shape.kind == "delta rule" else 1)]
-    channels = 3
+    heads = shard.run(shape.heads)
+    mixed = _held_channels(shape, hidden, shard)
     if not shape.heads:
-        parts, channels = [(hidden, 1, shard.run(hidden))] * 3, 1
+        first = torch.arange(3)[:, None] * hidden
+        return {"inputs": (first + mixed).flatten()}
+    count = shape.channels(hidden)
+    each = torch.arange(heads.start, heads.stop)  # of strengths, and of steps
+    if shape.by_channel:
+        steps, gates = (torch.arange(width) for width in (shape.key_dim, shape.value_dim))
+        first = count + shape.heads
+        return {
+            "mixed": mixed,
+            "strengths": count + each,
+            "steps": first + steps,
+            "gates": first + len(steps) + gates,
+        }
+    width = shape.value_dim
+    held = [mixed, count + torch.arange(heads.start * width, heads.stop * width)]
+    for number in range(2 if shape.delta else 1):
+        held.append(count + shape.outputs + number * shape.heads + each)
+    return {"inputs": torch.cat(held)}
+
+
+def _held_channels(shape: RecurrenceShape, hidden: int, shard: Shard) -> Tensor:
+    """Of the convolution's channels."""
+    if not shape.heads:
+        own = shard.run(hidden)
+        return torch.arange(own.start, own.stop)
+    keys, heads = shard.kv_heads(shape.key_heads), shard.run(shape.heads)
     first, held = 0, list[Tensor]()
-    for count, width, own in parts:
+    for count, width, own in (
+        (shape.key_heads, shape.key_dim, keys),
+        (shape.key_heads, shape.key_dim, keys),
+        (shape.heads, shape.value_dim, heads),
+    ):
         held.append(torch.arange(first + own.start * width, first + own.stop * width))
         first += count * width
-    return torch.cat(held), torch.cat(held[:channels])
+    return torch.cat(held)
 
 
 def _stored_inputs(plan: RecurrentPlan, hidden: int) -> tuple[Tensor | None, list[int]]:
@@ -133,6 +176,8 @@ def _stored_inputs(plan: RecurrentPlan, hidden: int) -> tuple[Tensor | None, lis
     if shape.kind == "convolution":
         return None, [3 * hidden]
     keys, heads, outputs = shape.key_heads * shape.key_dim, shape.heads, shape.outputs
+    if shape.by_channel:
+        return None, [keys, keys, outputs, heads, shape.key_dim, shape.value_dim]
     if shape.kind == "state space":  # gates, values, keys, queries, steps
         sizes = [outputs, outputs, keys, keys, heads]
         parts = torch.split(torch.arange(sum(sizes)), sizes)
@@ -151,17 +196,25 @@ def _read_convolution(
     plan: RecurrentPlan, channels: int, held: Tensor, weights: Weights, prefix: str
 ) -> Convolution:
     """Of all ``channels``, those that are ``held``."""
-    name = f"{prefix}.{plan.names.convolution}"
-    taps = _numbers(weights, f"{name}.weight", channels, 1, plan.shape.kernel)[:, 0]
-    bias = _numbers(weights, f"{name}.bias", channels) if plan.biased_convolution else None
-    if plan.shape.kind == "state space":  # values, keys, queries
-        keys = plan.shape.key_heads * plan.shape.key_dim
-        sizes = [plan.shape.outputs, keys, keys]
+    shape, names = plan.shape, [f"{prefix}.{name}" for name in plan.names.convolution]
+    sizes = [channels]
+    if len(names) > 1:
+        sizes = [shape.key_heads * shape.key_dim] * 2 + [shape.outputs]
+    taps = torch.cat(
+        [
+            _numbers(weights, f"{name}.weight", size, 1, shape.kernel)[:, 0]
+            for name, size in zip(names, sizes, strict=True)
+        ]
+    )
+    bias = _numbers(weights, f"{names[0]}.bias", channels) if plan.biased_convolution else None
+    if shape.kind == "state space":  # values, keys, queries
+        keys = shape.key_heads * shape.key_dim
+        sizes = [shape.outputs, keys, keys]
         values, key, query = torch.split(torch.arange(channels), sizes)
         order = torch.cat([query, key, values])
         taps, bias = taps[order], None if bias is None else bias[order]
         factors = torch.tensor(plan.taps).repeat_interleave(
-            torch.tensor([keys, keys, plan.shape.outputs])
+            torch.tensor([keys, keys, shape.outputs])
         )
         taps = taps * factors[:, None]
     return Convolution(taps[held].T.contiguous(), None if bias is None else bias[held])
@@ -171,11 +224,13 @@ def _read_gate(plan: RecurrentPlan, heads: range, weights: Weights, prefix: str)
     shape, norm = plan.shape, None
     width = plan.norm_width or shape.value_dim
     if plan.names.norm is not None:
-        stored = width if shape.kind == "delta rule" else shape.outputs
+        stored = width if shape.delta else shape.outputs
         norm = _numbers(weights, f"{prefix}.{plan.names.norm}.weight", stored)
         norm = norm.repeat(shape.outputs // stored)
         norm = norm[heads.start * shape.value_dim : heads.stop * shape.value_dim]
-    return OutputGate(norm, width, plan.eps, plan.gate_first, plan.gate_factor)
+    return OutputGate(
+        norm, width, plan.eps, plan.gate_first, plan.gate_factor, sigmoid=shape.by_channel
+    )
 
 
 def _read_decay(weights: Weights, name: str, heads: int) -> Tensor:

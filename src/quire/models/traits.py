@@ -159,6 +159,9 @@ TRAITS: Mapping[str, Traits] = {
     "Qwen3NextForCausalLM": replace(_QWEN_HYBRID, varied=hybrids.qwen3_next),
     "Qwen3_5ForCausalLM": _QWEN_HYBRID,
     "Qwen3_5MoeForCausalLM": replace(_QWEN_HYBRID, varied=hybrids.qwen3_5_moe),
+    "KimiLinearForCausalLM": Traits(
+        qkv_bias=False, output_bias=False, mlp_bias=False, varied=hybrids.kimi
+    ),
     "Lfm2ForCausalLM": _LFM2,
     "Lfm2MoeForCausalLM": replace(_LFM2, varied=hybrids.lfm2_moe),
     "GraniteMoeHybridForCausalLM": Traits(

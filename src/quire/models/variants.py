@@ -132,6 +132,11 @@ def latent(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     return _latent(fields, plan, fields.get("rope_interleave", bool, True))
 
 
+def latent_in_halves(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """The same; numbers that are turned together are half of these apart, if any are turned."""
+    return _latent(fields, plan, interleaved=False)
+
+
 def minicpm3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """The same, with multipliers of embeddings, layers and logits."""
     of_layers, hidden = len(plan.windows) ** 0.5, plan.hidden_size

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,7 +71,6 @@ def test_ranks_and_windows_are_refused(model_dir: ModelDir) -> None:
         ("jamba", "mamba"),
         ("mamba", "state_size"),
         ("olmo_hybrid", "linear_attention"),
-        ("kimi_linear", "linear_attention"),
         ("minimax", "linear_attention"),
         ("zamba2", "linear_attention"),
     ],
@@ -95,6 +96,8 @@ def test_other_states_are_refused_by_their_kind(kind: str, named: str, tmp_path:
         ("granite_hybrid", {"position_embedding_type": "alibi"}, "rope, nope or null"),
         ("falcon_h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers must be 5 numbers"),
         ("nemotron_h_moe", {"moe_latent_size": 32}, "moe_latent_size must be null"),
+        ("kimi_linear", {"mla_use_nope": False}, "mla_use_nope must be true"),
+        ("kimi_linear", {"moe_router_activation_func": "softmax"}, "must be sigmoid"),
         ("qwen3_next", {"linear_num_key_heads": 4}, "6 heads of states cannot share 4 of keys"),
     ],
 )
@@ -109,6 +112,35 @@ def test_a_layer_of_an_unknown_kind_is_refused_by_name(model_dir: ModelDir) -> N
     override = {"layer_types": ["linear_attention", "sparse_attention"]}
     with pytest.raises(ModelError, match="kinds that Quire does not compute: sparse_attention"):
         load_model(model_dir("qwen3_5"), hf_overrides=override)
+
+
+def test_kimi_linear_is_read_by_the_fields_that_published_configs_have(
+    model_dir: ModelDir, tmp_path: Path
+) -> None:
+    published = {
+        "linear_attn_config": {
+            "full_attn_layers": [2],
+            "kda_layers": [1],
+            "head_dim": 20,
+            "num_heads": 6,
+            "short_conv_kernel_size": 4,
+        },
+        "first_k_dense_replace": 1,
+        "mla_use_nope": True,
+        "moe_router_activation_func": "sigmoid",
+        "rope_theta": 10000.0,
+    }
+    directory = tmp_path / "published"
+    shutil.copytree(model_dir("kimi_linear"), directory)
+    told = json.loads((directory / "config.json").read_text())
+    for name in (*told,):
+        if name.startswith("linear_") or name in ("layer_types", "mlp_layer_types", "qk_head_dim"):
+            del told[name]
+    (directory / "config.json").write_text(json.dumps({**told, **published}))
+    text = random_prompts(20)[0]
+    found = PagedHarness(load_model(directory)).prefill([text], 7)[0]
+    assert (found - hf_logits(model_dir("kimi_linear"), text)).abs().max() < 1e-4
+    assert read_shape(directory) == replace(read_shape(model_dir("kimi_linear")), name="published")
 
 
 @pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe", "lfm2"])

@@ -113,9 +113,12 @@ class LayeredAllocator:
 
     def admit(self, seq_id: int, demand: Demand) -> int | None:
         common = self._findable(demand)
-        if self._states is not None and self._paged:
-            known = self._paged[0].hit_blocks(self._common_hits(demand, self._paged))
-            common = replace(common, known=known * self.block_size)
+        if self._states is not None and demand.block_hashes:
+            known = 0
+            if self._paged:
+                known = self._paged[0].hit_blocks(self._common_hits(demand, self._paged))
+            begins = demand.block_hashes[0]
+            common = replace(common, known=known * self.block_size, begins=begins)
         if any(kv_group.fit(common).when is not When.NOW for kv_group in self.kv_groups):
             return None
         if not self._have_room(lambda kv_group: kv_group.need(common)):

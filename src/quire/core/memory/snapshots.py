@@ -40,17 +40,52 @@ class SnapshotStops(NamedTuple):
 
 _FIRST = 0.2
 """The chance that a text parts where none has, beside that of one that goes on from its deepest."""
+_UNKNOWN = 10.0
+"""Texts until a second one begins like one that is new."""
+_LATEST = 0.3
+"""The share of the latest in what is between two texts that begin alike."""
+_UNUSED = 1.2
+"""How fast a snapshot's worth falls with such texts that do not use it: a power of their number."""
+_ALL = 80
+"""Blocks that finding nothing at all counts like, beside those that are not found."""
+
+
+class _Family:
+    """The texts that begin with the same block: how often they come, and what they go on from."""
+
+    __slots__ = ("deepest", "found", "gap", "last", "texts")
+
+    def __init__(self, now: int) -> None:
+        self.texts, self.last = 0, now
+        self.gap = _UNKNOWN  # texts of others between two of these
+        self.found = 0  # that have found a snapshot
+        self.deepest = 0  # and it was the deepest
+
+    def text_comes(self, now: int) -> None:
+        if self.texts:
+            latest = now - self.last
+            self.gap = latest if self.texts == 1 else self.gap + _LATEST * (latest - self.gap)
+        self.texts, self.last = self.texts + 1, now
+
+    def wait(self, now: int) -> float:
+        """Texts until the next one that begins so."""
+        return 1 + max(self.gap, now - self.last)
+
+    @property
+    def goes_on(self) -> float:
+        """The chance that it goes on from the deepest."""
+        return (self.deepest + 1) / (self.found + 1)
 
 
 class Snapshots:
     """The snapshots in a pool of slots, by their worth.
 
     Without one, a text that begins alike goes on from the next shallower: the tokens in between,
-    times the chance that such a text comes, are what it is worth. The chance falls with the number
-    of texts that have come since it was used. It is good for the deepest of a text, which may go
-    on from there; for one that others stand above it rises with the texts that have parted there.
-    So a shallow one that branches need does not go for being old, nor does a long talk keep all
-    that its turns have left.
+    times the chance that such a text comes soon, are what it is worth. How soon is learnt from the
+    texts that begin with the same block. The chance falls with those that have come since it was
+    used. It is good for the deepest of a text, where such texts go on from there; for one that
+    others stand above it rises with the texts that have parted there. So a shallow one that
+    branches need does not go for being old, nor does a long talk keep all that its turns have left.
     """
 
     def __init__(self, pool: BlockPool, alive: Callable[[BlockHash], bool]) -> None:
@@ -63,19 +98,31 @@ class Snapshots:
         self._above = [0] * pool.num_blocks  # snapshots for which it is that one
         self._names: list[Sequence[BlockHash]] = [()] * pool.num_blocks  # of the text it is of
         self._parted = [0] * pool.num_blocks  # texts that have left there what others said
-        self._used = [0] * pool.num_blocks  # texts that had come when it was used last
+        self._family = [_Family(0)] * pool.num_blocks  # of that text
+        self._used = [0] * pool.num_blocks  # texts of it that had come when it was used last
+        self._families: dict[BlockHash, _Family] = {}
         self._texts = 0
 
-    def text_comes(self) -> None:
-        """One more, of which what is not used now has nothing."""
+    def text_comes(self, first: BlockHash) -> None:
+        """One more, whose first block has that name."""
         self._texts += 1
+        self._family_of(first).text_comes(self._texts)
+
+    def _family_of(self, first: BlockHash) -> _Family:
+        family = self._families.get(first)
+        if family is None:
+            if len(self._families) > 8 * self._pool.num_blocks:  # all but those of snapshots
+                used = {names[0] for names in self._names if names}
+                self._families = {name: self._families[name] for name in used}
+            family = self._families[first] = _Family(self._texts)
+        return family
 
     def add(
         self, slot: int, names: Sequence[BlockHash], depth: int, *, parted: bool = False
     ) -> bool:
         """The state of a text's first ``depth`` blocks; False: it is there already.
 
-        parted: whether it leaves there what others have said.
+        parted: whether others have computed what it stands for, and no more of this text.
         """
         pool, name = self._pool, names[depth - 1]
         if pool.find(name) is not None:
@@ -84,19 +131,34 @@ class Snapshots:
         base = depth - 1
         while base and pool.find(names[base - 1]) is None:
             base -= 1
-        self._depths[slot], self._bases[slot], self._parted[slot] = depth, base, int(parted)
+        self._depths[slot], self._bases[slot] = depth, base
+        self._parted[slot] = int(parted and self._parts(names, depth))
         self._stand_on(slot, pool.find(names[base - 1]) if base else None)
         for other, deep in enumerate(self._depths):  # it may stand between two others
             if deep > depth > self._bases[other] and self._names[other][depth - 1] == name:
                 self._bases[other] = depth
                 self._stand_on(other, slot)
-        self._names[slot], self._used[slot] = names, self._texts
+        self._names[slot], family = names, self._family_of(names[0])
+        self._family[slot], self._used[slot] = family, family.texts
         return True
 
+    def _parts(self, names: Sequence[BlockHash], depth: int) -> bool:
+        """Whether another text goes on otherwise after ``depth`` blocks. Where none is known, the
+        text may as well go on from where that ended.
+        """
+        name, own = names[depth - 1], names[depth : depth + 1]
+        return any(
+            len(other) > depth and other[depth - 1] == name and other[depth : depth + 1] != own
+            for other in self._names
+        )
+
     def found(self, slot: int) -> None:
-        """A text goes on from it."""
-        self._used[slot] = self._texts
-        self._parted[slot] += self._above[slot] > 0
+        """The text that came last goes on from it."""
+        family, is_deepest = self._family[slot], not self._above[slot]
+        self._used[slot] = family.texts
+        self._parted[slot] += not is_deepest
+        family.found += 1
+        family.deepest += is_deepest
 
     def forget(self, slot: int) -> None:
         """Before it goes: those above it cover its tokens, too."""
@@ -150,6 +212,9 @@ class Snapshots:
         name = self._pool.content(slot)
         if name is None or not self._alive(name):
             return -1.0
-        chance = _FIRST + self._parted[slot] + (not self._above[slot])
-        covered = self._depths[slot] - self._bases[slot]
-        return covered * chance / (1 + self._texts - self._used[slot])
+        family, deepest = self._family[slot], not self._above[slot]
+        chance = _FIRST + self._parted[slot] + deepest * family.goes_on
+        base = self._bases[slot]
+        covered = self._depths[slot] - base if base else self._depths[slot] + _ALL
+        unused = family.texts - self._used[slot]
+        return covered * chance / ((1 + unused) ** _UNUSED * family.wait(self._texts))

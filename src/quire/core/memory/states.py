@@ -115,7 +115,8 @@ class StateAllocator:
             return None
         end = self.hit_blocks(demand)
         found = self._find(demand.block_hashes[end - 1]) if end else None
-        self._snapshots.text_comes()
+        if demand.begins is not None:
+            self._snapshots.text_comes(demand.begins)
         if found is None:
             slot = self._snapshots.take()
             if end:  # it is fetched, and can be found from the next step on

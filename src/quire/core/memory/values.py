@@ -26,6 +26,7 @@ class Demand:
         the same each time.
     known: tokens whose blocks are here, with or without a state to go on from; for who keeps states
         it is filled in.
+    begins: the name of its first full block, wherever that is; filled in likewise.
     """
 
     num_tokens: int
@@ -37,6 +38,7 @@ class Demand:
     most_cached: int | None = None
     fetchable: Container[BlockHash] = ()
     known: int = 0
+    begins: BlockHash | None = None
 
 
 class When(Enum):

@@ -15,8 +15,9 @@ that ``layer_types`` names, or the ones from ``max_window_layers`` on, with ``us
 with that, those that ``layer_types`` names; those that it names or, without it, all but each
 ``full_every``-th; these, with chunks of ``attention_chunk_size`` for windows."""
 
-RecurrenceKind = Literal["delta rule", "state space", "convolution"]
-"""What layers keep a state for: Gated DeltaNet; Mamba-2; a short convolution and nothing else."""
+RecurrenceKind = Literal["delta rule", "channel delta rule", "state space", "convolution"]
+"""What layers keep a state for: Gated DeltaNet; Kimi Delta Attention, which decays each channel of
+keys by itself; Mamba-2; a short convolution and nothing else."""
 
 _HEAD = re.compile(r"(For[A-Z][a-z]+(LM|Classification|Generation|Answering)|(LMHead)?Model)$")
 
@@ -143,6 +144,10 @@ FAMILIES = (
     FamilyFacts(
         "nemotron_h", "NemotronHForCausalLM", gated_mlp=False, experts=True,
         recurrence="state space", alone=True,
+    ),
+    FamilyFacts(
+        "kimi_linear", "KimiLinearForCausalLM", experts=True, latent=True,
+        recurrence="channel delta rule",
     ),
     FamilyFacts("mamba2", "Mamba2ForCausalLM", recurrence="state space", alone=True),
     FamilyFacts("olmoe", "OlmoeForCausalLM", experts=True, stretches=True),

@@ -406,14 +406,14 @@ class ModelShape:
         weight times value.
         """
         if self.latent is not None:
-            return self.num_layers * self.latent.flops_per_pair(self.num_heads)
+            return self._attending * self.latent.flops_per_pair(self.num_heads)
         return 4 * self._attending * self.num_heads * self.head_size
 
     @cached_property
     def flops_per_decode_pair(self) -> int:
         """The same in decoding."""
         if self.latent is not None:
-            return self.num_layers * self.latent.flops_per_decode_pair(self.num_heads)
+            return self._attending * self.latent.flops_per_decode_pair(self.num_heads)
         return self.flops_per_pair
 
     @cached_property
@@ -423,4 +423,4 @@ class ModelShape:
         """
         if self.latent is None:
             return 0
-        return self.num_layers * self.latent.flops_per_expansion(self.num_heads)
+        return self._attending * self.latent.flops_per_expansion(self.num_heads)

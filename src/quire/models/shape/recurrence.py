@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from quire.core.errors import ModelError
 from quire.models.shape.families import FamilyFacts, RecurrenceKind
@@ -56,12 +56,27 @@ class RecurrenceShape:
         """Numbers of a token that go through the convolution."""
         return 2 * self.key_heads * self.key_dim + self.outputs if self.heads else hidden
 
+    @property
+    def delta(self) -> bool:
+        """Whether what is added is what the keys do not find yet."""
+        return self.kind in ("delta rule", "channel delta rule")
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether each channel of keys decays by itself."""
+        return self.kind == "channel delta rule"
+
+    @property
+    def decays(self) -> int:
+        """Numbers by which the state of a layer decays."""
+        return self.heads * (self.key_dim if self.by_channel else 1)
+
     def columns(self, hidden: int) -> int:
         """Numbers of a token that come in."""
         if not self.heads:
             return 3 * hidden
-        steps = (2 if self.kind == "delta rule" else 1) * self.heads
-        return self.channels(hidden) + self.outputs + steps
+        strengths = self.heads if self.delta else 0
+        return self.channels(hidden) + self.outputs + strengths + self.decays
 
     def state_bytes(self, hidden: int) -> int:
         """Of one layer, for one sequence."""
@@ -90,12 +105,18 @@ class RecurrenceShape:
         taps = self.kernel * channels
         if not self.heads:
             return 4 * hidden * hidden + taps
-        return hidden * (self.columns(hidden) + self.outputs) + taps + self.outputs
+        around = taps + (hidden + 1) * self.outputs
+        if not self.by_channel:
+            return hidden * self.columns(hidden) + around
+        # Gates and steps come through as many numbers as a head has.
+        narrow = self.value_dim + self.key_dim
+        wide = self.value_dim * self.outputs + self.key_dim * self.decays
+        return hidden * (channels + self.heads + narrow) + wide + around
 
     @property
     def flops_per_token(self) -> int:
         """Operations on a layer's states: to decay, to look up, to add and to read."""
-        return (8 if self.kind == "delta rule" else 6) * self.key_dim * self.outputs
+        return (8 if self.delta else 6) * self.key_dim * self.outputs
 
 
 def recurrence_of(fields: ConfigFields, family: FamilyFacts, num_layers: int) -> RecurrenceShape:
@@ -123,7 +144,7 @@ def recurrence_of(fields: ConfigFields, family: FamilyFacts, num_layers: int) ->
 
 def completed(fields: ConfigFields) -> ConfigFields:
     """The fields of such a family, with the sizes that it leaves out or writes in other words."""
-    values = dict(fields.values)
+    values = _usual_names(fields)
     kinds = next((values[name] for name in _LISTS if values.get(name)), None)
     if isinstance(kinds, list | str):
         values.setdefault("num_hidden_layers", len(kinds))
@@ -145,6 +166,37 @@ def completed(fields: ConfigFields) -> ConfigFields:
     if values.get("num_local_experts") == 0 and "shared_intermediate_size" in values:
         values["intermediate_size"] = fields.positive("shared_intermediate_size")
     return fields.holding(values)
+
+
+_KIMI = {
+    "model_max_length": "max_position_embeddings",
+    "moe_renormalize": "norm_topk_prob",
+    "num_expert_group": "n_group",
+}
+
+
+def _usual_names(fields: ConfigFields) -> dict[str, Any]:
+    """A config's fields, those of Kimi Linear by the names that others have."""
+    values, section = dict(fields.values), fields.section("linear_attn_config")
+    if not section.values and "linear_num_heads" not in fields:
+        return values
+    values.update({name: values[own] for own, name in _KIMI.items() if own in fields})
+    heads = section.positive("num_heads", fields.get("linear_num_heads", int, 0) or None)
+    width = section.positive("head_dim", fields.get("linear_head_dim", int, 0) or None)
+    kernel = fields.get("linear_conv_kernel_dim", int, 0) or None
+    values.update(
+        linear_num_value_heads=heads,
+        linear_num_key_heads=heads,
+        linear_value_head_dim=width,
+        linear_key_head_dim=width,
+        linear_conv_kernel_dim=section.positive("short_conv_kernel_size", kernel),
+    )
+    if "full_attn_layers" in section:  # counted from 1
+        attending = section.get("full_attn_layers", list)
+        layers = range(1, fields.positive("num_hidden_layers") + 1)
+        kinds = {True: "full_attention", False: "linear_attention"}
+        values["layer_types"] = [kinds[layer in attending] for layer in layers]
+    return values
 
 
 def _adjusted(fields: ConfigFields) -> int:

@@ -108,7 +108,9 @@ _STATES = """
     num_experts_per_tok norm_topk_prob routed_scaling_factor n_group topk_group
     output_router_logits mamba_n_layers layer_norm_epsilon num_dense_layers use_expert_bias
     moe_layers first_k_dense_replace linear_heads_tiled init_method normalization_function
-    use_pos_enc attention_head_dim
+    use_pos_enc attention_head_dim linear_attn_config linear_num_heads linear_head_dim
+    mla_use_nope moe_renormalize moe_router_activation_func num_expert_group use_grouped_topk
+    num_experts_per_token num_shared_experts
 """
 
 OF_EXPERTS = frozenset(_EXPERTS.split())

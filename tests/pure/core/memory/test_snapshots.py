@@ -134,6 +134,44 @@ def test_a_shallow_state_that_branches_need_outlives_deep_ones() -> None:
     assert talks.ask([*root, *text(99, 6)]) == (24, 0)
 
 
+def test_who_goes_on_from_an_answer_does_not_part_there() -> None:
+    talks = Talks(slots=9)
+    talks.ask(text(1, 10), answer=29)
+    talks.ask([*text(1, 10), *range(29), *text(2, 20)])
+    assert talks.depths() == [8, 32, 36, 40, 56]
+    assert sum(talks.states._snapshots._parted) == 0
+    talks.ask([*text(1, 10), *range(29), *text(3, 20)])
+    assert sum(talks.states._snapshots._parted) == 1, "36 is where two texts have parted"
+
+
+def test_a_talk_that_goes_on_keeps_its_deepest_beside_texts_that_never_do() -> None:
+    talks, talk = Talks(slots=5, blocks=1000), text(1, 24)  # one is live
+    for turn in range(2, 20):
+        found, _ = talks.ask(talk)
+        assert turn < 6 or found >= len(talk) - 24
+        talk = [*talk, *text(turn, 14)]
+        for other in range(3):
+            talks.ask([*text(50, 24), *text(100 + 3 * turn + other, 35)])
+
+
+def test_what_nobody_has_begun_with_for_long_goes_first() -> None:
+    talks = Talks(slots=3)  # one is live
+    talks.ask(text(1, 38))
+    for _ in range(30):
+        talks.ask(text(2, 30))
+    talks.ask(text(3, 30))
+    assert talks.ask(text(2, 30)) == (28, 0)
+
+
+def test_the_only_state_of_a_text_outlives_those_that_save_more_beside_others() -> None:
+    talks, talk = Talks(slots=4), text(2, 30)  # one is live
+    talks.ask(text(1, 9))
+    for turn in range(3, 12):
+        talk = [*talk, *text(turn, 12)]
+        talks.ask(talk)
+    assert talks.ask([*text(1, 9), 5]) == (8, 0)
+
+
 def test_states_of_texts_whose_blocks_are_gone_go_first() -> None:
     talks = Talks(slots=4, blocks=18)
     for n in range(1, 3):
