@@ -77,6 +77,7 @@ _EXPERTS = """
     routed_scaling_factor aux_loss_alpha seq_aux ep_size moe_norm_min moe_use_aux_free
     use_routing_bias input_jitter_noise qk_norm_type num_nextn_predict_layers num_mtp_modules
     mtp_transformer_layers use_mtp num_mtp_layers shared_moe_mode mlp_intermediate_size
+    shared_gate_apart
 """
 
 # Of those that are planned for other engines, which route in more ways.
@@ -112,8 +113,8 @@ _STATES = """
     mtp_hybrid_override_pattern n_routed_experts n_shared_experts moe_intermediate_size
     num_experts_per_tok norm_topk_prob routed_scaling_factor n_group topk_group
     output_router_logits mamba_n_layers layer_norm_epsilon num_dense_layers use_expert_bias
-    moe_layers first_k_dense_replace linear_heads_tiled init_method normalization_function
-    use_pos_enc attention_head_dim
+    moe_layers first_k_dense_replace linear_heads_tiled linear_heads_apart init_method
+    normalization_function use_pos_enc attention_head_dim
 """
 
 OF_EXPERTS = frozenset(_EXPERTS.split())
