@@ -10,7 +10,7 @@ from quire.core.errors import ModelError
 from quire.kernels.ops import ACTIVATIONS
 from quire.kernels.recurrence import StepRange
 from quire.models import mixtures, variants
-from quire.models.blueprint import Blueprint, ExpertNames, PartFactors
+from quire.models.blueprint import Blueprint, ExpertNames, PartFactors, TensorNames
 from quire.models.config import ConfigFields
 from quire.models.recurrences import RecurrentNames, RecurrentPlan
 from quire.models.shape import RecurrenceShape, find_family, recurrence_of
@@ -24,6 +24,7 @@ _QWEN = RecurrentNames(
     norm="linear_attn.norm",
 )
 _QWEN_NEXT = replace(_QWEN, inputs=tuple(f"linear_attn.in_proj_{part}" for part in ("qkvz", "ba")))
+_QWEN_APART = replace(_QWEN, inputs=(*_QWEN.inputs[:2], _QWEN_NEXT.inputs[1]))
 
 
 def _names_of_mamba(root: str) -> RecurrentNames:
@@ -38,6 +39,7 @@ def _names_of_mamba(root: str) -> RecurrentNames:
     )
 
 
+_PLAIN = TensorNames()
 _MAMBA = _names_of_mamba("mamba")
 _LFM2 = RecurrentNames(("conv.in_proj",), "conv.out_proj", ("conv.conv",))
 _KIMI = RecurrentNames(
@@ -58,7 +60,7 @@ _LFM2_EXPERTS = ExpertNames(
     up=("feed_forward.experts.{}.w1", "feed_forward.experts.{}.w3"),
     down="feed_forward.experts.{}.w2",
     stacks=(("feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj"),),
-    choice_biases=("feed_forward.expert_bias",),
+    choice_biases=("feed_forward.expert_bias", "feed_forward.expert_bias.bias"),
 )
 _NEMOTRON_EXPERTS = ExpertNames(
     routers=("mixer.gate",),
@@ -67,7 +69,7 @@ _NEMOTRON_EXPERTS = ExpertNames(
     stacks=(("mixer.experts.up_proj", "mixer.experts.down_proj"),),
     shared_up=("mixer.shared_experts.up_proj",),
     shared_down="mixer.shared_experts.down_proj",
-    choice_biases=("mixer.gate.e_score_correction_bias",),
+    choice_biases=mixtures.by_both("mixer.gate.e_score_correction"),
 )
 
 
@@ -88,10 +90,12 @@ def qwen3_5_moe(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 
 
 def qwen3_next(fields: ConfigFields, plan: Blueprint) -> Blueprint:
-    """The same, but projections are stored by heads of keys."""
+    """The same, but projections are stored by heads of keys; of GGUF files the last one alone."""
     plan = mixtures.qwen(fields, qwen3_5(fields, plan))
     assert plan.recurrent is not None
-    by_head = replace(plan.recurrent, names=_QWEN_NEXT, by_key_head=True)
+    apart = fields.get("linear_heads_apart", bool, False)
+    names, stored = (_QWEN_APART, "strengths") if apart else (_QWEN_NEXT, "all")
+    by_head = replace(plan.recurrent, names=names, by_key_head=stored)
     return replace(plan, recurrent=by_head)
 
 
@@ -134,6 +138,8 @@ def granite(fields: ConfigFields, plan: Blueprint) -> Blueprint:
         plan = mixtures.granite(fields, plan)
     else:
         plan = variants.granite(fields, plan)
+    if fields.get("shared_gate_apart", bool, False):
+        plan = replace(plan, names=replace(plan.names, up=_PLAIN.up, down=_PLAIN.down))
     positions = fields.get("position_embedding_type", str, "nope")
     if positions not in ("nope", "rope"):
         raise fields.wrong("position_embedding_type", "rope, nope or null")

@@ -26,7 +26,12 @@ def read_latents(
     """The attention of the layer ``prefix``, of the rank's query heads. rope: see there."""
     shape, shard = plan.shape, linears.shard
     inputs, queries = _read_inputs(plan, hidden, linears, prefix)
-    keys, values = _read_heads(plan, linears, prefix)
+    up = f"{prefix}.{plan.up}"
+    if linears.has(f"{up}.keys.0.weight"):
+        weights.leave((f"{up}.",))  # of all ranks
+        keys, values = _read_each(plan, linears, up)
+    else:
+        keys, values = _read_heads(plan, linears, up)
     output = linears.linear(
         f"{prefix}.{plan.output}",
         plan.num_heads * shape.value,
@@ -78,8 +83,21 @@ def _turned(plan: LatentPlan, rows: Tensor) -> Tensor:
     return torch.cat((rows[..., ::2], rows[..., 1::2]), -1) if plan.interleaved else rows
 
 
+def _read_each(
+    plan: LatentPlan, linears: LinearReader, up: str
+) -> tuple[tuple[Linear, ...], tuple[Linear, ...]]:
+    """As ``_read_heads``, of a GGUF file, which has them so: what is rounded stays as it is."""
+    held, shape = linears.shard.run(plan.num_heads), plan.shape
+    return (
+        tuple(linears.as_stored(f"{up}.keys.{head}", shape.nope, shape.kv_rank) for head in held),
+        tuple(
+            linears.as_stored(f"{up}.values.{head}", shape.kv_rank, shape.value) for head in held
+        ),
+    )
+
+
 def _read_heads(
-    plan: LatentPlan, linears: LinearReader, prefix: str
+    plan: LatentPlan, linears: LinearReader, up: str
 ) -> tuple[tuple[Linear, ...], tuple[Linear, ...]]:
     """By head, what takes queries to latents and what takes latents to values.
 
@@ -91,7 +109,7 @@ def _read_heads(
     held = linears.shard.run(plan.num_heads)
     rows = slice(held.start * each, held.stop * each)
     sizes = shape.kv_rank, plan.num_heads * each
-    weight = linears.floats(f"{prefix}.{plan.up}", *sizes, rows).view(-1, each, shape.kv_rank)
+    weight = linears.floats(up, *sizes, rows).view(-1, each, shape.kv_rank)
     keys = tuple(linears.kept(head[: shape.nope].T.contiguous()) for head in weight)
     values = tuple(linears.kept(head[shape.nope :]) for head in weight)
     return keys, values

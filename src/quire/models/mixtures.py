@@ -51,7 +51,7 @@ _GPT_OSS = ExpertNames(
 )
 
 
-def _by_both(name: str) -> tuple[str, str]:
+def by_both(name: str) -> tuple[str, str]:
     """As checkpoints have a bias, and as GGUF files do."""
     return f"{name}_bias", f"{name}.bias"
 
@@ -62,19 +62,19 @@ _SHARED = replace(
     shared_down="mlp.shared_experts.down_proj",
     shared_gate=None,
 )
-_DEEPSEEK = replace(_SHARED, choice_biases=_by_both("mlp.gate.e_score_correction"))
+_DEEPSEEK = replace(_SHARED, choice_biases=by_both("mlp.gate.e_score_correction"))
 _ERNIE = replace(
     _SHARED,
     choice_biases=(
         "mlp.moe_statics.e_score_correction_bias",
-        *_by_both("mlp.gate.moe_statics.e_score_correction"),
+        *by_both("mlp.gate.moe_statics.e_score_correction"),
     ),
 )
 _MINIMAX = replace(
     _MIXTRAL,
     choice_biases=(
         "block_sparse_moe.e_score_correction_bias",
-        *_by_both("mlp.e_score_correction"),
+        *by_both("mlp.e_score_correction"),
     ),
 )
 _HUNYUAN = replace(
@@ -115,8 +115,10 @@ def qwen(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 
 def granite(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Like Mixtral's, with multipliers like other Granites'."""
-    plan = variants.granite(fields, plan)
-    return replace(plan, mixture=_mixture(fields, _GRANITE))
+    names = _GRANITE
+    if fields.get("shared_gate_apart", bool, False):
+        names = replace(names, shared_up=_SHARED.shared_up, shared_down=_SHARED.shared_down)
+    return replace(variants.granite(fields, plan), mixture=_mixture(fields, names))
 
 
 def gpt_oss(fields: ConfigFields, plan: Blueprint) -> Blueprint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -44,7 +45,8 @@ class RecurrentPlan:
     shape: RecurrenceShape
     names: RecurrentNames
     eps: float
-    by_key_head: bool = False  # inputs are stored key head by key head
+    # Which inputs are stored key head by key head.
+    by_key_head: Literal["none", "strengths", "all"] = "none"
     tiled: bool = False  # heads are in the order of GGUF files
     biased: bool = False  # what is projected into the layer
     biased_output: bool = False  # and out of it
@@ -182,14 +184,18 @@ def _stored_inputs(plan: RecurrentPlan, hidden: int) -> tuple[Tensor | None, lis
         sizes = [outputs, outputs, keys, keys, heads]
         parts = torch.split(torch.arange(sum(sizes)), sizes)
         return torch.cat([parts[number] for number in (3, 2, 1, 0, 4)]), [sum(map(len, parts))]
-    if not plan.by_key_head:
+    if plan.by_key_head == "none":
         return None, [2 * keys + outputs, outputs, heads, heads]
     each = heads // shape.key_heads
-    wide = torch.arange(2 * keys + 2 * outputs).view(shape.key_heads, -1)
+    wide = torch.arange(2 * keys + 2 * outputs)
     narrow = (torch.arange(2 * heads) + wide.numel()).view(shape.key_heads, -1)
+    strengths = [part.flatten() for part in torch.split(narrow, each, dim=1)]
+    if plan.by_key_head == "strengths":
+        return torch.cat([wide, *strengths]), [2 * keys + outputs, outputs, narrow.numel()]
     sizes = [shape.key_dim] * 2 + [each * shape.value_dim] * 2
-    parts = (*torch.split(wide, sizes, dim=1), *torch.split(narrow, each, dim=1))
-    return torch.cat([part.flatten() for part in parts]), [wide.numel(), narrow.numel()]
+    parts = torch.split(wide.view(shape.key_heads, -1), sizes, dim=1)
+    rows = torch.cat([*(part.flatten() for part in parts), *strengths])
+    return rows, [wide.numel(), narrow.numel()]
 
 
 def _read_convolution(

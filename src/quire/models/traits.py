@@ -110,7 +110,7 @@ _LFM2 = Traits(
     varied=hybrids.lfm2,
 )
 _BACKBONE = TensorNames(
-    roots=("backbone",),
+    roots=("backbone", "model"),
     embedding="embeddings",
     final_norm="norm_f",
     qkv=("mixer.q_proj", "mixer.k_proj", "mixer.v_proj"),
@@ -189,7 +189,7 @@ TRAITS: Mapping[str, Traits] = {
         varied=hybrids.falcon,
     ),
     "NemotronHForCausalLM": Traits(
-        names=replace(_BACKBONE, roots=("backbone", "model")),
+        names=_BACKBONE,
         qkv_bias=False,
         output_bias=False,
         eps="layer_norm_epsilon",

@@ -38,16 +38,21 @@ class Architecture:
     scaled_by_share: int | None = None
     local_theta: float | None = None  # layers with a window have a rotation of their own
     alike_theta: bool = False  # as above, of the same base, and never stretched
-    states: str | None = None  # what layers without attention are called; None: all attend
+    states: str | None = None  # what layers that keep a state are called; None: none does
+    alone: bool = False  # a layer is one part: an MLP is a layer of its own
+    latent: bool = False  # keys and values are made of one vector
+    sigmoid: bool = False  # that is what scores of experts are, and not a softmax
     whole_yarn: bool = True  # dimensions between which YaRN blends are whole
-    # Truths of config.json that tensors of the first layer tell, beside those of all families.
+    # The weight of YaRN's logarithm, ``mscale_all_dim``, for 1 in its files.
+    yarn_weight: float | None = None
+    # Truths of config.json that tensors of layers tell, beside those of all families.
     told_by_tensors: Mapping[str, str] = field(default_factory=dict)
     aside: tuple[str, ...] = ()  # what its files say to nobody
 
     @property
     def has_experts(self) -> bool:
         """Whether its MLPs are mixtures."""
-        return self.told_by == EXPERTS
+        return self.told_by is not None and self.told_by.startswith("expert_")
 
 
 _AROUND = {
@@ -75,6 +80,7 @@ _MIXTRAL = {
     "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
 }
 _LOGITS = {"logit_scale": "logit_scale"}
+_SECTIONS = ("rope.dimension_sections",)  # of positions, which are one where there are no images
 _WINDOW = {"attention.sliding_window": "sliding_window"}
 _GPT_OSS = {
     "attn_sinks": "self_attn.sinks",
@@ -87,6 +93,7 @@ _SHARED = {
     "ffn_up_shexp": "mlp.shared_experts.up_proj",
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
+_SHARED_ONE = {"expert_shared_feed_forward_length": "shared_intermediate_size"}
 _CHOSEN_BY_BIAS = {**_SHARED, "exp_probs_b": "mlp.gate.e_score_correction"}
 _DEEPSEEK_EXPERTS = {
     "expert_feed_forward_length": "moe_intermediate_size",
@@ -100,9 +107,32 @@ _DEEPSEEK_EXPERTS = {
 }
 _QUERIES_BIASED = {"attn_q.bias": "attention_bias"}
 
+_LATENT = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.kv_b_proj.keys.{}",
+    "attn_v_b": "self_attn.kv_b_proj.values.{}",
+}
+_LATENT_FIELDS = {
+    "attention.q_lora_rank": "q_lora_rank",
+    "attention.kv_lora_rank": "kv_lora_rank",
+    "rope.dimension_count": "qk_rope_head_dim",
+}
+_LATENT_EXPERTS: Mapping[str, Any] = {
+    "told_by": EXPERTS, "latent": True, "yarn_weight": 10.0,
+    "names": {**_LATENT, **_CHOSEN_BY_BIAS},
+    "fields": {**_DEEPSEEK_EXPERTS, **_LATENT_FIELDS},
+}  # fmt: skip
+
 _DELTA = {
     "attn_qkv": "linear_attn.in_proj_qkv",
     "attn_gate": "linear_attn.in_proj_z",
+    "ssm_in": "linear_attn.in_proj_qkvz",
+    "ssm_ba": "linear_attn.in_proj_ba",
     "ssm_beta": "linear_attn.in_proj_b",
     "ssm_alpha": "linear_attn.in_proj_a",
     "ssm_conv1d": "linear_attn.conv1d",
@@ -121,6 +151,66 @@ _DELTA_FIELDS = {
     "full_attention_interval": "full_attention_interval",
     "nextn_predict_layers": "num_nextn_predict_layers",
 }
+_STATE_SPACE = {
+    "ssm.conv_kernel": "mamba_d_conv",
+    "ssm.state_size": "mamba_d_state",
+    "ssm.group_count": "mamba_n_groups",
+    "ssm.time_step_rank": "mamba_n_heads",
+    "ssm.inner_size": "mamba_inner_size",
+}
+
+
+def _mamba(root: str) -> dict[str, str]:
+    return {
+        "ssm_in": f"{root}.in_proj",
+        "ssm_conv1d": f"{root}.conv1d",
+        "ssm_dt": f"{root}.dt_proj",
+        "ssm_a": f"{root}.A",
+        "ssm_d": f"{root}.D",
+        "ssm_norm": f"{root}.norm",
+        "ssm_out": f"{root}.out_proj",
+    }
+
+
+_GRANITE_HYBRID: Mapping[str, Any] = {
+    "interleaved": True, "states": "mamba",
+    "fields": {
+        **_GRANITE, **_STATE_SPACE, **_SHARED_ONE, EXPERTS: "num_local_experts",
+        "rope.scaling.finetuned": "position_embedding_type",
+    },
+    "told_by_tensors": {"ssm_conv1d.bias": "mamba_conv_bias"},
+}  # fmt: skip
+_FALCON_H1 = {
+    **_mamba("mamba"),
+    "output_norm": "model.final_layernorm",
+    "ffn_norm": "pre_ff_layernorm.weight",  # its name there ends before that
+    "ffn_gate": "feed_forward.gate_proj",
+    "ffn_up": "feed_forward.up_proj",
+    "ffn_down": "feed_forward.down_proj",
+}
+_BACKBONE = {
+    **_mamba("mixer"),
+    "token_embd": "model.embeddings",
+    "output_norm": "model.norm_f",
+    "attn_norm": "norm",
+    "attn_q": "mixer.q_proj",
+    "attn_k": "mixer.k_proj",
+    "attn_v": "mixer.v_proj",
+    "attn_output": "mixer.o_proj",
+    "ffn_up": "mixer.up_proj",
+    "ffn_down": "mixer.down_proj",
+    "ffn_gate_inp": "mixer.gate",
+    "exp_probs_b": "mixer.gate.e_score_correction",
+    "ffn_up_exps": "mixer.experts.{}.up_proj",
+    "ffn_down_exps": "mixer.experts.{}.down_proj",
+    "ffn_up_shexp": "mixer.shared_experts.up_proj",
+    "ffn_down_shexp": "mixer.shared_experts.down_proj",
+}
+_NEMOTRON_H: Mapping[str, Any] = {
+    "names": _BACKBONE, "states": "mamba", "alone": True,
+    "eps": (_LAYER_NORM[0], "layer_norm_epsilon"),
+    "told_by_tensors": {"ssm_conv1d.bias": "use_conv_bias"},
+}  # fmt: skip
 _LFM2 = {
     "attn_norm": "operator_norm",
     "attn_output": "self_attn.out_proj",
@@ -136,6 +226,14 @@ _LFM2 = {
     "shortconv.conv": "conv.conv",
     "shortconv.out_proj": "conv.out_proj",
 }
+_LFM2_EXPERTS = {
+    **_LFM2,
+    "ffn_gate_inp": "feed_forward.gate",
+    "exp_probs_b": "feed_forward.expert_bias",
+    "ffn_gate_exps": "feed_forward.experts.{}.w1",
+    "ffn_up_exps": "feed_forward.experts.{}.w3",
+    "ffn_down_exps": "feed_forward.experts.{}.w2",
+}
 
 ARCHITECTURES = (
     Architecture("llama", "llama", "LlamaForCausalLM", interleaved=True),
@@ -144,10 +242,16 @@ ARCHITECTURES = (
     ),
     Architecture("qwen2", "qwen2", "Qwen2ForCausalLM"),
     Architecture("qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", EXPERTS, fields=_QWEN_EXPERTS),
+    Architecture("qwen2vl", "qwen2", "Qwen2ForCausalLM", aside=_SECTIONS),
     Architecture("qwen3", "qwen3", "Qwen3ForCausalLM"),
     Architecture(
         "qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", EXPERTS, fields=_QWEN_EXPERTS,
         fixed={"norm_topk_prob": True},
+    ),
+    Architecture(
+        "qwen3next", "qwen3_next", "Qwen3NextForCausalLM", EXPERTS, norms_with_one=True,
+        names=_DELTA, fields={**_QWEN_EXPERTS, **_DELTA_FIELDS}, fixed={"norm_topk_prob": True},
+        states="linear_attention", told_by_tensors={"attn_gate.weight": "linear_heads_apart"},
     ),
     Architecture(
         "qwen35", "qwen3_5_text", "Qwen3_5ForCausalLM", norms_with_one=True, names=_DELTA,
@@ -161,6 +265,70 @@ ARCHITECTURES = (
     Architecture(
         "lfm2", "lfm2", "Lfm2ForCausalLM", names=_LFM2, eps=(_RMS[0], "norm_eps"),
         fields={"shortconv.l_cache": "conv_L_cache"}, states="conv",
+    ),
+    Architecture(
+        "lfm2moe", "lfm2_moe", "Lfm2MoeForCausalLM", EXPERTS, names=_LFM2_EXPERTS, sigmoid=True,
+        eps=(_RMS[0], "norm_eps"), states="conv",
+        fields={
+            "shortconv.l_cache": "conv_L_cache",
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "expert_weights_scale": "routed_scaling_factor",
+            "leading_dense_block_count": "num_dense_layers",
+        },
+        told_by_tensors={"exp_probs_b.bias": "use_expert_bias"},
+    ),
+    Architecture(
+        "granitehybrid", "granitemoehybrid", "GraniteMoeHybridForCausalLM", EXPERTS,
+        names={
+            **_mamba("mamba"), **_SHARED, "ffn_gate_inp": "block_sparse_moe.router.layer",
+        },
+        fixed={"shared_gate_apart": True}, **_GRANITE_HYBRID,
+    ),
+    Architecture(
+        "granitehybrid", "granitemoehybrid", "GraniteMoeHybridForCausalLM",
+        names=_mamba("mamba"), fixed={"shared_gate_apart": True, "num_local_experts": 0},
+        **_GRANITE_HYBRID,
+    ),
+    Architecture(
+        "falcon-h1", "falcon_h1", "FalconH1ForCausalLM", names=_FALCON_H1, fields=_STATE_SPACE,
+        fixed={"mamba_norm_before_gate": False}, states="mamba",
+        told_by_tensors={
+            "ssm_conv1d.bias": "mamba_conv_bias", "ssm_norm.weight": "mamba_rms_norm",
+        },
+    ),
+    Architecture(
+        "nemotron_h", "nemotron_h", "NemotronHForCausalLM", fields=_STATE_SPACE, **_NEMOTRON_H
+    ),
+    Architecture(
+        "nemotron_h_moe", "nemotron_h", "NemotronHForCausalLM", EXPERTS, sigmoid=True,
+        fields={
+            **_STATE_SPACE, **_DEEPSEEK_EXPERTS,
+            "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
+        },
+        **_NEMOTRON_H,
+    ),
+    Architecture(
+        "mamba2", "mamba2", "Mamba2ForCausalLM", names=_BACKBONE, alone=True, states="mamba",
+        fields=_STATE_SPACE, eps=(_RMS[0], "layer_norm_epsilon"),
+        told_by_tensors={"ssm_conv1d.bias": "use_conv_bias"},
+    ),
+    Architecture(
+        "deepseek2", "deepseek_v3", "DeepseekV3ForCausalLM", sigmoid=True, **_LATENT_EXPERTS
+    ),
+    Architecture(
+        "deepseek2", "deepseek_v2", "DeepseekV2ForCausalLM",
+        fixed={"topk_method": "group_limited_greedy"}, **_LATENT_EXPERTS,
+    ),
+    Architecture(
+        "deepseek2", "youtu", "YoutuForCausalLM", names=_LATENT, fields=_LATENT_FIELDS,
+        latent=True, yarn_weight=10.0, aside=("leading_dense_block_count", "expert_weights_scale"),
+    ),
+    Architecture(
+        "minicpm3", "minicpm3", "MiniCPM3ForCausalLM", names=_LATENT, fields=_LATENT_FIELDS,
+        latent=True,
+    ),
+    Architecture(
+        "mistral3", "ministral3", "Ministral3ForCausalLM", interleaved=True, yarn_weight=1.0,
     ),
     Architecture(
         "phi3", "phi3", "Phi3ForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, fields=_WINDOW,
@@ -187,6 +355,12 @@ ARCHITECTURES = (
         whole_yarn=False,
     ),
     Architecture("granite", "granite", "GraniteForCausalLM", interleaved=True, fields=_GRANITE),
+    Architecture(
+        "granitemoe", "granitemoeshared", "GraniteMoeSharedForCausalLM",
+        "expert_shared_feed_forward_length", interleaved=True,
+        names={**_SHARED, "ffn_gate_inp": "block_sparse_moe.router.layer"},
+        fields={**_GRANITE, **_SHARED_ONE}, fixed={"shared_gate_apart": True},
+    ),
     Architecture(
         "granitemoe", "granitemoe", "GraniteMoeForCausalLM", EXPERTS, interleaved=True,
         names={"ffn_gate_inp": "block_sparse_moe.router.layer"}, fields=_GRANITE,
@@ -237,16 +411,17 @@ ARCHITECTURES = (
     ),
     Architecture(
         "dots1", "dots1", "Dots1ForCausalLM", EXPERTS, names=_CHOSEN_BY_BIAS,
-        fields=_DEEPSEEK_EXPERTS,
+        fields=_DEEPSEEK_EXPERTS, sigmoid=True,
     ),
     Architecture(
         "glm4moe", "glm4_moe", "Glm4MoeForCausalLM", EXPERTS, fields=_DEEPSEEK_EXPERTS,
+        sigmoid=True,
         names={**_CHOSEN_BY_BIAS, "post_attention_norm": "post_attention_layernorm"},
         told_by_tensors={**_QUERIES_BIASED, "attn_q_norm.weight": "use_qk_norm"},
     ),
     Architecture(
         "minimax-m2", "minimax_m2", "MiniMaxM2ForCausalLM", EXPERTS,
         names={**_MIXTRAL, "exp_probs_b": "mlp.e_score_correction"},
-        fields={"expert_feed_forward_length": "moe_intermediate_size"},
+        fields={"expert_feed_forward_length": "moe_intermediate_size"}, sigmoid=True,
     ),
 )  # fmt: skip

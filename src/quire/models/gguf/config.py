@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from reprlib import repr as short
-from typing import Any, TypeGuard
+from typing import Any
 
 from quire.core.errors import ModelError
 from quire.models.gguf.architectures import ARCHITECTURES, EXPERTS, Architecture
 from quire.models.gguf.ends import end_tokens
-from quire.models.gguf.header import GGUFFile
+from quire.models.gguf.header import GGUFFile, is_list
+from quire.models.gguf.mixers import read_by_mixers, with_mixers
 from quire.models.gguf.understood import by_usual_names, check_understood
 
 # By the names after the architecture's; all are needed.
@@ -26,9 +27,11 @@ _OPTIONAL = {
     "attention.key_length": "head_dim",
     "rope.freq_base": "rope_theta",
 }
+_COUNTED = ("block_count", "nextn_predict_layers")  # the second is a part of the first
 _OF_EXPERTS = {EXPERTS: "num_experts", "expert_used_count": "num_experts_per_tok"}
 _MOST_EXPERTS = 1 << 12  # of a layer; published models have some hundreds
 _ROUTER = "ffn_gate_inp"
+_AS_FLOATS = (_ROUTER, "attn_kv_b")  # which are kept so, however they are stored
 _FLOATS = (_ROUTER, "ssm_conv1d", "shortconv.conv.")  # stored in F32 in all files
 _BIASED = {
     "attn_q": ("qkv_bias", "use_qkv_bias"),
@@ -47,6 +50,7 @@ def architecture_of(file: GGUFFile) -> Architecture:
         names = ", ".join(dict.fromkeys(record.name for record in ARCHITECTURES))
         raise ModelError(f"{file.path}: general.architecture is {short(name)}; supported: {names}")
     told = [record for record in known if file.metadata.get(f"{name}.{record.told_by}")]
+    told = [record for record in told if record.sigmoid == _has_sigmoids(file, name)] or told
     plain = [record for record in known if record.told_by is None]
     if not told and not plain:
         raise ModelError(f"{file.path}: {name}.{known[0].told_by} is missing or 0")
@@ -57,6 +61,12 @@ def architecture_of(file: GGUFFile) -> Architecture:
     return found
 
 
+def _has_sigmoids(file: GGUFFile, name: str) -> bool:
+    """Whether scores of experts are sigmoids; older files do not say, but have their biases."""
+    function = file.metadata.get(f"{name}.expert_gating_func")
+    return function == 2 if function else any(".exp_probs_b." in one for one in file.tensors)
+
+
 def config_of(file: GGUFFile) -> dict[str, Any]:
     """The fields of a ``config.json``, to be checked by their readers.
 
@@ -65,50 +75,51 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     """
     known = architecture_of(file)
     file = by_usual_names(file, known)
-    biases = {part: f"blk.0.{part}.bias" in file.tensors for part in _BIASED}
+    parts = {name.split(".", 2)[-1] for name in file.tensors if name.startswith("blk.")}
     fields: dict[str, Any] = {
         "architectures": [known.class_name],
         "model_type": known.model_type,
         "vocab_size": _vocabulary(file),
         "tie_word_embeddings": "output.weight" not in file.tensors,
-        **{field: biases[part] for part, names in _BIASED.items() for field in names},
+        **{field: f"{part}.bias" in parts for part, names in _BIASED.items() for field in names},
         "dtype": _dtype(file),
         "eos_token_id": end_tokens(file.metadata),
-        **{f: f"blk.0.{part}" in file.tensors for part, f in known.told_by_tensors.items()},
+        **{field: part in parts for part, field in known.told_by_tensors.items()},
         **known.fixed,
     }
     if any(info.type.is_rounded for info in file.tensors.values()):
         fields["quantization_config"] = {"quant_method": "gguf"}
     needed = {**_NEEDED, known.eps[0]: known.eps[1], **(_OF_EXPERTS if known.has_experts else {})}
-    if known.states is not None and known.has_experts:  # of which all layers have some
-        needed.pop("feed_forward_length")
     told = {**needed, **_OPTIONAL, **known.fields}
+    if known.states is not None and known.has_experts:  # of which all layers may have some
+        needed.pop("feed_forward_length")
     for name, field in told.items():
         value = file.metadata.get(f"{known.name}.{name}")
-        if known.states is not None and _is_list(value):
-            value = [one for one in value if one] or value  # 0 for layers without attention
+        if known.states is not None and is_list(value):
+            value = [one for one in value if one] or value  # 0 for layers of other kinds
         if value is not None:
             fields[field] = _of_all_layers(file, f"{known.name}.{name}", value)
         elif name in needed:
             raise ModelError(f"{file.path}: {known.name}.{name} is missing")
-    _check_counts(file, known, fields)
+    _check_counts(file, known, fields, told)
     fields["num_hidden_layers"] -= _guessing_layers(fields)
     check_understood(file, known, {*told, *known.aside, *_read_beside(file, known)})
     _check_heads(file, known)
     fields |= _windows(file, known, fields)
-    if known.states is not None:
-        fields |= _states(file, known, fields)
+    fields = with_mixers(file, known, fields)
     return {**fields, **_rotation(file, known, fields)}
 
 
 def kept_sizes(file: GGUFFile, float_bytes: int) -> Iterator[tuple[str, float]]:
     """Memory of each tensor as Quire keeps it, with this many bytes per number of float ones."""
     known = architecture_of(file)
+    layers = [file.metadata.get(f"{known.name}.{name}", 0) for name in _COUNTED]
+    guessing = {f"blk.{number}." for number in range(layers[0] - layers[1], layers[0])}
     for name, info in file.tensors.items():
-        if is_of_guesses(name):
+        if is_of_guesses(name) or name.startswith(tuple(guessing)):
             continue
         size: float = float_bytes
-        if info.type.is_rounded and _ROUTER not in name:
+        if info.type.is_rounded and not any(part in name for part in _AS_FLOATS):
             size = info.type.kept_bytes
         elif known.norms_with_one and len(info.shape) == 1:
             size = 4  # 1 + w has more digits than w
@@ -126,15 +137,15 @@ def _guessing_layers(fields: dict[str, Any]) -> int:
     return count if type(count) is int and 0 <= count < fields["num_hidden_layers"] else 0
 
 
-def _check_counts(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> None:
+def _check_counts(
+    file: GGUFFile, known: Architecture, fields: dict[str, Any], told: Mapping[str, str]
+) -> None:
     """Check the counts by which things are made before tensors are compared with them."""
-    limits = {"block_count": ("num_hidden_layers", len(file.tensors))}
+    limits = {"block_count": len(file.tensors)}
     if known.has_experts:
-        experts = fields["num_experts"]
-        limits[EXPERTS] = ("num_experts", _MOST_EXPERTS)
-        limits["expert_used_count"] = ("num_experts_per_tok", experts)
-    for name, (field, most) in limits.items():
-        count = fields[field]
+        limits |= {EXPERTS: _MOST_EXPERTS, "expert_used_count": fields[told[EXPERTS]]}
+    for name, most in limits.items():
+        count = fields[told[name]]
         if type(count) is not int or not 1 <= count <= most:
             raise ModelError(
                 f"{file.path}: {known.name}.{name} must be 1 to {most:,}, but is {short(count)}"
@@ -143,15 +154,11 @@ def _check_counts(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -
 
 def _of_all_layers(file: GGUFFile, name: str, value: Any) -> Any:
     """Some files have a list, by layer."""
-    if not _is_list(value):
+    if not is_list(value):
         return value
     if len(set(value)) != 1:
         raise ModelError(f"{file.path}: {name} is not the same in all layers")
     return value[0]
-
-
-def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
-    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def _vocabulary(file: GGUFFile) -> int:
@@ -171,7 +178,9 @@ def _dtype(file: GGUFFile) -> str:
 
 
 def _check_heads(file: GGUFFile, known: Architecture) -> None:
-    """ModelError unless values are as long as keys."""
+    """ModelError unless values are as long as keys, or both are made of latents."""
+    if known.latent:
+        return
     key, value = (
         file.metadata.get(f"{known.name}.attention.{part}_length") for part in ("key", "value")
     )
@@ -185,8 +194,9 @@ def _check_heads(file: GGUFFile, known: Architecture) -> None:
 def _read_beside(file: GGUFFile, known: Architecture) -> Iterator[str]:
     """The fields that become none of a config.json, by the names after the architecture's."""
     yield "attention.value_length"
-    if known.states is not None:  # sections of positions, which are one where there are no images
-        yield from ("attention.recurrent_layers", "rope.dimension_sections")
+    yield from read_by_mixers(known)
+    if known.yarn_weight is not None and not known.latent:
+        yield _GROWTH
     if "attention.sliding_window" in known.fields:
         yield "attention.sliding_window_pattern"
     if known.local_theta is not None or known.alike_theta:
@@ -202,35 +212,14 @@ def _windows(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dic
         return {}
     if isinstance(pattern, int):
         return {"sliding_window_pattern": pattern}
-    if not _is_list(pattern) or len(pattern) != fields["num_hidden_layers"]:
+    if not is_list(pattern) or len(pattern) != fields["num_hidden_layers"]:
         raise ModelError(f"{file.path}: {name} must be a number, or a truth for each layer")
     return {"layer_types": [_LAYERS[bool(windowed)] for windowed in pattern]}
 
 
-def _states(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dict[str, Any]:
-    """The layers that keep a state, which have no heads of keys; and the width of its heads."""
-    found: dict[str, Any] = {}
-    listed = file.metadata.get(f"{known.name}.attention.recurrent_layers")
-    heads = file.metadata.get(f"{known.name}.attention.head_count_kv")
-    if listed is None and _is_list(heads):
-        listed = [not count for count in heads]
-    if _is_list(listed):
-        attends = listed[: fields["num_hidden_layers"]]
-        found["layer_types"] = [known.states if one else "full_attention" for one in attends]
-    inner, count = fields.pop("linear_inner_size", None), fields.get("linear_num_value_heads")
-    if inner is not None:
-        if type(inner) is not int or type(count) is not int or count < 1 or inner % count:
-            raise ModelError(
-                f"{file.path}: {known.name}.ssm.inner_size is {short(inner)}, which "
-                f"{short(count)} heads cannot share"
-            )
-        found["linear_value_head_dim"] = inner // count
-    return found
-
-
 def _rotation(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dict[str, Any]:
     """``rope_scaling``, which share of a head is rotated, and what hangs on its width."""
-    heads, hidden = fields["num_attention_heads"], fields["hidden_size"]
+    heads, hidden = fields.get("num_attention_heads"), fields["hidden_size"]
     if not isinstance(heads, int) or not isinstance(hidden, int) or heads < 1:
         return {}  # their readers refuse them
     head_dim = fields.get("head_dim", hidden // heads)
@@ -239,7 +228,8 @@ def _rotation(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> di
     rotated = file.metadata.get(name, head_dim)
     if type(rotated) is not int:
         raise ModelError(f"{file.path}: {name} must be a whole number, but is {short(rotated)}")
-    if rotated != head_dim and head_dim:
+    turns = not known.alone and fields.get("position_embedding_type") != "nope"
+    if rotated != head_dim and head_dim and turns:
         found["partial_rotary_factor"] = rotated / head_dim
     if known.scaled_by_share is not None:
         shares = fields["num_hidden_layers"] == known.scaled_by_share
@@ -266,6 +256,8 @@ _YARN = {
     "yarn_beta_slow": "beta_slow",
 }
 _SCALINGS = {"linear": {"factor": "factor"}, "none": {"factor": ""}, "yarn": _YARN}
+_YARN_WEIGHT = "mscale_all_dim"
+_GROWTH = "attention.temperature_scale"  # of queries, with their positions
 _LONG, _SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
 
 
@@ -276,7 +268,9 @@ def _scaling_fields(file: GGUFFile, known: Architecture) -> dict[str, str]:
     if _LONG in file.tensors and _SHORT in file.tensors:
         return {"factor": "factor", "attn_factor": "attention_factor"}
     kind = file.metadata.get(f"{known.name}.rope.scaling.type")
-    return _SCALINGS.get(kind, {}) if isinstance(kind, str) else {}
+    found = _SCALINGS.get(kind, {}) if isinstance(kind, str) else {}
+    weighed = found is _YARN and known.yarn_weight is not None
+    return {**found, "yarn_log_multiplier": _YARN_WEIGHT} if weighed else found
 
 
 def _scaling(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dict[str, Any]:
@@ -307,4 +301,10 @@ def _scaling(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dic
     if not isinstance(kind, str) or kind not in _SCALINGS:
         names = ", ".join(sorted(_SCALINGS))
         raise ModelError(f"{file.path}: {prefix}.type is {short(kind)}; supported: {names}")
+    if _YARN_WEIGHT in given and known.yarn_weight is not None:
+        weight = round(given[_YARN_WEIGHT] * known.yarn_weight, 6)
+        given |= {_YARN_WEIGHT: weight, "mscale": weight if known.latent else 1.0}
+    growth = file.metadata.get(f"{known.name}.{_GROWTH}")
+    if growth:
+        given["llama_4_scaling_beta"] = growth
     return {"rope_type": kind, **given}

@@ -56,13 +56,13 @@ _ALLOWED: Mapping[str, tuple[object, ...]] = {
 }
 _NO_POSITIONS = {"rope.scaling.finetuned": (True,)}  # are told where it is false
 _SIGMOIDS = {"expert_gating_func": (0, 2)}
+_NORMALISED = {"expert_weights_norm": (False, True)}  # they are, whatever it says
 _OF_ARCHITECTURES: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "granite": _NO_POSITIONS,
     "granitemoe": _NO_POSITIONS,
-    "qwen3moe": {"expert_weights_norm": (False, True)},  # they are normalised whatever it says
-    "dots1": _SIGMOIDS,
-    "glm4moe": _SIGMOIDS,
-    "minimax-m2": _SIGMOIDS,
+    "qwen3moe": _NORMALISED,
+    "qwen3next": _NORMALISED,
+    "lfm2moe": _NORMALISED,
     "gpt-oss": {"expert_gating_func": (0, 1, 3)},  # softmax of those that were chosen
 }
 
@@ -121,6 +121,7 @@ def check_understood(file: GGUFFile, known: Architecture, read: Collection[str])
     if kind != "model":
         raise ModelError(f"{file.path}: general.type is {short(kind)}; supported: model")
     allowed = {**_ALLOWED, **_OF_ARCHITECTURES.get(known.name, {})}
+    allowed |= _SIGMOIDS if known.sigmoid else {}
     prefix, unknown = f"{known.name}.", list[str]()
     for name in sorted(file.metadata):
         own, value = name.removeprefix(prefix), file.metadata[name]

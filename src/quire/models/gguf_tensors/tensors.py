@@ -21,6 +21,7 @@ from quire.models.stored import ByGroups
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _IN_CONFIG = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+_HEADS = "attention.head_count"
 _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _OF_A_LAYER = {
     "attn_q": "self_attn.q_proj",
@@ -155,7 +156,7 @@ def _places(file: GGUFFile, architecture: Architecture) -> Iterator[tuple[str, _
             if name not in _IN_CONFIG:
                 yield name, _Place(name, info)
         elif "{}" in found:
-            for number, one in enumerate(_experts(file, architecture, name, info)):
+            for number, one in enumerate(_each(file, architecture, name, info)):
                 yield found.replace("{}", str(number)), _Place(name, one)
         elif name.endswith("_inp_shexp.weight") and len(info.shape) == 1:  # a single row
             yield found, _Place(name, info._replace(shape=(1, *info.shape)))
@@ -163,10 +164,11 @@ def _places(file: GGUFFile, architecture: Architecture) -> Iterator[tuple[str, _
             yield found, _Place(name, info)
 
 
-def _experts(
+def _each(
     file: GGUFFile, architecture: Architecture, name: str, info: TensorInfo
 ) -> list[TensorInfo]:
-    field = f"{architecture.name}.{EXPERTS}"
+    """The weights of a tensor that is one for each expert, or for each head."""
+    field = f"{architecture.name}.{_HEADS if '.attn_' in name else EXPERTS}"
     count = file.metadata.get(field, 0)
     dimensions = 3 if name.endswith(".weight") else 2
     if len(info.shape) != dimensions or info.shape[0] != count:
@@ -177,11 +179,11 @@ def _experts(
 
 
 def _num_heads(file: GGUFFile, part: str) -> int:
-    prefix = f"{file.metadata['general.architecture']}.attention.head_count"
+    prefix = f"{file.metadata['general.architecture']}.{_HEADS}"
     heads: Any = file.metadata.get(prefix)
     if part == "attn_k":
         heads = file.metadata.get(f"{prefix}_kv", heads)
-    heads = heads if isinstance(heads, int) else heads[0]  # a list holds the same for all layers
+    heads = heads if isinstance(heads, int) else max(heads)  # the same for all layers, or none
     if heads < 1:
         raise ModelError(f"{file.path}: {prefix} must be at least 1, but is {heads}")
     return int(heads)

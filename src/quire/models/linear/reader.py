@@ -229,6 +229,12 @@ class LinearReader:
             return stored if isinstance(stored, Tensor) else stored.floats(self._weights.dtype)
         return self._weights.read(f"{name}.weight", outputs, inputs, part=TensorPart(rows))
 
+    def as_stored(self, name: str, inputs: int, outputs: int) -> Linear:
+        """The projection called ``name``, never rounded further."""
+        if self._checkpoint is None or not self._checkpoint.holds(name):
+            return self.kept(self.floats(name, inputs, outputs))
+        return self._keep(self._packed(self._checkpoint.read(name, inputs, outputs)))
+
     def kept(self, weight: Tensor) -> Linear:
         """The product of a weight of floats."""
         return self._keep(self._packed(weight))

@@ -78,7 +78,7 @@ _EXPERTS = """
     use_routing_bias input_jitter_noise qk_norm_type num_nextn_predict_layers num_mtp_modules
     mtp_transformer_layers use_mtp num_mtp_layers shared_moe_mode mlp_intermediate_size
     num_experts_per_token num_shared_experts interleave_moe_layer_step moe_layers moe_capacity
-    moe_gate moe_group rope_ntk_beta rope_ntk_alpha scoring_function
+    moe_gate moe_group rope_ntk_beta rope_ntk_alpha scoring_function shared_gate_apart
 """
 
 _LATENT = """
@@ -107,10 +107,10 @@ _STATES = """
     mtp_hybrid_override_pattern n_routed_experts n_shared_experts moe_intermediate_size
     num_experts_per_tok norm_topk_prob routed_scaling_factor n_group topk_group
     output_router_logits mamba_n_layers layer_norm_epsilon num_dense_layers use_expert_bias
-    moe_layers first_k_dense_replace linear_heads_tiled init_method normalization_function
-    use_pos_enc attention_head_dim linear_attn_config linear_num_heads linear_head_dim
-    mla_use_nope moe_renormalize moe_router_activation_func num_expert_group use_grouped_topk
-    num_experts_per_token num_shared_experts
+    moe_layers first_k_dense_replace linear_heads_tiled linear_heads_apart init_method
+    normalization_function use_pos_enc attention_head_dim linear_attn_config linear_num_heads
+    linear_head_dim mla_use_nope moe_renormalize moe_router_activation_func num_expert_group
+    use_grouped_topk num_experts_per_token num_shared_experts
 """
 
 OF_EXPERTS = frozenset(_EXPERTS.split())
