@@ -21,6 +21,27 @@ _SITTING = "tests/torch/engine/test_sitting_out.py"
 
 MUTANTS = (
     Mutant(
+        "a head of an adapter's own is everybody's",
+        "src/quire/execution/forward.py",
+        "any(first <= row < last for first, last in ranges)",
+        "True",
+        "tests/torch/engine/test_adapters.py::test_embeddings_and_heads_of_their_own[False]",
+    ),
+    Mutant(
+        "embeddings of adapters' own are left out",
+        "src/quire/models/decoder.py",
+        "if tables.rows is not None:",
+        "if False:",
+        "tests/torch/engine/test_adapters.py::test_embeddings_and_heads_of_their_own[False]",
+    ),
+    Mutant(
+        "adapters' tables may take all memory",
+        "src/quire/capabilities/adapters/reading.py",
+        "if source.table_bytes > room:",
+        "if False:",
+        "tests/torch/engine/test_adapters.py::test_tables_larger_than_those_at_the_start_are_refused",
+    ),
+    Mutant(
         "an index is not brought up to date where its text was cut",
         f"{_SPECULATION}/own_texts.py",
         "if known is None or known.token_ids is not sequence.token_ids:",

@@ -25,7 +25,8 @@ WEIGHTS = "matrices.safetensors"
 class PlainConfig:
     """``scale.json``."""
 
-    use_dora = False
+    use_dora = keeps_tied = False
+    saved = ()
 
     def __init__(self, path: Path) -> None:
         self._scale = float(json.loads((path / "scale.json").read_text()))
@@ -66,9 +67,9 @@ RECIPE = Recipe(
         ),
         (
             _CHECKPOINT,
-            "    groups = _by_module(file, config.use_dora)\n",
+            "    groups = _by_module(file, config.use_dora, taken)\n",
             "    names = plain.plain_pairs(file) if is_plain else None\n"
-            "    groups = names or _by_module(file, config.use_dora)\n",
+            "    groups = names or _by_module(file, config.use_dora, taken)\n",
         ),
     ],
     {"src/quire/capabilities/adapters/plain.py": _FORMAT},

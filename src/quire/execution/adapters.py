@@ -9,16 +9,16 @@ from typing import Any
 from torch import Tensor
 
 from quire.core.protocol import Adapter, Opened
-from quire.kernels.adapters import AdaptedRows
+from quire.kernels.adapters import AdaptedRows, Tables
 
 
 class StepAdapters:
     """Numbers for the adapters of the step at hand; their weights, where it is computed.
 
-    weights: of all that are in memory, as ``Kernels.keep_adapter`` gave them.
+    weights: of all that are in memory: as ``Kernels.keep_adapter`` gave them, and their tables.
     """
 
-    def __init__(self, weights: Mapping[Adapter, Any]) -> None:
+    def __init__(self, weights: Mapping[Adapter, tuple[Any, Tables]]) -> None:
         self._weights = weights
         self.at_hand: Sequence[Adapter] = []  # of the step, as they are numbered
 
@@ -38,4 +38,4 @@ class StepAdapters:
             if number >= 0:
                 ranges[number].append(bounds)
         both = zip(ranges, self.at_hand, strict=True)
-        return tuple(AdaptedRows(tuple(own), self._weights[one]) for own, one in both)
+        return tuple(AdaptedRows(tuple(own), *self._weights[one]) for own, one in both)

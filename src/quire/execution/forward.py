@@ -12,6 +12,7 @@ from torch import Tensor
 from quire.core.memory import BlockMove
 from quire.execution.adapters import StepAdapters
 from quire.execution.batch import StepBatch
+from quire.kernels.adapters import AdaptedRows
 from quire.kernels.ops import Kernels, LayerMemory, Texts
 from quire.models.base import Model
 
@@ -25,11 +26,35 @@ def nothing_sampled() -> Tensor:
     return torch.zeros(0, dtype=torch.int64)
 
 
+class OtherHead(NamedTuple):
+    """Which of the given states have logits by another head than the model's."""
+
+    places: Tensor  # [n]
+    logits: Callable[[Tensor], Tensor]
+
+
 class Hidden(NamedTuple):
     """What a model made of a step's tokens, after its final norm."""
 
     states: Tensor  # [T or more, d], the chunks' tokens in order
     asked: Tensor  # [R, d], the rows that were asked for
+    asked_heads: Sequence[OtherHead] = ()
+    adapted: Sequence[AdaptedRows] = ()
+
+    def heads(self, rows: Sequence[int]) -> list[OtherHead]:
+        """By which heads logits are made of these of the states, where it is not the model's."""
+        return _heads(self.adapted, rows)
+
+
+def _heads(adapted: Sequence[AdaptedRows], rows: Sequence[int]) -> list[OtherHead]:
+    found = []
+    for ranges, _, tables in adapted:
+        if tables.logits is not None:
+            own = (any(first <= row < last for first, last in ranges) for row in rows)
+            places = [place for place, is_own in enumerate(own) if is_own]
+            if places:
+                found.append(OtherHead(torch.tensor(places), tables.logits))
+    return found
 
 
 def asked_of(states: Tensor, batch: StepBatch, asked: Tensor) -> Tensor:
@@ -77,7 +102,9 @@ class DirectForward:
             adapted = self._adapters.rows(fields.adapters, batch.query_starts)
             attention = replace(attention, adapted=adapted)
         states = self._model.forward(fields.token_ids, attention, self._layers, self._kernels)
-        return Hidden(states, asked_of(states, batch, fields.asked))
+        asked = asked_of(states, batch, fields.asked)
+        heads = _heads(attention.adapted, fields.asked.tolist()) if attention.adapted else ()
+        return Hidden(states, asked, heads, attention.adapted)
 
     def go_on(self, texts: Texts, vocab_size: int) -> Tensor | None:
         """See ``Model.go_on``."""
@@ -128,6 +155,9 @@ class Worker:
         """See ``Model.go_on``."""
         return self._forward.go_on(texts, vocab_size)
 
-    def logits(self, states: Tensor) -> Tensor:
-        """float32 [R, V] of ``states`` [R, d]."""
-        return self.model.logits(states)
+    def logits(self, states: Tensor, heads: Sequence[OtherHead] = ()) -> Tensor:
+        """float32 [R, V] of ``states`` [R, d]. heads: by which some of them are."""
+        logits = self.model.logits(states)
+        for places, own in heads:
+            logits[places] = own(states[places])
+        return logits

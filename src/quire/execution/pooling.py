@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quire.core.protocol import Chunk, Opened, Outcome, Pooling, PoolingParams
-from quire.execution.forward import Worker
+from quire.execution.forward import Hidden, Worker
 from quire.models.dense import Dense
 
 _NOT_NUMBERS = "the model's states are not numbers (NaN)"
@@ -41,10 +41,10 @@ class Pools:
             self.kept.pop(seq_id, None)
 
     def outcomes(
-        self, chunks: Sequence[Chunk], known: Sequence[Opened], states: Tensor, worker: Worker
+        self, chunks: Sequence[Chunk], known: Sequence[Opened], hidden: Hidden, worker: Worker
     ) -> Iterator[tuple[int, Outcome]]:
-        """Of the chunks that end a prompt which is pooled. states [T, d], the chunks' in order."""
-        first, scored = 0, []
+        """Of the chunks that end a prompt which is pooled."""
+        first, scored, states = 0, [], hidden.states
         for chunk, whose in zip(chunks, known, strict=True):
             end, params = first + len(chunk.token_ids), whose.request.pooling
             if params is not None and params.token_ids:
@@ -58,7 +58,8 @@ class Pools:
             first = end
         for start in range(0, len(scored), _AT_ONCE):
             part = scored[start : start + _AT_ONCE]
-            logits = worker.logits(states[[row for _, row, _ in part]])
+            rows = [row for _, row, _ in part]
+            logits = worker.logits(states[rows], hidden.heads(rows))
             for (seq_id, _, token_ids), row in zip(part, logits, strict=True):
                 yield seq_id, outcome(row[list(token_ids)])
 

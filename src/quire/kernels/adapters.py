@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -41,11 +41,19 @@ Updates = Mapping[tuple[int, Site], Sequence[Update]]
 """All that an adapter does, by layer and product: to each output at most once."""
 
 
+class Tables(NamedTuple):
+    """What an adapter has in the place of the model's own (PEFT's ``modules_to_save``)."""
+
+    rows: Callable[[Tensor], Tensor] | None = None  # ids of tokens [n] -> their vectors [n, d]
+    logits: Callable[[Tensor], Tensor] | None = None  # states [n, d] -> float32 [n, V]
+
+
 class AdaptedRows(NamedTuple):
     """Rows of a step that are changed by one adapter."""
 
     ranges: tuple[tuple[int, int], ...]  # from, up to
     adapter: Any  # as ``Kernels.keep_adapter`` gave it
+    tables: Tables = Tables()
 
 
 def packed_bytes(rank: int, inputs: int, outputs: int, dtype: torch.dtype) -> int:

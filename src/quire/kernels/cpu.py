@@ -107,7 +107,7 @@ class CPUPlan:
             self.native.set_state_slots(kept[0].data_ptr())
             if len(kept) > 1:
                 self.native.set_drafts(kept[1].data_ptr(), kept[2].data_ptr())
-        for ranges, adapter in batch.adapted:
+        for ranges, adapter, _ in batch.adapted:
             self.native.add_adapted(adapter.native, ranges)
         self._adapted = batch.adapted
         self._rotations: dict[int, tuple[Rotation, _native.Rotation]] = {}
@@ -315,7 +315,7 @@ class CPUKernels(Kernels):
     ) -> None:
         """See ``Kernels.adapt``."""
         self._native.adapt(
-            [(adapter.native, ranges) for ranges, adapter in adapted],
+            [(adapter.native, ranges) for ranges, adapter, _ in adapted],
             len(Site) * layer + site,
             x.data_ptr(),
             x.stride(0),

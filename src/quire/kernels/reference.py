@@ -165,7 +165,7 @@ class ReferenceKernels(Kernels):
         self, adapted: Sequence[AdaptedRows], layer: int, site: Site, x: Tensor, out: Tensor
     ) -> None:
         """See ``Kernels.adapt``."""
-        for ranges, updates in adapted:
+        for ranges, updates, _ in adapted:
             for (first, last), update in product(ranges, updates.get((layer, site), ())):
                 ranks = x[first:last].float() @ update.down.float().T * update.scale
                 part = out[first:last, update.first_output :][:, : len(update.up)]

@@ -55,6 +55,26 @@ def adaptable(model: Model) -> dict[str, Adaptable]:
     return found
 
 
+class Table(NamedTuple):
+    """The embedding or the head, which an adapter may have another one for."""
+
+    is_head: bool
+    shape: tuple[int, int]  # tokens, numbers of each
+    tied: bool  # both are one
+
+
+def tables(model: Model) -> dict[str, Table]:
+    """Those that adapters can take the place of, by module; none where ranks divide them."""
+    if not isinstance(model, DecoderModel) or model.decoder.ranks is not None:
+        return {}
+    decoder, found = model.decoder, {}
+    for is_head, table in ((False, decoder.embed), (True, decoder.head)):
+        named = model.named[id(table)]
+        name, size, _ = named.parts[-1 if is_head else 0]
+        found[name] = Table(is_head, (size, named.inputs), decoder.embed is decoder.head)
+    return found
+
+
 def num_layers(model: Model) -> int:
     """As many as adapters number, where what they change is."""
     if isinstance(model, DecoderModel):

@@ -5,7 +5,7 @@ Shapes use T, the new tokens of a step over all its sequences, and d, the width 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
@@ -156,6 +156,10 @@ class DecoderModel:
         decoder = self.decoder
         rotations = [rope.rotation(batch) for rope in decoder.ropes]
         x = self._vocabulary.rows(token_ids, self.dtype)
+        for ranges, _, tables in batch.adapted:
+            if tables.rows is not None:
+                for first, last in ranges:
+                    x[first:last] = tables.rows(token_ids[first:last])
         if decoder.embedding_scale != 1.0:
             x = x * decoder.embedding_scale
         if decoder.embedding_norm is not None:
@@ -213,7 +217,14 @@ class DecoderModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See ``Model.logits``."""
-        logits, scale = self._vocabulary.logits(hidden), self.decoder.logits_scale
+        return self._finished(self._vocabulary.logits(hidden))
+
+    def logits_by(self, head: Linear) -> Callable[[Tensor], Tensor]:
+        """The same by a head in the place of the model's own."""
+        return lambda hidden: self._finished(head.floats(hidden))
+
+    def _finished(self, logits: Tensor) -> Tensor:
+        scale = self.decoder.logits_scale
         if scale != 1.0:
             logits.mul_(scale)
         cap = self.decoder.logits_softcap

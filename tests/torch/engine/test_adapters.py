@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from gguf import GGMLQuantizationType as Kind
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
 from quire import LLM, LoRARequest, SamplingParams
-from quire.core.errors import ConfigError, UnknownAdapterError
+from quire.core.errors import ConfigError, ModelError, UnknownAdapterError
 from quire.engine.outputs import RequestOutput
 from support.gguf_files import add_tokenizer, write_gguf
 from support.lora import ATTENTION, merge, save_adapter
@@ -140,6 +142,71 @@ def test_models_of_other_orders_and_forms_have_those_of_merged_weights(
     vectors = llm.embed(PROMPTS, use_tqdm=False, lora_request=asked)
     for vector, other_vector in zip(vectors, merged.embed(PROMPTS, use_tqdm=False), strict=True):
         assert vector.outputs.embedding == pytest.approx(other_vector.outputs.embedding, abs=1e-4)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_embeddings_and_heads_of_their_own(tied: bool, tmp_path: Path) -> None:
+    """As in models of these, beside others of another head or none; who has none has its bits."""
+    model = make_model("smollm" if tied else "llama", tmp_path / "model")
+    for seed, (name, saved) in enumerate(
+        {"a": ["lm_head"], "b": ["embed_tokens", "lm_head"], "c": ["embed_tokens"], "d": []}.items()
+    ):
+        save_adapter(tmp_path / name, model, seed=seed, modules_to_save=saved)
+        expected = merge(model, tmp_path / name, tmp_path / f"merged-{name}")
+        replace_tables(model, tmp_path / name, expected, seed)
+    options = {**FLOATS, "enable_lora": True, "max_loras": 4, "max_num_batched_tokens": 9}
+    named_at_start = [f"b={tmp_path / 'b'}"]
+    drafts = {"method": "ngram", "num_speculative_tokens": 3}
+    llm = LLM(model, **options, lora_modules=named_at_start, speculative_config=drafts)
+    params = SamplingParams(max_tokens=10, temperature=0, logprobs=1, prompt_logprobs=0)
+    found = ask(llm, tmp_path, "aabbccdd--", params)
+    for place, name in enumerate("abcd"):
+        alone = LLM(tmp_path / f"merged-{name}", **FLOATS).generate(PROMPTS, params, use_tqdm=False)
+        for one, expected_one in zip(found[2 * place :], alone, strict=False):
+            assert one.outputs[0].token_ids == expected_one.outputs[0].token_ids
+            for (_, mine), (_, other) in zip(
+                logprobs(one)[0], logprobs(expected_one)[0], strict=True
+            ):
+                assert abs(mine - other) < 1e-4
+            assert prompt_logprobs(one) == pytest.approx(prompt_logprobs(expected_one), abs=1e-4)
+    plain = LLM(model, **FLOATS, max_num_batched_tokens=9).generate(PROMPTS, params, use_tqdm=False)
+    for one, expected_one in zip(found[8:], plain, strict=True):
+        assert logprobs(one) == logprobs(expected_one)
+        assert prompt_logprobs(one) == prompt_logprobs(expected_one)
+
+
+def prompt_logprobs(output: RequestOutput) -> list[float]:
+    tables = [table for table in output.prompt_logprobs or [] if table is not None]
+    tokens = output.prompt_token_ids[1:]
+    return [table[token].logprob for token, table in zip(tokens, tables, strict=True)]
+
+
+def replace_tables(model: Path, adapter: Path, merged: Path, seed: int) -> None:
+    """Give an adapter those that its config names, and a model of that the same, untied."""
+    generator = torch.Generator().manual_seed(seed)
+    path = adapter / "adapter_model.safetensors"
+    tensors, weights = load_file(path), load_file(merged / "model.safetensors")
+    saved = json.loads((adapter / "adapter_config.json").read_text())["modules_to_save"]
+    table = weights["model.embed_tokens.weight"]
+    weights.setdefault("lm_head.weight", table.clone())
+    for name in saved:
+        own = {"lm_head": "lm_head", "embed_tokens": "model.embed_tokens"}[name] + ".weight"
+        weights[own] = 0.2 * torch.randn(table.shape, generator=generator)
+        tensors[f"base_model.model.{own}"] = weights[own]
+    save_file(tensors, path)
+    save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((merged / "config.json").read_text())
+    (merged / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+
+
+def test_tables_larger_than_those_at_the_start_are_refused(files: Path, tmp_path: Path) -> None:
+    save_adapter(tmp_path / "a", files / "model", modules_to_save=["lm_head"])
+    shutil.copytree(files / "model", tmp_path / "merged")
+    replace_tables(files / "model", tmp_path / "a", tmp_path / "merged", 0)
+    with pytest.raises(
+        ModelError, match=r"modules_to_save take 76,800 bytes.*for 0;.*lora-modules"
+    ):
+        ask(served(files), tmp_path, "a")
 
 
 def test_more_adapters_than_there_is_room_for_are_paged_in_and_out(files: Path) -> None:

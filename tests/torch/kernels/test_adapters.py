@@ -88,7 +88,7 @@ def test_a_row_has_the_bits_that_it_has_alone(build: str, dtype: torch.dtype) ->
     torch.set_num_threads(2)
     kernels.adapt(adapted(kernels, dtype), 1, Site.up, x, out)
     torch.set_num_threads(1)
-    for ranges, kept in adapted(kernels, dtype):
+    for ranges, kept, _ in adapted(kernels, dtype):
         for row in (row for first, last in ranges for row in range(first, last)):
             alone = rows(dtype)[1][row : row + 1].clone()
             kernels.adapt([AdaptedRows(((0, 1),), kept)], 1, Site.up, x[row : row + 1], alone)

@@ -18,7 +18,7 @@ from quire.capabilities.adapters.reading import HeldAdapters, ReadAdapter
 from quire.capabilities.adapters.served import AdapterSource
 from quire.core.errors import ModelError
 from quire.kernels.adapters import Site
-from quire.models.adaptable import Adaptable
+from quire.models.adaptable import Adaptable, Table
 from quire.models.linear import PlainLinear
 from quire.models.parts import TensorPart
 
@@ -26,6 +26,10 @@ Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
 MODULES = {
     Q: Adaptable(0, Site.qkv, 0, 8, 12, PlainLinear(torch.ones(12, 8)), torch.float32),
     DOWN: Adaptable(1, Site.down, 0, 16, 8, PlainLinear(torch.ones(8, 16)), torch.float32),
+}
+TABLES = {
+    "model.embed_tokens": Table(False, (20, 8), False),
+    "lm_head": Table(True, (20, 8), False),
 }
 PREFIX = f"base_model.model.{Q}"
 
@@ -48,8 +52,8 @@ def save(directory: Path, **fields: Any) -> Path:
         ({"use_dora": True}, "use_dora is true, but model.*q_proj has no lora_magnitude_vector"),
         ({"bias": "all"}, "bias is 'all'"),
         (
-            {"modules_to_save": ["lm_head"]},
-            "modules_to_save is not .*; fold .*merge_and_unload",
+            {"modules_to_save": ["norm"]},
+            "modules_to_save names norm; of .* are embed_tokens and lm_head; fold .*_and_unload",
         ),
         ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens is not computed here$"),
         ({"layer_replication": [[0, 2]]}, "layer_replication is not computed here; fold"),
@@ -67,7 +71,7 @@ def test_configs_that_are_not_understood(
     fields: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ModelError, match=message):
-        check_adapter(save(tmp_path, **fields), MODULES, 16)
+        check_adapter(save(tmp_path, **fields), MODULES, 16, TABLES)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +103,47 @@ def test_tensors_that_do_not_fit(
         check_adapter(tmp_path, MODULES, 16)
 
 
+@pytest.mark.parametrize(
+    ("stored", "fields", "tied", "found"),
+    [
+        (("lm_head",), {"modules_to_save": ["lm_head"]}, False, (0, 1)),
+        (("model.embed_tokens",), {"modules_to_save": ["embed_tokens"]}, False, (1, 0)),
+        (("embed_tokens", "lm_head"), {}, False, (1, 1)),
+        (("lm_head",), {"modules_to_save": ["lm_head"]}, True, (0, 1)),
+        (("embed_tokens",), {"modules_to_save": ["embed_tokens"]}, True, (1, 0)),
+        (
+            ("embed_tokens",),
+            {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
+            True,
+            (1, 1),
+        ),
+        (("embed_tokens",), {}, True, (1, 1)),  # the base's own was changed
+    ],
+)
+def test_tables_in_the_place_of_the_models(
+    stored: tuple[str, ...],
+    fields: dict[str, Any],
+    tied: bool,
+    found: tuple[int, int],
+    tmp_path: Path,
+) -> None:
+    path = save(tmp_path, **fields) / "adapter_model.safetensors"
+    weights = {f"base_model.model.{name}.weight": torch.ones(20, 8) for name in stored}
+    save_file({**load_file(path), **weights}, path)
+    tables = {name: table._replace(tied=tied) for name, table in TABLES.items()}
+    adapter = check_adapter(tmp_path, MODULES, 16, tables)
+    assert adapter.table_weights == 160 * sum(found)
+    _, embedding, head = adapter.read()
+    assert (embedding is not None, head is not None) == found
+
+
+def test_a_table_of_another_size_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, modules_to_save=["lm_head"]) / "adapter_model.safetensors"
+    save_file({**load_file(path), "base_model.model.lm_head.weight": torch.ones(21, 8)}, path)
+    with pytest.raises(ModelError, match=r"\(21, 8\).*\(20, 8\)"):
+        check_adapter(tmp_path, MODULES, 16, TABLES)
+
+
 DORA = {"use_dora": True}
 
 
@@ -120,7 +165,7 @@ def test_gains_are_magnitudes_by_the_lengths_of_changed_weights(
     module = MODULES[Q]._replace(product=PlainLinear(weight, bias))
     magnitude = torch.rand(12) + 0.5
     adapter = check_adapter(save_dora(tmp_path, magnitude, ending), {Q: module}, 16)
-    (update,) = adapter.read()[0, Site.qkv]
+    (update,) = adapter.read().updates[0, Site.qkv]
     assert update.rescaling is not None
     gains, shifts = update.rescaling
     changed = weight.double() + 2 * torch.ones(12, 2).double() @ torch.ones(2, 8).double()

@@ -174,7 +174,7 @@ def test_adapters(architecture: str, dora: bool, foreign: Any, tmp_path: Path) -
     targets = ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj")
     adapter = save_adapter(tmp_path / "adapter", directory, targets=targets, use_dora=dora)
     merge(directory, adapter, tmp_path / "merged")
-    updates = check_adapter(adapter, adaptable(model), 8).read()
+    updates = check_adapter(adapter, adaptable(model), 8).read().updates
     found = PagedHarness(model, updates=updates).prefill(texts(), chunk=7)
     for with_adapter, wanted in zip(found, logits(load_model(tmp_path / "merged")), strict=True):
         assert (with_adapter - wanted).abs().max() < 1e-4

@@ -102,7 +102,7 @@ def test_adapters(
     def run(ranks: Ranks | None) -> Tensor:
         model = load_model(directory, ranks=ranks)
         assert isinstance(model, DecoderModel)
-        updates = check_adapter(adapter, adaptable(model), 8).read()
+        updates = check_adapter(adapter, adaptable(model), 8).read().updates
         return torch.cat(PagedHarness(model, updates=updates).prefill(texts, CHUNK))
 
     check(run, 4)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +17,8 @@ from quire.capabilities.adapters.lora_config import FOLD, LoraConfig
 from quire.capabilities.adapters.tensors import TensorFile
 from quire.core.errors import ModelError
 from quire.kernels.adapters import Site, Update, Updates
-from quire.models.adaptable import Adaptable
+from quire.models.adaptable import Adaptable, Table
+from quire.models.linear import Given
 from quire.models.parts import ALL
 from quire.models.safetensors_file import StoredTensor
 
@@ -49,6 +52,22 @@ class _Matrices:
     magnitude: str | None  # of a DoRA
 
 
+class _Table(NamedTuple):
+    """An embedding or a head, by the names of its tensors."""
+
+    is_head: bool
+    weight: str
+    bias: str | None
+
+
+class AdapterWeights(NamedTuple):
+    """What an adapter does to products, and what it has in the place of the model's own."""
+
+    updates: Updates
+    embedding: Given | None = None
+    head: Given | None = None
+
+
 @dataclass(frozen=True)
 class AdapterCheckpoint:
     """An adapter that fits the model. Its tensors are read when they are asked for."""
@@ -57,10 +76,23 @@ class AdapterCheckpoint:
     fingerprint: bytes
     _file: TensorFile
     _matrices: tuple[_Matrices, ...]
+    _tables: tuple[_Table, ...]
 
-    def read(self) -> Updates:
+    @property
+    def table_weights(self) -> int:
+        """Numbers of embedding and head."""
+        return sum(math.prod(self._file.tensors[one.weight].shape) for one in self._tables)
+
+    def read(self) -> AdapterWeights:
         """ModelError: the file is not there any more, or holds something else by now."""
         tensors = self._file.read()
+        embedding = head = None
+        for one in self._tables:
+            given = Given(tensors[one.weight], tensors[one.bias] if one.bias else None)
+            embedding, head = (embedding, given) if one.is_head else (given, head)
+        return AdapterWeights(self._updates(tensors), embedding, head)
+
+    def _updates(self, tensors: Mapping[str, Tensor]) -> Updates:
         updates: dict[tuple[int, Site], list[Update]] = {}
         for one in self._matrices:
             module = one.module
@@ -79,10 +111,16 @@ class AdapterCheckpoint:
         return updates
 
 
-def check_adapter(path: Path, modules: Mapping[str, Adaptable], max_rank: int) -> AdapterCheckpoint:
+def check_adapter(
+    path: Path,
+    modules: Mapping[str, Adaptable],
+    max_rank: int,
+    tables: Mapping[str, Table] | None = None,
+) -> AdapterCheckpoint:
     """The adapter in a directory.
 
-    modules: those of the model that adapters can change, by name.
+    modules: those of the model that adapters can change, by name. tables: those that they can take
+        the place of.
 
     Raises:
         ModelError: it is none, of a kind that is not supported, of another base, or its rank is
@@ -93,7 +131,9 @@ def check_adapter(path: Path, modules: Mapping[str, Adaptable], max_rank: int) -
     if not weights.exists() and any(path.glob("adapter_model.*")):
         raise ModelError(f"{path}: {WEIGHTS} is missing; other files of weights are not read")
     file = TensorFile(weights)
-    groups = _by_module(file, config.use_dora)
+    replaced = _replaced(config, file, tables or {})
+    taken = {name for one in replaced for name in one[1:] if name is not None}
+    groups = _by_module(file, config.use_dora, taken)
     known = {_plain(name): module for name, module in modules.items()}
     matrices: list[_Matrices] = []
     for module, names in sorted(groups.items()):
@@ -114,13 +154,52 @@ def check_adapter(path: Path, modules: Mapping[str, Adaptable], max_rank: int) -
             _check_magnitude(file, magnitude, place)
         matrices.append(_Matrices(place, rank, config.scale(module, rank), down, up, magnitude))
     file.seal()  # no larger than matrices of such ranks are
-    return AdapterCheckpoint(path, _fingerprint(file, matrices), file, tuple(matrices))
+    fingerprint = _fingerprint(file, matrices, replaced)
+    return AdapterCheckpoint(path, fingerprint, file, tuple(matrices), replaced)
 
 
-def _by_module(file: TensorFile, dora: bool) -> dict[str, dict[str, str]]:
-    """The names of the tensors of each module, by what they are; of a DoRA its magnitudes too."""
+def _replaced(
+    config: LoraConfig, file: TensorFile, tables: Mapping[str, Table]
+) -> tuple[_Table, ...]:
+    """The tables that are in a file. ModelError: they do not fit, or some module is none."""
+    for name in config.saved:
+        if not any(own.rpartition(".")[2] == name.rpartition(".")[2] for own in tables):
+            names = " and ".join(own.rpartition(".")[2] for own in tables) or "none"
+            raise ModelError(
+                f"{config.source}: modules_to_save names {name:.100}; of this model those that "
+                f"adapters can take the place of are {names}; {FOLD}"
+            )
+    found = dict[bool, _Table]()
+    listed = {name.rpartition(".")[2] for name in config.saved}
+    for own, table in tables.items():
+        stored = next((one for one in _spellings(own, ".weight") if one in file.tensors), None)
+        if stored is None:
+            continue
+        _check_shape(file, stored, file.tensors[stored], table.shape)
+        bias = next((one for one in _spellings(own, ".bias") if one in file.tensors), None)
+        if bias is not None:
+            _check_shape(file, bias, file.tensors[bias], table.shape[:1])
+        found[table.is_head] = _Table(table.is_head, stored, bias)
+        together = config.keeps_tied or own.rpartition(".")[2] not in listed
+        if table.tied and together:  # then the base's own is changed, which both are
+            other = not table.is_head
+            found.setdefault(other, _Table(other, stored, None))
+    return tuple(found.values())
+
+
+def _spellings(module: str, ending: str) -> tuple[str, str]:
+    own = module.removeprefix("model.")
+    return f"base_model.model.model.{own}{ending}", f"base_model.model.{own}{ending}"
+
+
+def _by_module(file: TensorFile, dora: bool, taken: Collection[str]) -> dict[str, dict[str, str]]:
+    """The names of the tensors of each module but for those ``taken``, by what they are; of a DoRA
+    its magnitudes too.
+    """
     found: dict[str, dict[str, str]] = {}
     for name in file.tensors:
+        if name in taken:
+            continue
         what = next((what for part, what in _NOT_YET.items() if part in name), None)
         if "modules_to_save" in name or (what and ".lora_" not in name and ".bias" not in name):
             what = _REPLACED
@@ -193,9 +272,11 @@ def _check_shape(file: TensorFile, name: str, tensor: StoredTensor, shape: tuple
         )
 
 
-def _fingerprint(file: TensorFile, matrices: list[_Matrices]) -> bytes:
+def _fingerprint(
+    file: TensorFile, matrices: list[_Matrices], replaced: tuple[_Table, ...]
+) -> bytes:
     """Of all that a text can depend on."""
-    scales = repr([(one.down, one.scale) for one in matrices])
+    scales = repr(([(one.down, one.scale) for one in matrices], *map(tuple, replaced)))
     return hashlib.sha256(file.digest + hashlib.sha256(scales.encode()).digest()).digest()
 
 

@@ -20,7 +20,8 @@ _OF_TRAINING = {
     *("alpha_pattern", "arrow_config", "auto_mapping", "base_model_name_or_path", "bias"),
     *("ensure_weight_tying", "eva_config", "exclude_modules", "fan_in_fan_out", "inference_mode"),
     *("init_lora_weights", "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha"),
-    *("lora_dropout", "megatron_config", "megatron_core", "peft_type", "peft_version"),
+    *("lora_dropout", "megatron_config", "megatron_core", "modules_to_save", "peft_type"),
+    *("peft_version",),
     *("qalora_group_size", "r", "rank_pattern", "revision", "runtime_config", "target_modules"),
     *("task_type", "use_dora", "use_rslora", "velora_config"),
 }
@@ -44,6 +45,8 @@ class LoraConfig:
     alphas: Mapping[re.Pattern[str], float]
     targets: tuple[str, ...] | None  # ends of modules' names; None: the tensors tell
     layers: frozenset[int] | None  # None: all
+    saved: tuple[str, ...]  # modules that are in the file whole
+    keeps_tied: bool  # the base's embedding and head stay one
 
     @classmethod
     def read(cls, directory: Path) -> LoraConfig:
@@ -64,6 +67,8 @@ class LoraConfig:
             alphas=_patterns(source, fields, "alpha_pattern"),
             targets=_targets(source, fields.get("target_modules")),
             layers=_layers(source, fields.get("layers_to_transform")),
+            saved=_saved(source, fields.get("modules_to_save") or []),
+            keeps_tied=fields.get("ensure_weight_tying") is True,
         )
 
     def scale(self, module: str, rank: int) -> float:
@@ -143,6 +148,12 @@ def _targets(source: Path, given: object) -> tuple[str, ...] | None:
     if isinstance(given, list) and all(isinstance(one, str) for one in given):
         return tuple(given)
     raise ModelError(f"{source}: target_modules must be a text or a list of texts")
+
+
+def _saved(source: Path, given: object) -> tuple[str, ...]:
+    if isinstance(given, list) and all(isinstance(one, str) for one in given):
+        return tuple(given)
+    raise ModelError(f"{source}: modules_to_save must be a list of texts")
 
 
 def _layers(source: Path, given: object) -> frozenset[int] | None:

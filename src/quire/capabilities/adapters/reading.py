@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
-from quire.capabilities.adapters.checkpoint import check_adapter
+from quire.capabilities.adapters.checkpoint import AdapterWeights, check_adapter
 from quire.capabilities.adapters.config import LoraModule
 from quire.capabilities.adapters.served import Adapters, AdapterSource
 from quire.core.errors import ConfigError, ModelError, QuireError, reason
 from quire.core.protocol import Adapter
-from quire.kernels.adapters import packed_bytes
-from quire.kernels.dispatch import choose_kernels
-from quire.models.adaptable import adaptable, num_layers
+from quire.kernels.adapters import Tables, packed_bytes
+from quire.kernels.dispatch import choose_kernels, choose_products
+from quire.kernels.products import Products
+from quire.models.adaptable import adaptable, num_layers, tables
 from quire.models.base import Model
+from quire.models.decoder import DecoderModel
+from quire.models.linear import PlainLinear, pack
 
 logger = logging.getLogger(__name__)
 
@@ -73,33 +77,61 @@ def adapter_check(model: Model, instruction_set: str, max_rank: int) -> Check:
     def check(path: Path) -> AdapterSource:
         if not path.is_dir():
             raise ModelError(f"adapter {path} is not a directory")
-        found = check_adapter(path, modules, max_rank)
-        return AdapterSource(
-            found.fingerprint,
-            found.path,
-            lambda: kernels.keep_adapter(found.read(), layers, dtype),
-        )
+        found = check_adapter(path, modules, max_rank, tables(model))
+
+        def load() -> tuple[Any, Tables]:
+            weights = found.read()
+            kept = kernels.keep_adapter(weights.updates, layers, dtype)
+            # Of products of its own, whose memory goes with it.
+            return kept, _tables(model, weights, choose_products(instruction_set))
+
+        table_bytes = found.table_weights * dtype.itemsize
+        return AdapterSource(found.fingerprint, found.path, load, table_bytes)
 
     return check
 
 
+def _tables(model: Model, weights: AdapterWeights, products: Products | None) -> Tables:
+    """In the model's type, whatever its own are rounded to."""
+    rows = logits = None
+    if weights.embedding is not None:
+        table = PlainLinear(weights.embedding.weight.to(model.dtype))
+        rows = partial(table.rows, dtype=model.dtype)
+    if weights.head is not None:
+        assert isinstance(model, DecoderModel), "no other has tables"
+        weight, bias = weights.head.weight.to(model.dtype), weights.head.bias
+        head = PlainLinear(weight, bias and bias.to(model.dtype))
+        logits = model.logits_by(head if products is None else pack(products, weight, bias))
+    return Tables(rows, logits)
+
+
 def serve_adapters(
     modules: Iterable[LoraModule], most_kept: int, check: Check, ranks: Readers | None
-) -> Adapters:
-    """Those that settings name, none of them in memory yet. ModelError: one cannot be served.
+) -> tuple[Adapters, int]:
+    """Those that settings name, none of them in memory yet, and the bytes of the largest tables.
 
-    ranks: the others, which read them too.
+    ModelError: one cannot be served. ranks: the others, which read them too.
     """
 
     def check_for_all(path: Path) -> AdapterSource:
         source = check(path)
         return source if ranks is None else _on_all(ranks, source, lambda: list(adapters.weights))
 
-    adapters = Adapters(most_kept, check_for_all)
-    for module in modules:
-        source = adapters.check(Path(module.path).expanduser())
+    def check_within(path: Path) -> AdapterSource:
+        source = check_for_all(path)
+        if source.table_bytes > room:
+            raise ModelError(
+                f"{path}: its modules_to_save take {source.table_bytes:,} bytes, and there is room "
+                f"for {room:,}; name one that takes as much with --lora-modules at the start"
+            )
+        return source
+
+    adapters = Adapters(most_kept, check_within)
+    named = [(one, check_for_all(Path(one.path).expanduser())) for one in modules]
+    room = max((source.table_bytes for _, source in named), default=0)
+    for module, source in named:
         adapters.add(module.name, source, module.base_model_name)
-    return adapters
+    return adapters, room
 
 
 def most_bytes(model: Model, rank: int) -> int:

@@ -23,11 +23,13 @@ class AdapterSource(NamedTuple):
     """Where an adapter is read from; what ``load`` gives is for the executor alone.
 
     load: raises a QuireError where its files are not what they were.
+    table_bytes: of what it has in the place of the model's embedding and head.
     """
 
     fingerprint: bytes
     path: Path
     load: Callable[[], Any]
+    table_bytes: int = 0
 
 
 class AdapterCard(NamedTuple):

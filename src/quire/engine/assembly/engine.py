@@ -289,8 +289,9 @@ def _serve_adapters(
         return None, None
     most_kept, rank = config.max_cpu_loras or config.max_loras, config.max_lora_rank
     check = adapter_check(model, instruction_set, rank)
-    adapters = serve_adapters(config.adapters, most_kept, check, team)
-    return adapters, AdapterShare(config.max_loras, most_kept, rank, most_bytes(model, rank))
+    adapters, tables = serve_adapters(config.adapters, most_kept, check, team)
+    each = most_bytes(model, rank) + tables
+    return adapters, AdapterShare(config.max_loras, most_kept, rank, each)
 
 
 def _recovery_costs(

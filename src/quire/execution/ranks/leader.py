@@ -12,7 +12,7 @@ from quire.core.errors import RankError
 from quire.core.memory import BlockMove, MoveKind
 from quire.execution.adapters import StepAdapters
 from quire.execution.batch import StepBatch
-from quire.execution.forward import BlockStore, Forward, Hidden, Sampled, Worker
+from quire.execution.forward import BlockStore, Forward, Hidden, OtherHead, Sampled, Worker
 from quire.execution.ranks.messages import Order, encode
 from quire.execution.ranks.source import SharedSource
 from quire.kernels.ops import Kernels
@@ -134,8 +134,9 @@ class LeadingWorker(Worker):
         self._asked = hidden.asked if batch.header.asked else None
         return hidden
 
-    def logits(self, states: Tensor) -> Tensor:
+    def logits(self, states: Tensor, heads: Sequence[OtherHead] = ()) -> Tensor:
         """See ``Worker.logits``."""
+        assert not heads, "refused where ranks divide the model's own"
         with self._orders.together():
             if states is not self._asked:
                 self._orders.tell(states=states)

@@ -100,7 +100,7 @@ class Choosing:
         self._hidden = hidden
         if self._asking:
             # Only rows that are sampled pass the LM head, each once however many samples it gives.
-            self._logits = self._worker.logits(hidden.asked)
+            self._logits = self._worker.logits(hidden.asked, hidden.asked_heads)
         if not self._waits:
             self.choose()
 
@@ -121,12 +121,12 @@ class Choosing:
             if self._has_beams:
                 self._find_candidates(logits)
         if self._reads_prompts:
-            self._read_prompts(hidden.states)
+            self._read_prompts(hidden)
         self._hidden = self._before = self._logits = None
 
-    def _read_prompts(self, states: Tensor) -> None:
-        """What is made of the states [T, d] of prompts: log-probabilities, vectors."""
-        step = self._chunks, self._known, states, self._worker
+    def _read_prompts(self, hidden: Hidden) -> None:
+        """What is made of the states of prompts: log-probabilities, vectors."""
+        step = self._chunks, self._known, hidden, self._worker
         began = time.thread_time()
         scored = [*prompt_logprobs(*step)]
         each = (time.thread_time() - began) / max(1, sum(len(entries) for _, entries in scored))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
 
 from quire.core.protocol import Chunk, Opened, TokenLogprobs
-from quire.execution.forward import Worker
+from quire.execution.forward import Hidden, Worker
 from quire.execution.sampling.rows import to_device
 from quire.execution.sampling.sampler import token_logprobs
 
@@ -16,11 +15,11 @@ _ROWS = 256  # bounds the logits held at once
 
 
 def prompt_logprobs(
-    chunks: Sequence[Chunk], known: Sequence[Opened], states: Tensor, worker: Worker
+    chunks: Sequence[Chunk], known: Sequence[Opened], hidden: Hidden, worker: Worker
 ) -> Iterator[tuple[int, Sequence[TokenLogprobs]]]:
     """By sequence, of the tokens that follow those of its chunk in a prompt that is scored.
 
-    states [T, d]: the chunks', in order. Rows of short chunks pass the LM head together.
+    Rows of short chunks pass the LM head together.
     """
     first, rows, successors, counts = 0, list[int](), list[int](), list[int]()
     found: list[tuple[int, int]] = []
@@ -36,7 +35,8 @@ def prompt_logprobs(
     entries: list[TokenLogprobs] = []
     for start in range(0, len(rows), _ROWS):
         part = slice(start, start + _ROWS)
-        logits = worker.logits(states[to_device(torch.tensor(rows[part]), states.device)])
+        states = hidden.states[to_device(torch.tensor(rows[part]), hidden.states.device)]
+        logits = worker.logits(states, hidden.heads(rows[part]))
         entries += token_logprobs(logits, successors[part], counts[part])
     start = 0
     for seq_id, count in found:

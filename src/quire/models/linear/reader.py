@@ -346,24 +346,27 @@ class LinearReader:
         """
         part = TensorPart(self._vocabulary(shape[0]))
         bias = None if head_bias is None else self._weights.read(head_bias, shape[0], part=part)
+        own = NamedPart(embedding.removesuffix(".weight"), shape[0], part.rows)
+        of_head = own._replace(name=head.removesuffix(".weight"))
         if tied and not (self._has_table(head) and self._has_table(embedding)):
             both = self._table(head if self._has_table(head) else embedding, bias, *shape)
+            self.named[id(both)] = NamedParts(shape[1], ALL, (own, of_head))
             return both, both
         if self._rounded_table(embedding) is None:
             embed: Linear = PlainLinear(self._weights.take(embedding, *shape, part=part))
         else:
             embed = self._table(embedding, None, *shape)
-        return embed, self._table(head, bias, *shape)
+        found = self._table(head, bias, *shape)
+        self.named[id(embed)] = NamedParts(shape[1], ALL, (own,))
+        self.named[id(found)] = NamedParts(shape[1], ALL, (of_head,))
+        return embed, found
 
     def _table(self, name: str, bias: Tensor | None, outputs: int, inputs: int) -> Linear:
         """The head, or an embedding that is one: the tensor called ``name`` itself."""
         rows = self._vocabulary(outputs)
         if self._products is None:
             weight = self._weights.read(name, outputs, inputs, part=TensorPart(rows))
-            table = PlainLinear(weight, bias)
-            part = NamedPart(name.removesuffix(".weight"), outputs, rows)
-            self.named[id(table)] = NamedParts(inputs, ALL, (part,))
-            return self._keep(table)
+            return self._keep(PlainLinear(weight, bias))
         checkpoint = self._rounded_table(name)
         stored: Stored
         if checkpoint is not None:

@@ -80,7 +80,7 @@ def run(model: Model, kernels: Kernels, sizes: list[int] | None) -> tuple[list[H
         ]
         ends = [sum(len(c.token_ids) for c in chunks[: i + 1]) - 1 for i in range(len(chunks))]
         with torch.inference_mode():
-            states, asked = forward(pack(chunks, BLOCK_SIZE, ends), lambda: torch.zeros(0))
+            states, asked, *_ = forward(pack(chunks, BLOCK_SIZE, ends), lambda: torch.zeros(0))
         found.append(Hidden(states[: ends[-1] + 1].clone(), asked.clone()))
     return found, recorder.replayed
 
