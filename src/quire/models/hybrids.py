@@ -94,8 +94,9 @@ def qwen3_next(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     plan = mixtures.qwen(fields, qwen3_5(fields, plan))
     assert plan.recurrent is not None
     apart = fields.get("linear_heads_apart", bool, False)
-    names, stored = (_QWEN_APART, "strengths") if apart else (_QWEN_NEXT, "all")
-    by_head = replace(plan.recurrent, names=names, by_key_head=stored)
+    by_head = replace(plan.recurrent, names=_QWEN_NEXT, by_key_head="all")
+    if apart:
+        by_head = replace(plan.recurrent, names=_QWEN_APART, by_key_head="strengths")
     return replace(plan, recurrent=by_head)
 
 

@@ -97,7 +97,7 @@ _KIMI = replace(
     _MIXTRAL,
     shared_up=tuple(f"block_sparse_moe.shared_experts.{part}_proj" for part in ("gate", "up")),
     shared_down="block_sparse_moe.shared_experts.down_proj",
-    choice_biases=_by_both("block_sparse_moe.gate.e_score_correction"),
+    choice_biases=by_both("block_sparse_moe.gate.e_score_correction"),
 )
 _MOST_GROUPS = 64
 

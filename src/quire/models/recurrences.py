@@ -139,12 +139,12 @@ def _held(shape: RecurrenceShape, hidden: int, shard: Shard) -> dict[str, Tensor
     each = torch.arange(heads.start, heads.stop)  # of strengths, and of steps
     if shape.by_channel:
         steps, gates = (torch.arange(width) for width in (shape.key_dim, shape.value_dim))
-        first = count + shape.heads
+        after = count + shape.heads
         return {
             "mixed": mixed,
             "strengths": count + each,
-            "steps": first + steps,
-            "gates": first + len(steps) + gates,
+            "steps": after + steps,
+            "gates": after + len(steps) + gates,
         }
     width = shape.value_dim
     held = [mixed, count + torch.arange(heads.start * width, heads.stop * width)]

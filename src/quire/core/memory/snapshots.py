@@ -217,4 +217,5 @@ class Snapshots:
         base = self._bases[slot]
         covered = self._depths[slot] - base if base else self._depths[slot] + _ALL
         unused = family.texts - self._used[slot]
-        return covered * chance / ((1 + unused) ** _UNUSED * family.wait(self._texts))
+        fading: float = (1 + unused) ** _UNUSED
+        return covered * chance / (fading * family.wait(self._texts))

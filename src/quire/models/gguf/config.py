@@ -50,7 +50,7 @@ def architecture_of(file: GGUFFile) -> Architecture:
         names = ", ".join(dict.fromkeys(record.name for record in ARCHITECTURES))
         raise ModelError(f"{file.path}: general.architecture is {short(name)}; supported: {names}")
     told = [record for record in known if file.metadata.get(f"{name}.{record.told_by}")]
-    told = [record for record in told if record.sigmoid == _has_sigmoids(file, name)] or told
+    told = [record for record in told if record.sigmoid == _has_sigmoids(file, record.name)] or told
     plain = [record for record in known if record.told_by is None]
     if not told and not plain:
         raise ModelError(f"{file.path}: {name}.{known[0].told_by} is missing or 0")
