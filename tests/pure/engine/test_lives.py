@@ -34,7 +34,7 @@ def test_every_life_is_well(batch: int) -> None:
     rare = {
         what: happened[what]
         for what, times in OFTEN.items()
-        if happened[what] < times * lives / 4000
+        if happened[what] < times * lives / 4000 and times * lives > 1000  # rarer ones come in few
     }
     assert not rare, f"too roomy to test anything: {rare}"
 
