@@ -13,10 +13,12 @@ from quire.models.shape.fields import ConfigFields, read_fields
 from quire.models.shape.latent import LatentShape, latent_of
 from quire.models.shape.model_shape import (
     BYTES,
+    MOST_BITS,
     ROUNDINGS,
     CacheShape,
     ModelShape,
     WeightForm,
+    least_bits,
     plain_form,
     rounded_form,
 )
@@ -35,6 +37,7 @@ from quire.models.shape.windows import windows_in_force, windows_of
 __all__ = [
     "BYTES",
     "FAMILIES",
+    "MOST_BITS",
     "ROUNDINGS",
     "SAMPLING_DEFAULTS",
     "CacheShape",
@@ -55,6 +58,7 @@ __all__ = [
     "experts_of",
     "find_family",
     "latent_of",
+    "least_bits",
     "modules_of",
     "plain_form",
     "positions_of",
