@@ -183,11 +183,11 @@ MUTANTS = (
         "test_a_cache_of_4_bits_is_centred_and_blocks_say_about_what",
     ),
     Mutant(
-        "attention has four bits as well",
+        "queries and what attention gives have six bits as well",
         f"{_MODELS}/linear/rounding.py",
-        "form = Format.int6 if attention else Format.int4",
-        "form = Format.int4",
-        f"{_ROUNDING}::test_attention_has_more_bits_and_odd_inputs_int8",
+        "return MOST_BITS if attention and not _QUERIES_AND_OUTPUTS.search(name) else least",
+        "return MOST_BITS if attention else least",
+        f"{_ROUNDING}::test_what_loses_most_has_more_bits",
     ),
     Mutant(
         "keys of the wrong heads where ranks share some",

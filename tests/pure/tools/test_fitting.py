@@ -12,7 +12,7 @@ GIB = 1 << 30
 # By gigabytes of a machine, of which a system and a shell leave so many GiB free.
 FREE = {8: 6.0, 16: 13.0, 32: 28.0}
 LARGEST = {
-    8: "quire serve Qwen/Qwen3-4B --quantization int8",
+    8: "quire serve Qwen/Qwen3-8B --quantization int4",
     16: "quire serve Qwen/Qwen3-14B --quantization int4",
     32: "quire serve Qwen/Qwen3-32B --quantization int4",
 }

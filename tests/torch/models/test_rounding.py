@@ -10,7 +10,7 @@ from quire.kernels.packing import Format
 from quire.kernels.products import Products
 from quire.models.linear import Multiplied, Quantization
 from quire.models.linear.packed import pack
-from quire.models.linear.rounding import round_groups, round_weight
+from quire.models.linear.rounding import bits_for, round_groups, round_weight
 from quire.models.stored import ByGroups, ByOutputs, in_columns
 
 
@@ -96,16 +96,39 @@ def test_large_inputs_do_not_make_others_of_their_group_coarse() -> None:
     assert torch.equal(half.floats(torch.float32), found.floats(torch.float32)[:, 64:192])
 
 
-def test_attention_has_more_bits_and_odd_inputs_int8() -> None:
+def test_more_bits_lose_less_and_odd_inputs_have_int8() -> None:
     weight = MATRICES["normal"]
-    forms = [round_weight(weight, Quantization.int4, attention) for attention in (False, True)]
+    forms = [round_weight(weight, Quantization.int4, bits) for bits in (4, 5, 6)]
     assert [form.form for form in forms if isinstance(form, ByGroups)] == [
         Format.int4,
+        Format.int5,
         Format.int6,
     ]
     losses = [loss(form.floats(torch.float32), weight) for form in forms]
-    assert losses[1] < losses[0] / 10
+    assert 3 * losses[1] < losses[0] and 3 * losses[2] < losses[1]
     assert isinstance(round_weight(weight[:, :48], Quantization.int4), ByOutputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "large", "small"),
+    [
+        ("model.layers.0.self_attn.q_proj", 4, 5),
+        ("model.layers.0.self_attn.k_proj", 5, 6),
+        ("model.layers.0.self_attn.v_proj", 6, 6),
+        ("model.layers.0.self_attn.o_proj", 4, 5),
+        ("model.layers.0.self_attn.qkv_proj", 6, 6),
+        ("transformer.h.0.self_attention.dense", 4, 5),
+        ("model.layers.0.linear_attn.out_proj", 6, 6),
+        ("model.layers.0.mlp.gate_up_proj", 4, 5),
+        ("model.layers.0.mlp.experts.down_proj.3", 5, 6),
+        ("model.layers.0.feed_forward.w2", 5, 6),
+        ("model.layers.0.feed_forward.w3", 4, 5),
+    ],
+)
+def test_what_loses_most_has_more_bits(name: str, large: int, small: int) -> None:
+    """And all weights of models whose sizes are no multiples of 256, on either side."""
+    assert bits_for(name, (2048, 768)) == large
+    assert bits_for(name, (2048, 576)) == bits_for(name, (576, 2048)) == small
 
 
 @pytest.mark.parametrize("name", MATRICES)

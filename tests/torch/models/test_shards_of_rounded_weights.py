@@ -119,18 +119,22 @@ def test_parts_of_gguf(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["attn", "mlp"])
 @pytest.mark.parametrize("quantization", Quantization)
-def test_parts_that_we_round(quantization: Quantization, name: str, tmp_path: Path) -> None:
-    """By scales of the whole weight."""
-    weight = torch.randn(OUTPUTS, INPUTS) * torch.linspace(0.1, 1, INPUTS)
+@pytest.mark.parametrize(("outputs", "inputs"), [(OUTPUTS, INPUTS), (256, 256)])
+def test_parts_that_we_round(
+    quantization: Quantization, name: str, outputs: int, inputs: int, tmp_path: Path
+) -> None:
+    """By scales of the whole weight, and with as many bits."""
+    weight = torch.randn(outputs, inputs) * torch.linspace(0.1, 1, inputs)
     save_file({f"{name}.weight": weight}, tmp_path / "model.safetensors")
     weights = Weights(tmp_path, torch.float32)
-    linears, every = LinearReader(weights, Products(), quantization), torch.arange(OUTPUTS)
-    whole = linears.linear(name, INPUTS, OUTPUTS, False).rows(every, torch.float32)
+    linears, every = LinearReader(weights, Products(), quantization), torch.arange(outputs)
+    whole = linears.linear(name, inputs, outputs, False).rows(every, torch.float32)
     assert not torch.equal(whole, weight)
     for columns in COLUMNS:
-        found = linears.linear(name, INPUTS, OUTPUTS, False, columns).rows(every, torch.float32)
+        found = linears.linear(name, inputs, outputs, False, columns).rows(every, torch.float32)
         assert torch.equal(found, whole[:, columns]), columns
     rows = {"a": torch.tensor([40, 3, 4]), "b": torch.tensor([5, 0, 17])}
-    product = linears.joined([name], INPUTS, {"a": 24, "b": 24}, False, rows).product
+    parts = dict.fromkeys(rows, outputs // 2)
+    product = linears.joined([name], inputs, parts, False, rows).product
     found = product.rows(torch.arange(6), torch.float32)
     assert torch.equal(found, whole[torch.cat([*rows.values()])])

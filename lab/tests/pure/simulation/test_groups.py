@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.models.shape import BYTES, LatentShape, ModelShape, plain_form, rounded_form
+from quire.models.shape import LatentShape, ModelShape
 from quire.tools.cli import main
 from quire_lab.simulation import MACHINES, MODELS, Deployment, Roofline, Work
 
@@ -79,14 +79,21 @@ def test_nodes_are_whole() -> None:
 
 
 def rounded(name: str) -> ModelShape:
-    return replace(LLAMA, form=rounded_form(name, plain_form(LLAMA.dtype, BYTES[LLAMA.dtype])))
+    return LLAMA.rounded(name)
 
 
-_ATTENTION = 32 * 4096 * (4096 + 2 * 1024 + 4096)
-_MLP = 32 * 3 * 4096 * 14336
+_QUERIES, _KEYS, _INNER = 32 * 4096 * 4096, 32 * 4096 * 1024, 32 * 4096 * 14336
+_ATTENTION, _MLP = 2 * (_QUERIES + _KEYS), 3 * _INNER
 _HEAD = 128256 * 4096
 _NORMS = 32 * 2 * 4096
 _BYTE = 1 + 2 / 64  # of 8 bits, with a scale of 2 bytes for 64 of them
+# 4 bits for most, 5 for keys and down, 6 for values and the head; a scale for 32 weights.
+_IN_4_BITS = (
+    (2 * _QUERIES + 2 * _INNER + _HEAD) * 18 / 32
+    + (_KEYS + _INNER) * 22 / 32
+    + (_KEYS + _HEAD) * 26 / 32
+    + 2 * _NORMS
+)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +101,8 @@ _BYTE = 1 + 2 / 64  # of 8 bits, with a scale of 2 bytes for 64 of them
     [
         ("int8", (_ATTENTION + _MLP + _HEAD) * _BYTE + 2 * (_HEAD + _NORMS)),
         ("w8a8", (_ATTENTION + _MLP + _HEAD) * _BYTE + 2 * (_HEAD + _NORMS)),
-        # 6 bits in attention, 4 in MLPs, a scale of 2 bytes for 32 of them; 8 in the head.
-        ("int4", _ATTENTION * 26 / 32 + _MLP * 18 / 32 + _HEAD * _BYTE + 2 * (_HEAD + _NORMS)),
-        ("w4a8", _ATTENTION * 26 / 32 + _MLP * 18 / 32 + _HEAD * _BYTE + 2 * (_HEAD + _NORMS)),
+        ("int4", _IN_4_BITS),
+        ("w4a8", _IN_4_BITS),
         ("fp8", _ATTENTION + _MLP + 2 * (2 * _HEAD + _NORMS)),
     ],
 )
@@ -118,6 +124,6 @@ def test_no_fp8_units_no_gain_but_in_bytes() -> None:
 def test_simulate_is_told_how_weights_are_rounded(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--machine", "h100", "--dataset", "alpaca", "--requests", "20"]
     assert main(["simulate", "llama-3-8b", *flags, "--quantization", "int4"]) == 0
-    assert "5.452 GiB of weights in int4, " in capsys.readouterr().out
+    assert "4.595 GiB of weights in int4, " in capsys.readouterr().out
     assert main(["simulate", "llama-3-8b", *flags, "--dtype", "float32"]) == 0
     assert "29.92 GiB of weights in float32, 256 KiB of KV cache a token" in capsys.readouterr().out

@@ -16,11 +16,12 @@ from quire.models.linear.packed import pack, pack_parts
 from quire.models.linear.rounding import (
     Multiplied,
     Quantization,
+    bits_for,
     columns_to_round,
-    round_table,
     round_weight,
 )
 from quire.models.parts import ALL, Rows, TensorPart, as_rows, within
+from quire.models.shape import MOST_BITS, least_bits
 from quire.models.shard import Shard
 from quire.models.stored import Stored, bits_of, in_columns, rounding_rows
 from quire.models.weights import Weights
@@ -199,7 +200,7 @@ class LinearReader:
         """The head that is here already, which may be the embedding too."""
         weight: Stored = head.weight
         if self._quantization is not None:
-            weight = round_table(head.weight, self._quantization)
+            weight = round_weight(head.weight, self._quantization, MOST_BITS)
         return self._keep(self._packed(weight, head.bias))
 
     def has(self, tensor: str) -> bool:
@@ -302,7 +303,7 @@ class LinearReader:
         stored = checkpoint.read(name, inputs, outputs, rows, outer)
         if isinstance(stored, Tensor) or bits_of(stored) > quantization.most_bits:
             weight = stored if isinstance(stored, Tensor) else stored.floats(dtype)
-            stored = self._rounded(name, weight, outer, inputs)
+            stored = self._rounded(name, weight, outer, shape)
         else:
             stored = rounding_rows(stored)
         return in_columns(stored, within(outer, columns), dtype)
@@ -313,23 +314,28 @@ class LinearReader:
         """These columns of a part, rounded as the whole would be, if weights are to be."""
         if self._quantization is None:
             return self._weights.read(tensor, *shape, part=part._replace(columns=columns))
-        inputs = shape[-2] if part.turned else shape[-1]
+        outputs, inputs = reversed(shape[-2:]) if part.turned else shape[-2:]
         outer = columns_to_round(self._quantization, columns, inputs)
         weight = self._weights.read(tensor, *shape, part=part._replace(columns=outer))
-        rounded = self._rounded(tensor.removesuffix(".weight"), weight, outer, inputs)
+        rounded = self._rounded(tensor.removesuffix(".weight"), weight, outer, (outputs, inputs))
         return in_columns(rounded, within(outer, columns), self._weights.dtype)
 
     def _rounded(
-        self, name: str, weight: Tensor, columns: slice = ALL, inputs: int | None = None
+        self,
+        name: str,
+        weight: Tensor,
+        columns: slice = ALL,
+        whole: tuple[int, int] | None = None,
     ) -> Stored:
         """These columns of the projection called ``name``, if weights are to be rounded."""
         if self._quantization is None:
             return weight
-        attention = any(word in name for word in ("attn", "attention"))
+        outputs, inputs = whole or weight.shape
         multiplied = self.multiplied.get(name)
         if multiplied is not None:
             multiplied = Multiplied(*(numbers[columns] for numbers in multiplied))
-        return round_weight(weight, self._quantization, attention, inputs, multiplied)
+        bits = bits_for(name, (outputs, inputs))
+        return round_weight(weight, self._quantization, bits, inputs, multiplied)
 
     def embedding_and_head(
         self,
@@ -349,20 +355,23 @@ class LinearReader:
         own = NamedPart(embedding.removesuffix(".weight"), shape[0], part.rows)
         of_head = own._replace(name=head.removesuffix(".weight"))
         if tied and not (self._has_table(head) and self._has_table(embedding)):
-            both = self._table(head if self._has_table(head) else embedding, bias, *shape)
+            name = head if self._has_table(head) else embedding
+            both = self._table(name, bias, shape, MOST_BITS)
             self.named[id(both)] = NamedParts(shape[1], ALL, (own, of_head))
             return both, both
-        if self._rounded_table(embedding) is None:
+        rounded = self._quantization is not None and self._quantization.has_4_bits
+        if not rounded and self._rounded_table(embedding) is None:
             embed: Linear = PlainLinear(self._weights.take(embedding, *shape, part=part))
         else:
-            embed = self._table(embedding, None, *shape)
-        found = self._table(head, bias, *shape)
+            embed = self._table(embedding, None, shape, least_bits(shape[1:]))
+        found = self._table(head, bias, shape, MOST_BITS)
         self.named[id(embed)] = NamedParts(shape[1], ALL, (own,))
         self.named[id(found)] = NamedParts(shape[1], ALL, (of_head,))
         return embed, found
 
-    def _table(self, name: str, bias: Tensor | None, outputs: int, inputs: int) -> Linear:
-        """The head, or an embedding that is one: the tensor called ``name`` itself."""
+    def _table(self, name: str, bias: Tensor | None, shape: tuple[int, int], bits: int) -> Linear:
+        """The head, or an embedding: the tensor called ``name`` itself. bits: in forms of 4."""
+        outputs, inputs = shape
         rows = self._vocabulary(outputs)
         if self._products is None:
             weight = self._weights.read(name, outputs, inputs, part=TensorPart(rows))
@@ -376,7 +385,7 @@ class LinearReader:
         if self._quantization is not None:
             if isinstance(stored, Tensor):
                 multiplied = self.multiplied.get(name.removesuffix(".weight"))
-                stored = round_table(stored, self._quantization, multiplied)
+                stored = round_weight(stored, self._quantization, bits, multiplied=multiplied)
             else:
                 stored = rounding_rows(stored)
         return self._keep(pack(self._products, stored, bias))

@@ -6,17 +6,19 @@ rounded too: what a trained model's outliers make large is rounded coarsely besi
 By int4's scale a group's largest weight becomes the lowest code. That is no bad choice, but few
 weights are as large: to cut them makes all steps smaller. So a narrower span is tried as well, both
 are fitted to the codes that they give, and what errs least is kept. An error counts as much as the
-input that it multiplies, where that is known. Attention has 6 bits: its weights are the fewer, and
-what they lose shows most.
+input that it multiplies, where that is known.
+
+Forms of 4 bits spend more where a bit saves most of the loss (``bits_for``).
 
 Where activations are rounded too, an input that is large makes those of its group coarse, and one
 whose weights are large makes those coarse. So each is multiplied by what makes both alike, and its
 weights are divided by it (SmoothQuant, Xiao et al., 2023). By powers of two, which round nothing.
-Not for weights of 4 and 6 bits, whose own rounding is most of what is lost.
+Not for weights of 4 to 6 bits, whose own rounding is most of what is lost.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
@@ -26,6 +28,7 @@ from torch import Tensor
 
 from quire.kernels.packing import Format, Groups
 from quire.models.parts import ALL, outward
+from quire.models.shape import MOST_BITS, least_bits
 from quire.models.stored import ByGroups, ByOutputs, Stored
 
 
@@ -48,7 +51,7 @@ class Quantization(Enum):
     @property
     def most_bits(self) -> int:
         """Of codes that stay as they are where they were rounded before."""
-        return 6 if self.has_4_bits else 8
+        return MOST_BITS if self.has_4_bits else 8
 
     @property
     def group(self) -> int:
@@ -83,10 +86,13 @@ class Multiplied(NamedTuple):
 
 GROUP = 32  # inputs that share a scale
 GROUP_OF_BYTES = 64  # in 8 bits
-_SPANS = (1.0, 0.9)  # of a group's weights, those that are tried for 4 and 6 bits
+_SPANS = (1.0, 0.9)  # of a group's weights, those that are tried for 4 to 6 bits
 _FITS = 1  # times that a span is fitted to its codes
 _SMALLEST = 2.0**-24  # of float16
 _LEAST = 2.0**-16  # of the largest: importance of an input, and mean squares of its weights
+_FORMS = {form.bits: form for form in (Format.int4, Format.int5, Format.int6)}
+_KEYS_AND_DOWN = re.compile(r"\b(k_proj|down_proj|w2|fc2|dense_4h_to_h)\b")
+_QUERIES_AND_OUTPUTS = re.compile(r"\bself_(attn|attention)\.(q_proj|o_proj|out_proj|dense)$")
 _AT_ONCE = 1 << 12  # groups, which stay in a core's own cache
 
 
@@ -96,23 +102,34 @@ def columns_to_round(quantization: Quantization, columns: slice, inputs: int) ->
     return ALL if inputs % group else outward(columns, group, inputs)
 
 
+def bits_for(name: str, whole: tuple[int, int]) -> int:
+    """Of a projection [out, in] in a form of 4 bits: what loses most by its bytes has more.
+
+    In 4 bits, values lose thirty times as much by their bytes as gates of MLPs, keys and ``down``
+    four times. What else is of attention has 6 bits, since values may be a part of it.
+    """
+    least = least_bits(whole)
+    if _KEYS_AND_DOWN.search(name):
+        return least + 1
+    attention = "attn" in name or "attention" in name
+    return MOST_BITS if attention and not _QUERIES_AND_OUTPUTS.search(name) else least
+
+
 def round_weight(
     weight: Tensor,
     quantization: Quantization,
-    attention: bool = False,
+    bits: int = 4,
     inputs: int | None = None,
     multiplied: Multiplied | None = None,
 ) -> Stored:
     """weight [out, in] rounded; to int8 by outputs where groups do not divide its inputs.
 
-    attention: it is one of attention's. inputs: of the weight that it is a part of.
+    bits: where it is a form of 4 bits. inputs: of the weight that it is a part of.
     multiplied: what is known of the inputs; None: all are alike.
     """
     if (inputs or weight.shape[1]) % quantization.group:
         return _round_outputs(weight, quantization.rounds_rows)
-    form = Format.grouped_int8
-    if quantization.has_4_bits:
-        form = Format.int6 if attention else Format.int4
+    form = _FORMS[bits] if quantization.has_4_bits else Format.grouped_int8
     if multiplied is None:
         return round_groups(weight, form, quantization.rounds_rows)
     importance, smoothing = multiplied
@@ -120,17 +137,6 @@ def round_weight(
         return round_groups(weight, form, quantization.rounds_rows, importance)
     smoothed = weight.float() / smoothing
     return replace(round_groups(smoothed, form, rounds_rows=True), smoothing=smoothing)
-
-
-def round_table(
-    weight: Tensor, quantization: Quantization, multiplied: Multiplied | None = None
-) -> Stored:
-    """weight [vocabulary, in] of the head or an embedding, in 8 bits whatever others have.
-
-    4 bits cost an embedding more than they save.
-    """
-    wide = Quantization.w8a8 if quantization.rounds_rows else Quantization.int8
-    return round_weight(weight, wide, multiplied=multiplied)
 
 
 def _round_outputs(weight: Tensor, rounds_rows: bool) -> ByOutputs:

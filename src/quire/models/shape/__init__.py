@@ -13,10 +13,12 @@ from quire.models.shape.fields import ConfigFields, read_fields
 from quire.models.shape.latent import LatentShape, latent_of
 from quire.models.shape.model_shape import (
     BYTES,
+    MOST_BITS,
     ROUNDINGS,
     CacheShape,
     ModelShape,
     WeightForm,
+    least_bits,
     plain_form,
     rounded_form,
 )
@@ -35,6 +37,7 @@ from quire.models.shape.windows import ChunkLength, layers_that_turn, windows_in
 __all__ = [
     "BYTES",
     "FAMILIES",
+    "MOST_BITS",
     "ROUNDINGS",
     "SAMPLING_DEFAULTS",
     "CacheShape",
@@ -57,6 +60,7 @@ __all__ = [
     "find_family",
     "latent_of",
     "layers_that_turn",
+    "least_bits",
     "modules_of",
     "plain_form",
     "positions_of",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -21,6 +21,9 @@ _FEW_BITS = {"int4": 0.5, "q8_0": 34 / 32, "q4_0": 18 / 32}
 _GROUP_SCALE = 2 / 32  # bytes of a weight's share in a scale, where 32 inputs have one
 _BYTE = 1 + 2 / 64  # int8, where 64 have one
 _NVFP4 = 0.5 + 1 / 16
+
+MOST_BITS = 6
+"""Of weights in ``int4`` and ``w4a8``: what values, the head and the embedding have."""
 
 ROUNDINGS = ("int8", "int4", "w8a8", "w4a8", "fp8", "nvfp4")
 """By which weights may be planned: the engine's own, and the last, which other engines keep."""
@@ -51,12 +54,29 @@ def plain_form(dtype: str, size: float) -> WeightForm:
     return WeightForm(dtype, size, size, size, size)
 
 
-def rounded_form(name: str, plain: WeightForm) -> WeightForm:
-    """The form of weights with ``--quantization``. ConfigError: there is no such form."""
+def least_bits(sizes: Sequence[int]) -> int:
+    """Of a weight of these sizes in ``int4`` and ``w4a8``.
+
+    Models with others than multiples of 256 are small, and lose more. llama.cpp's Q4_K_M has as
+    many there, since its groups are of 256.
+    """
+    return 5 if any(size % 256 for size in sizes) else 4
+
+
+def rounded_form(
+    name: str, plain: WeightForm, attention: float = MOST_BITS, mlp: float = 4, table: int = 4
+) -> WeightForm:
+    """The form of weights with ``--quantization``. ConfigError: there is no such form.
+
+    attention, mlp: bits of their weights in ``int4`` and ``w4a8``, on average. table: of an
+        embedding's that is no head.
+    """
     products = "int8" if name in ("w8a8", "w4a8") else ""
-    if name in ("int4", "w4a8"):  # attention has 6 bits, and the head 8
-        small = 0.5 + _GROUP_SCALE
-        return WeightForm(name, 0.75 + _GROUP_SCALE, small, small, _BYTE, products)
+    if name in ("int4", "w4a8"):
+        most, some, few, fewest = (
+            bits / 8 + _GROUP_SCALE for bits in (MOST_BITS, attention, mlp, table)
+        )
+        return WeightForm(name, some, few, few, most, products, fewest)
     if name in ("int8", "w8a8"):
         return WeightForm(name, _BYTE, _BYTE, _BYTE, _BYTE, products)
     if name == "fp8":  # vLLM leaves the head as it is
@@ -175,7 +195,16 @@ class ModelShape:
 
     def rounded(self, name: str) -> ModelShape:
         """The same with weights rounded as ``--quantization`` says. ConfigError: no such form."""
-        form = rounded_form(name, plain_form(self.dtype, BYTES[self.dtype]))
+        least = least_bits((self.hidden_size, self.intermediate_size))
+        mlp = least + (1 / 3 if self.gated_mlp else 1 / 2)  # ``down`` has one more
+        attention: float = MOST_BITS
+        if self.latent is None and self.recurrence is None:
+            queries, keys = (2 + self.gated_attention) * self.num_heads, self.num_kv_heads
+            bits = queries * least + keys * (least + 1) + keys * MOST_BITS
+            attention = bits / (queries + 2 * keys)
+        plain = plain_form(self.dtype, BYTES[self.dtype])
+        table = least_bits((self.hidden_size,))
+        form = rounded_form(name, plain, attention, mlp, table)
         return replace(self, form=form, quire_form=None, stored_bytes=None, quire_bytes=None)
 
     def as_quire_keeps(self) -> ModelShape:
