@@ -4,13 +4,15 @@
     python benchmarks/serve_trace.py TRACE.csv --requests 200 --speed 10
 
 Prompts are random token ids of the trace's lengths, clipped to the model's; each request generates
-exactly the trace's number of tokens. Exits with status 1 if a request is lost or comes out short.
+exactly the trace's number of tokens. Tells how many of the server's forecasts came true as well.
+Exits with status 1 if a request is lost or comes out short.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import re
 from itertools import islice
 from pathlib import Path
@@ -29,6 +31,21 @@ def slot_seconds(url: str) -> dict[str, float]:
     text = asyncio.run(HttpClient(url).get("/metrics"))
     found = re.findall(r'quire:kv_slot_seconds_total\{[^}]*state="(\w+)"[^}]*\} (\S+)', text)
     return {state: float(value) for state, value in found}
+
+
+def forecasts(url: str) -> str:
+    """What came of the latest forecasts, as the server grades them, of which 512 are kept."""
+    state = json.loads(asyncio.run(HttpClient(url).get("/v1/quire/state")))
+    text = asyncio.run(HttpClient(url).get("/metrics"))
+    gave_way = re.findall(r'quire:decisions_total\{.*verdict="(?:swap|recompute)"\} (\S+)', text)
+    grade = state["forecasts"]
+    if not grade["count"]:
+        return "forecasts: none"
+    return (
+        f"of {grade['count']} forecasts {grade['first_tokens']:.1%} of first tokens and "
+        f"{grade['ends']:.1%} of ends came true to 20 % or 50 ms; "
+        f"{sum(map(float, gave_way)):.0f} preemptions"
+    )
 
 
 def report(run: BenchRun, slots: dict[str, float]) -> None:
@@ -73,6 +90,7 @@ def main() -> int:
     run = server.run(requests)
     after = slot_seconds(arguments.url)
     report(run, {state: after[state] - before[state] for state in after})
+    print(forecasts(arguments.url))
     return int(any(outcome.error for outcome in run.outcomes))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -232,11 +233,18 @@ def test_time_beside_the_model_is_told(server: LiveServer) -> None:
 def test_what_was_expected_is_told_with_what_came(server: LiveServer) -> None:
     ask = {"prompt": [5] * 9, "max_tokens": 30, "ignore_eos": True, "include_metrics": True}
     server.executor.fail = lambda step: time.sleep(0.005)
-    first = server.complete(**ask).json()["metrics"][0]
+    unseen = server.complete(**ask)
+    first = unseen.json()["metrics"][0]
     assert first["expected_ttft"] is first["expected_e2e_latency"] is None, "no step was seen"
-    second = server.complete(**ask).json()["metrics"][0]
+    assert "x-quire-expected" not in unseen.headers
+    answer = server.complete(**ask)
+    second = answer.json()["metrics"][0]
     assert 0 < second["expected_ttft"] < second["expected_e2e_latency"] < 5
-    assert server.http.get("/v1/quire/state").json()["forecasts"]["count"] == 1
+    figures = second["expected_ttft"], second["expected_e2e_latency"]
+    assert answer.headers["x-quire-expected"] == "first-token={:.3f}, end={:.3f}".format(*figures)
+    stream = server.complete(prompt=[5] * 9, max_tokens=30, stream=True)
+    assert re.fullmatch(r"first-token=0\.\d+, end=\d\.\d+", stream.headers["x-quire-expected"])
+    assert server.http.get("/v1/quire/state").json()["forecasts"]["count"] == 2
     assert "quire:forecasts_true_ratio" in server.http.get("/metrics").text
 
 

@@ -81,12 +81,12 @@ class Engine:
         self._traits = traits or ExecutorTraits()
         self.parts = self._traits.parts
         self.events, self.stats, self.log = Events(self.parts), EngineStats(), DecisionLog()
-        self.forecasts = Forecasts(lambda: self.scheduler, clock)
+        self.forecasts = Forecasts(lambda: self.scheduler, self._step_under_way, clock)
         for watcher in (self.stats, self.log, self.forecasts):
             self.events.add(watcher)
         self.part_times = PartTimes(self.events)
         self._begin_with(capabilities or Capabilities(SessionManager(clock=clock)))
-        self.waiting_room = WaitingRoom(scheduler.queue, queue)
+        self.waiting_room = WaitingRoom(scheduler.queue, queue, self.forecasts.wait_of)
         self.torn = False
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
@@ -166,6 +166,11 @@ class Engine:
             self._followed.add(request.request_id)
         self.events.tell(self.events.began, request)
         progress.expected = self.forecasts.of(request.request_id)
+        longest = self.scheduler.max_queue_time
+        if longest is not None and self.forecasts.will_wait(longest):
+            seconds = self.waiting_room.seconds_until(self.scheduler.queue.num_new)
+            why = f"the request would wait longer than max_queue_time, {longest:g} s, to be let in"
+            self._end_early(request.request_id, QueueTimeoutError(why, seconds))
 
     def abort(self, request_id: str, error: QuireError | None = None) -> bool:
         """End a request and free its blocks at once; False if it is not running.
@@ -228,7 +233,8 @@ class Engine:
         self._followed = set()
         self.scheduler, capabilities = self._traits.afresh(self.capabilities)
         self._begin_with(capabilities)
-        self.waiting_room = WaitingRoom(self.scheduler.queue, self.waiting_room.limits)
+        limits, forecast = self.waiting_room.limits, self.forecasts.wait_of
+        self.waiting_room = WaitingRoom(self.scheduler.queue, limits, forecast)
         self.reset_prefix_cache()
         self.torn = False
 
@@ -238,6 +244,9 @@ class Engine:
         self.events.close()
         for close in self._hooks.close:
             close()
+
+    def _step_under_way(self) -> Step | None:
+        return None if self._pending is None else self._pending.step
 
     @property
     def has_work(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -33,16 +33,24 @@ class QueueLimits:
 class WaitingRoom:
     """Requests that wait in ``queue`` and have never been let in.
 
+    forecast: seconds until so many have been let in; None: nobody can tell, so that it is taken to
+        go on as fast as of late.
+
     An event loop keeps room for those that come; an engine's thread queues them. Each counts once,
     at any moment: as one that comes until it is queued, and from then on in the queue.
     """
 
-    def __init__(self, queue: RequestQueue, limits: QueueLimits = QueueLimits()) -> None:
+    def __init__(
+        self,
+        queue: RequestQueue,
+        limits: QueueLimits = QueueLimits(),  # frozen
+        forecast: Callable[[int], float | None] = lambda count: None,
+    ) -> None:
         self.limits, self.limit = limits, limits.max_requests
         most = limits.max_bytes
         self.max_tokens = None if most is None else max(most // TOKEN_BYTES, limits.longest)
         self.num_refused = 0
-        self._queue = queue
+        self._queue, self._forecast = queue, forecast
         self._coming = 0  # that are made ready to be queued
         self._tokens_coming = 0
         self._moving = threading.Lock()  # held while one goes from there to the queue
@@ -113,15 +121,16 @@ class WaitingRoom:
 
     @property
     def predicted_wait(self) -> float:
-        """Seconds until all that wait now have been let in, by what was seen."""
+        """Seconds until all that wait now have been let in."""
         return self.wait_of(self._queue.num_new)
 
     def wait_of(self, count: int) -> float:
-        """Seconds until so many have been let in, by what was seen."""
-        return self._estimate.of(count)
+        """Seconds until so many have been let in."""
+        forecast = self._forecast(count)
+        return self._estimate.of(count) if forecast is None else forecast
 
     def seconds_until(self, count: int) -> float:
-        """The time in which so many leave the queue, by what was seen; 1 to 600 s."""
+        """The time in which so many leave the queue; 1 to 600 s."""
         return min(max(self.wait_of(count), _SHORTEST), _LONGEST)
 
 

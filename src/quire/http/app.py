@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from quire.core.version import __version__
 from quire.engine.async_engine import AsyncEngine, MakeThread
 from quire.engine.engine import Engine
+from quire.engine.forecast import Forecasts
 from quire.engine.thread import EngineThread
 from quire.engine.tracing import Collector, SpanSender
 from quire.http.chats.speech import Speech
@@ -115,7 +116,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.service, app.state.drain = service, drain
-    _guard(app, config, drain)
+    _guard(app, config, drain, engine.forecasts)
     install_error_handlers(app)
     if config.dashboard:
         add_page(app)
@@ -134,15 +135,16 @@ def _watch(engine: Engine, reader: EngineReader, config: ServerConfig) -> Histor
     return past
 
 
-def _guard(app: FastAPI, config: ServerConfig, drain: Drain) -> None:
+def _guard(app: FastAPI, config: ServerConfig, drain: Drain, forecasts: Forecasts) -> None:
     """What stands before the routes. The last one added is outermost."""
+    expected = forecasts.take if config.enable_prompt_tokens_details else lambda request_id: None
     app.add_middleware(AnswerHead)
     app.add_middleware(RefuseWhileDraining, drain=drain)
     if config.api_key:
         app.add_middleware(RequireApiKey, config=config)
     app.add_middleware(CloseUnread)
     app.add_middleware(CancelOnDisconnect)
-    app.add_middleware(Envelope, config=config)
+    app.add_middleware(Envelope, config=config, expected=expected)
 
 
 def _send_spans(engine: Engine, model_name: str, config: ServerConfig, endpoint: str) -> None:

@@ -149,11 +149,9 @@ class Admission:
                 self.watcher.looked_up(group, cached, fit.stateless)
         return None
 
-    def found(self, group: SequenceGroup) -> int:
-        """Tokens of a group that waits which the prefix cache has now; nothing is taken."""
-        if self._cache is None or group.status is not Status.WAITING:
-            return 0
-        return self._allocator.fit(self._demand(group, headroom=0)).cached
+    def fit(self, group: SequenceGroup) -> Fit:
+        """What a group that waits would find and take now, without those who run beside it."""
+        return self._allocator.fit(self._demand(group, headroom=0))
 
     def _demand(self, group: SequenceGroup, headroom: int) -> Demand:
         trunk, request = group.branches[0], group.request

@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Collection, Iterable
+from heapq import heapify, heappop, heapreplace
 
 from quire.core.protocol.request import Adapter, Request
 from quire.core.scheduling.sequence import SequenceGroup, by_rank, discard
@@ -100,6 +101,24 @@ class FairQueue:
             del self._queue[0]  # it has been served since
             self._queue_up(account)
         return None
+
+    def order(self) -> list[SequenceGroup]:
+        """All, as they are let in if nobody comes and nothing but their prompts is charged."""
+        nexts = [(account.due(), 0, account, account.served) for account in self._queue]
+        order = list[SequenceGroup]()
+        heapify(nexts)
+        while nexts:
+            _, number, account, served = nexts[0]
+            group = account.waiting[number]
+            order.append(group)
+            served += _tokens_left(group) + group.request.keeping_tokens
+            if number + 1 < len(account.waiting):
+                due = account.due(account.waiting[number + 1])
+                due = (due[0] - account.served + served, *due[1:])
+                heapreplace(nexts, (due, number + 1, account, served))
+            else:
+                heappop(nexts)
+        return order
 
     def first_beside(self, adapters: Collection[Adapter]) -> SequenceGroup | None:
         """By the accounts as they are now, of each client's first that asks for none of these."""

@@ -83,6 +83,10 @@ class RequestQueue:
         """In order of rank; under the fair policy as if all newcomers were of one client."""
         return sorted([*self._back, *self._arrivals], key=by_rank)
 
+    def order(self) -> Seq[SequenceGroup]:
+        """Those who wait, in the order in which they are let in if all goes on as it is."""
+        return self.waiting if self.accounts is None else [*self._back, *self.accounts.order()]
+
     @property
     def num_waiting(self) -> int:
         return len(self._back) + len(self._arrivals)

@@ -52,7 +52,7 @@ class Scheduler:
         caching: Caching | None = Caching(),  # noqa: B008
     ) -> None:
         self.allocator = allocator
-        self.batch = batch
+        self.batch, self.recovery = batch, recovery
         self.max_queue_time = queueing.max_queue_time
         self.queue = queue = RequestQueue(queueing.policy)
         self.adapters = AdapterSlots(batch.max_adapters)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from quire.core.protocol import Request
+from quire.core.protocol import Request, Step
 from quire.core.scheduling import Scheduler, SequenceGroup
-from quire.core.scheduling.sequence import Status
 from quire.engine.events import RequestState, Taken, Watcher
-from quire.engine.forecast.outlook import Expected, MostAtOnce, Outlook, TaskAhead
+from quire.engine.forecast.ahead import Ahead
+from quire.engine.forecast.habits import ArrivalRate, TextLengths
+from quire.engine.forecast.outlook import Expected, Outlook
 from quire.engine.forecast.step_times import StepTimes, StepWork
 
-_FADING = 0.9  # what the length of a text counts for when another has ended
+_FADING = 0.9  # what the gain of a step counts for when another has come
 _LATEST = 512  # forecasts that are kept, with what came
 _MOST_AHEAD = 256  # requests of which one thinks when another comes
+_SURE_COUNT, _SURE_SHARE, _SURE_EXCESS = 16, 0.8, 1.5  # of what is sure enough to refuse by it
 _NEAR, _SOON = 0.2, 0.05  # a share of the time, or seconds, by which a good one may be off
 
 
@@ -28,24 +31,74 @@ class Grade:
     ends: float | None
 
 
+class _Entries(NamedTuple):
+    """When newcomers are let in: seconds after ``made``, when so many had left the queue."""
+
+    made: float
+    left: int
+    times: tuple[float, ...]
+
+
 class Forecasts(Watcher):
-    """Learns the pace of steps and the lengths of texts, and grades itself.
+    """Learns the pace of steps, the lengths of texts and how many come, and grades itself.
 
     Nothing is said before some steps were seen, of requests that write nothing, and where so many
     wait that nobody could tell.
+
+    under_way: the step that has been begun, if any.
     """
 
-    def __init__(self, scheduler: Callable[[], Scheduler], clock: Callable[[], float]) -> None:
-        self._scheduler, self._clock = scheduler, clock
-        self._times = StepTimes()
-        self._length: float | None = None  # of texts that ended by themselves
+    def __init__(
+        self,
+        scheduler: Callable[[], Scheduler],
+        under_way: Callable[[], Step | None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._scheduler, self._under_way, self._clock = scheduler, under_way, clock
+        self._times, self._lengths, self._arrivals = StepTimes(), TextLengths(), ArrivalRate()
         self._gain = 1.0  # tokens of a sequence in a step
         self._expected: dict[str, Expected] = {}
+        self._by_origin = OrderedDict[str, Expected]()  # of the latest
+        self._entries = _Entries(0.0, 0, ())
+        self._wait = 0.0  # of the one that came last, to be let in
+        self._found: dict[str, tuple[int, float]] = {}  # see Ahead
         self._kept: deque[tuple[bool, bool]] = deque(maxlen=_LATEST)
 
     def of(self, request_id: str) -> Expected | None:
         """What is expected of a request that has not ended."""
         return self._expected.get(request_id)
+
+    def take(self, request_id: str) -> Expected | None:
+        """What was expected of all that a client has asked for by one request; it is told once.
+
+        Any thread may ask.
+        """
+        return self._by_origin.pop(request_id, None)
+
+    def wait_of(self, count: int) -> float | None:
+        """Seconds until so many newcomers have been let in, by the latest forecast.
+
+        None: it does not tell. Any thread may ask.
+        """
+        made, left, entries = self._entries
+        first = self._scheduler().queue.num_left - left
+        if not 0 <= first < len(entries) or count < 1:
+            return None
+        now, number = self._clock(), first + count - 1
+        at = entries[min(number, len(entries) - 1)]
+        at += max(0, number + 1 - len(entries)) * entries[-1] / len(entries)
+        late = max(0.0, now - made - entries[first])  # the next one should have been let in
+        return max(0.0, made + at + late - now)
+
+    def will_wait(self, longest: float) -> bool:
+        """Whether the request that came last is sure to wait longer than that to be let in.
+
+        Sure is what exceeds it by half, where first tokens have come when they were expected.
+        """
+        grade = self.grade
+        if self._wait <= _SURE_EXCESS * longest or grade.count < _SURE_COUNT:
+            return False
+        return grade.first_tokens is not None and grade.first_tokens >= _SURE_SHARE
 
     @property
     def grade(self) -> Grade:
@@ -59,19 +112,38 @@ class Forecasts(Watcher):
     def began(self, request: Request) -> None:
         scheduler = self._scheduler()
         own = scheduler.group(request.request_id)
-        if own is None or not self._times.is_known or request.pooling is not None:
+        if own is None or request.pooling is not None:
+            return
+        now, coming = self._clock(), self._arrivals.coming
+        self._wait = 0.0
+        self._arrivals.came(now, own.branches[0].num_pending, self._output(own))
+        if not self._times.is_known:
             return
         if len(scheduler.running) + scheduler.queue.num_waiting > _MOST_AHEAD:
             return
-        tasks = {group: self._task(scheduler, group, own) for group in self._before(own)}
-        running = [task for group, task in tasks.items() if group.status is Status.RUNNING]
-        waiting = [task for group, task in tasks.items() if group.status is not Status.RUNNING]
-        usage, batch = scheduler.allocator.usage(), scheduler.batch
-        most = MostAtOnce(batch.max_num_seqs, batch.max_num_batched_tokens, usage.capacity)
-        found = Outlook(running, waiting, most, self._times.seconds).of(tasks[own])
+        step = self._under_way()
+        ahead = Ahead(scheduler, own, step, self._found, self._output)
+        outlook = Outlook(ahead.running, ahead.waiting, ahead.room, self._times.seconds)
+        found = outlook.of(ahead.own, coming)
+        left = 0.0  # of the step under way
+        if step is not None:
+            left = max(0.0, self._times.seconds(StepWork.of(step)) - (now - step.now))
+        entered = (one.entered for one in ahead.newcomers if one.entered is not None)
+        self._entries = _Entries(now + left, scheduler.queue.num_left, tuple(sorted(entered)))
+        late = now - request.arrival + left
+        if ahead.own.entered is not None:
+            self._wait = late + ahead.own.entered
         if found is not None:
-            late = self._clock() - request.arrival
-            self._expected[request.request_id] = Expected(*(late + each for each in found))
+            self._note(request, Expected(*(late + each for each in found)))
+
+    def _note(self, request: Request, expected: Expected) -> None:
+        self._expected[request.request_id] = expected
+        name = request.origin.request_id
+        if name:
+            before = self._by_origin.pop(name, expected)
+            self._by_origin[name] = Expected(*map(max, before, expected))
+            if len(self._by_origin) > _LATEST:
+                self._by_origin.popitem(last=False)
 
     def took(self, taken: Taken) -> None:
         if taken.seconds is None or not taken.step.chunks:
@@ -82,39 +154,24 @@ class Forecasts(Watcher):
             self._gain += (taken.num_tokens / rows - self._gain) * (1 - _FADING)
 
     def ended(self, state: RequestState) -> None:
-        metrics, expected = state.metrics, self._expected.pop(state.request.request_id, None)
+        metrics, name = state.metrics, state.request.request_id
+        expected = self._expected.pop(name, None)
+        self._found.pop(name, None)
         if state.reason == "stop" and metrics.num_output_tokens:
-            length = metrics.num_output_tokens / max(1, len(state.outputs))
-            known = length if self._length is None else self._length
-            self._length = known * _FADING + length * (1 - _FADING)
+            self._lengths.learn(metrics.num_output_tokens // max(1, len(state.outputs)))
         if expected is None or state.error is not None or metrics.ttft is None:
             return
         if state.reason in ("stop", "length"):
             first = _is_true(expected.first_token, metrics.ttft)
             self._kept.append((first, _is_true(expected.end, metrics.e2e_latency)))
 
-    def _before(self, own: SequenceGroup) -> list[SequenceGroup]:
-        """Who runs, and who waits up to this one."""
-        scheduler = self._scheduler()
-        waiting = [*scheduler.waiting]
-        return [*scheduler.running, *waiting[: waiting.index(own) + 1]]
-
-    def _task(self, scheduler: Scheduler, group: SequenceGroup, own: SequenceGroup) -> TaskAhead:
-        trunk, request = group.branches[0], group.request
-        prompt, context = trunk.num_pending, trunk.num_computed
-        if group is own and group.status is Status.WAITING:
-            found = min(scheduler.admission.found(group), prompt - 1)
-            prompt, context = prompt - found, context + found
-        written = trunk.num_output_tokens
-        left = max(1.0, self._whole_length(request, written) - written)
-        begun = written > 0 and prompt <= 1
-        return TaskAhead(prompt, context, max(1, round(left / self._gain)), group.width, begun)
-
-    def _whole_length(self, request: Request, written: int) -> float:
-        """Tokens that it writes in all, by what others have written."""
-        if request.params.ignore_eos or self._length is None:
-            return request.max_tokens
-        return min(request.max_tokens, max(self._length, 1.5 * written))
+    def _output(self, group: SequenceGroup) -> int:
+        """Steps in which it writes what is left, by what others have written."""
+        request, written = group.request, group.branches[0].num_output_tokens
+        whole: float = request.max_tokens
+        if not request.params.ignore_eos:
+            whole = min(whole, max(self._lengths.whole(written), request.min_tokens))
+        return max(1, round((whole - written) / self._gain))
 
 
 def _is_true(expected: float, found: float) -> bool:

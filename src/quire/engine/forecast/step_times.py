@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quire.core.protocol import Step
 
-_FADING = 0.99  # what a step counts for when another has come
+_FADING = 0.97  # what a step counts for when another of its kind has come
 _LEAST_STEPS = 8
 _SHORTEST = 1e-4  # seconds: errors of shorter steps count as those of such
 _RIDGE = 1e-9
@@ -37,13 +37,13 @@ class StepWork(NamedTuple):
 class StepTimes:
     """Seconds of a step: a sum of its parts, each times a factor that is not negative.
 
-    The factors are those of the least squares of relative errors, in which older steps fade.
+    The factors are those of the least squares of relative errors, in which older steps fade: those
+    with parts of prompts as others of their kind come, which are few, and the others likewise.
     """
 
     def __init__(self) -> None:
         self.num_steps = 0
-        self._moments = [[0.0] * len(StepWork._fields) for _ in StepWork._fields]
-        self._sums = [0.0] * len(StepWork._fields)
+        self._decoding, self._reading = _Moments(), _Moments()
         self._factors: Sequence[float] | None = None  # None: to be found
 
     @property
@@ -53,12 +53,8 @@ class StepTimes:
 
     def learn(self, work: StepWork, seconds: float) -> None:
         """A step has taken so long."""
-        weight = 1 / max(seconds, _SHORTEST) ** 2
-        for row, x in enumerate(work):
-            moments = self._moments[row]
-            for column, y in enumerate(work):
-                moments[column] = moments[column] * _FADING + weight * x * y
-            self._sums[row] = self._sums[row] * _FADING + weight * x * seconds
+        kind = self._reading if work.tokens > work.sequences else self._decoding
+        kind.learn(work, seconds)
         self.num_steps += 1
         self._factors = None
 
@@ -70,16 +66,37 @@ class StepTimes:
 
     def _found(self) -> list[float]:
         """The factors. Those that would be negative are 0, the worst first."""
-        used = [n for n in range(len(self._sums)) if self._moments[n][n] > 0]
+        moments = [
+            [one + other for one, other in zip(*rows, strict=True)]
+            for rows in zip(self._decoding.products, self._reading.products, strict=True)
+        ]
+        sums = [a + b for a, b in zip(self._decoding.sums, self._reading.sums, strict=True)]
+        used = [n for n in range(len(sums)) if moments[n][n] > 0]
         while used:
-            solved = _solved([[self._moments[a][b] for b in used] for a in used],
-                             [self._sums[a] for a in used])  # fmt: skip
-            worst = min(range(len(used)), key=lambda n: solved[n] * self._moments[used[n]][used[n]])
+            solved = _solved([[moments[a][b] for b in used] for a in used],
+                             [sums[a] for a in used])  # fmt: skip
+            worst = min(range(len(used)), key=lambda n: solved[n] * moments[used[n]][used[n]])
             if solved[worst] >= 0:
                 factors = dict(zip(used, solved, strict=True))
-                return [factors.get(n, 0.0) for n in range(len(self._sums))]
+                return [factors.get(n, 0.0) for n in range(len(sums))]
             del used[worst]
-        return [0.0] * len(self._sums)
+        return [0.0] * len(sums)
+
+
+class _Moments:
+    """Of steps of one kind, weighted by the squares of what they took."""
+
+    def __init__(self) -> None:
+        self.products = [[0.0] * len(StepWork._fields) for _ in StepWork._fields]
+        self.sums = [0.0] * len(StepWork._fields)
+
+    def learn(self, work: StepWork, seconds: float) -> None:
+        weight = 1 / max(seconds, _SHORTEST) ** 2
+        for row, x in enumerate(work):
+            weighted, products = weight * x, self.products[row]
+            for column, y in enumerate(work):
+                products[column] = products[column] * _FADING + weighted * y
+            self.sums[row] = self.sums[row] * _FADING + weighted * seconds
 
 
 def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:

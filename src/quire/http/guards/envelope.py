@@ -11,14 +11,16 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi.responses import Response
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from quire.engine.forecast import Expected
 from quire.http.answers.rendering import respond
 from quire.http.config.server import HERE, ServerConfig, is_loopback
 from quire.http.errors import (
@@ -37,6 +39,7 @@ logger = logging.getLogger(__name__)
 access = logging.getLogger("quire.access")
 
 _HEADER = b"x-request-id"
+_EXPECTED = b"x-quire-expected"
 _CLEAN = re.compile(rb"[\x21-\x7e]{1,128}")
 _LEFT = 499  # nginx's status for a client that has not waited for its answer
 _LONGEST_PATH = 200  # bytes of it in a log
@@ -53,8 +56,13 @@ class Envelope:
     nobody has foreseen ends here, as an answer and in the log.
     """
 
-    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
-        self._app = app
+    def __init__(
+        self,
+        app: ASGIApp,
+        config: ServerConfig,
+        expected: Callable[[str], Expected | None],
+    ) -> None:
+        self._app, self._expected = app, expected
         self._pages, self._only_here = Pages(config), config.is_for_this_machine
         paths = config.disable_access_log_for_endpoints.encode().split(b",")
         self._quiet = frozenset(path.strip() for path in paths)
@@ -76,7 +84,7 @@ class Envelope:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *borne]
+                message["headers"] = [*message["headers"], *borne, *self._forecast(state)]
             await send(message)
 
         try:
@@ -94,6 +102,13 @@ class Envelope:
             await failure(scope, receive, bearing)
         finally:
             self._tell(scope, status or _LEFT, time.perf_counter() - begun)
+
+    def _forecast(self, state: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
+        """What the engine expected when it was asked for this, if it was."""
+        found = self._expected(state[REQUEST_ID])
+        if found is None:
+            return []
+        return [(_EXPECTED, b"first-token=%.3f, end=%.3f" % found)]
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         path: bytes = scope.get("raw_path") or scope["path"].encode()
@@ -147,7 +162,7 @@ class Pages:
         origin = headers.get("origin")
         if origin is None or not self._listed:
             return []
-        exposed = (b"access-control-expose-headers", b"x-request-id, retry-after")
+        exposed = (b"access-control-expose-headers", b"x-request-id, retry-after, x-quire-expected")
         if self._any:
             return [(b"access-control-allow-origin", b"*"), exposed]
         vary = (b"vary", b"Origin")
