@@ -60,7 +60,7 @@ class Envelope:
         self,
         app: ASGIApp,
         config: ServerConfig,
-        expected: Callable[[str], Expected | None],
+        expected: Callable[[str], Expected | None] = lambda request_id: None,
     ) -> None:
         self._app, self._expected = app, expected
         self._pages, self._only_here = Pages(config), config.is_for_this_machine
