@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire.core.memory import PoolView
 from quire.core.scheduling import Scheduler
 from quire.engine.dashboard.holders import first_blocks, span_of
 
@@ -109,7 +110,7 @@ def pool_figures(
             )
             for first, one, layers in zip(firsts, pools, layers_of, strict=True)
         ],
-        contiguous=_contiguous(scheduler, max_model_len),
+        contiguous=_contiguous(scheduler, pools, max_model_len),
     )
 
 
@@ -130,12 +131,17 @@ def prefix_cache(scheduler: Scheduler) -> PrefixCacheFigures:
     )
 
 
-def _contiguous(scheduler: Scheduler, max_model_len: int | None) -> Contiguous:
+def _contiguous(
+    scheduler: Scheduler, pools: Sequence[PoolView], max_model_len: int | None
+) -> Contiguous:
+    """Every layer would keep all tokens; and of a state there is one for each text, as here."""
     size, running = scheduler.allocator.block_size, scheduler.running
+    each = sum(span_of(one) for one in pools if not one.keeps_states)
+    branches = sum(group.request.params.width for group in running)
+    states = branches * sum(one.keeps_states for one in pools)
     longest = sum(
         group.request.params.width * -(-group.request.longest // size) for group in running
     )
     if max_model_len is None:
-        return Contiguous(longest, None)
-    branches = sum(group.request.params.width for group in running)
-    return Contiguous(longest, branches * -(-max_model_len // size))
+        return Contiguous(longest * each + states, None)
+    return Contiguous(longest * each + states, branches * -(-max_model_len // size) * each + states)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
+import pytest
 from lives.life import Run
 from lives.script import draw
 
-from quire.engine.dashboard import BlockState, BlockTracker
+from quire.core.memory import PageShare
+from quire.core.protocol import RecoveryCosts, Request, SamplingParams
+from quire.engine.dashboard import BlockState, BlockTracker, pool_figures
 from quire_lab.contiguous.allocator import Reservation
 from support.contiguous_lives import life_in_regions, regions
+from support.limits import make_limits
 from support.slow import random_runs
 from support.watched_runs import Watched
 
@@ -44,3 +49,26 @@ def test_nothing_is_noted_unless_somebody_watches() -> None:
     tracker.close()
     run.go()
     assert all(kv_group.device.touched is None for kv_group in run.oracle.kv_groups)
+
+
+@pytest.mark.parametrize(("shared", "longest", "any_text"), [(False, 19, 39), (True, 24, 54)])
+def test_regions_for_all_that_runs_are_counted_as_the_pool_is(
+    shared: bool, longest: int, any_text: int
+) -> None:
+    """Two branches of 10 tokens, one of 8: in blocks of 4, of two KV groups and a state each.
+
+    Where the KV groups share pages, a block of the second takes two units.
+    """
+    limits = make_limits(64, 24, windows=(None, 8), states=int(not shared), block_size=4)
+    if shared:
+        own = (PageShare(32, 2, span) for span in (1, 2))
+        kv_groups = zip(limits.kv_groups, own, strict=True)
+        limits = replace(
+            limits, kv_groups=tuple(one._replace(share=part) for one, part in kv_groups)
+        )
+    scheduler = limits.scheduler(RecoveryCosts())
+    for name, prompt, n in (("a", 7, 2), ("b", 5, 1)):
+        scheduler.add(Request(name, tuple(range(prompt)), SamplingParams(n=n), 4, 0))
+    scheduler.schedule(0.0)
+    found = pool_figures(scheduler, limits.max_model_len, []).contiguous
+    assert (found.longest, found.max_model_len) == (longest, any_text)
