@@ -299,6 +299,13 @@ MUTANTS = (
         f"{_BOXED}::test_who_sits_out_for_too_long_ends",
     ),
     Mutant(
+        "what a lane has taken waits for a guide that takes long",
+        f"{_GRAMMAR}/service.py",
+        "[*lane.left(), *self._fast.take_all(",
+        "[*self._fast.take_all(",
+        f"{_BOXED}::test_what_a_lane_has_taken_does_not_wait_for_a_guide_that_takes_long",
+    ),
+    Mutant(
         "all clients' prompts are one client's",
         _MISSES,
         "return request.client, request.cache_salt",

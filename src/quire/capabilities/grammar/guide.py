@@ -15,14 +15,14 @@ from quire.capabilities.grammar.vocabulary import GrammarVocabulary
 Bits = NDArray[np.uint32]
 
 
-class Row(NamedTuple):
+class MaskRow(NamedTuple):
     """A mask that is to be written: a bit for each token, the lowest first, and where it begins."""
 
     bits: Bits  # [words]
     address: int
 
     @classmethod
-    def each_of(cls, table: Bits) -> list[Row]:
+    def each_of(cls, table: Bits) -> list[MaskRow]:
         """The rows of a table [N, words], which outlives them."""
         first, size = table.ctypes.data, table.strides[0]
         return [cls(bits, first + i * size) for i, bits in enumerate(table)]
@@ -138,7 +138,7 @@ class Guide:
             return list(thinking.end[self._length - thinking.num_opening - thinking.budget :])
         return self._forced(output) if then is May.MATCH else []
 
-    def fill_mask(self, row: Row, output: Sequence[int], length: int) -> None:
+    def fill_mask(self, row: MaskRow, output: Sequence[int], length: int) -> None:
         """Write into a row whether each token may follow the first ``length`` of ``output``.
 
         Other threads run meanwhile.
@@ -170,7 +170,7 @@ class Guide:
         places: a guide, its output, and after how many tokens of it the guide is asked.
         """
         bits = np.empty((len(places), -(-vocab_size // 32)), dtype=np.uint32)
-        for row, (guide, output, length) in zip(Row.each_of(bits), places, strict=True):
+        for row, (guide, output, length) in zip(MaskRow.each_of(bits), places, strict=True):
             guide.fill_mask(row, output, length)
         return bits
 

@@ -27,7 +27,7 @@ import numpy as np
 import tokenizers
 
 from quire.capabilities.grammar.compiler import Asked, Form, GrammarCompiler, Source
-from quire.capabilities.grammar.guide import Guide, Row
+from quire.capabilities.grammar.guide import Guide, MaskRow
 from quire.core.errors import RequestError
 from quire.kernels.threads import usable_cores
 
@@ -166,7 +166,7 @@ class GrammarService:
         words = -(-self._vocab_size // 32)
         self._at = np.frombuffer(memory, np.uint64, MOST_LANES)
         table = np.frombuffer(memory, np.uint32, offset=HEADER).reshape(-1, words)
-        self._rows = Row.each_of(table)
+        self._rows = MaskRow.each_of(table)
         self._outputs: dict[int, _Output] = {}
         self._standings = WeakValueDictionary[int, _Standing]()
         self._changed = threading.Condition()

@@ -175,8 +175,8 @@ class Choosing:
                 elif spent:
                     known = known._replace(beside=spent)
                 self._outcomes[seq_id] = known
-                if seconds:
-                    self._delay(seq_id, sum(seconds.get(row, 0.0) for row in range(first, last)))
+                for row in range(first, last) if seconds else ():
+                    self._delay(seq_id, seconds.get(row, 0.0))
                 first = last
             self._told = True
             if self._has_pasts:

@@ -152,7 +152,7 @@ def _masked(logits: Tensor, guided: Mapping[int, Mask]) -> Tensor:
     most = F.embedding(octets.int(), to_device(_MOST, logits.device))  # [N, octets, 8]
     most = most.flatten(1)[:, : logits.shape[1]]
     if len(guided) == len(logits):
-        return torch.minimum(logits, most).contiguous()
+        return torch.minimum(logits, most, out=most).contiguous()
     masked = logits.clone(memory_format=_IN_ORDER)
     indices = to_device(torch.tensor(list(guided)), logits.device)
     masked[indices] = torch.minimum(masked[indices], most)

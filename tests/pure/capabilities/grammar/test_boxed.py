@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from hashlib import pbkdf2_hmac
 from itertools import count
+from mmap import mmap
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from quire.capabilities.box import Box, BoxBroken, BoxWorker
 from quire.capabilities.grammar import BoxedRules, Grammars, Guide
-from quire.capabilities.grammar.boxed import BoxedGuide
+from quire.capabilities.grammar.boxed import ROWS, BoxedGuide
+from quire.capabilities.grammar.service import HEADER, SLOW, GrammarService, VocabularyFacts
 from quire.core.errors import RequestError
 from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
 from quire.execution.sampling.guidance import begin_finding, wait_for
@@ -166,3 +170,35 @@ def test_who_follows_a_grammar_does_not_make_out_its_schema_again(
     assert (bits[0] == mask(rules_of(grammars).guide(), output, 3)).all()
     with pytest.raises(NameError):
         own.rules_of(form._replace(source=None, asked=form.asked._replace(order="a b")))
+
+
+def test_what_a_lane_has_taken_does_not_wait_for_a_guide_that_takes_long() -> None:
+    facts = VocabularyFacts(str(Words(backend()).to_json()), frozenset())
+    service = GrammarService(facts, SIZE, frozenset({END}), True)
+    service.share(mmap(-1, HEADER + ROWS * 4 * -(-SIZE // 32)))
+    service._compiler = SimpleNamespace(rules_of=lambda form: SimpleNamespace(guide=form))  # type: ignore[assignment]
+    asks = [(i, i, _Long if i == 1 else _Short, 0, b"", [(0, i)], False) for i in range(1, 9)]
+    found = service.step((), (), asks)
+    while len(found) < len(asks):
+        found += service.step((), (), ())
+    assert found[-1].guide == 1 and found[-1].seconds > SLOW
+    assert {one.guide for one in found} == set(range(1, 9))
+
+
+class _Short:
+    """A guide that knows at once what may come next."""
+
+    failure = None
+
+    def retreat(self, length: int) -> None:
+        pass
+
+    def fill_mask(self, row: object, output: object, length: int) -> None:
+        pass
+
+
+class _Long(_Short):
+    """One whose native code takes long, and lets others run meanwhile."""
+
+    def fill_mask(self, row: object, output: object, length: int) -> None:
+        pbkdf2_hmac("sha256", b"", b"", 400_000)
