@@ -14,6 +14,20 @@ _LATENTS = f"{_OF_MODELS}/test_latents.py"
 
 MUTANTS = (
     Mutant(
+        "every rank adds the bias of a projection whose inputs are divided",
+        f"{_MODELS}/transformers_ranks.py",
+        "given.bias if shard.rank == 0 else None",
+        "given.bias",
+        f"{_GENERAL}::test_ranks_give_what_one_gives[GPT2-None]",
+    ),
+    Mutant(
+        "what ranks give of experts is not added up",
+        f"{_MODELS}/transformers_experts.py",
+        "if self.divided and self.running.ranks is not None:",
+        "if False:",
+        f"{_GENERAL}::test_ranks_give_what_one_gives[Mixtral-None]",
+    ),
+    Mutant(
         "chunks are windows",
         f"{_MODELS}/building.py",
         "isinstance(plan.windows[index], ChunkLength)",

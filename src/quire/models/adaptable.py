@@ -85,10 +85,10 @@ def num_layers(model: Model) -> int:
 def _joined(model: TransformersModel) -> Iterator[tuple[str, Adaptable]]:
     for one in model.products:
         first = 0
-        for name, outputs in one.parts.items():
-            sizes = first, one.inputs, outputs
-            yield name, Adaptable(one.layer, one.site, *sizes, one.product, model.dtype)
-            first += outputs
+        for (name, (outputs, inputs)), rows in zip(one.parts.items(), one.held, strict=True):
+            sizes, part = (first, inputs, outputs), TensorPart(rows, one.columns)
+            yield name, Adaptable(one.layer, one.site, *sizes, one.product, model.dtype, part)
+            first += count_of(rows, outputs)
 
 
 def products(layer: Layer) -> Iterator[tuple[Site, Linear]]:

@@ -176,12 +176,15 @@ def load_model(
     weights = Weights(directory, wanted, _CPU if family is None else device)
     _check_layers(config, weights)
     of_experts = _products_of_experts(experts_path, products, instruction_set)
-    linears = _read_linears(config, weights, products, quantization, shard, of_experts)
+    held = Shard() if family is None else shard  # what transformers makes is whole at first
+    linears = _read_linears(config, weights, products, quantization, held, of_experts)
     exact = products is not None and not rounded
-    admission, whole = WeightAdmission(weights, linears, shard), family is None
+    admission, whole = WeightAdmission(weights, linears, held), family is None
     admission.ask(admit, quantization, experts_path, may_round=exact, whole_experts=whole)
     if family is None:
-        return _load_foreign(config, weights, max_model_len, linears, instruction_set, device)
+        return _load_foreign(
+            config, weights, max_model_len, linears, instruction_set, device, ranks
+        )
     others = None if shard.is_whole else ranks
     if linears.weighs_inputs and family.read(config).mixture is None:
         linears.multiplied = _seen(family, config, weights, max_model_len, others, instruction_set)
@@ -216,13 +219,10 @@ def check_divides(config: ModelConfig, size: int, device: str = "cpu") -> None:
     if size == 1:
         return
     family = _family_of(config)
-    if family is None:
-        raise ConfigError(
-            f"tensor_parallel_size is {size}, but {config.architecture} has no code of its own "
-            f"here, only transformers'; allowed: 1, or one of {', '.join(_NATIVE)}"
-        )
     if device != "cpu":
         raise ConfigError(f"tensor_parallel_size is {size}; allowed on {device}: 1")
+    if family is None:
+        return  # known once transformers has made modules of it
     described: FamilyConfig = family.read(config)
     described.divided.check(size, config.fields.source)
 
@@ -285,12 +285,13 @@ def _load_foreign(
     linears: LinearReader,
     instruction_set: str,
     device: torch.device,
+    ranks: Ranks | None,
 ) -> Model:
     """Load a model of transformers'; its checks run here, in the architecture's own code."""
     from quire.models.transformers_model import TransformersModel
 
     load = TransformersModel.load
-    model = load(config, weights, max_model_len, linears, instruction_set).to(device)
+    model = load(config, weights, max_model_len, linears, instruction_set, ranks).to(device)
     give_memory_back()
     return model
 

@@ -80,6 +80,14 @@ class Shard:
     def is_whole(self) -> bool:
         return self.size == 1
 
+    def check(self, count: int, what: str, name: str) -> None:
+        """ConfigError unless ranks divide so many."""
+        if count % self.size:
+            raise ConfigError(
+                f"tensor_parallel_size is {self.size}, but so many ranks do not divide the "
+                f"{count:,} {what} of {name}"
+            )
+
     def run(self, count: int) -> range:
         """The rank's run of ``count``; if it is not even, the first ranks have one more."""
         each, more = divmod(count, self.size)

@@ -85,6 +85,7 @@ class FusedAttention(nn.Module):
         """norms: of queries and keys, before they are turned; of each head or of all together."""
         super().__init__()
         self.qkv, self.output, self.norms, self.rotated = qkv, output, norms, rotated
+        self.layer, self.divided = 0, False  # of those that attend; whether ranks have parts
 
     def forward(
         self,
@@ -96,6 +97,7 @@ class FusedAttention(nn.Module):
     ) -> tuple[Tensor, None]:
         """hidden_states [1, T, d] -> [1, T, d]."""
         step, (rows, dim) = quire_step, hidden_states.shape[1:]
+        self.layer = step.layer
         kv = step.kv[step.layer]
         heads, (key_dim, value_dim) = kv.keys.shape[1], kv.dims
         joined = self.qkv.rows(hidden_states.reshape(rows, dim))

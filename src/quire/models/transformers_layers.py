@@ -50,7 +50,9 @@ class FusedLayer(nn.Module):
         if self._made is None or self._made[0] is not kv:
             self._made = kv, [kv], self._stack(kv, spec, hidden_states.dtype)
         _, memory, stack = self._made
-        fused = step.kernels.fuse(stack, memory)
+        fused = None
+        if self.attention.divided is self.mlp.divided:  # else not all is to be added up
+            fused = step.kernels.fuse(stack, memory)
         if fused is None or self.mlp.running.adapted:
             return self.layer(hidden_states, *others, **keywords)
         step.layer += 1
@@ -78,7 +80,9 @@ class FusedLayer(nn.Module):
         )
         dense = DenseMLP(mlp.up.product, mlp.down.product, mlp.activation, mlp.gated)
         before, between = (Norms(before=norm) for norm in self.norms)
-        return DecoderStack((DecoderLayer(mixer, before, dense, between, False),), None, dtype)
+        ranks = mlp.running.ranks if mlp.divided else None
+        layer = DecoderLayer(mixer, before, dense, between, False)
+        return DecoderStack((layer,), None, dtype, ranks)
 
 
 def fused_layers(module: nn.Module) -> Iterator[FusedLayer]:

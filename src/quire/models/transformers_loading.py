@@ -119,7 +119,10 @@ class LeftInFiles:
 
     def weight(self, layer: nn.Module) -> Tensor:
         """The weight of a layer. ModelError: it cannot be read."""
-        held: Tensor = layer.get_parameter("weight").data
+        return self.read(layer.get_parameter("weight").data)
+
+    def read(self, held: Tensor) -> Tensor:
+        """The same of what a layer holds, or has held."""
         nothing, name = self._held.get(held.data_ptr(), (None, ""))
         if nothing is None:
             return held

@@ -19,13 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quire.core.errors import ModelError, reason
+from quire.core.errors import ConfigError, ModelError, reason
 from quire.kernels.dispatch import choose_kernels
+from quire.kernels.heap import give_memory_back
 from quire.kernels.ops import AttentionBatch, Kernels, LayerKV, Texts
+from quire.kernels.ranks import Ranks
 from quire.models.base import ExpertFacts, checked_max_positions
 from quire.models.config import ModelConfig
 from quire.models.linear import LinearReader
 from quire.models.selfcheck import check_against, run_far, sample_texts
+from quire.models.shard import Shard
 from quire.models.transformers_attention import (
     Candidates,
     PagedStep,
@@ -44,6 +47,7 @@ from quire.models.transformers_products import (
     plain_head,
     put_products,
 )
+from quire.models.transformers_ranks import Division, Kept
 from quire.models.weights import Weights
 
 # The names under which transformers finds our attention, and the probe.
@@ -70,11 +74,12 @@ class TransformersModel:
         running: Running,
         packed_bytes: int = 0,
         products: Sequence[JoinedProduct] = (),
+        division: Division | None = None,
     ) -> None:
         """Take over ``causal_lm``, a ``transformers`` model with its own, eager, attention.
 
         running: what modules of ours in it look at. packed_bytes: of the weights in these.
-        products: those of its linear layers.
+        products: those of its linear layers. division: among ranks.
 
         Raises:
             ModelError: the architecture needs more than paged attention gives it.
@@ -116,6 +121,12 @@ class TransformersModel:
                 layers = Candidates(self._decoder, fused_layers, exactly=True)
                 run_far(self, texts, running.kernels)
                 layers.settle()
+                if division is not None:
+                    self._divide(division)
+                    rounds = division.linears.rounds  # parts, each by itself
+                    check_against(self, texts, own, choices, running.kernels, rounded=rounds)
+            except ConfigError:
+                raise
             except Exception as error:  # the architecture's code may raise anything
                 raise probe.refuse(reason(error)) from error
 
@@ -127,18 +138,23 @@ class TransformersModel:
         max_model_len: int | None,
         linears: LinearReader,
         instruction_set: str = "",
+        ranks: Ranks | None = None,
     ) -> TransformersModel:
         """Load the checkpoint of ``weights``, in its dtype.
 
         linears: packs the weights of products; where it does not, PyTorch multiplies.
-        instruction_set: of the kernels.
+        instruction_set: of the kernels. ranks: each has a part of what is ours.
 
         Raises:
+            ConfigError: ranks do not divide it.
             ModelError: ``transformers`` cannot load it as a decoder, tensors are missing or left
         over, or the architecture needs more than paged attention gives it.
         """
         _register()
-        running = Running(choose_kernels(weights.dtype, instruction_set))
+        running = Running(choose_kernels(weights.dtype, instruction_set), ranks)
+        shard = Shard() if ranks is None else Shard(ranks.rank, ranks.size)
+        if not linears.packs and ranks is not None:
+            raise ConfigError("tensor_parallel_size needs the C++ kernels; allowed: 1")
         if not linears.packs:
             return cls(config, load_causal_lm(config, weights), max_model_len, running)
         left = LeftInFiles(weights)
@@ -148,8 +164,18 @@ class TransformersModel:
         products = put_products(causal_lm, run, linears, left, running)
         exact = choose_kernels(torch.float32, instruction_set)
         put_parts(causal_lm, running, exact)
-        put_experts(causal_lm, linears, running, exact)
-        return cls(config, causal_lm, max_model_len, running, linears.nbytes, products)
+        packed_bytes = linears.nbytes  # without experts, which are packed more than once
+        packed_bytes += put_experts(causal_lm, linears, running, exact, shard)
+        division = None if ranks is None else Division(shard, linears, config.architecture)
+        return cls(config, causal_lm, max_model_len, running, packed_bytes, products, division)
+
+    def _divide(self, division: Division) -> None:
+        before = sum(one.product.nbytes for one in self.products)
+        whole = Kept(self.kv_shapes, self._specs)
+        self.kv_shapes, self._specs = division.divide(self._decoder, whole)
+        self.weight_bytes += sum(one.product.nbytes for one in self.products) - before
+        self.token_bytes = self.weight_bytes
+        give_memory_back()
 
     def to(self, device: torch.device) -> TransformersModel:
         """The same model, its weights moved to ``device``."""

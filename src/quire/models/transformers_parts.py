@@ -50,6 +50,7 @@ class FusedMLP(nn.Module):
         super().__init__()
         self.up, self.down = up, down
         self.activation, self.gated, self.running = activation, gated, running
+        self.divided = False  # whether ranks have parts
 
     def forward(self, x: Tensor) -> Tensor:
         up = self.up.rows(x.reshape(-1, x.shape[-1]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,9 @@ from torch import Tensor, nn
 from quire.core.errors import reason
 from quire.kernels.adapters import AdaptedRows, Site
 from quire.kernels.ops import Kernels
+from quire.kernels.ranks import Ranks
 from quire.models.linear import Given, Linear, LinearReader
+from quire.models.parts import ALL, Rows, count_of
 from quire.models.transformers_loading import LeftInFiles
 
 _LOG = logging.getLogger(__name__)
@@ -33,6 +36,7 @@ class Running:
     """A step under way, for modules that the architecture's code calls with their input alone."""
 
     kernels: Kernels
+    ranks: Ranks | None = None  # each has a part of some modules
     adapted: Sequence[AdaptedRows] = ()
 
 
@@ -40,11 +44,21 @@ class JoinedProduct:
     """The product of all modules that are given the same x, in the order of their calls."""
 
     def __init__(
-        self, product: Linear, inputs: int, parts: Mapping[str, int], number: int, running: Running
+        self,
+        product: Linear,
+        source: Callable[[], Mapping[str, Given]],
+        parts: Mapping[str, tuple[int, int]],
+        number: int,
+        running: Running,
     ) -> None:
-        """parts: the modules' names, and outputs of each. number: of the product, among all."""
-        self.product, self.inputs, self.parts = product, inputs, parts
-        self.sizes = list(parts.values())
+        """source: its weights, once more. parts: outputs and inputs of each module, by name.
+        number: of the product, among all.
+        """
+        self.product, self.source, self.parts = product, source, parts
+        self.sizes = [outputs for outputs, _ in parts.values()]
+        self.inputs = next(inputs for _, inputs in parts.values())
+        self.held: Sequence[Rows] = [ALL] * len(parts)  # of the outputs of each
+        self.columns = ALL  # of the inputs, those that are held
         self._running = running
         self.layer, self.site = number // len(Site), Site(number % len(Site))  # as adapters have it
         self._x: Tensor | None = None  # what was multiplied, until the last has its part
@@ -57,7 +71,19 @@ class JoinedProduct:
         out = self.product(x)
         if self._running.adapted:
             self._running.kernels.adapt(self._running.adapted, self.layer, self.site, x, out)
+        if self.columns is not ALL and self._running.ranks is not None:
+            self._running.ranks.add_up(out)
         return out
+
+    def hold(self, product: Linear, held: Sequence[Rows], columns: slice) -> None:
+        """Have a part of the weights, of these outputs of each module and of these inputs."""
+        inputs = next(inputs for _, inputs in self.parts.values())
+        self.product, self.held, self.columns = product, held, columns
+        self.inputs = count_of(columns, inputs)
+        self.sizes = [
+            count_of(rows, outputs)
+            for rows, (outputs, _) in zip(held, self.parts.values(), strict=True)
+        ]
 
     def part(self, number: int, x: Tensor) -> Tensor:
         """x [..., in] -> the outputs of one of them [..., out], perhaps a view."""
@@ -178,11 +204,11 @@ def put_products(
         _LOG.info("%d linear layers stay transformers' own, such as %s", len(kept), kept[0][2])
     found = []
     for number, group in enumerate(_groups(places, notes, may_join)):
-        given = {places[key][2]: _given(places[key][0], left) for key in group}
+        layers = {places[key][2]: _source(places[key][0], left, running) for key in group}
+        given = _all_of(layers)
         product = linears.given(given, exact=any(map(_chooses, given)))
-        parts = {name: len(one.weight) for name, one in given.items()}
-        inputs = next(iter(given.values())).weight.shape[1]
-        found.append(JoinedProduct(product, inputs, parts, number, running))
+        parts = {name: (len(one.weight), one.weight.shape[1]) for name, one in given.items()}
+        found.append(JoinedProduct(product, partial(_all_of, layers), parts, number, running))
         for index, key in enumerate(group):
             layer, parents, _ = places[key]
             for parent, attribute in parents:
@@ -194,11 +220,20 @@ def put_products(
     return found
 
 
-def _given(layer: Any, left: LeftInFiles) -> Given:
-    weight = left.weight(layer)
-    if not isinstance(layer, nn.Linear):
-        weight = weight.T.contiguous()
-    return Given(weight, None if layer.bias is None else layer.bias.data)
+def _all_of(layers: Mapping[str, Callable[[], Given]]) -> dict[str, Given]:
+    return {name: read() for name, read in layers.items()}
+
+
+def _source(layer: Any, left: LeftInFiles, running: Running) -> Callable[[], Given]:
+    """Reads a layer's weight, more than once where there are ranks."""
+    held, bias = layer.weight.data, None if layer.bias is None else layer.bias.data
+    turned = not isinstance(layer, nn.Linear)
+
+    def read() -> Given:
+        weight = left.read(held)
+        return Given(weight.T.contiguous() if turned else weight, bias)
+
+    return read
 
 
 def _chooses(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import transformers
 from torch import Tensor, nn
 
 from quire.capabilities.adapters.checkpoint import check_adapter
-from quire.core.errors import ModelError
-from quire.models import loader
+from quire.core.errors import ConfigError, ModelError
+from quire.kernels.ranks import Ranks
+from quire.models import loader, transformers_model
 from quire.models.adaptable import adaptable, num_layers
 from quire.models.config import read_config
 from quire.models.loader import load_model
@@ -22,6 +24,7 @@ from quire.models.weights import Weights
 from support.lora import merge, save_adapter
 from support.paged_harness import PagedHarness
 from support.small_models import SMALL_LLAMA, VOCAB_SIZE, save_model
+from support.thread_ranks import on_ranks
 
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 FIELDS: dict[str, dict[str, Any]] = {
@@ -38,6 +41,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "Llama": {},
     "Mixtral": EXPERTS,
     "NanoChat": {},  # norms without weights
+    "Phi3": {},  # projections that are in one
     "Phimoe": EXPERTS,
 }
 OURS = {
@@ -53,16 +57,29 @@ OURS = {
 KNOWN = {"Linear", "Conv1D", *(name for names in OURS.values() for name in names)}
 
 
+def saved(architecture: str, root: Path) -> Path:
+    directory = root / architecture
+    if not directory.exists():
+        config = getattr(transformers, f"{architecture}Config")
+        fields = {**SMALL_LLAMA, "pad_token_id": 2, **FIELDS[architecture]}
+        save_model(config(**fields), directory)
+    return directory
+
+
 @pytest.fixture
 def foreign(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Saves a small model of an architecture, and loads it as if there were no code of ours."""
 
+    usual, lock = transformers_model.load_causal_lm, threading.Lock()
+
+    def one_at_a_time(*args: Any) -> Any:  # of the ranks, which are threads here
+        with lock:
+            return usual(*args)
+
+    monkeypatch.setattr(transformers_model, "load_causal_lm", one_at_a_time)
+
     def make(architecture: str, **settings: Any) -> TransformersModel:
-        directory = tmp_path / architecture
-        if not directory.exists():
-            config = getattr(transformers, f"{architecture}Config")
-            fields = {**SMALL_LLAMA, "pad_token_id": 2, **FIELDS[architecture]}
-            save_model(config(**fields), directory)
+        directory = saved(architecture, tmp_path)
         with monkeypatch.context() as patch:
             patch.setattr(loader, "_NATIVE", {})
             model = load_model(directory, **settings)
@@ -186,3 +203,74 @@ def test_what_is_rounded_already_is_refused(foreign: Any, tmp_path: Path) -> Non
     fields = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32}}
     with pytest.raises(ModelError, match="weights that are rounded already"):
         load_model(tmp_path / "Afmoe", hf_overrides=fields)
+
+
+DIVIDED = {
+    "GPT2": (2, 0.75),  # heads of keys and values, and bytes of a rank's, of all
+    "Llama": (1, 0.75),
+    "Mixtral": (1, 0.65),
+    "NanoChat": (2, 0.9),  # attention is transformers' own
+}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "quantization"), [*((name, None) for name in DIVIDED), ("Llama", "int8")]
+)
+def test_ranks_give_what_one_gives(
+    architecture: str, quantization: str | None, foreign: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With bits that do not depend on who else is there."""
+    monkeypatch.setattr(loader, "_NATIVE", {})
+    whole = foreign(architecture, quantization=quantization)
+    heads, part = DIVIDED[architecture]
+
+    def run(ranks: Ranks) -> list[Tensor]:
+        model = foreign(architecture, quantization=quantization, ranks=ranks)
+        assert {shape.num_kv_heads for shape in model.kv_shapes} == {heads}
+        assert quantization or model.weight_bytes < part * whole.weight_bytes
+        return [*logits(model), *PagedHarness(model).prefill(texts()[1:2], chunk=64)]
+
+    (first, *others), expected = on_ranks(2, run), logits(whole)
+    most = 2e-5 if quantization is None else 0.03
+    for found, wanted in zip(first, expected, strict=False):
+        assert (found - wanted).norm() < most * wanted.norm()
+    assert torch.equal(first[1], first[3])
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(other, first, strict=True))
+
+
+def test_adapters_on_ranks(foreign: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj")
+    adapter = save_adapter(tmp_path / "adapter", saved("Llama", tmp_path), targets=targets)
+    merge(tmp_path / "Llama", adapter, tmp_path / "merged")
+    expected = logits(load_model(tmp_path / "merged"))
+    monkeypatch.setattr(loader, "_NATIVE", {})
+
+    def run(ranks: Ranks) -> list[Tensor]:
+        model = foreign("Llama", ranks=ranks)
+        updates = check_adapter(adapter, adaptable(model), 8).read().updates
+        return PagedHarness(model, updates=updates).prefill(texts(), chunk=7)
+
+    for found, wanted in zip(on_ranks(2, run)[0], expected, strict=True):
+        assert (found - wanted).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("architecture", "size", "message"),
+    [
+        ("Llama", 3, "3, but so many ranks do not divide the 4 heads of LlamaForCausalLM"),
+        ("Phi3", 2, "2, but of Phi3ForCausalLM all is transformers' own; allowed: 1"),
+    ],
+)
+def test_what_ranks_do_not_divide_is_refused(
+    architecture: str,
+    size: int,
+    message: str,
+    foreign: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    saved(architecture, tmp_path)
+    monkeypatch.setattr(loader, "_NATIVE", {})
+    with pytest.raises(ConfigError, match=message):
+        on_ranks(size, lambda ranks: foreign(architecture, ranks=ranks))
