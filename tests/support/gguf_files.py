@@ -30,10 +30,15 @@ _ARCHITECTURES = {
     "cohere": gguf.MODEL_ARCH.COMMAND_R,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
     "minimax_m2": gguf.MODEL_ARCH.MINIMAXM2,
+    "ministral3": gguf.MODEL_ARCH.MISTRAL3,
+    "granitemoeshared": gguf.MODEL_ARCH.GRANITE_MOE,
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "youtu"), gguf.MODEL_ARCH.DEEPSEEK2),
 }
-_INTERLEAVED = ("llama", "mixtral", "granite", "granitemoe", "smollm3", "arcee")
+_INTERLEAVED = ("llama", "mixtral", "granite", "granitemoe", "smollm3", "arcee", "ministral3",
+                "granitemoeshared")  # fmt: skip
 _WITH_ONE = ("gemma", "gemma2", "gemma3_text", "nemotron")
 _GATES_AND_UPS = "block_sparse_moe.input_linear.weight"  # of all experts in one
+_SHARED_GATE_AND_UP = "shared_mlp.input_linear.weight"
 _RULES = {  # config.json's names, and what the writer calls them
     "num_key_value_heads": "head_count_kv",
     "rms_norm_eps": "layer_norm_rms_eps",
@@ -47,6 +52,10 @@ _RULES = {  # config.json's names, and what the writer calls them
     "moe_num_experts": "expert_count",
     "moe_k": "expert_used_count",
     "n_shared_experts": "expert_shared_count",
+    "n_group": "expert_group_count",
+    "topk_group": "expert_group_used_count",
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
     "moe_num_shared_experts": "expert_shared_count",
     "first_k_dense_replace": "leading_dense_block_count",
     "moe_layer_start_index": "leading_dense_block_count",
@@ -55,6 +64,7 @@ _RULES = {  # config.json's names, and what the writer calls them
     "norm_topk_prob": "expert_weights_norm",
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "shared_intermediate_size": "expert_shared_feed_forward_length",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
     "use_parallel_residual": "parallel_residual",
@@ -89,17 +99,23 @@ def random_blocks(kind: str, outputs: int, inputs: int) -> np.ndarray:
 
 
 def write_gguf(
-    source: Path, target: Path, choose: Choose, vocabulary: Callable[[Any], None] | None = None
+    source: Path,
+    target: Path,
+    choose: Choose,
+    vocabulary: Callable[[Any], None] | None = None,
+    split: bool = True,
 ) -> dict[str, Tensor]:
     """Write the model in ``source``; what its tensors are after rounding, by transformers' names.
 
     vocabulary: adds a tokenizer.
+    split: keys and values of latents are in tensors of their own, by head, as files since 2025
+        have them.
     """
     config = json.loads((source / "config.json").read_text())
     kind = config["model_type"]
     architecture = _ARCHITECTURES.get(kind) or gguf.MODEL_ARCH[kind.upper()]
     writer = gguf.GGUFWriter(target, gguf.MODEL_ARCH_NAMES[architecture])
-    _write_config(writer, config)
+    _write_config(writer, config, split)
     if vocabulary is not None:
         vocabulary(writer)
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
@@ -107,6 +123,8 @@ def write_gguf(
     tensors = load_file(source / "model.safetensors")
     if kind == "gpt_oss":
         tensors = _unstacked(tensors)
+    if "kv_lora_rank" in config and split:
+        tensors = _by_heads(config, tensors)
     for whole, parts in _gathered(tensors).items():
         own, _, end = whole.rpartition(".")
         if end.endswith("correction_bias"):
@@ -131,7 +149,29 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return _stacked(rounded) if kind == "gpt_oss" else _joined(rounded)
+    return _stacked(rounded) if kind == "gpt_oss" else _whole_again(_joined(rounded))
+
+
+def _by_heads(config: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of latents: what makes keys of them, turned round, and what makes values."""
+    found: dict[str, Tensor] = {}
+    widths = config["qk_nope_head_dim"], config["v_head_dim"]
+    for name, tensor in tensors.items():
+        if not name.endswith("kv_b_proj.weight"):
+            found[name] = tensor
+            continue
+        keys, values = tensor.view(-1, sum(widths), tensor.shape[1]).split(widths, dim=1)
+        found[name.replace("kv_b", "k_b")] = keys.transpose(1, 2).contiguous()
+        found[name.replace("kv_b", "v_b")] = values.contiguous()
+    return found
+
+
+def _whole_again(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    found = {name: tensor for name, tensor in tensors.items() if ".v_b_proj" not in name}
+    for name in [name for name in found if ".k_b_proj" in name]:
+        keys, values = found.pop(name).transpose(1, 2), tensors[name.replace("k_b", "v_b")]
+        found[name.replace("k_b", "kv_b")] = torch.cat([keys, values], dim=1).flatten(0, 1)
+    return found
 
 
 def _unstacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -187,6 +227,10 @@ def _gathered(tensors: dict[str, Tensor]) -> dict[str, dict[str, np.ndarray]]:
             for part, half in zip(("gate", "up"), np.split(values, 2, axis=1), strict=True):
                 experts = {f"{part} {number} {key}": one for number, one in enumerate(half)}
                 found[f"{layer}mlp.experts.{part}_proj.weight"] = experts
+        elif key.endswith(_SHARED_GATE_AND_UP):
+            layer = key.removesuffix(_SHARED_GATE_AND_UP)
+            for part, half in zip(("gate", "up"), np.split(values, 2), strict=True):
+                found[f"{layer}mlp.shared_expert.{part}_proj.weight"] = {f"{part} 0 {key}": half}
         else:
             found.setdefault(whole, {})[key] = values
     return found
@@ -201,7 +245,8 @@ def _joined(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
                          and name.endswith(key)])
             for part in ("gate ", "up ")
         )  # fmt: skip
-        found[key] = torch.cat([gates, ups], dim=1)
+        both = torch.cat([gates, ups], dim=1)
+        found[key] = both[0] if key.endswith(_SHARED_GATE_AND_UP) else both
     return found
 
 
@@ -242,7 +287,7 @@ def _halves(rows: np.ndarray, heads: int) -> np.ndarray:
     return parts.swapaxes(1, 2).reshape(rows.shape)
 
 
-def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], split: bool) -> None:
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     writer.add_block_count(config["num_hidden_layers"])
@@ -258,8 +303,12 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         if config["model_type"] != "gemma2":  # its files leave that to the code
             windowed = [kind == "sliding_attention" for kind in config["layer_types"]]
             writer.add_sliding_window_pattern(windowed)
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
+    if "kv_lora_rank" in config:
+        head_dim = config["qk_rope_head_dim"]
+        _write_widths(writer, config, split)
+    else:
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
     writer.add_eos_token_id(config["eos_token_id"])
     rope = config["rope_parameters"]
     rope = rope.get("full_attention", rope)
@@ -272,6 +321,11 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_rope_scaling_factor(rope["factor"])
         if kind == "yarn":
             writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if "llama_4_scaling_beta" in rope:
+            writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+        if "mscale_all_dim" in rope:
+            tenth = 0.1 if "kv_lora_rank" in config else 1.0
+            writer.add_rope_scaling_yarn_log_mul(tenth * rope["mscale_all_dim"])
     elif kind == "llama3":
         writer.add_tensor("rope_freqs.weight", _llama3_divisors(config, head_dim))
     elif kind == "longrope":
@@ -282,6 +336,21 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         for length in ("long", "short"):
             values = np.array(rope[f"{length}_factor"], dtype=np.float32)
             writer.add_tensor(f"rope_factors_{length}.weight", values)
+
+
+def _write_widths(writer: gguf.GGUFWriter, config: dict[str, Any], split: bool) -> None:
+    """Of latents."""
+    turned, value = config["qk_rope_head_dim"], config["v_head_dim"]
+    key = config["qk_nope_head_dim"] + turned
+    if split:
+        writer.add_head_count_kv(1)
+        writer.add_key_length_mla(key)
+        writer.add_value_length_mla(value)
+        key, value = config["kv_lora_rank"] + turned, config["kv_lora_rank"]
+    writer.add_key_length(key)
+    writer.add_value_length(value)
+    if config["model_type"] == "deepseek_v3":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def _llama3_divisors(config: dict[str, Any], head_dim: int) -> np.ndarray:

@@ -34,7 +34,7 @@ CHUNK = 7
 FAMILIES = ("llama", "llama3", "linear", "yarn", "biases", "smollm", "qwen2.5", "qwen3", "phi3",
             "longrope", "olmo2", "olmo3", "granite", "stablelm", "stablelm-parallel", "arcee",
             "nemotron", "seed_oss", "exaone4", "glm4", "ernie4_5", "glm4_moe",
-            "minimax_m2", "ernie4_5_moe")  # fmt: skip
+            "minimax_m2", "ernie4_5_moe", "ministral3", "granite_moe")  # fmt: skip
 _EXPERTS = {**SMALL_LLAMA, "intermediate_size": 64, "num_experts_per_tok": 3}
 _GEMMA = {
     **SMALL_LLAMA,
@@ -43,6 +43,23 @@ _GEMMA = {
     "query_pre_attn_scalar": 24,
     "sliding_window": 12,
     "final_logit_softcapping": 8.0,
+}
+_LATENT = {
+    **SMALL_LLAMA,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 64,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+}
+_LATENT_EXPERTS = {
+    **_LATENT,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
 }
 _COHERE = {**SMALL_LLAMA, "logit_scale": 0.3, "tie_word_embeddings": True}
 # As GGUF files can have them.
@@ -116,6 +133,34 @@ OWN: Mapping[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["full_attention"] * 2,
         },
     ),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        {
+            **_LATENT_EXPERTS,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.7,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 8.0,
+                "original_max_position_embeddings": 32,
+                "mscale": 0.7,
+                "mscale_all_dim": 0.7,
+            },
+        },
+    ),
+    "deepseek_v2": (
+        "DeepseekV2Config",
+        {
+            **_LATENT_EXPERTS,
+            "q_lora_rank": None,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": False,
+        },
+    ),
+    "youtu": ("YoutuConfig", {**_LATENT, "rope_interleave": True}),
     "olmoe": ("OlmoeConfig", {**_EXPERTS, "num_experts": 6}),
     "granitemoe": (
         "GraniteMoeConfig",
@@ -181,7 +226,8 @@ def source(family: str, model_dir: ModelDir, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("family", [*FAMILIES, *OWN])
 def test_logits_and_tokens(family: str, source: Path, tmp_path: Path) -> None:
     """As transformers computes them with the rounded weights."""
-    rounded = write_gguf(source, tmp_path / "model.gguf", mixed)
+    split = family != "deepseek_v2"  # of which there are files of both forms
+    rounded = write_gguf(source, tmp_path / "model.gguf", mixed, split=split)
     reference = rewritten(source, tmp_path / "hf", lambda name, _: {name: rounded[name]})
     texts = random_prompts(5, 30, 45)
     model = load_model(tmp_path / "model.gguf", "float32")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +26,16 @@ from support.paged_harness import PagedHarness
 from support.small_models import HYBRIDS, make_model
 
 ModelDir = Callable[[str], Path]
+
+# As files can have them: what is made otherwise.
+IN_GGUF: Mapping[str, Mapping[str, object]] = {
+    "qwen3_next": {"mlp_only_layers": []},
+    "granite_hybrid_dense": {"mamba_proj_bias": False},
+    "falcon_h1-normed": {"projectors_bias": False, "mamba_d_ssm": 192},
+    "qwen3_5": {}, "qwen3_5_moe": {}, "lfm2_plain": {}, "granite_hybrid": {},
+    "lfm2_moe": {"tie_word_embeddings": True},
+    "falcon_h1": {}, "nemotron_h": {}, "nemotron_h_moe": {}, "mamba2": {},
+}  # fmt: skip
 
 with_hybrids = pytest.mark.parametrize("family", HYBRIDS)
 
@@ -143,13 +153,11 @@ def test_kimi_linear_is_read_by_the_fields_that_published_configs_have(
     assert read_shape(directory) == replace(read_shape(model_dir("kimi_linear")), name="published")
 
 
-@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe", "lfm2"])
+@pytest.mark.parametrize("family", IN_GGUF)
 def test_gguf_files(family: str, model_dir: ModelDir, tmp_path: Path) -> None:
     path, texts = tmp_path / "model.gguf", random_prompts(1, 30)
-    if family == "lfm2":  # without biases, which its files have none of
-        directory = make_model("lfm2_plain", tmp_path / "lfm2")
-    else:
-        directory = model_dir(family)
+    fields = IN_GGUF[family]
+    directory = make_model(family, tmp_path / family, **fields) if fields else model_dir(family)
     write_hybrid(directory, path)
     model = load_model(path)
     found = PagedHarness(model).prefill(texts, 7)

@@ -297,7 +297,8 @@ ARCHITECTURES = (
         },
     ),
     Architecture(
-        "nemotron_h", "nemotron_h", "NemotronHForCausalLM", fields=_STATE_SPACE, **_NEMOTRON_H
+        "nemotron_h", "nemotron_h", "NemotronHForCausalLM", fields=_STATE_SPACE,
+        fixed={"num_local_experts": 0}, **_NEMOTRON_H,
     ),
     Architecture(
         "nemotron_h_moe", "nemotron_h", "NemotronHForCausalLM", EXPERTS, sigmoid=True,

@@ -1,0 +1,189 @@
+"""GGUF files by llama.cpp's own converter: what llama.cpp and transformers compute of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from quire.models.loader import load_model
+from references.llama_cpp_models import converted, logprobs
+from references.packages import Unreachable
+from support.hf_reference import hf_logits, random_prompts
+from support.paged_harness import PagedHarness
+from support.small_models import VOCAB_SIZE, make_model
+
+PROMPTS = random_prompts(3, 30, 45)
+TOLERANCE = 2e-3
+_FOUR = {
+    "num_hidden_layers": 4,
+    "layer_types": [*["linear_attention"] * 3, "full_attention"],
+    "linear_value_head_dim": 20,  # llama.cpp has one width for keys and values
+    "head_dim": 64,  # it turns 32 numbers of a head at least
+}
+_PADDED = {"vocab_size": 304}  # the converter rounds it up, and forgets the table
+_MAMBA = {**_PADDED, "num_hidden_layers": 3, "mamba_n_heads": 4, "mamba_expand": 2}
+_KINDS = {"layer_types": ["mamba", "attention", "mamba"]}
+_LATENT = {"qk_nope_head_dim": 24, "kv_lora_rank": 48, "attention_bias": False}
+_SIGMOID = {"scoring_func": "sigmoid"}
+_TIED = {"tie_word_embeddings": True}
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "original_max_position_embeddings": 32,
+}
+_WITHOUT_GUESSES = ("--no-mtp",)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family, and how it is made so that llama.cpp computes it."""
+
+    family: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    # Of config.json, which transformers does not write, or otherwise than files on the hub have it.
+    written: Mapping[str, Any] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    rough: bool = False  # llama.cpp looks GELU up, in float16
+
+
+CASES = {
+    "llama": Case("llama3"),
+    "llama-yarn": Case("yarn"),
+    "mixtral": Case("mixtral"),
+    "qwen2": Case("qwen2.5"),
+    "qwen2moe": Case("qwen2_moe"),
+    "qwen3": Case("qwen3"),
+    "qwen3moe": Case("qwen3_moe", {"mlp_only_layers": []}),
+    "qwen3next": Case("qwen3_next", {**_FOUR, "mlp_only_layers": []}, options=_WITHOUT_GUESSES),
+    "qwen35": Case("qwen3_5", _FOUR, options=_WITHOUT_GUESSES),
+    "qwen35moe": Case("qwen3_5_moe", _FOUR, options=_WITHOUT_GUESSES),
+    "lfm2": Case("lfm2_plain"),
+    "lfm2moe": Case("lfm2_moe", {"routed_scaling_factor": 1.0, **_TIED}),
+    "granitehybrid": Case("granite_hybrid", {**_MAMBA, **_KINDS}, _KINDS),
+    "granitehybrid-dense": Case(
+        "granite_hybrid_dense",
+        {
+            **_MAMBA,
+            **_KINDS,
+            "mamba_proj_bias": False,
+            "position_embedding_type": None,
+            "shared_intermediate_size": 96,
+        },
+        {**_KINDS, "num_experts_per_tok": 0},
+    ),
+    "falcon-h1": Case("falcon_h1", {"head_dim": 16}),
+    "falcon-h1-normed": Case(
+        "falcon_h1", {"head_dim": 16, "mamba_rms_norm": True, "mamba_norm_before_gate": False}
+    ),
+    "nemotron_h": Case(
+        "nemotron_h",
+        _PADDED,
+        {
+            "num_hidden_layers": 3,
+            "hybrid_override_pattern": "M-*",
+            "layers_block_type": None,
+            "num_experts_per_tok": None,
+        },
+    ),
+    "nemotron_h_moe": Case(
+        "nemotron_h_moe",
+        _PADDED,
+        {"num_hidden_layers": 3, "hybrid_override_pattern": "*EM", "layers_block_type": None},
+    ),
+    "mamba2": Case("mamba2", {**_PADDED, "num_heads": 4, "expand": 2}),
+    "deepseek-v3": Case(
+        "deepseek_v3",
+        {
+            **_LATENT,
+            **_SIGMOID,
+            "num_hidden_layers": 3,
+            "routed_scaling_factor": 1.7,
+            "rope_parameters": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
+    "deepseek-v2": Case(
+        "deepseek_v2",
+        {
+            **_LATENT,
+            "topk_method": "greedy",
+            "n_group": 1,
+            "topk_group": 1,
+            "rope_parameters": {**_YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+        },
+    ),
+    # llama.cpp knows by the number of layers that queries are made of the hidden state.
+    "deepseek-v2-lite": Case("deepseek_v2-lite", {**_LATENT, "num_hidden_layers": 27}),
+    "glm-4.7-flash": Case(
+        "glm4_moe_lite",
+        {**_LATENT, **_SIGMOID, "num_hidden_layers": 3},
+        {"first_k_dense_replace": 1},
+    ),
+    "youtu": Case("youtu", {**_LATENT, **_TIED, "rope_interleave": True}),
+    "minicpm3": Case(
+        "minicpm3",
+        {**_LATENT, **_TIED, "v_head_dim": 16, "dim_model_base": 256},
+    ),
+    "mistral3": Case("ministral3"),
+    "phi3-longrope": Case("longrope"),
+    "gemma": Case("gemma", _TIED, rough=True),
+    "gemma2": Case("gemma2", {**_TIED, "query_pre_attn_scalar": 24}, rough=True),
+    "olmo2": Case("olmo2", {"attention_bias": False}),
+    "olmo3": Case("olmo3"),
+    "olmoe": Case("olmoe", {"num_key_value_heads": 4}),
+    "granite": Case("granite"),
+    "granitemoe": Case("granite_moe"),
+    "smollm3": Case("smollm3", {"num_hidden_layers": 4, "no_rope_layer_interval": 4}),
+    "starcoder2": Case("starcoder2", {**_TIED, "sliding_window": None}, rough=True),
+    "stablelm": Case("stablelm"),
+    "command-r": Case("cohere", _TIED),
+    "arcee": Case("arcee", {"mlp_bias": False}),
+    "nemotron": Case("nemotron"),
+    "seed_oss": Case("seed_oss", {"attention_out_bias": False}),
+    "exaone4": Case("exaone4-full"),
+    "glm4": Case("glm4"),
+    "glm4moe": Case("glm4_moe"),
+    "ernie4_5": Case("ernie4_5", {"use_bias": False}),
+    "ernie4_5-moe": Case("ernie4_5_moe", {"intermediate_size": 128}),
+    "dots1": Case(
+        "dots1",
+        {
+            **_SIGMOID,
+            "num_key_value_heads": 4,
+            "sliding_window": None,
+            "layer_types": ["full_attention"] * 2,
+        },
+    ),
+    "minimax-m2": Case("minimax_m2", _SIGMOID),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_log_probabilities(name: str, tmp_path: Path) -> None:
+    """Of the same file by llama.cpp, and of what it was made of by transformers."""
+    case = CASES[name]
+    source = make_model(case.family, tmp_path / "source", **case.fields)
+    config = json.loads((source / "config.json").read_text()) | case.written
+    told = {name: value for name, value in config.items() if value is not None}
+    (source / "config.json").write_text(json.dumps(told))
+    try:
+        path = converted(source, tmp_path / "model.gguf", *case.options)
+        theirs = logprobs(path, PROMPTS)
+    except Unreachable as error:
+        pytest.skip(str(error))
+    found = PagedHarness(load_model(path)).prefill(PROMPTS, 7)
+    for prompt, ours, their in zip(PROMPTS, found, theirs, strict=True):
+        assert largest_gap(ours, hf_logits(source, prompt)) < TOLERANCE
+        assert largest_gap(ours[-1], their) < TOLERANCE * (5 if case.rough else 1)
+
+
+def largest_gap(logits: Tensor, others: Tensor) -> float:
+    """Between log-probabilities, of which all are logits too."""
+    a, b = (one[..., :VOCAB_SIZE].float().log_softmax(-1) for one in (logits, others))
+    return float((a - b).abs().max())
