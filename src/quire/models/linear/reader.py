@@ -361,6 +361,13 @@ class LinearReader:
         self.named[id(found)] = NamedParts(shape[1], ALL, (of_head,))
         return embed, found
 
+    def table(self, name: str, outputs: int, inputs: int) -> Linear:
+        """An embedding that is no head."""
+        if self._quantization is None and self._rounded_table(name) is None:
+            part = TensorPart(self._vocabulary(outputs))
+            return PlainLinear(self._weights.take(name, outputs, inputs, part=part))
+        return self._table(name, None, outputs, inputs)
+
     def _table(self, name: str, bias: Tensor | None, outputs: int, inputs: int) -> Linear:
         """The head, or an embedding that is one: the tensor called ``name`` itself."""
         rows = self._vocabulary(outputs)
