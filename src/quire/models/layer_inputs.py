@@ -47,7 +47,7 @@ def finished(
     """A layer with what follows its MLP, as a layer without a mixer."""
     assert plan.by_layer is not None, "only such plans have layers like these"
     width, hidden = plan.by_layer.given, plan.hidden_size
-    factor = linears.numbers([f"{prefix}.layer_scalar", f"{prefix}.layer_scalar.weight"], 1).item()
+    factor = linears.numbers([f"{prefix}.layer_scalar"], 1).item()
     if not width:
         return [replace(layer, mlp_norms=layer.mlp_norms._replace(total=factor))]
     gate, projection = f"{prefix}.per_layer_input_gate", f"{prefix}.per_layer_projection"

@@ -44,7 +44,7 @@ _GEMMA = ExpertNames(
     up=("experts.{}.gate_up_proj",),  # as GGUF files have them
     down="experts.{}.down_proj",
     stacks=(("experts.gate_up_proj", "experts.down_proj"),),
-    factors=("router.per_expert_scale", "router.per_expert_scale.weight"),
+    factors=("router.per_expert_scale",),
 )
 _GPT_OSS = ExpertNames(
     routers=("mlp.router",),

@@ -31,7 +31,7 @@ from quire.models.config import ConfigFields
 _LOG = logging.getLogger(__name__)
 _CPU = torch.device("cpu")
 _WIDEST = 2**16  # dimensions of a head; published ones have at most some hundreds
-_LARGEST_DIVISOR = 1e30
+_LARGEST_DIVISOR = 2e30  # of what is not to be turned, files have 1e30
 _PROPORTIONAL = "proportional"
 _GROWTH = "llama_4_scaling_beta"
 UNTURNED = "unturned"

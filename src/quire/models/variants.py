@@ -65,7 +65,7 @@ def gemma4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
         if len(widths) > 1:
             raise fields.wrong("per_layer_config", f"of one head_dim in layers of {layers}")
         ropes.append(RopeConfig.read(turning, widths.pop(), layers=layers))
-    _check_steady(ropes, (*_STEADY, "proportional"))
+    _check_steady(ropes, (*_STEADY, "proportional", "divided"))
     return replace(
         gemma(fields, plan),
         by_layer=sizes,

@@ -18,13 +18,16 @@ from quire.kernels.ops import KVShape, LayerKV
 from quire.models.adaptable import adaptable
 from quire.models.centring import centre_keys
 from quire.models.decoder import DecoderModel
+from quire.models.gguf import config_of, end_tokens, open_gguf
 from quire.models.loader import load_model
 from quire.models.shape import read_shape
+from quire.text.tokenizer import load_tokenizer
 from support import lora
+from support.gguf_gemma4 import Kind, small_vocabulary, write_gemma4
 from support.hf_reference import hf_logits, hf_model, random_prompts
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import rewritten
-from support.small_models import GEMMAS
+from support.small_models import GEMMAS, make_model
 
 ModelDir = Callable[[str], Path]
 
@@ -186,3 +189,63 @@ def test_a_plan_has_the_bytes_that_the_engine_takes(family: str, model_dir: Mode
     shapes = load_model(model_dir(family)).kv_shapes
     plan = read_shape(model_dir(family))
     assert plan.kv_bytes_per_token == bytes_per_token(shapes, torch.float32)
+
+
+@pytest.fixture
+def plain(family: str, tmp_path: Path) -> Path:
+    """A model without biases, as files have none."""
+    return make_model(family, tmp_path / "source", attention_bias=False)
+
+
+@with_families
+def test_gguf_files(family: str, plain: Path, tmp_path: Path) -> None:
+    text, target = random_prompts(30)[0], tmp_path / "a.gguf"
+    expected = hf_logits(plain, text)
+    write_gemma4(plain, target)
+    model, shape = load_model(target), read_shape(target)
+    found = PagedHarness(model).prefill([text], 7)[0]
+    assert (found - expected).abs().max() < 1e-4
+    assert shape.kv_bytes_per_token == bytes_per_token(model.kv_shapes, torch.float32)
+    assert shape.weight_bytes == pytest.approx(model.weight_bytes, rel=0.03)
+    write_gemma4(plain, target, Kind.Q8_0)
+    found = PagedHarness(load_model(target, dtype="float32")).prefill([text], 7)[0]
+    error = (found - expected).square().mean(1).sqrt()
+    assert error.median() < 0.1 * expected.std()
+
+
+def test_tokens_of_gguf_files_are_those_of_llama_cpp(tmp_path: Path) -> None:
+    """As version 2026.10 gives them."""
+    target = tmp_path / "a.gguf"
+    source = make_model("gemma4", tmp_path / "source", attention_bias=False)
+    write_gemma4(source, target, vocabulary=small_vocabulary)
+    tokenizer = load_tokenizer(target)
+    for text, ids in (
+        ("tea  the hat\n\n\nso", [267, 292, 277, 267, 273, 266, 285, 268, 267, 264, 263, 272, 269]),
+        ("<|turn>user\n  hi<turn|>\n", [4, 124, 272, 298, 263, 277, 273, 270, 5, 263]),
+        ("na\u00efve <|channel>x", [271, 268, 202, 182, 125, 289, 6, 127]),
+        ("a\r\n\r\nb \n \n", [268, 20, 263, 20, 263, 105, 265, 263, 265, 263]),
+        ("</s><eos>", [67, 54, 272, 69, 1]),
+    ):
+        assert tokenizer.encode(text, add_special_tokens=False) == ids, text
+    assert tokenizer.encode("tea") == [2, 267, 292]
+    assert set(end_tokens(open_gguf(target).metadata)) == {1, 5}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "named"),
+    [
+        ("feed_forward_length", [96, 96, 96, 96, 96, 192], "neither the same in all layers nor"),
+        ("attention.head_count_kv", [1, 1], "must be a number for each of 6 layers"),
+        ("rope.dimension_count", 20, "rope.dimension_count is 20, and heads are of 40"),
+        ("attention.sliding_window_pattern", None, "sliding_window_pattern is missing"),
+    ],
+)
+def test_files_that_contradict_themselves(
+    name: str, value: object, named: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "a.gguf"
+    write_gemma4(make_model("gemma4", tmp_path / "x", attention_bias=False), target)
+    file = open_gguf(target)
+    metadata = {**file.metadata, f"gemma4.{name}": value}
+    with pytest.raises(ModelError, match=named):
+        config_of(file._replace(metadata=metadata))
