@@ -193,12 +193,14 @@ struct Attend {
   Window window;
   int64_t sinks;  // of windows that are no chunks
   const float* sink_logits;  // [H], of a key that all see and that has no value; null: none
-  Norm query_norm, key_norm;
-  bool norm_turned;  // norms are of what is turned, else of what will be
+  Norm query_norm, key_norm, value_norm;
+  bool norm_turned;  // norms of queries and keys are of what is turned, else of what will be
+  bool shared;  // layers with other norms of queries attend to the same keys
   Rotation rotation;
   // the tensors
   DType dtype, kv_dtype;
-  Rows query, key, value;  // [T, H, D], [T, Hkv, D], [T, Hkv, Dv]
+  // [T, H, D], [T, Hkv, D], [T, Hkv, Dv]; keys and values null: those that another layer has stored
+  Rows query, key, value;
   void* out;               // [T, H, Dv], contiguous
   void* keys;              // blocks of Hkv tiles
   void* values;            // blocks of Hkv tiles; null: see above
@@ -223,6 +225,7 @@ struct NormRows {
   Norm norm;
   Norm delta_norm{};  // first, of delta
   float delta_scale = 1.0f;  // then
+  float total = 1.0f;        // times the sum
 };
 
 enum class Activation : int {
@@ -244,6 +247,8 @@ struct Activate {
   bool gated;
   float factor = 1.0f;  // of what is activated, before
   Alphas alphas{};
+  const void* given = nullptr;  // [rows, width] by given_stride, times what is activated; null: none
+  int64_t given_stride = 0;
 };
 
 struct Gate {
@@ -275,6 +280,7 @@ struct Routing {
   // Above 0, an expert's weight is its share among those whose numbers are no further below its own
   // than twice this, by the larger of both; without those that were chosen before it.
   float nearness;
+  const float* factors;  // [experts], times the weights of each; null: none
 };
 
 constexpr int most_expert_groups = 64;

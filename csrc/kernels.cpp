@@ -110,13 +110,14 @@ void Kernels::argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows
            [&](Team& team) { build_->argmax(a, team); });
 }
 
-void Kernels::mix(const Experts& experts, const void* x, void* out, int64_t rows, DType dtype,
-                  int threads) {
+void Kernels::mix(const Experts& experts, const void* x, const void* routed, void* out,
+                  int64_t rows, DType dtype, int threads) {
   if (!rows) return;
   Mixture mixture(*build_, experts, dtype, rows, threads);
   mixture.place(products_.get(mixture.bytes()));
   together(threads, [&](Team& team) {
-    mixture.run(*build_, static_cast<const char*>(x), static_cast<char*>(out), rows, team);
+    mixture.run(*build_, static_cast<const char*>(x), static_cast<const char*>(routed),
+                static_cast<char*>(out), rows, team);
   });
 }
 
@@ -129,8 +130,9 @@ void Kernels::adapt(const AdaptedBatch& batch, int64_t product, const void* x, i
 }
 
 void Kernels::run(const Decoder& decoder, Plan& plan, void* x, void* out,
-                  const std::vector<Rotation>& rotations) {
+                  const std::vector<Rotation>& rotations, Rows given) {
   Pass pass = begin(decoder, plan, x, out, rotations);
+  pass.given = given;
   if (decoder.ranks) decoder.ranks->check();
   together(plan.threads(), [&](Team& team) { Walk(*build_, pass, team).go(); });
   if (decoder.ranks) decoder.ranks->check();
@@ -156,6 +158,8 @@ Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
     } else if (auto* recurrence = std::get_if<SelfRecurrence>(&part)) {
       weights = {&recurrence->inputs, &recurrence->output};
     } else if (auto* mlp = std::get_if<Mlp>(&part)) {
+      weights = {&mlp->up, &mlp->down};
+    } else if (auto* mlp = std::get_if<GivenMlp>(&part)) {
       weights = {&mlp->up, &mlp->down};
     } else if (auto* experts = std::get_if<Experts>(&part)) {
       Mixture mixture(*build_, *experts, pass.dtype, pass.rows, plan.threads());
@@ -201,10 +205,12 @@ Prepared Kernels::prepare(const Part& part, const Pass& pass, Plan& plan,
     Attend a =
         prepare(plan, attention->layer, turned ? &rotations.at(attention->rotation) : nullptr);
     int64_t stride = attention->qkv.outputs;
-    char* keys = pass.wide + attention->query_width() * (attention->gated ? 2 : 1) * size;
+    char* keys = pass.wide + attention->before_keys() * size;
     a.query = {pass.wide, stride};
-    a.key = {keys, stride};
-    a.value = {keys + attention->key_width() * size, stride};
+    if (attention->has_keys()) {
+      a.key = {keys, stride};
+      a.value = {attention->has_values() ? keys + attention->key_width() * size : keys, stride};
+    }
     a.out = pass.narrow;
     return a;
   }

@@ -49,16 +49,18 @@ class Kernels {
   // x [rows, width] -> out [rows].
   void argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows, int64_t width,
               DType dtype, int threads);
-  // x [rows, d] -> out [rows, d], through the experts of each row; both are contiguous.
-  void mix(const Experts& experts, const void* x, void* out, int64_t rows, DType dtype,
-           int threads);
+  // x [rows, d] -> out [rows, d], through the experts of each row, which the router chooses by
+  // ``routed`` [rows, d]; all are contiguous.
+  void mix(const Experts& experts, const void* x, const void* routed, void* out, int64_t rows,
+           DType dtype, int threads);
   // Add to out [rows, outputs] of a product, of x [rows, inputs], what adapters do.
   void adapt(const AdaptedBatch& batch, int64_t product, const void* x, int64_t x_stride, void* out,
              int64_t out_stride, DType dtype, int threads);
   // All layers, one after the other: x [rows, hidden] becomes what they give, and out its final
-  // norm, if there is one. Both are contiguous. Layers have their rotations by number.
+  // norm, if there is one. Both are contiguous. Layers have their rotations by number. ``given``:
+  // numbers of each row, for all layers.
   void run(const Decoder& decoder, Plan& plan, void* x, void* out,
-           const std::vector<Rotation>& rotations);
+           const std::vector<Rotation>& rotations, Rows given);
   // The same again and again, each time with the tokens that came of the time before.
   void go_on(const Continuation& continuation);
 

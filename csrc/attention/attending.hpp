@@ -71,7 +71,8 @@ template <class KV, class Units>
 void run(const Attend& a, Team& team) {
   Dealer dealer{a.scratch + team.index * a.scratch_bytes};
   Tools<KV, Units> tools(a, dealer);
-  if (a.schedule.store_first) {
+  const bool stores = a.key.data;
+  if (stores && a.schedule.store_first) {
     team.take(a.num_tokens, [&](int64_t token) {
       int64_t position = position_of(a, token);
       for (int h = 0; h < a.num_kv_heads; h++)
@@ -82,7 +83,7 @@ void run(const Attend& a, Team& team) {
   team.take(a.schedule.num_items, [&](int64_t task) {
     const Item& item = a.schedule.items[task];
     Work work(a, item), next(a, own.has(task + 1) ? a.schedule.items[task + 1] : item);
-    if (!a.schedule.store_first && item.last_column == work.columns.count) {
+    if (stores && !a.schedule.store_first && item.last_column == work.columns.count) {
       for (int i = 0; i < item.heads; i++) {
         tools.few_rows.context.store_token(work.token(0), work.position, item.first_head + i);
       }

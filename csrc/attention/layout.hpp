@@ -51,7 +51,7 @@ QUIRE_INLINE int64_t position_of(const Attend& a, int64_t token) {
 template <class KV>
 struct Context {
   const Attend& a;
-  WideNorm query_norm, key_norm;
+  WideNorm query_norm, key_norm, value_norm;
   int group;                // query heads of a KV head
   float query_scale;        // folded into the queries: scores come as powers of two
   float* head;              // one head, or a row of output
@@ -68,8 +68,8 @@ struct Context {
     query_scale = a.softcap > 0 ? a.scale / a.softcap : a.scale * log2e;
     head = dealer.take<float>(key_width > value_width ? key_width : value_width);
     stored = dealer.take<KV>(key_width > value_width ? key_width : value_width);
-    float* weights[4];
-    for (auto& weight : weights) weight = dealer.take<float>(key_width);
+    float* weights[6];
+    for (int i = 0; i < 6; i++) weights[i] = dealer.take<float>(i < 4 ? key_width : value_width);
     balance_of_query = dealer.take<float>(key_width);
     balance_of_key = dealer.take<float>(key_width);
     centre = dealer.take<float>(key_width);
@@ -77,7 +77,9 @@ struct Context {
     __builtin_memset(centre, 0, key_width * sizeof(float));
     query_norm = widen(a.query_norm, a.key_dim, weights[0], weights[1]);
     key_norm = widen(a.key_norm, a.key_dim, weights[2], weights[3]);
-    balanced = is_spread(a.kv_dtype) && query_norm.weight && key_norm.weight && !centred();
+    value_norm = widen(a.value_norm, a.value_dim, weights[4], weights[5]);
+    balanced = is_spread(a.kv_dtype) && query_norm.weight && key_norm.weight && !centred() &&
+               !a.shared;
     if (balanced) {
       balance(query_norm.weight, key_norm.weight, a.key_dim, a.rotation.cos ? a.rotation.half : 0,
               balance_of_query, balance_of_key);
@@ -168,6 +170,7 @@ struct Context {
     if (!a.values) return;
     widen(a.dtype, a.value.data, token * a.value.stride + int64_t(h) * a.value_dim, head,
           a.value_dim);
+    if (value_norm.used) normalise(value_norm, head, a.value_dim);
     if (is_spread(a.kv_dtype)) spread(head, a.value_dim, run_of(a, a.value_dim));
     scale = store_row(head, stored, a.value_dim);
     if (a.value_scales) a.value_scales[row] = scale;

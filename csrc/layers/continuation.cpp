@@ -63,7 +63,7 @@ void Kernels::go_on(const Continuation& c) {
     for (int64_t i = 0; i < rows && c.table; i++) {
       std::memcpy(x + i * width, c.table + tokens[i] * width, width);
     }
-    run(c.decoder, plan, x, normed, rotations);
+    run(c.decoder, plan, x, normed, rotations, {});
     for (int64_t i = 0; i < texts && rows > texts; i++) {
       std::memmove(last + i * width, last + (starts[i + 1] - 1) * width, width);
     }

@@ -28,6 +28,7 @@ const Packed* first_product(const Part& part) {
   if (auto* attention = std::get_if<LatentAttention>(&part)) return &attention->inputs;
   if (auto* recurrence = std::get_if<SelfRecurrence>(&part)) return &recurrence->inputs;
   if (auto* mlp = std::get_if<Mlp>(&part)) return &mlp->up;
+  if (auto* mlp = std::get_if<GivenMlp>(&part)) return &mlp->up;
   return nullptr;
 }
 
@@ -95,7 +96,7 @@ const void* Walk::add(const Norms& norms, const Norm& next) {
   bool after = norms.after.used;
   build_.norm({pass_.x, pass_.x, pass_.wide, after ? pass_.x : pass_.out, pass_.rows, pass_.hidden,
                pass_.hidden, pass_.hidden, pass_.hidden, pass_.dtype, after ? norms.after : next,
-               norms.output, norms.scale}, team_);
+               norms.output, norms.scale, norms.total}, team_);
   if (after) return given(next);
   return next.used ? pass_.out : pass_.x;
 }
@@ -141,10 +142,19 @@ void Walk::go_through(const Mlp& mlp, const void* from) {
   times(Projection::down, mlp.down, pass_.narrow, delta(), following());
 }
 
+void Walk::go_through(const GivenMlp& mlp, const void* from) {
+  times(Projection::up, mlp.up, from, pass_.wide, &mlp.down);
+  auto* given = static_cast<const char*>(pass_.given.data) + mlp.first * size_of(pass_.dtype);
+  build_.activate({pass_.wide, pass_.narrow, pass_.rows, mlp.down.inputs, mlp.up.outputs,
+                   pass_.dtype, mlp.activation, false, 1.0f, {}, given, pass_.given.stride}, team_);
+  times(Projection::down, mlp.down, pass_.narrow, delta(), following());
+}
+
 void Walk::go_through(const Experts&, const void* from) {
   auto* to = static_cast<char*>(delta());
   const Mixture& mixture = std::get<Mixture>(at_hand());
-  mixture.run(build_, static_cast<const char*>(from), to, pass_.rows, team_);
+  auto* x = static_cast<const char*>(from);
+  mixture.run(build_, x, x, to, pass_.rows, team_);
 }
 
 void Walk::normalise_heads(const Norm& norm, const Rows& heads, int64_t width) {

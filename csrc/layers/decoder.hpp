@@ -22,6 +22,8 @@ struct Layer {
 };
 
 // Products take [T, inputs] and give [T, outputs].
+// Without values, keys are values too, before they are normalised and turned; with queries alone,
+// these attend to what an earlier layer has stored.
 struct SelfAttention {
   Packed qkv;  // d -> H D + Hkv D + Hkv Dv: queries, keys, values
   Layer layer;
@@ -33,6 +35,10 @@ struct SelfAttention {
 
   int64_t query_width() const { return int64_t(layer.fixed.num_heads) * layer.fixed.key_dim; }
   int64_t key_width() const { return int64_t(layer.fixed.num_kv_heads) * layer.fixed.key_dim; }
+  // What is given before keys, and with them.
+  int64_t before_keys() const { return query_width() * (gated ? 2 : 1); }
+  bool has_keys() const { return qkv.outputs > before_keys(); }
+  bool has_values() const { return qkv.outputs > before_keys() + key_width(); }
 };
 
 // Attention over latents (MLA; DeepSeek-AI, "DeepSeek-V2", 2024): what is kept of a token is one
@@ -82,14 +88,23 @@ struct Mlp {
   Alphas alphas;
 };
 
-// Around a part of a layer: x becomes after(x + scale * output(part(before(x)))).
+// down(activation(up(x)) * given), of columns of what the step gives all layers.
+struct GivenMlp {
+  Packed up;    // d -> F
+  Packed down;  // F -> d
+  Activation activation;
+  int64_t first;  // column
+};
+
+// Around a part of a layer: x becomes after(total * (x + scale * output(part(before(x))))).
 struct Norms {
   Norm before{}, output{}, after{};
   float scale = 1.0f;
+  float total = 1.0f;
 };
 
 using Part = std::variant<std::monostate, SelfAttention, LatentAttention, SelfRecurrence, Mlp,
-                          Experts>;
+                          GivenMlp, Experts>;
 
 QUIRE_INLINE bool is_there(const Part& part) { return part.index() != 0; }
 // The product that takes x; null: there is no one such.
@@ -132,6 +147,7 @@ struct Pass {
   char* scratch = nullptr;  // of products
   Adapt adapting{};  // of no rows, where nobody has an adapter
   bool placed = false;  // what output and down give has room among the ranks' parts
+  Rows given{};  // of each row, for all layers
 
   Product product(const Packed& weight, const void* from, void* to) const {
     return {weight, from, weight.inputs, to, rows, dtype, dtype, scratch};
@@ -179,6 +195,7 @@ class Walk {
   void go_through(const LatentAttention& attention, const void* from);
   void go_through(const SelfRecurrence& recurrence, const void* from);
   void go_through(const Mlp& mlp, const void* from);
+  void go_through(const GivenMlp& mlp, const void* from);
   void go_through(const Experts& experts, const void* from);
   const Prepared& at_hand() const {
     return pass_.prepared[2 * (layer_ - pass_.decoder.layers.data()) + second_];

@@ -68,7 +68,8 @@ void norm_row(const NormRows& a, int64_t row) {
   T* sum = (T*)a.sum + row * a.x_stride;
   Sums sums;
   for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
-    store_n(sum + i, load_n(x + i, n) + load_n(delta + i, n) * a.delta_scale, n);
+    F added = load_n(x + i, n) + load_n(delta + i, n) * a.delta_scale;
+    store_n(sum + i, added * a.total, n);
     sums.add(load_n(sum + i, n));  // as rounded
   });
   if (a.norm.used) normalise_row(a.norm, sum, out, a.width, sums);
@@ -109,11 +110,13 @@ void activate_rows(const Activate& a, Team& team) {
     for (int64_t row = first; row < last; row++) {
       const T* x = (const T*)a.x + row * a.x_stride;
       T* out = (T*)a.out + row * a.width;
+      const T* given = a.given ? (const T*)a.given + row * a.given_stride : nullptr;
       for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
         F v = load_n(x + i, n) * a.factor;
         if (activation == Activation::clamped_swiglu) v = -maximum(-v, splat(-clamp));
         v = apply(activation, v, a.alphas);
         if (a.gated) v *= factor<activation>(load_n(x + a.width + i, n));
+        if (given) v *= load_n(given + i, n);
         store_n(out + i, v, n);
       });
     }

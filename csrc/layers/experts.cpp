@@ -84,16 +84,17 @@ Grouped Mixture::grouped(const std::vector<Packed>& weights, const void* from, v
           gathered ? rows : all.rows};
 }
 
-void Mixture::run(const Build& build, const char* x, char* out, int64_t rows, Team& team) const {
+void Mixture::run(const Build& build, const char* x, const char* routed, char* out, int64_t rows,
+                  Team& team) const {
   int64_t row_bytes = width() * size_of(dtype);
   for (int64_t first = 0; first < rows; first += most) {
-    run_some(build, x + first * row_bytes, out + first * row_bytes, std::min(most, rows - first),
-             team);
+    int64_t at = first * row_bytes;
+    run_some(build, x + at, routed + at, out + at, std::min(most, rows - first), team);
   }
 }
 
-void Mixture::run_some(const Build& build, const char* x, char* out, int64_t rows,
-                       Team& team) const {
+void Mixture::run_some(const Build& build, const char* x, const char* routed, char* out,
+                       int64_t rows, Team& team) const {
   auto times = [&](const Packed& weight, const void* from, void* to, DType out_dtype) {
     Product p = product(weight, from, to, rows, out_dtype);
     share(team, soon_done(p), [&](Team& team) { build.product(p, team); });
@@ -102,7 +103,7 @@ void Mixture::run_some(const Build& build, const char* x, char* out, int64_t row
     build.activate({wide, narrow, rows, down.inputs, up.outputs, dtype, experts.activation,
                     experts.gated}, team);
   };
-  times(experts.router, x, logits, DType::float32);
+  times(experts.router, routed, logits, DType::float32);
   Route route{logits, experts.router.outputs, rows, experts.size(), experts.routing,
               expert, weight};
   share(team, rows < route_from, [&](Team& team) { build.route(route, team); });

@@ -46,12 +46,15 @@ struct Mixture {
 
   int64_t bytes() const { return bytes_; }
   void place(char* memory);
-  // x [rows, d] -> out [rows, d], both contiguous, by all threads of a team.
-  void run(const Build& build, const char* x, char* out, int64_t rows, Team& team) const;
+  // x [rows, d] -> out [rows, d], by all threads of a team; the router is given ``routed``
+  // [rows, d]. All are contiguous.
+  void run(const Build& build, const char* x, const char* routed, char* out, int64_t rows,
+           Team& team) const;
 
  private:
   int64_t width() const { return experts.router.inputs; }
-  void run_some(const Build& build, const char* x, char* out, int64_t rows, Team& team) const;
+  void run_some(const Build& build, const char* x, const char* routed, char* out, int64_t rows,
+                Team& team) const;
   void sort(int64_t rows) const;
   Product product(const Packed& weight, const void* from, void* to, int64_t rows,
                   DType out_dtype) const;

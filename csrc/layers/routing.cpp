@@ -159,11 +159,12 @@ void route(const Route& a, Team& team) {
       float* weights = a.weight + row * how.chosen;
       if (by_scores) {
         route_by_scores(a, logits, chosen, weights);
-        continue;
+      } else {
+        choose([&](int32_t e) { return logits[e]; }, 0, a.experts, how.chosen, chosen);
+        if (how.nearness > 0) weigh_by_nearness(a, logits, chosen, weights);
+        else weigh_by_softmax(a, logits, chosen, weights);
       }
-      choose([&](int32_t e) { return logits[e]; }, 0, a.experts, how.chosen, chosen);
-      if (how.nearness > 0) weigh_by_nearness(a, logits, chosen, weights);
-      else weigh_by_softmax(a, logits, chosen, weights);
+      for (int i = 0; how.factors && i < how.chosen; i++) weights[i] *= how.factors[chosen[i]];
     }
   });
 }

@@ -12,8 +12,9 @@ namespace {
 
 Norm or_none(const Norm* norm) { return norm ? *norm : Norm{}; }
 
-Norms make_norms(const Norm* before, const Norm* output, const Norm* after, float scale) {
-  return {or_none(before), or_none(output), or_none(after), scale};
+Norms make_norms(const Norm* before, const Norm* output, const Norm* after, float scale,
+                 float total) {
+  return {or_none(before), or_none(output), or_none(after), scale, total};
 }
 
 SelfAttention make_attention(const Packed& qkv, const Layer& layer, const Packed& output,
@@ -41,10 +42,15 @@ Mlp make_mlp(const Packed& up, const Packed& down, int activation, bool gated, f
   return {up, down, Activation(activation), gated, factor, {above, below}};
 }
 
+GivenMlp make_given(const Packed& up, const Packed& down, int activation, int64_t first) {
+  return {up, down, Activation(activation), first};
+}
+
 Routing make_routing(int chosen, bool renormalise, bool sigmoid, uintptr_t bias, float scale,
-                     int groups, int groups_chosen, int best, bool before, float nearness) {
+                     int groups, int groups_chosen, int best, bool before, float nearness,
+                     uintptr_t factors) {
   return {chosen, renormalise, sigmoid, (const float*)bias, scale, groups, groups_chosen, best,
-          before, nearness};
+          before, nearness, (const float*)factors};
 }
 
 Experts make_experts(const Packed& router, std::vector<Packed> up, std::vector<Packed> down,
@@ -60,7 +66,8 @@ void add_layer(Decoder& decoder, const Norms& mixer_norms, const Norms& mlp_norm
   decoder.layers.push_back({{}, mixer_norms, {}, mlp_norms, parallel});
 }
 
-using GivenPart = std::variant<SelfAttention, LatentAttention, SelfRecurrence, Mlp, Experts>;
+using GivenPart =
+    std::variant<SelfAttention, LatentAttention, SelfRecurrence, Mlp, GivenMlp, Experts>;
 
 // Of the last layer.
 void set_mixer(Decoder& decoder, const GivenPart& part) {
@@ -75,7 +82,7 @@ void set_mlp(Decoder& decoder, const GivenPart& part) {
 void bind_decoder(nb::module_& m) {
   nb::class_<Norms>(m, "Norms")
       .def_static("make", &make_norms, nb::arg().none(), nb::arg().none(), nb::arg().none(),
-                  nb::arg());
+                  nb::arg(), nb::arg());
   nb::class_<SelfAttention>(m, "SelfAttention")
       .def_static("make", &make_attention, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
                   nb::arg().none(), nb::arg(), nb::arg());
@@ -84,6 +91,7 @@ void bind_decoder(nb::module_& m) {
                   nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
   nb::class_<SelfRecurrence>(m, "SelfRecurrence").def_static("make", &make_recurrence);
   nb::class_<Mlp>(m, "Mlp").def_static("make", &make_mlp);
+  nb::class_<GivenMlp>(m, "GivenMlp").def_static("make", &make_given);
   nb::class_<Routing>(m, "Routing").def_static("make", &make_routing);
   nb::class_<Experts>(m, "Experts")
       .def_static("make", &make_experts, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),

@@ -114,7 +114,7 @@ NB_MODULE(_native, m) {
                           int num_kv_heads, int64_t block_rows, int key_dim, int value_dim,
                           float scale, float softcap, int64_t window, bool chunk, int64_t sinks,
                           Address sink_logits, bool norm_turned, const Norm* query_norm,
-                          const Norm* key_norm) {
+                          const Norm* key_norm, const Norm* value_norm, bool shared) {
         new (self) Layer{};
         self->kv_group = kv_group;
         Attend& a = self->fixed;
@@ -137,9 +137,12 @@ NB_MODULE(_native, m) {
         a.norm_turned = norm_turned;
         if (query_norm) a.query_norm = *query_norm;
         if (key_norm) a.key_norm = *key_norm;
+        if (value_norm) a.value_norm = *value_norm;
+        a.shared = shared;
       }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none())
+           nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+           nb::arg())
       .def("centre", [](Layer& self, Address factors, Address query_factors, Address common,
                         Address first, Address cos, Address sin) {
         self.fixed.centring = {at<float>(factors), at<float>(query_factors), at<float>(common),
@@ -217,13 +220,16 @@ NB_MODULE(_native, m) {
                         int64_t width, int dtype, int threads) {
         self.argmax(at<void>(x), x_stride, at<int64_t>(out), rows, width, DType(dtype), threads);
       }, nb::call_guard<nb::gil_scoped_release>())
-      .def("mix", [](Kernels& self, const Experts& experts, Address x, Address out, int64_t rows,
-                     int dtype, int threads) {
-        self.mix(experts, at<void>(x), at<void>(out), rows, DType(dtype), threads);
+      .def("mix", [](Kernels& self, const Experts& experts, Address x, Address routed, Address out,
+                     int64_t rows, int dtype, int threads) {
+        self.mix(experts, at<void>(x), at<void>(routed), at<void>(out), rows, DType(dtype),
+                 threads);
       }, nb::call_guard<nb::gil_scoped_release>())
       .def("run", [](Kernels& self, const Decoder& decoder, Plan& plan, Address x, Address out,
-                     const std::vector<Rotation>& rotations) {
-        self.run(decoder, plan, at<void>(x), at<void>(out), rotations);
+                     const std::vector<Rotation>& rotations, Address given,
+                     int64_t given_stride) {
+        self.run(decoder, plan, at<void>(x), at<void>(out), rotations,
+                 {at<void>(given), given_stride});
       }, nb::call_guard<nb::gil_scoped_release>())
       // numbers: counts, lengths, positions, tokens, then each KV group's tables and num_dropped.
       .def("go_on", [](Kernels& self, const Decoder& decoder, const Packed* embedding,

@@ -21,6 +21,7 @@ from quire.kernels.ops import (
     StateShape,
     StateSlots,
 )
+from quire.models.adaptable import num_layers
 from quire.models.base import Model
 
 
@@ -93,7 +94,7 @@ class PagedHarness:
         self.kernels = choose_kernels(model.dtype)
         self._adapter = None
         if updates is not None:
-            self._adapter = self.kernels.keep_adapter(updates, len(self.kv), model.dtype)
+            self._adapter = self.kernels.keep_adapter(updates, num_layers(model), model.dtype)
         self.sequences: dict[int, _Sequence] = {}
         self.seen: Callable[[Tensor], None] = lambda hidden: None  # the states of each step
         self._free = list(range(num_blocks))

@@ -692,10 +692,65 @@ _HYBRIDS: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+_GEMMA_4 = {
+    **SMALL_LLAMA,
+    "num_hidden_layers": 4,
+    "head_dim": 24,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 9,
+    "rms_norm_eps": 1e-5,
+    "final_logit_softcapping": 20.0,
+    "attention_bias": True,
+    "hidden_size_per_layer_input": 0,
+    "tie_word_embeddings": False,
+}
+
+# Sizes differ from layer to layer: those that are given numbers of each token, with keys that
+# layers share; with keys for values; and with experts beside each MLP.
+_GEMMAS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "gemma4": (
+        "Gemma4TextConfig",
+        {
+            **_GEMMA_4,
+            "global_head_dim": 40,
+            "num_key_value_heads": 1,
+            "num_hidden_layers": 6,
+            "num_kv_shared_layers": 3,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+            "hidden_size_per_layer_input": 20,
+            "vocab_size_per_layer_input": VOCAB_SIZE,
+            "use_double_wide_mlp": True,
+        },
+    ),
+    "gemma4-dense": (
+        "Gemma4TextConfig",
+        {
+            **_GEMMA_4,
+            "global_head_dim": 48,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+        },
+    ),
+    "gemma4-experts": (
+        "Gemma4TextConfig",
+        {
+            **_GEMMA_4,
+            "global_head_dim": 32,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 48,
+        },
+    ),
+}
+
 FAMILIES = tuple(_CONFIGS)
+GEMMAS = tuple(_GEMMAS)
 HYBRIDS = tuple(_HYBRIDS)
 RECORDS = tuple(_RECORDS)
-CONFIGS = {**_CONFIGS, **_HYBRIDS, **_RECORDS}
+CONFIGS = {**_CONFIGS, **_HYBRIDS, **_RECORDS, **_GEMMAS}
 """The class of each family's config, and what it is given."""
 
 
@@ -721,7 +776,7 @@ def save_model(config: Any, directory: Path) -> Path:
             if parameter.ndim == 1:
                 parameter.add_(0.2 * torch.randn(parameter.shape))
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "layer_scalar")):
                 buffer.add_(0.2 * torch.randn(buffer.shape))
     model.save_pretrained(directory)
     if config.model_type == "kimi_linear":

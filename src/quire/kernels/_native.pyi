@@ -46,6 +46,8 @@ class Layer:
         norm_turned: bool,
         query_norm: Norm | None,
         key_norm: Norm | None,
+        value_norm: Norm | None,
+        shared: bool,
         /,
     ) -> None: ...
     def centre(
@@ -116,7 +118,12 @@ class StateMemory:
 class Norms:
     @staticmethod
     def make(
-        before: Norm | None, output: Norm | None, after: Norm | None, scale: float, /
+        before: Norm | None,
+        output: Norm | None,
+        after: Norm | None,
+        scale: float,
+        total: float,
+        /,
     ) -> Norms: ...
 
 class SelfAttention:
@@ -160,6 +167,10 @@ class Mlp:
         /,
     ) -> Mlp: ...
 
+class GivenMlp:
+    @staticmethod
+    def make(up: Packed, down: Packed, activation: int, first: int, /) -> GivenMlp: ...
+
 class Ranks:
     most: int
     @staticmethod
@@ -187,10 +198,10 @@ class Decoder:
     def add_up_over(self, ranks: Ranks, /) -> None: ...
     def add_layer(self, mixer_norms: Norms, mlp_norms: Norms, parallel: bool, /) -> None: ...
     def set_mixer(
-        self, part: SelfAttention | LatentAttention | SelfRecurrence | Mlp | Experts, /
+        self, part: SelfAttention | LatentAttention | SelfRecurrence | Mlp | GivenMlp | Experts, /
     ) -> None: ...
     def set_mlp(
-        self, part: SelfAttention | LatentAttention | SelfRecurrence | Mlp | Experts, /
+        self, part: SelfAttention | LatentAttention | SelfRecurrence | Mlp | GivenMlp | Experts, /
     ) -> None: ...
     def end(self, norm: Norm, /) -> None: ...
 
@@ -284,10 +295,26 @@ class Kernels:
         self, x: int, x_stride: int, out: int, rows: int, width: int, dtype: int, threads: int, /
     ) -> None: ...
     def mix(
-        self, experts: Experts, x: int, out: int, rows: int, dtype: int, threads: int, /
+        self,
+        experts: Experts,
+        x: int,
+        routed: int,
+        out: int,
+        rows: int,
+        dtype: int,
+        threads: int,
+        /,
     ) -> None: ...
     def run(
-        self, decoder: Decoder, plan: Plan, x: int, out: int, rotations: Sequence[Rotation], /
+        self,
+        decoder: Decoder,
+        plan: Plan,
+        x: int,
+        out: int,
+        rotations: Sequence[Rotation],
+        given: int,
+        given_stride: int,
+        /,
     ) -> None: ...
     def go_on(
         self,
@@ -345,6 +372,7 @@ class Routing:
         best: int,
         before: bool,
         nearness: float,
+        factors: int,
         /,
     ) -> Routing: ...
 

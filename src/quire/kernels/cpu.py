@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 # First, so that the module below finds torch's OpenMP loaded and shares its threads.
@@ -12,11 +12,13 @@ from torch import Tensor
 
 from quire.kernels import _native
 from quire.kernels.adapters import AdaptedRows, PackedUpdates, Site, Updates
+from quire.kernels.mlps import Alphas, DenseMLP, Experts, GivenMLP, Projection
 from quire.kernels.native import (
     ACTIVATION_CODES,
     CODES,
     native_attention,
     native_experts,
+    native_given,
     native_latents,
     native_layer,
     native_memory,
@@ -27,20 +29,19 @@ from quire.kernels.native import (
     native_state,
 )
 from quire.kernels.ops import (
-    Alphas,
     AttentionBatch,
     AttentionSpec,
     Continuing,
     DecoderStack,
-    DenseMLP,
-    Experts,
     Fused,
     Kernels,
     LayerKV,
     LayerMemory,
     LayerState,
+    MLPWithExperts,
     Norm,
-    Projection,
+    OwnMemory,
+    Part,
     Rotation,
     SelfAttention,
     SelfLatentAttention,
@@ -181,8 +182,8 @@ class CPUKernels(Kernels):
     def attend(
         self,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
         kv: LayerKV,
         spec: AttentionSpec,
         plan: CPUPlan,
@@ -193,18 +194,17 @@ class CPUKernels(Kernels):
         if layer is None or layer.spec is not spec or layer.kv is not kv:
             native = native_layer(kv, spec, query.dtype, query.shape[1])
             layer = self._layers[id(kv)] = _Layer(kv, spec, query.dtype, native)
-        query, key, value = _rows(query), _rows(key), _rows(value)
+        query, *new = (_rows(x) for x in (query, key, value) if x is not None)
         tokens, heads, _ = query.shape
-        out = query.new_empty((tokens, heads, value.shape[2]))
+        out = query.new_empty((tokens, heads, kv.dims[1]))
+        stored = [(x.data_ptr(), x.stride(0)) for x in new] or [(0, 0)] * 2
         self._native.attend(
             plan.native,
             layer.native,
             query.data_ptr(),
             query.stride(0),
-            key.data_ptr(),
-            key.stride(0),
-            value.data_ptr(),
-            value.stride(0),
+            *stored[0],
+            *stored[1],
             out.data_ptr(),
             None if rotation is None else plan.rotation(rotation),
         )
@@ -276,18 +276,26 @@ class CPUKernels(Kernels):
             torch.get_num_threads(),
         )
 
-    def mix(self, x: Tensor, experts: Experts) -> Tensor:
+    def mix(self, x: Tensor, experts: Experts, routed: Tensor | None = None) -> Tensor:
         """See ``Kernels.mix``."""
         known = self._experts.get(id(experts))
         if known is None or known[0] is not experts:
             known = self._experts[id(experts)] = (experts, native_experts(experts))
         native = known[1]
         if native is None:
-            return mixed(x, experts, self)
+            return mixed(x, experts, self, routed)
         x = x.contiguous()
-        out = torch.empty_like(x)
-        threads, code = torch.get_num_threads(), CODES[x.dtype]
-        self._native.mix(native, x.data_ptr(), out.data_ptr(), len(x), code, threads)
+        routed = x if routed is None else routed.contiguous()
+        out, threads = torch.empty_like(x), torch.get_num_threads()
+        self._native.mix(
+            native,
+            x.data_ptr(),
+            routed.data_ptr(),
+            out.data_ptr(),
+            len(x),
+            CODES[x.dtype],
+            threads,
+        )
         return out
 
     def argmax(self, x: Tensor) -> Tensor:
@@ -430,7 +438,7 @@ def _fuse(
         if over_all_heads or not isinstance(decoder.ranks, SharedMemoryRanks):
             return None
         native.add_up_over(decoder.ranks.native)
-    memory = iter(kv)
+    memory = OwnMemory(kv)
     for layer in decoder.layers:
         native.add_layer(
             native_norms(layer.mixer_norms), native_norms(layer.mlp_norms), layer.parallel
@@ -445,38 +453,44 @@ def _fuse(
     if decoder.final_norm is not None:
         native.end(native_norm(decoder.final_norm))
 
-    def fused(x: Tensor, plan: CPUPlan, rotations: Sequence[Rotation]) -> Tensor:
+    def fused(
+        x: Tensor, plan: CPUPlan, rotations: Sequence[Rotation], given: Tensor | None
+    ) -> Tensor:
         x = x.contiguous()
         out = torch.empty_like(x)
         turns = list(map(plan.rotation, rotations))
-        kernels.run(native, plan.native, x.data_ptr(), out.data_ptr(), turns)
+        beside = (0, 0) if given is None else (given.data_ptr(), given.stride(0))
+        kernels.run(native, plan.native, x.data_ptr(), out.data_ptr(), turns, *beside)
         return x if decoder.final_norm is None else out
 
     return fused
 
 
 def _native_part(
-    part: SelfAttention | SelfLatentAttention | SelfRecurrence | DenseMLP | Experts,
-    memory: Iterator[LayerMemory],
-    dtype: torch.dtype,
+    part: Part, memory: OwnMemory, dtype: torch.dtype
 ) -> (
     _native.SelfAttention
     | _native.LatentAttention
     | _native.SelfRecurrence
     | _native.Mlp
+    | _native.GivenMlp
     | _native.Experts
     | None
 ):
     if isinstance(part, SelfAttention | SelfLatentAttention):
-        kv = next(memory)
+        kv = memory.of(part.source if isinstance(part, SelfAttention) else None)
         assert isinstance(kv, LayerKV)
         if isinstance(part, SelfLatentAttention):
             return native_latents(part, kv, dtype)
         return native_attention(part, kv, dtype)
     if isinstance(part, SelfRecurrence):
-        state = next(memory)
+        state = memory.of(None)
         assert isinstance(state, LayerState)
         return native_state(part, state)
+    if isinstance(part, MLPWithExperts):
+        return None
+    if isinstance(part, GivenMLP):
+        return native_given(part)
     return native_experts(part) if isinstance(part, Experts) else native_mlp(part)
 
 
@@ -488,9 +502,9 @@ def _width(decoder: DecoderStack) -> int:
         first: Projection = part.qkv
     elif isinstance(part, SelfLatentAttention | SelfRecurrence):
         first = part.inputs
-    elif isinstance(part, DenseMLP):
+    elif isinstance(part, DenseMLP | GivenMLP):
         first = part.up
     else:
-        assert part is not None, "a layer has a part"
+        assert isinstance(part, Experts), "a layer has a part, and one beside another has a mixer"
         first = part.router
     return first.inputs if isinstance(first, PackedWeight) else 0

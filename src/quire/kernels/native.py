@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from quire.kernels import _native
+from quire.kernels.mlps import DenseMLP, Experts, GivenMLP, Routing
 from quire.kernels.ops import (
     AttentionSpec,
-    DenseMLP,
-    Experts,
     LayerKV,
     LayerState,
     Norm,
     Norms,
-    Routing,
     SelfAttention,
     SelfLatentAttention,
     SelfRecurrence,
@@ -124,6 +122,13 @@ def native_mlp(mlp: DenseMLP) -> _native.Mlp | None:
     )
 
 
+def native_given(mlp: GivenMLP) -> _native.GivenMlp | None:
+    if not isinstance(mlp.up, PackedWeight) or not isinstance(mlp.down, PackedWeight):
+        return None
+    activation = ACTIVATION_CODES[mlp.activation]
+    return _native.GivenMlp.make(mlp.up.native, mlp.down.native, activation, mlp.first)
+
+
 def native_experts(experts: Experts) -> _native.Experts | None:
     """A mixture as C++ sees it; None: a weight is not packed, or experts differ in form."""
     shared = () if experts.shared is None else (experts.shared.up, experts.shared.down)
@@ -161,6 +166,7 @@ def native_routing(routing: Routing) -> _native.Routing:
         routing.best,
         routing.before,
         routing.nearness,
+        _address(routing.factors),
     )
 
 
@@ -190,6 +196,8 @@ def native_layer(
         spec.norm_turned,
         _norm_or_none(spec.query_norm),
         _norm_or_none(spec.key_norm),
+        _norm_or_none(spec.value_norm),
+        spec.shared,
     )
     if spec.centring is not None and kv.keys.dtype == torch.uint8:
         layer.centre(*map(_address, spec.centring))
@@ -225,7 +233,7 @@ def native_recurrence(spec: RecurrentSpec) -> _native.Recurrence:
 
 def native_norms(norms: Norms) -> _native.Norms:
     before, output, after = (_norm_or_none(norm) for norm in norms[:3])
-    return _native.Norms.make(before, output, after, norms.scale)
+    return _native.Norms.make(before, output, after, norms.scale, norms.total)
 
 
 def _norm_or_none(norm: Norm | None) -> _native.Norm | None:

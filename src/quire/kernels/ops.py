@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Site, Updates
+from quire.kernels.mlps import Alphas, DenseMLP, Experts, GivenMLP, Projection
 from quire.kernels.ranks import Ranks
 from quire.kernels.recurrence import RecurrentSpec
 
@@ -150,6 +151,17 @@ class LayerState(NamedTuple):
 LayerMemory = LayerKV | LayerState
 
 
+class OwnMemory:
+    """The memory of layers that keep something, taken by all layers in their order."""
+
+    def __init__(self, kv: Sequence[LayerMemory]) -> None:
+        self._all, self._next = kv, iter(kv)
+
+    def of(self, source: int | None) -> LayerMemory:
+        """The next that is no other's; or that of the layer which is ``source`` among them."""
+        return next(self._next) if source is None else self._all[source]
+
+
 def counterparts(
     source: Sequence[LayerMemory], target: Sequence[LayerMemory]
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -271,13 +283,14 @@ class Rotation(NamedTuple):
 class Norms(NamedTuple):
     """Around a part of a layer: x becomes after(x + scale * output(part(before(x)))).
 
-    Any norm may be absent.
+    Any norm may be absent. ``total``: times the sum, where there is no norm after it.
     """
 
     before: Norm | None = None
     output: Norm | None = None
     after: Norm | None = None
     scale: float = 1.0
+    total: float = 1.0
 
 
 CENTRED_TOGETHER = 64
@@ -312,21 +325,21 @@ class AttentionSpec:
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap)
     query_norm: Norm | None = None  # of each head, before it is turned
     key_norm: Norm | None = None
+    value_norm: Norm | None = None
+    shared: bool = False  # layers with other norms of queries attend to the same keys
     sink_logits: Tensor | None = None  # [H] float32, scores of a key that all see, without a value
     centring: Centring | None = None  # of keys in a cache of 4 bits
     by_chunks: bool = False  # a token sees only those of the window from a multiple of it on
     norm_turned: bool = False  # norms are of heads that have been turned
 
 
-class Projection(Protocol):
-    """x [rows, in] -> [rows, out]: a product with a weight, and perhaps a bias added."""
-
-    def __call__(self, x: Tensor) -> Tensor: ...
-
-
 @dataclass(frozen=True)
 class SelfAttention:
     """output(attend(qkv(x))); ``spec`` is the kernels' part of it.
+
+    Where ``qkv`` gives no values, keys are values too, as they are before norms and rotations.
+    ``source``: the earlier layer whose keys and values these queries attend to, by its place among
+    those that keep something; ``qkv`` gives queries alone then.
 
     ``gated``: behind the queries ``qkv`` gives gates: output(sigmoid(gates) * attend(qkv(x))).
     """
@@ -339,6 +352,7 @@ class SelfAttention:
     query_norm: Norm | None  # of all heads together [H D]; of each alone as ``spec`` says
     key_norm: Norm | None  # [Hkv D]
     gated: bool = False
+    source: int | None = None
 
 
 @dataclass(frozen=True)
@@ -375,80 +389,30 @@ class SelfRecurrence:
     widened: tuple[Projection, Projection] | None = None
 
 
-class Alphas(NamedTuple):
-    """What xIELU is learnt to be (Huang and Schlag, 2024).
-
-    x becomes ``above`` x² + x / 2 if it is above 0, else ``below`` (exp(x) - 1 - x) + x / 2.
-    """
-
-    above: float
-    below: float
-
-
-@dataclass(frozen=True)
-class DenseMLP:
-    """down(activation(factor up(x))).
-
-    ``gated``: ``up`` gives two halves, and it is activation(first) * second (Shazeer, "GLU
-    variants improve Transformer", 2020).
-    """
-
-    up: Projection  # [T, d] -> [T, F]; ``gated``: [T, 2 F]
-    down: Projection  # [T, F] -> [T, d]
-    activation: str
-    gated: bool
-    factor: float = 1.0
-    alphas: Alphas | None = None
-
-
-class FloatProjection(Projection, Protocol):
-    """A projection that gives its sums in float32 as well."""
-
-    def floats(self, x: Tensor) -> Tensor: ...
-
-
-class Routing(NamedTuple):
-    """How a mixture's experts are chosen: those of the highest scores, the first of equals.
-
-    Scores are softmax(router(x)), and so are the weights of what the chosen give.
-    """
-
-    chosen: int  # experts that a row goes through
-    renormalise: bool  # weights are divided by their sum
-    sigmoid: bool = False  # scores are sigmoid(router(x))
-    bias: Tensor | None = None  # [E] float32, added to scores for the choice alone
-    scale: float = 1.0  # times all weights
-    groups: int = 1  # of neighbouring experts, at most 64
-    groups_chosen: int = 1  # those whose best scores are the highest; others do not count
-    best: int = 2  # so many of a group's scores are added up to be its own
-    before: bool = False  # weights are times what experts are given, not what they give
-    # A weight is an expert's share among those whose numbers are no further below its own than
-    # twice this, by the larger of both (SparseMixer; Liu et al., 2023); others chosen before it do
-    # not count. 0: among all.
-    nearness: float = 0.0
-
-    @property
-    def by_softmax(self) -> bool:
-        """Whether the router's largest numbers are the choice."""
-        return not self.sigmoid and self.bias is None and self.groups_chosen >= self.groups
-
-
 @dataclass(frozen=True, eq=False)
-class Experts:
-    """A mixture of MLPs, of which each row goes through those that its router chooses.
+class MLPWithExperts:
+    """An MLP and a mixture beside each other, both of x; what they give is added up.
 
-    What they give is added up by their weights, in the order of the choice, so that a row does not
-    depend on any other's.
+    Each has norms of its own, and so has the mixture's router.
     """
 
-    router: FloatProjection  # [T, d] -> [T, E]; [T, E + 1] with a ``shared_gate``
-    up: tuple[Projection, ...]  # by expert; see ``DenseMLP``
-    down: tuple[Projection, ...]
-    activation: str
-    gated: bool
-    routing: Routing
-    shared: DenseMLP | None = None  # through which all rows go as well, added
-    shared_gate: bool = False  # times the sigmoid of what the router gives last
+    mlp: DenseMLP
+    mlp_norms: Norms
+    experts: Experts
+    expert_norms: Norms
+    router_norm: Norm
+
+
+Part = (
+    SelfAttention
+    | SelfLatentAttention
+    | SelfRecurrence
+    | DenseMLP
+    | GivenMLP
+    | Experts
+    | MLPWithExperts
+)
+"""Of a layer."""
 
 
 @dataclass(frozen=True)
@@ -461,7 +425,8 @@ class DecoderLayer:
 
     mixer: SelfAttention | SelfLatentAttention | SelfRecurrence | None
     mixer_norms: Norms
-    mlp: DenseMLP | Experts | SelfAttention | None  # attention, where it is parallel to a state
+    # attention, where it is parallel to a state
+    mlp: DenseMLP | GivenMLP | Experts | MLPWithExperts | SelfAttention | None
     mlp_norms: Norms
     parallel: bool
 
@@ -476,8 +441,9 @@ class DecoderStack:
     ranks: Ranks | None = None  # over whom attention's and MLPs' outputs are to be added up
 
 
-Fused = Callable[[Tensor, Any, Sequence[Rotation]], Tensor]
-"""A decoder over its share of the pool, in one call: x [T, d], plan, rotations -> [T, d].
+Fused = Callable[[Tensor, Any, Sequence[Rotation], Tensor | None], Tensor]
+"""A decoder over its share of the pool, in one call: x [T, d], plan, rotations, and what layers are
+given of each token -> [T, d].
 
 What x holds need not outlast the call.
 """
@@ -526,8 +492,8 @@ class Kernels(Protocol):
     def attend(
         self,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
         kv: LayerKV,
         spec: AttentionSpec,
         plan: Any,
@@ -535,9 +501,12 @@ class Kernels(Protocol):
     ) -> Tensor:
         """Store the new keys and values, then attend over each sequence's whole context.
 
+        Without keys and values: those that another layer has stored, at the same positions.
+
         query [T, H, D], key [T, Hkv, D], value [T, Hkv, Dv] -> [T, H, Dv], causal. Queries and
-        keys are first normalised as ``spec`` says and turned by ``rotation``. They may be views
-        of one fused projection, whose contents need not outlast the call.
+        keys are first normalised as ``spec`` says and turned by ``rotation``; values may be
+        normalised. They may be views of one fused projection, whose contents need not outlast the
+        call.
         """
         ...
 
@@ -575,8 +544,8 @@ class Kernels(Protocol):
         """x [T, width] becomes x * sigmoid(gates)."""
         ...
 
-    def mix(self, x: Tensor, experts: Experts) -> Tensor:
-        """x [T, d] through the experts of each row -> [T, d]."""
+    def mix(self, x: Tensor, experts: Experts, routed: Tensor | None = None) -> Tensor:
+        """x [T, d] through the experts of each row -> [T, d]; the router is given ``routed``."""
         ...
 
     def argmax(self, x: Tensor) -> Tensor:
@@ -633,14 +602,3 @@ class Kernels(Protocol):
         pairs: block in the source, block in the target. Their parts are alike but for B.
         """
         ...
-
-
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2", "silu")
-"""Activations that every ``Kernels`` has, by the names that configs use."""
-
-CLAMPED_SWIGLU = "clamped_swiglu"
-"""Gated, as gpt-oss has it: min(gate, 7) * sigmoid(1.702 * min(gate, 7)) * (up + 1), with up
-between -7 and 7."""
-
-XIELU = "xielu"
-"""Apertus' own, which takes ``Alphas``."""

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.kernels.ops import CLAMPED_SWIGLU, Alphas, DenseMLP, Experts, Kernels, Routing
+from quire.kernels.mlps import CLAMPED_SWIGLU, Alphas, DenseMLP, Experts, Routing
+from quire.kernels.ops import Kernels
 
 _gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -47,12 +48,12 @@ def _xielu(alphas: Alphas, x: Tensor) -> Tensor:
     return (torch.where(wide > 0, alphas.above * wide.square(), below) + 0.5 * wide).to(x.dtype)
 
 
-def mixed(x: Tensor, experts: Experts, kernels: Kernels) -> Tensor:
+def mixed(x: Tensor, experts: Experts, kernels: Kernels, routed: Tensor | None = None) -> Tensor:
     """See ``Kernels.mix``, by these kernels' activations.
 
     Waits for the device, to know which experts were chosen.
     """
-    logits = experts.router.floats(x)
+    logits = experts.router.floats(x if routed is None else routed)
     chosen, weights = route(logits[:, : len(experts.up)], experts.routing)
     # By rank, and added up in that order.
     parts = torch.zeros(experts.routing.chosen, *x.shape, device=x.device, dtype=_wide(x))
@@ -77,6 +78,11 @@ def mixed(x: Tensor, experts: Experts, kernels: Kernels) -> Tensor:
 
 def route(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
     """logits [T, E] -> experts [T, chosen], the highest scores first, and the weight of each."""
+    experts, weights = _route(logits, routing)
+    return experts, weights if routing.factors is None else weights * routing.factors[experts]
+
+
+def _route(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
     chosen = routing.chosen
     if routing.by_softmax:
         ordered, experts = logits.sort(dim=1, descending=True, stable=True)

@@ -15,12 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Site, Updates
+from quire.kernels.mlps import Alphas, Experts
 from quire.kernels.ops import (
-    Alphas,
     AttentionBatch,
     AttentionSpec,
     ColumnBias,
-    Experts,
     Kernels,
     LayerKV,
     LayerMemory,
@@ -69,8 +68,8 @@ class ReferenceKernels(Kernels):
     def attend(
         self,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
         kv: LayerKV,
         spec: AttentionSpec,
         plan: StepPlan,
@@ -78,15 +77,18 @@ class ReferenceKernels(Kernels):
     ) -> Tensor:
         """See ``Kernels.attend``; the result has the query's dtype."""
         query, sink_query, key = self._prepared(query, key, spec, rotation)
+        if value is not None and spec.value_norm is not None:
+            value = self.norm(value, spec.value_norm)
         own = plan.kv_groups[kv.kv_group]
         dtype, run = query.dtype, _run(kv)
         if kv.key_scales is not None:
             half = 0 if rotation is None else rotation.cos.shape[1]
             factors = _balance(spec, half).to(query.device)
             query, sink_query = (spread(_wide(x) * factors, run) for x in (query, sink_query))
-            key = spread(_wide(key) / factors, run)
-        _store(key, value, kv, own)
-        output = query.new_empty(*query.shape[:2], value.shape[2])
+            key = None if key is None else spread(_wide(key) / factors, run)
+        if key is not None and value is not None:
+            _store(key, value, kv, own)
+        output = query.new_empty(*query.shape[:2], kv.dims[1])
         for prefill in own.prefills:
             rows = prefill.rows
             output[rows] = _attend_prefill(query[rows], sink_query[rows], kv, spec, prefill)
@@ -96,8 +98,8 @@ class ReferenceKernels(Kernels):
         return output if kv.key_scales is None else spread(output, run).to(dtype)
 
     def _prepared(
-        self, query: Tensor, key: Tensor, spec: AttentionSpec, rotation: Rotation | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, query: Tensor, key: Tensor | None, spec: AttentionSpec, rotation: Rotation | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Queries, those for sinks, and keys: normalised and turned."""
 
         def made(x: Tensor, norm: Norm | None, cos: Tensor | None, sin: Tensor | None) -> Tensor:
@@ -113,7 +115,7 @@ class ReferenceKernels(Kernels):
             far = made(query, spec.query_norm, sink_cos, sink_sin)
         if scale is not None:
             near, far = ((_wide(x) * scale[:, None, None]).to(x.dtype) for x in (near, far))
-        return near, far, made(key, spec.key_norm, cos, sin)
+        return near, far, None if key is None else made(key, spec.key_norm, cos, sin)
 
     def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: StepPlan) -> Tensor:
         """See ``Kernels.recur``."""
@@ -146,9 +148,9 @@ class ReferenceKernels(Kernels):
         """See ``Kernels.gate``."""
         x.mul_(gates.to(torch.promote_types(x.dtype, torch.float32)).sigmoid())
 
-    def mix(self, x: Tensor, experts: Experts) -> Tensor:
+    def mix(self, x: Tensor, experts: Experts, routed: Tensor | None = None) -> Tensor:
         """See ``Kernels.mix``."""
-        return mixed(x, experts, self)
+        return mixed(x, experts, self, routed)
 
     def argmax(self, x: Tensor) -> Tensor:
         """See ``Kernels.argmax``."""
@@ -191,7 +193,9 @@ def _balance(spec: AttentionSpec, half: int) -> Tensor:
     """What queries are multiplied by and keys divided by: 1, unless their norms tell more."""
     norms = (spec.query_norm, spec.key_norm)
     query, key = (None if norm is None else norm.weight for norm in norms)
-    return torch.ones(1) if query is None or key is None else balance(query, key, half)
+    if query is None or key is None or spec.shared:
+        return torch.ones(1)
+    return balance(query, key, half)
 
 
 def _run(kv: LayerKV) -> int:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from quire.core.errors import ModelError
-from quire.kernels.ops import Routing
+from quire.kernels.mlps import Routing
 from quire.models.config import ConfigFields
 from quire.models.recurrences import RecurrentPlan
 from quire.models.rope import RopeConfig
-from quire.models.shape import ExpertShape, LatentShape, Positions
+from quire.models.shape import ExpertShape, LatentShape, LayerSizes, Positions
 from quire.models.shard import Divided, DividedStates
 
 
@@ -56,7 +56,15 @@ class TensorNames:
 _OF_IMAGES = tuple(
     f"{root}{part}"
     for root in ("", "model.")
-    for part in ("vision_", "visual.", "multi_modal_projector.", "image_newline")
+    for part in (
+        "vision_",
+        "visual.",
+        "audio_tower.",
+        "embed_vision.",
+        "embed_audio.",
+        "multi_modal_projector.",
+        "image_newline",
+    )
 )
 
 
@@ -80,6 +88,7 @@ class ExpertNames:
     shared_down: str = ""
     shared_gate: str | None = None
     choice_biases: tuple[str, ...] = ()  # added to scores where experts are chosen; whole names
+    factors: tuple[str, ...] = ()  # times the experts' weights; whole names
 
 
 @dataclass(frozen=True)
@@ -189,10 +198,12 @@ class Blueprint:
     tied_embeddings: bool
     attention_scale: float
     head_norms: HeadNorms | None = None
+    value_norms: bool = False  # without weights, of each head
     row_order: RowOrder = "heads"
     mixture: Mixture | None = None
     recurrent: RecurrentPlan | None = None  # the layers with a state
     latent: LatentPlan | None = None  # in place of ``heads``' own keys and values
+    by_layer: LayerSizes | None = None  # in place of ``heads`` and ``intermediate_size``
     gated_attention: bool = False
     parallel: bool = False
     softcap: float | None = None
@@ -204,6 +215,13 @@ class Blueprint:
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     guessing_layers: int = 0  # after the others, in the checkpoint; not read
+
+    def heads_of(self, layer: int) -> Heads:
+        """The heads of a layer."""
+        if self.by_layer is None:
+            return self.heads
+        sizes = self.by_layer
+        return Heads(self.heads.num, sizes.kv_heads[layer], sizes.head_sizes[layer])
 
     @property
     def divided(self) -> Divided:
@@ -222,4 +240,8 @@ class Blueprint:
             inner["moe_intermediate_size"] = mixture.shape.inner
             inner["shared_expert_intermediate_size"] = mixture.shape.shared_inner
         num_kv = heads.num_kv if self.latent is None else 1
-        return Divided(heads.num, num_kv, self.vocab_size, inner, states)
+        others: tuple[int, ...] = ()
+        if self.by_layer is not None:
+            others = self.by_layer.kv_heads
+            inner["hidden_size_per_layer_input"] = self.by_layer.given
+        return Divided(heads.num, num_kv, self.vocab_size, inner, states, others)

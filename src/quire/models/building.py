@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from quire.core.errors import ModelError
-from quire.kernels.ops import XIELU, Alphas, AttentionSpec, Experts, KVShape, Norm, Norms
+from quire.kernels.mlps import XIELU, Alphas, Experts
+from quire.kernels.ops import AttentionSpec, KVShape, Norm, Norms
 from quire.models.blueprint import Blueprint
 from quire.models.decoder import Decoder
 from quire.models.dividing import rows_of_heads, rows_of_parts
 from quire.models.experts import read_experts
 from quire.models.latent_attention import LatentAttention
 from quire.models.latents import read_latents
-from quire.models.layers import MLP, Attention, Layer
+from quire.models.layer_inputs import beside_experts, finished, read_inputs
+from quire.models.layers import MLP, Attention, Layer, WithExperts
 from quire.models.linear import Joined, LinearReader
-from quire.models.parts import WHOLE, TensorPart, count_of
+from quire.models.norms import NormReader
 from quire.models.recurrences import read_recurrent
 from quire.models.shape import ChunkLength
-from quire.models.shard import Shard
 from quire.models.weights import Weights
 
 _LOG = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
     scale = plan.embedding_scale
     if plan.embedding_scale_in_dtype:
         scale = torch.tensor(scale, dtype=weights.dtype).item()
-    norms = _NormReader(plan, weights, linears.shard)
+    norms = NormReader(plan, weights, linears.shard)
     return Decoder(
         vocab_size=plan.vocab_size,
         dtype=weights.dtype,
@@ -65,6 +65,7 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
         embedding_scale=scale,
         logits_scale=plan.logits_scale,
         logits_softcap=plan.logits_softcap,
+        inputs=read_inputs(plan, norms, linears, root),
     )
 
 
@@ -80,79 +81,8 @@ def _has_layers(weights: Weights, beginning: str) -> bool:
     return any(name.startswith(beginning) for name in weights)
 
 
-@dataclass(frozen=True)
-class _NormReader:
-    """Takes the norms of a decoder, which are all of one kind."""
-
-    plan: Blueprint
-    weights: Weights
-    shard: Shard
-
-    def take(self, name: str, width: int, part: TensorPart = WHOLE) -> Norm:
-        """The one called ``name``, or a part of it."""
-        kind, weight, bias = self.plan.norm, None, None
-        if kind.around_one:
-            # In float32, since 1 + w has more digits than w.
-            weight = self.weights.take_floats(f"{name}.weight", width, part=part) + 1
-        elif kind.weight:
-            weight = self.weights.take(f"{name}.weight", width, part=part)
-        if kind.bias:
-            bias = self.weights.take(f"{name}.bias", width, part=part)
-        return Norm(count_of(part.rows, width), weight, kind.eps, bias, kind.centred)
-
-    def around(
-        self, prefix: str, before: str | None, output: str | None, factor: float = 1.0
-    ) -> Norms:
-        """The norms of a part of the layer ``prefix``, whose output is multiplied by ``factor``."""
-        width = self.plan.hidden_size
-        first, second = (
-            None if name is None else self.take(f"{prefix}.{name}", width)
-            for name in (before, output)
-        )
-        return Norms(before=first, output=second, scale=factor * self.plan.residual_scale)
-
-    def of_each_head(self, prefix: str, index: int) -> tuple[Norm | None, Norm | None]:
-        """The norms of queries and of keys, of each head alone."""
-        plan, names, dim = self.plan, self.plan.names, self.plan.heads.dim
-        if plan.head_norms in ("each", "each turned"):
-            both = (f"{prefix}.{name}" for name in (names.query_norm, names.key_norm))
-            query, key = (self.take(name, dim) for name in both)
-            return query, key
-        rope = plan.rope_of[index]
-        if plan.head_norms == "bare" and rope is not None and plan.ropes[rope].rotated:
-            return Norm(dim, None, plan.norm.eps), Norm(dim, None, plan.norm.eps)
-        return None, None
-
-    def of_all_heads(self, prefix: str) -> tuple[Norm | None, Norm | None]:
-        """The same of all heads together."""
-        if self.plan.head_norms != "all":
-            return None, None
-        heads, names = self.plan.heads, self.plan.names
-        query, key = f"{prefix}.{names.query_norm}", f"{prefix}.{names.key_norm}"
-        return (
-            self._of_heads_held(query, heads.num, self.shard.run(heads.num)),
-            self._of_heads_held(key, heads.num_kv, self.shard.kv_heads(heads.num_kv)),
-        )
-
-    def sink_logits(self, prefix: str) -> Tensor | None:
-        """The sink logits of query heads."""
-        name, heads = self.plan.names.sink_logits, self.plan.heads
-        if name is None:
-            return None
-        held = self.shard.run(heads.num)
-        part, name = TensorPart(slice(held.start, held.stop)), f"{prefix}.{name}"
-        if name not in self.weights:  # as in GGUF files
-            name = f"{name}.weight"
-        return self.weights.take_floats(name, heads.num, part=part)
-
-    def _of_heads_held(self, name: str, count: int, held: range) -> Norm:
-        width = self.plan.heads.dim
-        part = TensorPart(slice(held.start * width, held.stop * width))
-        return self.take(name, count * width, part)
-
-
 def _read_layer(
-    plan: Blueprint, norms: _NormReader, linears: LinearReader, prefix: str, index: int
+    plan: Blueprint, norms: NormReader, linears: LinearReader, prefix: str, index: int
 ) -> list[Layer]:
     """The layer ``prefix``; as two where it has two mixers beside each other, before its MLP."""
     names, recurrent, factors = plan.names, plan.recurrent, plan.factors
@@ -168,26 +98,37 @@ def _read_layer(
         around = norms.around(prefix, names.attention_before, names.attention_output, factor)
     mlp, around_mlp = None, Norms()
     if recurrent is None or not recurrent.shape.alone or part == "mlp":
-        mlp = _read_mlp(plan, norms.weights, linears, prefix, index)
-        around_mlp = norms.around(prefix, names.mlp_before, names.mlp_output, factors.mlp)
+        mlp = _read_mlp(plan, norms, linears, prefix, index)
+        before = None if isinstance(mlp, WithExperts) else names.mlp_before
+        around_mlp = norms.around(prefix, before, names.mlp_output, factors.mlp)
     if state is not None and isinstance(attention, Attention):
         beside = Layer(state, around, attention, Norms(scale=factors.attention), parallel=True)
         return [beside, Layer(None, Norms(), mlp, around_mlp)]
-    return [Layer(state or attention, around, mlp, around_mlp, plan.parallel)]
+    layer = Layer(state or attention, around, mlp, around_mlp, plan.parallel)
+    if plan.by_layer is not None:
+        return finished(layer, plan, norms, linears, prefix, index)
+    return [layer]
 
 
 def _read_attention(
-    plan: Blueprint, norms: _NormReader, linears: LinearReader, prefix: str, index: int
+    plan: Blueprint, norms: NormReader, linears: LinearReader, prefix: str, index: int
 ) -> Attention | LatentAttention:
-    heads = plan.heads
+    heads, source, shared = plan.heads_of(index), None, False
     if plan.latent is not None:
         spec = AttentionSpec(plan.attention_scale, plan.windows[index])
         weights, rope = norms.weights, plan.rope_of[index]
         return read_latents(plan.latent, plan.hidden_size, spec, weights, linears, prefix, rope)
-    query_norm, key_norm = norms.of_each_head(prefix, index)
+    if plan.by_layer is not None:
+        sources = plan.by_layer.sources
+        source = None if sources[index] == index else sources[index]
+        shared = sources.count(sources[index]) > 1
+    if source is not None:  # some savers keep tensors that nothing is made of
+        unused = ("k_proj", "v_proj", "k_norm", "v_norm")
+        norms.weights.leave(tuple(f"{prefix}.self_attn.{name}." for name in unused))
+    query_norm, key_norm = norms.of_each_head(prefix, index, keys=source is None)
     all_queries_norm, all_keys_norm = norms.of_all_heads(prefix)
     return Attention(
-        qkv=_read_qkv(plan, linears, prefix),
+        qkv=_read_qkv(plan, linears, prefix, index),
         output=linears.linear(
             f"{prefix}.{plan.names.output}",
             heads.num * heads.dim,
@@ -205,15 +146,18 @@ def _read_attention(
             query_norm=query_norm,
             key_norm=key_norm,
             norm_turned=plan.head_norms == "each turned",
+            value_norm=Norm(heads.dim, None, plan.norm.eps) if plan.value_norms else None,
+            shared=shared,
         ),
         rope=plan.rope_of[index],
         query_norm=all_queries_norm,
         key_norm=all_keys_norm,
+        source=source,
     )
 
 
-def _read_qkv(plan: Blueprint, linears: LinearReader, prefix: str) -> Joined:
-    heads = plan.heads
+def _read_qkv(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -> Joined:
+    heads, sizes = plan.heads_of(index), plan.by_layer
     query, key = heads.num * heads.dim, heads.num_kv * heads.dim
     names = [f"{prefix}.{name}" for name in plan.names.qkv]
     parts = {"q": query, "k": key, "v": key}
@@ -227,26 +171,38 @@ def _read_qkv(plan: Blueprint, linears: LinearReader, prefix: str) -> Joined:
         held = {"q": own["q"], "gate": gate["q"], "k": own["k"], "v": own["v"]}
         return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, held)
     rows = rows_of_heads(linears.shard, heads, _stored_order(plan))
+    if sizes is not None:  # queries, perhaps keys, perhaps values
+        count = 1 if sizes.sources[index] != index else 3 - sizes.keys_are_values[index]
+        names, parts = names[:count], {name: parts[name] for name in "qkv"[:count]}
+        rows = None if rows is None else {name: rows[name] for name in parts}
     return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, rows)
 
 
 def _read_mlp(
-    plan: Blueprint, weights: Weights, linears: LinearReader, prefix: str, index: int
-) -> MLP | Experts:
-    if plan.mixture is not None and plan.mixture.shape.layers[index]:
-        return read_experts(plan, plan.mixture, linears, prefix)
+    plan: Blueprint, norms: NormReader, linears: LinearReader, prefix: str, index: int
+) -> MLP | Experts | WithExperts:
+    mixture = plan.mixture
+    if mixture is not None and not mixture.shape.layers[index]:
+        mixture = None
+    if mixture is not None and plan.by_layer is None:
+        return read_experts(plan, mixture, linears, prefix)
     inner, hidden, bias = plan.intermediate_size, plan.hidden_size, plan.biases.mlp
+    if plan.by_layer is not None:
+        inner = plan.by_layer.inners[index]
     parts = {"gate": inner, "up": inner} if plan.gated else {"up": inner}
     names = [f"{prefix}.{name}" for name in plan.names.up]
-    return MLP(
+    mlp = MLP(
         up=linears.joined(names, hidden, parts, bias, rows_of_parts(linears.shard, parts)),
         down=linears.linear(
             f"{prefix}.{plan.names.down}", inner, hidden, bias, linears.shard.columns(inner)
         ),
         activation=plan.activation,
         factor=plan.factors.gate,
-        alphas=_read_alphas(weights, prefix) if plan.activation == XIELU else None,
+        alphas=_read_alphas(norms.weights, prefix) if plan.activation == XIELU else None,
     )
+    if mixture is None:
+        return mlp
+    return beside_experts(mlp, plan, mixture, norms, linears, prefix)
 
 
 def _read_alphas(weights: Weights, prefix: str) -> Alphas:

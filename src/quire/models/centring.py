@@ -55,15 +55,17 @@ def centre_keys(
     read_tokens(model, torch.tensor(token_ids), cast(Kernels, watching))
     longest = max(model.max_positions, len(token_ids))
     tables = [_turns(rope, longest) for rope in ropes]
-    seen = iter(watching.seen)
+    seen, found = iter(watching.seen), list[Centring]()
 
     def centred(part: Any) -> Any:
         if not isinstance(part, Attention):
             return part
-        query, key, rotation = next(seen)
-        table = None if part.rope is None else tables[part.rope]
-        found = _centring(query, key, rotation, table)
-        return replace(part, spec=replace(part.spec, centring=found))
+        if part.source is None:
+            query, key, rotation = next(seen)
+            table = None if part.rope is None else tables[part.rope]
+            found.append(_centring(query, key, rotation, table))
+        own = found[-1 if part.source is None else part.source]
+        return replace(part, spec=replace(part.spec, centring=own))
 
     layers = (
         replace(layer, mixer=centred(layer.mixer), mlp=centred(layer.mlp))
@@ -95,16 +97,17 @@ class _Watching:
     def attend(
         self,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
         kv: LayerKV,
         spec: AttentionSpec,
         plan: Any,
         rotation: Rotation | None = None,
     ) -> Tensor:
         """See ``Kernels.attend``."""
-        normed = self._normed(query, spec.query_norm), self._normed(key, spec.key_norm)
-        self.seen.append((*normed, rotation))
+        if key is not None:
+            normed = self._normed(query, spec.query_norm), self._normed(key, spec.key_norm)
+            self.seen.append((*normed, rotation))
         return self._kernels.attend(query, key, value, kv, spec, plan, rotation)
 
     def _normed(self, x: Tensor, norm: Norm | None) -> Tensor:

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from quire.kernels.mlps import Experts
 from quire.kernels.ops import (
     AttentionBatch,
     Continuing,
     DecoderStack,
-    Experts,
     Kernels,
     KVShape,
     LayerMemory,
@@ -27,7 +27,7 @@ from quire.kernels.ops import (
 from quire.kernels.products import PackedWeight
 from quire.kernels.ranks import Ranks
 from quire.models.base import ExpertFacts
-from quire.models.layers import Layer, Recurrent, run_layers
+from quire.models.layers import Layer, Recurrent, WithExperts, run_layers
 from quire.models.linear import Linear, NamedParts
 from quire.models.linear.base import PlainLinear
 from quire.models.rope import Rope
@@ -39,6 +39,42 @@ class LearnedPositions(NamedTuple):
 
     table: Tensor  # [positions + offset, d]
     offset: int  # the row of position 0
+
+
+class LayerInputs(NamedTuple):
+    """What all layers are given of each token, whatever comes of it in between: by its id, and by
+    its vector.
+    """
+
+    table: Linear  # its rows are tokens' numbers for all layers, [tokens, layers x width]
+    projection: Linear  # of tokens' vectors: d -> layers x width
+    norm: Norm  # of what that gives each layer
+    scales: tuple[float, float]  # of the table, and of what the projection gives
+    num_tokens: int  # of the table, on all ranks
+    layers: int
+
+    def of(self, token_ids: Tensor, x: Tensor, kernels: Kernels, ranks: Ranks | None) -> Tensor:
+        """token_ids [T], x [T, d] -> [T, layers x width]."""
+        own = token_rows(self.table, self.num_tokens, ranks, token_ids, x.dtype) * self.scales[0]
+        projected = (self.projection(x) * self.scales[1]).view(-1, self.norm.width)
+        return (kernels.norm(projected, self.norm).view(own.shape) + own) * 2**-0.5
+
+
+def token_rows(
+    table: Linear, size: int, ranks: Ranks | None, token_ids: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """token_ids [T] -> [T, width], of a table whose ``size`` rows ranks divide.
+
+    Exact, since all ranks but one add zeros.
+    """
+    if ranks is None:
+        return table.rows(token_ids, dtype)
+    held = Shard(ranks.rank, ranks.size).run(size)
+    others = (token_ids < held.start) | (token_ids >= held.stop)
+    x = table.rows((token_ids - held.start).masked_fill(others, 0), dtype)
+    x.masked_fill_(others[:, None], 0)
+    ranks.add_up(x)
+    return x
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +89,7 @@ class Decoder:
     head: Linear
     ropes: tuple[Rope, ...] = ()
     positions: LearnedPositions | None = None
+    inputs: LayerInputs | None = None
     embedding_scale: float = 1.0
     logits_scale: float = 1.0
     logits_softcap: float | None = None  # logits become softcap * tanh(logits / softcap)
@@ -79,15 +116,8 @@ class Vocabulary(NamedTuple):
     ranks: Ranks | None
 
     def rows(self, token_ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """token_ids [T] -> [T, width]; exact, since all ranks but one add zeros."""
-        if self.ranks is None:
-            return self.embed.rows(token_ids, dtype)
-        held = Shard(self.ranks.rank, self.ranks.size).run(self.size)
-        others = (token_ids < held.start) | (token_ids >= held.stop)
-        x = self.embed.rows((token_ids - held.start).masked_fill(others, 0), dtype)
-        x.masked_fill_(others[:, None], 0)
-        self.ranks.add_up(x)
-        return x
+        """token_ids [T] -> [T, width]."""
+        return token_rows(self.embed, self.size, self.ranks, token_ids, dtype)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [R, width] -> [R, size] float32; of no tokens, but on the first rank."""
@@ -169,14 +199,17 @@ class DecoderModel:
         if decoder.positions is not None:
             table, offset = decoder.positions
             x = x + torch.embedding(table, batch.positions + offset)
+        given = None
+        if decoder.inputs is not None:
+            given = decoder.inputs.of(token_ids, x, kernels, decoder.ranks)
         plan = kernels.plan(batch)
         fused = kernels.fuse(self._stack, kv)
         if fused is not None:
-            x = fused(x, plan, rotations)
+            x = fused(x, plan, rotations, given)
         else:
             layers, norm, ranks = decoder.layers, decoder.final_norm, decoder.ranks
             adapted = batch.adapted
-            x = run_layers(layers, norm, x, kv, kernels, plan, rotations, adapted, ranks)
+            x = run_layers(layers, norm, x, kv, kernels, plan, rotations, adapted, ranks, given)
         return x if decoder.project_out is None else decoder.project_out(x)
 
     def go_on(
@@ -191,6 +224,7 @@ class DecoderModel:
             decoder.project_in,
             decoder.project_out,
             decoder.positions,
+            decoder.inputs,
             decoder.ranks,
         )
         plain = scaled == (1.0, 1.0, None) and all(part is None for part in beside)
@@ -234,13 +268,16 @@ class DecoderModel:
 def _unread_bytes(decoder: Decoder, experts: ExpertFacts | None) -> int:
     """Bytes of a table of embeddings that is no head, and of experts that a token has not."""
     table = 0 if decoder.embed is decoder.head else decoder.embed.nbytes
+    table += 0 if decoder.inputs is None else decoder.inputs.table.nbytes
     if experts is None:
         return table
     return table + experts.weight_bytes - experts.weight_bytes * experts.chosen // experts.num
 
 
 def _expert_facts(layers: Sequence[Layer]) -> ExpertFacts | None:
-    mixtures = [layer.mlp for layer in layers if isinstance(layer.mlp, Experts)]
+    parts = (layer.mlp for layer in layers)
+    parts = (part.experts if isinstance(part, WithExperts) else part for part in parts)
+    mixtures = [part for part in parts if isinstance(part, Experts)]
     if not mixtures:
         return None
     weights = [cast(Linear, weight) for one in mixtures for weight in (*one.up, *one.down)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from quire.kernels.heap import give_memory_back
-from quire.kernels.ops import DenseMLP, Experts
+from quire.kernels.mlps import DenseMLP, Experts
 from quire.models.blueprint import Blueprint, Mixture
 from quire.models.dividing import rows_of_parts
 from quire.models.linear import Linear, LinearReader, Stack
@@ -31,15 +33,21 @@ def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefi
         down=tuple(down for _, down in pairs),
         activation=plan.activation,
         gated=plan.gated,
-        routing=mixture.routing._replace(bias=_choice_bias(mixture, linears, prefix)),
+        routing=mixture.routing._replace(
+            bias=_by_expert(mixture, names.choice_biases, linears, prefix),
+            factors=_by_expert(mixture, names.factors, linears, prefix),
+        ),
         shared=_read_shared(plan, mixture, linears, prefix),
         shared_gate=gated,
     )
 
 
-def _choice_bias(mixture: Mixture, linears: LinearReader, prefix: str) -> Tensor | None:
-    names = [f"{prefix}.{name}" for name in mixture.names.choice_biases]
-    return linears.numbers(names, mixture.shape.count) if names else None
+def _by_expert(
+    mixture: Mixture, names: Sequence[str], linears: LinearReader, prefix: str
+) -> Tensor | None:
+    """A number of each expert."""
+    own = [f"{prefix}.{name}" for name in names]
+    return linears.numbers(own, mixture.shape.count) if own else None
 
 
 def _read_expert(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from quire.kernels.ops import ACTIVATIONS
+from quire.kernels.mlps import ACTIVATIONS
 from quire.models.blueprint import Biases, Blueprint, Heads, NormKind, TensorNames
 from quire.models.building import build
 from quire.models.config import ConfigFields, ModelConfig

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.core.errors import ModelError
-from quire.kernels.ops import ACTIVATIONS
+from quire.kernels.mlps import ACTIVATIONS
 from quire.kernels.recurrence import StepRange
 from quire.models import mixtures, variants
 from quire.models.blueprint import Blueprint, ExpertNames, PartFactors, TensorNames

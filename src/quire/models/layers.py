@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Site
+from quire.kernels.mlps import Alphas, DenseMLP, Experts, GivenMLP
 from quire.kernels.ops import (
-    Alphas,
     AttentionSpec,
     DecoderLayer,
-    DenseMLP,
-    Experts,
     Kernels,
     KVShape,
     LayerKV,
     LayerMemory,
     LayerState,
+    MLPWithExperts,
     Norm,
     Norms,
+    OwnMemory,
     Rotation,
     SelfAttention,
     SelfRecurrence,
@@ -48,6 +48,7 @@ class Attention:
     rope: int | None = None  # which of the decoder's; None: it knows no positions
     query_norm: Norm | None = None  # of all heads together; of each alone as ``spec`` says
     key_norm: Norm | None = None
+    source: int | None = None  # the layer whose keys and values it attends to; see SelfAttention
 
     @property
     def num_heads(self) -> int:
@@ -75,6 +76,7 @@ class Attention:
             query_norm=self.query_norm,
             key_norm=self.key_norm,
             gated=self.gated,
+            source=self.source,
         )
 
 
@@ -132,19 +134,50 @@ class MLP:
 
 
 @dataclass(frozen=True)
+class LayerInputMLP:
+    """down(activation(up(x)) * given); see ``GivenMLP``."""
+
+    up: Linear
+    down: Linear
+    activation: str
+    columns: slice  # of what all layers are given
+
+    def fusable(self) -> GivenMLP:
+        """See ``Attention.fusable``."""
+        return GivenMLP(self.up, self.down, self.activation, self.columns.start)
+
+
+@dataclass(frozen=True, eq=False)
+class WithExperts:
+    """An MLP and experts beside each other; see ``MLPWithExperts``."""
+
+    mlp: MLP
+    mlp_norms: Norms
+    experts: Experts
+    expert_norms: Norms
+    router_norm: Norm
+
+    def fusable(self) -> MLPWithExperts:
+        """See ``Attention.fusable``."""
+        own, experts = self.mlp.fusable(), self.experts
+        return MLPWithExperts(own, self.mlp_norms, experts, self.expert_norms, self.router_norm)
+
+
+@dataclass(frozen=True)
 class Layer:
     """What mixes tokens, then an MLP; see ``DecoderLayer``."""
 
     mixer: Mixer | None
     mixer_norms: Norms
-    mlp: MLP | Experts | Attention | None
+    mlp: MLP | LayerInputMLP | Experts | WithExperts | Attention | None
     mlp_norms: Norms
     parallel: bool = False
 
     @property
     def mixers(self) -> list[Mixer]:
         """What keeps something of the tokens, in the order of ``Model.kv_shapes``."""
-        return [part for part in (self.mixer, self.mlp) if isinstance(part, Mixer)]
+        parts = [part for part in (self.mixer, self.mlp) if isinstance(part, Mixer)]
+        return [one for one in parts if not isinstance(one, Attention) or one.source is None]
 
     @property
     def before(self) -> Norm | None:
@@ -182,9 +215,9 @@ class Multiplying(NamedTuple):
         """The same of a projection whose inputs are divided among ranks."""
         return self._added_up(self.product(site, projection, x))
 
-    def mixed(self, x: Tensor, experts: Experts) -> Tensor:
-        """x [T, d] through the experts of each row -> [T, d]."""
-        return self._added_up(self.kernels.mix(x, experts))
+    def mixed(self, x: Tensor, experts: Experts, routed: Tensor | None = None) -> Tensor:
+        """x [T, d] through the experts of each row -> [T, d]; see ``Kernels.mix``."""
+        return self._added_up(self.kernels.mix(x, experts, routed))
 
     def _added_up(self, part: Tensor) -> Tensor:
         if self.ranks is not None:
@@ -209,16 +242,20 @@ def run_layers(
     rotations: Sequence[Rotation],
     adapted: Sequence[AdaptedRows] = (),
     ranks: Ranks | None = None,
+    given: Tensor | None = None,
 ) -> Tensor:
-    """x [T, d], which is used up -> [T, d], operation by operation."""
-    memory, h = iter(kv), _given(x, layers[0].before, kernels)
+    """x [T, d], which is used up -> [T, d], operation by operation.
+
+    given: what layers are given of each token.
+    """
+    memory, h = OwnMemory(kv), _given(x, layers[0].before, kernels)
     next_norms = [*(layer.before for layer in layers[1:]), final_norm]
     for number, (layer, next_norm) in enumerate(zip(layers, next_norms, strict=True)):
         multiplying = Multiplying(kernels, adapted, ranks, number)
         around, mlp = layer.mlp_norms, layer.mlp
         if layer.mixer is not None:
             before = next_norm if mlp is None else around.before
-            delta = _mix(layer.mixer, h, next(memory), plan, rotations, multiplying, _MIXER)
+            delta = _mix(layer.mixer, h, memory, plan, rotations, multiplying, _MIXER)
             if layer.parallel:
                 h = h if before is None else kernels.norm(x, before)  # x as the mixer had it
                 x, _ = _add(x, delta, layer.mixer_norms, None, kernels)
@@ -226,9 +263,9 @@ def run_layers(
                 x, h = _add(x, delta, layer.mixer_norms, before, kernels)
         if mlp is not None:
             if isinstance(mlp, Attention):
-                delta = _mix(mlp, h, next(memory), plan, rotations, multiplying, _SECOND)
+                delta = _mix(mlp, h, memory, plan, rotations, multiplying, _SECOND)
             else:
-                delta = _go_through(mlp, h, multiplying)
+                delta = _go_through(mlp, h, multiplying, given)
             x, h = _add(x, delta, around, next_norm, kernels)
     return h
 
@@ -248,31 +285,52 @@ def _add(
     if norms.after is not None:
         x = kernels.add_norm(x, delta, norms.after)
         return x, _given(x, before, kernels)
-    if before is not None:
+    if before is not None and norms.total == 1.0:
         return x, kernels.add_norm(x, delta, before)
     x = x.add_(delta)
-    return x, x
+    if norms.total != 1.0:
+        x = x.mul_(norms.total)
+    return x, _given(x, before, kernels)
 
 
-def _go_through(mlp: MLP | Experts, h: Tensor, multiplying: Multiplying) -> Tensor:
+def _go_through(
+    mlp: MLP | LayerInputMLP | Experts | WithExperts,
+    h: Tensor,
+    multiplying: Multiplying,
+    given: Tensor | None,
+) -> Tensor:
     """h [T, d] -> [T, d]."""
+    kernels = multiplying.kernels
     if isinstance(mlp, Experts):
         return multiplying.mixed(h, mlp)
+    if isinstance(mlp, WithExperts):
+        own, routed = (_given(h, norm, kernels) for norm in (mlp.mlp_norms.before, mlp.router_norm))
+        own = _go_through(mlp.mlp, own, multiplying, None)
+        mixed = multiplying.mixed(_given(h, mlp.expert_norms.before, kernels), mlp.experts, routed)
+        return _given(own, mlp.mlp_norms.output, kernels).add_(
+            _given(mixed, mlp.expert_norms.output, kernels)
+        )
+    if isinstance(mlp, LayerInputMLP):
+        assert given is not None, "a decoder with such layers gives it"
+        up = multiplying.product(Site.up, mlp.up, h)
+        inner = kernels.activate(up, mlp.activation, False) * given[:, mlp.columns]
+        return multiplying.total(Site.down, mlp.down, inner)
     up = multiplying.product(Site.up, mlp.up.product, h)
-    inner = multiplying.kernels.activate(up, mlp.activation, mlp.gated, mlp.factor, mlp.alphas)
+    inner = kernels.activate(up, mlp.activation, mlp.gated, mlp.factor, mlp.alphas)
     return multiplying.total(Site.down, mlp.down, inner)
 
 
 def _mix(
     mixer: Mixer,
     h: Tensor,
-    memory: LayerMemory,
+    own: OwnMemory,
     plan: Any,
     rotations: Sequence[Rotation],
     multiplying: Multiplying,
     sites: tuple[Site, Site],
 ) -> Tensor:
     """h [T, d] -> [T, d]. sites: of its products."""
+    memory = own.of(mixer.source if isinstance(mixer, Attention) else None)
     if isinstance(mixer, Attention):
         assert isinstance(memory, LayerKV)
         return _attend(mixer, h, memory, plan, rotations, multiplying, sites)
@@ -296,20 +354,23 @@ def _attend(
     sites: tuple[Site, Site],
 ) -> Tensor:
     joined = multiplying.product(sites[0], attention.qkv.product, h)
-    query, *gate, key, value = attention.qkv.split(joined)
-    query, key = multiplying.normed(attention, query, key)
+    parts = dict(zip(attention.qkv.parts, attention.qkv.split(joined), strict=True))
+    query, key = parts["q"], parts.get("k")
+    value, gate = parts.get("v", key), parts.get("gate")
+    if key is not None:
+        query, key = multiplying.normed(attention, query, key)
     rows, (kv_heads, key_dim, value_dim, _) = len(h), attention.kv
     attended = multiplying.kernels.attend(
         query.view(rows, attention.num_heads, key_dim),
-        key.view(rows, kv_heads, key_dim),
-        value.view(rows, kv_heads, value_dim),
+        None if key is None else key.view(rows, kv_heads, key_dim),
+        None if value is None else value.view(rows, kv_heads, value_dim),
         kv,
         attention.spec,
         plan,
         None if attention.rope is None else rotations[attention.rope],
     ).flatten(1)
-    if gate:
-        multiplying.kernels.gate(attended, gate[0])
+    if gate is not None:
+        multiplying.kernels.gate(attended, gate)
     return multiplying.total(sites[1], attention.output, attended)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.core.errors import ModelError
-from quire.kernels.ops import ACTIVATIONS
+from quire.kernels.mlps import ACTIVATIONS
 from quire.models.blueprint import Biases, Blueprint, Heads
 from quire.models.building import build
 from quire.models.config import ConfigFields, ModelConfig

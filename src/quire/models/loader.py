@@ -233,8 +233,9 @@ def _family_of(config: ModelConfig, device: str = "cpu") -> Family[Any] | None:
     if family is None or family.lacks(config) is not None:
         return None
     known = find_family(config.architecture, "")
-    latent = known is not None and known.latent  # which the kernels of GPUs do not attend to
-    return None if latent and device != "cpu" else family
+    # The kernels of GPUs attend to no latents, nor to what other layers keep.
+    on_cpus = known is not None and (known.latent or known.by_layer)
+    return None if on_cpus and device != "cpu" else family
 
 
 def _with_head(config: ModelConfig) -> ModelConfig:
@@ -260,7 +261,7 @@ def _check_foreign(config: ModelConfig, streaming: Streaming | None, *, in_file:
     name = config.architecture
     family = _NATIVE.get(name)
     if family is not None:
-        name = f"{name} with {family.lacks(config) or 'latents, on GPUs,'}"
+        name = f"{name} with {family.lacks(config) or 'what its layers keep, on GPUs,'}"
     if streaming is not None:
         raise ConfigError(
             f"window needs a model with rotary positions and code of its own here; {name} is "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.kernels.ops import CLAMPED_SWIGLU, Routing
+from quire.kernels.mlps import CLAMPED_SWIGLU, Routing
 from quire.models import variants
 from quire.models.blueprint import Blueprint, ExpertNames, Mixture
 from quire.models.config import ConfigFields
@@ -39,7 +39,13 @@ _GRANITE = ExpertNames(
     shared_down="shared_mlp.output_linear",
 )
 
-
+_GEMMA = ExpertNames(
+    routers=("router.proj",),
+    up=("experts.{}.gate_up_proj",),  # as GGUF files have them
+    down="experts.{}.down_proj",
+    stacks=(("experts.gate_up_proj", "experts.down_proj"),),
+    factors=("router.per_expert_scale",),
+)
 _GPT_OSS = ExpertNames(
     routers=("mlp.router",),
     up=_EACH,  # as GGUF files have them
@@ -129,6 +135,16 @@ def gpt_oss(fields: ConfigFields, plan: Blueprint) -> Blueprint:
         mixture=_mixture(fields, _GPT_OSS),
         activation=CLAMPED_SWIGLU,
     )
+
+
+def gemma4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Some have a mixture beside each MLP; the weights of the chosen add up to 1, then each expert
+    has a factor.
+    """
+    plan = variants.gemma4(fields, plan)
+    if not fields.get("enable_moe_block", bool, False):
+        return plan
+    return replace(plan, mixture=_mixture(fields, _GEMMA))
 
 
 def deepseek(fields: ConfigFields, plan: Blueprint) -> Blueprint:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.core.errors import ModelError
-from quire.kernels.ops import ACTIVATIONS, AttentionSpec, KVShape, Norm, Norms
+from quire.kernels.mlps import ACTIVATIONS
+from quire.kernels.ops import AttentionSpec, KVShape, Norm, Norms
 from quire.models.blueprint import Heads
 from quire.models.config import ModelConfig
 from quire.models.decoder import Decoder, LearnedPositions

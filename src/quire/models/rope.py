@@ -31,7 +31,8 @@ from quire.models.config import ConfigFields
 _LOG = logging.getLogger(__name__)
 _CPU = torch.device("cpu")
 _WIDEST = 2**16  # dimensions of a head; published ones have at most some hundreds
-_LARGEST_DIVISOR = 1e30
+_LARGEST_DIVISOR = 2e30  # of what is not to be turned, files have 1e30
+_PROPORTIONAL = "proportional"
 _GROWTH = "llama_4_scaling_beta"
 UNTURNED = "unturned"
 """A kind of our own: heads are not turned, but queries may grow with their positions."""
@@ -154,7 +155,7 @@ class RopeConfig:
         return cls(
             kind=kind,
             theta=theta,
-            rotated=int(head_dim * share),
+            rotated=head_dim if kind == _PROPORTIONAL else int(head_dim * share),
             max_position_embeddings=positions,
             # Phi-3 keeps it beside the parameters, where it takes precedence.
             original_positions=fields.positive("original_max_position_embeddings", original),
@@ -199,6 +200,16 @@ def _factor(fields: ConfigFields) -> float:
 
 def _default(config: RopeConfig, device: torch.device) -> Rope:
     return Rope((1.0 / config.theta ** _exponents(config.rotated)).to(device), 1.0, None)
+
+
+def _proportional(config: RopeConfig, device: torch.device) -> Rope:
+    """All of a head is turned in pairs, of which only the share that turns fastest moves."""
+    fields, rotated = config.fields, config.rotated
+    share = fields.get("partial_rotary_factor", float, 1.0)
+    frequencies = 1.0 / config.theta ** _exponents(rotated)
+    frequencies[int(share * rotated // 2) :] = 0
+    factor = _factor(fields) if "factor" in fields else 1.0
+    return Rope((frequencies / factor).to(device), 1.0, None)
 
 
 def _linear(config: RopeConfig, device: torch.device) -> Rope:
@@ -317,6 +328,7 @@ _BUILDERS: dict[str, Callable[[RopeConfig, torch.device], Rope]] = {
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,
+    _PROPORTIONAL: _proportional,
     "yarn": _yarn,
     "longrope": _longrope,
     "divided": _divided,

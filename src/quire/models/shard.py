@@ -42,6 +42,7 @@ class Divided(NamedTuple):
     vocab_size: int
     inner: Mapping[str, int]  # of MLPs
     states: DividedStates | None = None
+    other_kv_heads: tuple[int, ...] = ()  # of single layers
 
     def why_not(self, size: int) -> str | None:
         """The reason why this many ranks cannot divide the model; None: they can."""
@@ -49,10 +50,9 @@ class Divided(NamedTuple):
         for name, count in evenly.items():
             if count % size:
                 return f"do not divide {name} ({count:,})"
-        if self.num_kv_heads % size and size % self.num_kv_heads:
-            return (
-                f"neither divide num_key_value_heads ({self.num_kv_heads}) nor are a multiple of it"
-            )
+        for count in (self.num_kv_heads, *self.other_kv_heads):
+            if count % size and size % count:
+                return f"neither divide num_key_value_heads ({count}) nor are a multiple of it"
         if self.vocab_size < size:
             return f"are more than vocab_size ({self.vocab_size})"
         return None if self.states is None else self.states.why_not(size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from quire.kernels.ops import XIELU
+from quire.kernels.mlps import XIELU
 from quire.models import hybrids, mixtures, variants
 from quire.models.blueprint import Blueprint, HeadNorms, NormKind, RowOrder, TensorNames
 from quire.models.config import ConfigFields
@@ -72,6 +72,7 @@ _GEMMA_3 = replace(
     varied=variants.gemma3,
     foreign=(*_BIDIRECTIONAL, "attn_logit_softcapping"),
 )
+_GEMMA_4 = replace(_GEMMA_2, norm=_RMS, head_norms="each", varied=mixtures.gemma4, foreign=())
 _COHERE = Traits(
     names=_ONE_NORM,
     mlp_bias=False,
@@ -213,6 +214,7 @@ TRAITS: Mapping[str, Traits] = {
     "GemmaForCausalLM": _GEMMA_1,
     "Gemma2ForCausalLM": _GEMMA_2,
     "Gemma3ForCausalLM": _GEMMA_3,
+    "Gemma4ForCausalLM": _GEMMA_4,
     "CohereForCausalLM": _COHERE,
     "Cohere2ForCausalLM": replace(_COHERE, theta=10_000.0, varied=variants.cohere2, foreign=()),
     "OlmoForCausalLM": Traits(

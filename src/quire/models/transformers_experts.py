@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from quire.kernels.heap import give_memory_back
-from quire.kernels.ops import DenseMLP, Kernels
+from quire.kernels.mlps import DenseMLP
+from quire.kernels.ops import Kernels
 from quire.models.linear import Given, Linear, LinearReader
 from quire.models.shard import Shard
 from quire.models.transformers_parts import activation_of, random_rows, same

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quire.kernels.mlps import DenseMLP
 from quire.kernels.ops import (
     AttentionSpec,
     DecoderLayer,
     DecoderStack,
-    DenseMLP,
     LayerKV,
     Norm,
     Norms,
@@ -59,7 +59,7 @@ class FusedLayer(nn.Module):
         rotations = []
         if self.attention.rotated:
             rotations = [step.rotation(*keywords["position_embeddings"])]
-        return fused(hidden_states[0].clone(), step.plan, rotations)[None]
+        return fused(hidden_states[0].clone(), step.plan, rotations, None)[None]
 
     def _stack(self, kv: LayerKV, spec: AttentionSpec, dtype: torch.dtype) -> DecoderStack:
         attention, mlp = self.attention, self.mlp

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quire.kernels.ops import ACTIVATIONS, Kernels, Norm
+from quire.kernels.mlps import ACTIVATIONS
+from quire.kernels.ops import Kernels, Norm
 from quire.models.transformers_products import Head, HeadRows, JoinedProduct, Product, Running
 
 _LOG = logging.getLogger(__name__)

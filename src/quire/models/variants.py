@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from quire.core.errors import ModelError
 from quire.models.blueprint import Blueprint, LatentPlan
 from quire.models.config import ConfigFields
 from quire.models.rope import RopeConfig
-from quire.models.shape import latent_of, layers_that_turn
+from quire.models.shape import latent_of, layer_sizes_of, layers_that_turn
 
 _STEADY = ("default", "linear", "llama3", "yarn")  # rotations that do not hang on a text's length
 
@@ -39,6 +40,41 @@ def gemma3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     local = fields.get("rope_local_base_freq", float, 10_000.0)
     plan = replace(plan, logits_softcap=_cap(fields, "final_logit_softcapping", None))
     return _two_rotations(fields, _gemma_scaled(fields, plan), 1_000_000.0, local)
+
+
+def gemma4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Heads are of two sizes and two rotations, values are normalised, scores are not scaled."""
+    _check_window(fields)
+    sizes = layer_sizes_of(fields, plan.windows)
+    kinds = {
+        "full_attention": {
+            "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6,
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }  # fmt: skip
+    turning = (
+        fields
+        if "rope_parameters" in fields
+        else fields.holding({**fields.values, "rope_parameters": kinds})
+    )
+    rope_of = tuple(0 if window is None else 1 for window in plan.windows)
+    ropes = []
+    for kind, layers in enumerate(kinds):
+        each = zip(sizes.head_sizes, rope_of, strict=True)
+        widths = {width for width, own in each if own == kind} or {2}
+        if len(widths) > 1:
+            raise fields.wrong("per_layer_config", f"of one head_dim in layers of {layers}")
+        ropes.append(RopeConfig.read(turning, widths.pop(), layers=layers))
+    _check_steady(ropes, (*_STEADY, "proportional", "divided"))
+    return replace(
+        gemma(fields, plan),
+        by_layer=sizes,
+        ropes=tuple(ropes),
+        rope_of=rope_of,
+        attention_scale=1.0,
+        value_norms=True,
+        logits_softcap=_cap(fields, "final_logit_softcapping", None),
+    )
 
 
 def cohere(fields: ConfigFields, plan: Blueprint) -> Blueprint:
@@ -182,12 +218,16 @@ def _two_rotations(fields: ConfigFields, plan: Blueprint, theta: float, local: f
         RopeConfig.read(fields, plan.heads.dim, theta, layers="full_attention"),
         RopeConfig.read(near, plan.heads.dim, local, layers="sliding_attention"),
     )
-    for rope in ropes:
-        if rope.kind not in _STEADY:
-            names = ", ".join(_STEADY)
-            raise ModelError(f"{rope.fields.source}: rope_type is {rope.kind}; supported: {names}")
+    _check_steady(ropes, _STEADY)
     rope_of = tuple(0 if window is None else 1 for window in plan.windows)
     return replace(plan, ropes=ropes, rope_of=rope_of)
+
+
+def _check_steady(ropes: Sequence[RopeConfig], kinds: Sequence[str]) -> None:
+    for rope in ropes:
+        if rope.kind not in kinds:
+            names = ", ".join(kinds)
+            raise ModelError(f"{rope.fields.source}: rope_type is {rope.kind}; supported: {names}")
 
 
 def _check_window(fields: ConfigFields) -> None:

@@ -21,7 +21,7 @@ from quire.core.errors import ModelError, reason
 from quire.models.gguf import CONTROL, UNNAMED, WORDS, GGUFFile, Words, end_tokens, is_list
 
 _LOG = logging.getLogger(__name__)
-_MODELS = ("gpt2", "llama")
+_MODELS = ("gpt2", "llama", _GEMMA_4 := "gemma4")
 _NORMAL, _UNKNOWN, _ADDED = 1, 2, 4  # types of tokens, beside CONTROL
 _FOUND_WHOLE = (_UNKNOWN, CONTROL, _ADDED)
 _SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
@@ -50,7 +50,7 @@ class _Vocabulary(NamedTuple):
 
     def decoded(self, token: str) -> str:
         """The text for which one stands that is found whole, at the beginning of a text."""
-        text = token.replace(_SPACE, " ") if self.kind == "llama" else token
+        text = token if self.kind == "gpt2" else token.replace(_SPACE, " ")
         return text.removeprefix(" ") if self.prefixed else text
 
     def error(self, name: str, reason: str) -> ModelError:
@@ -74,7 +74,7 @@ def read_tokenizer(file: GGUFFile) -> tuple[tokenizers.Tokenizer, dict[str, Any]
     _add_whole_tokens(backend, vocabulary)
     named = {field: vocabulary.token(name) for name, field in _SPECIAL.items()}
     backend.post_processor = _around(
-        named["bos_token"] if _flag(file, "add_bos_token", words.begins) else None,
+        named["bos_token"] if _begins(vocabulary, words) else None,
         named["eos_token"] if _flag(file, "add_eos_token", False) else None,
         backend,
     )
@@ -95,7 +95,7 @@ def _read_vocabulary(file: GGUFFile) -> _Vocabulary:
     for at in end_tokens(file.metadata):
         if isinstance(at, int) and 0 <= at < len(tokens):
             types[at] = CONTROL
-    if kind == "llama":
+    if kind != "gpt2":
         tokens = list(map(_spelled_in_spaces, tokens, types))
     if len(set(tokens)) != len(tokens):
         raise ModelError(f"{file.path}: tokenizer.ggml.tokens holds a token twice")
@@ -132,10 +132,11 @@ def _merging(vocabulary: _Vocabulary, words: Words) -> tokenizers.Tokenizer:
     """The model that makes tokens of a word."""
     ids = {token: at for at, token in enumerate(vocabulary.tokens)}
     how: dict[str, Any] = {"ignore_merges": words.whole}
-    if vocabulary.kind == "gpt2":
+    if vocabulary.kind != "llama":
         merges = [_pair(vocabulary, merge) for merge in _list(vocabulary.file, "merges", str)]
     else:
         merges = _merges_by_score(vocabulary)
+    if vocabulary.kind != "gpt2":
         unknown = vocabulary.token("unknown")
         how = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": True}
     try:
@@ -146,7 +147,8 @@ def _merging(vocabulary: _Vocabulary, words: Words) -> tokenizers.Tokenizer:
 
 
 def _pair(vocabulary: _Vocabulary, merge: str) -> tuple[str, str]:
-    first, space, second = merge.partition(" ")
+    first, space, second = merge[1:].partition(" ")  # a token may begin with a space
+    first = merge[:1] + first
     if not first or not space or not second:
         raise vocabulary.error("merges", f"must hold pairs of tokens, but holds {short(merge)}")
     return first, second
@@ -284,6 +286,12 @@ def _special_id(file: GGUFFile, name: str, kind: str, tokens: Sequence[str]) -> 
 
 def _flag(file: GGUFFile, name: str, default: bool) -> bool:
     return bool(file.metadata.get(f"tokenizer.ggml.{name}", default))
+
+
+def _begins(vocabulary: _Vocabulary, words: Words) -> bool:
+    """Whether a token stands before each text: in Gemma 4 always, as in llama.cpp."""
+    always = vocabulary.kind == _GEMMA_4
+    return always or _flag(vocabulary.file, "add_bos_token", words.begins)
 
 
 def _around(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.ops import DenseMLP, Experts, Routing
+from quire.kernels.mlps import DenseMLP, Experts, Routing
 from quire.kernels.packing import Format
 from quire.kernels.plain import route
 from quire.kernels.products import PackedWeight, Products

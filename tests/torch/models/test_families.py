@@ -16,7 +16,7 @@ from quire.models.transformers_model import TransformersModel
 from support.hf_reference import hf_greedy, hf_logits, hf_model, random_prompts
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import Tensors, rewritten
-from support.small_models import FAMILIES, HYBRIDS, RECORDS, VOCAB_SIZE, make_model
+from support.small_models import FAMILIES, GEMMAS, HYBRIDS, RECORDS, VOCAB_SIZE, make_model
 
 ModelDir = Callable[[str], Path]
 
@@ -30,7 +30,7 @@ def max_difference(found: list[Tensor], expected: list[Tensor]) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *HYBRIDS, *RECORDS])
+@pytest.mark.parametrize("family", [*FAMILIES, *HYBRIDS, *RECORDS, *GEMMAS])
 def test_logits(family: str, model_dir: ModelDir) -> None:
     directory, texts = model_dir(family), random_prompts(1, 5, 19, 30)
     model = load_model(directory)

@@ -11,12 +11,12 @@ from quire.kernels.cpu import CPUKernels
 from quire.models.loader import load_model
 from support.hf_reference import random_prompts
 from support.paged_harness import PagedHarness
-from support.small_models import HYBRIDS, LATENTS
+from support.small_models import GEMMAS, HYBRIDS, LATENTS
 
 ModelDir = Callable[[str], Path]
 
 
-@pytest.mark.parametrize("family", [*HYBRIDS, *LATENTS])
+@pytest.mark.parametrize("family", [*HYBRIDS, *LATENTS, *GEMMAS])
 def test_layers_in_one_call_give_what_single_operations_give(
     family: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

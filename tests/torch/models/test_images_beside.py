@@ -45,6 +45,16 @@ _QWEN_IDS = dict.fromkeys(("image_token_id", "video_token_id"), 5)
 _DEEP = {**_QWEN, "out_hidden_size": 48, "num_position_embeddings": 16}
 _MROPE = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 10_000.0}
 _GEMMA = {"head_dim": 12, "sliding_window": 8, "query_pre_attn_scalar": 12}
+_GEMMA_4 = {
+    **dict.fromkeys(("head_dim", "hidden_size_per_layer_input"), 12),
+    "num_hidden_layers": 4,
+    "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 8,
+    "global_head_dim": 20,
+    "vocab_size_per_layer_input": VOCAB_SIZE,
+}
+_GEMMA_SEES = {**_SEEING, "patch_size": 4, "intermediate_size": 32, "num_key_value_heads": 2}
 _DELTA = {
     "layer_types": ["linear_attention", "full_attention"],
     "head_dim": 24,
@@ -106,6 +116,7 @@ _WHOLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, A
     "Qwen3VL": ({"rope_parameters": _MROPE, "head_dim": 16}, _DEEP, _QWEN_IDS),
     "Qwen3VLMoe": ({**_EXPERTS, "head_dim": 16}, _DEEP, _QWEN_IDS),
     "Gemma3": (_GEMMA, _SIGLIP, {}),
+    "Gemma4": (_GEMMA_4, _GEMMA_SEES, {}),
     "Qwen3_5": (_DELTA, _DEEP, _QWEN_IDS),
     "Qwen3_5Moe": ({**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 32}, _DEEP, _QWEN_IDS),
     "Qwen2VL": ({"rope_parameters": _MROPE}, {**_QWEN, "embed_dim": 32}, _QWEN_IDS),

@@ -12,12 +12,12 @@ from quire.core.errors import ConfigError
 from quire.execution.kv.cache import bytes_per_token
 from quire.models.loader import load_model
 from quire.models.shape import read_shape
-from support.small_models import FAMILIES, HYBRIDS, RECORDS
+from support.small_models import FAMILIES, GEMMAS, HYBRIDS, RECORDS
 
 NOT_SIMULATED = {"opt-350m"}  # its embeddings are narrower than its layers
 
 
-@pytest.mark.parametrize("family", sorted({*FAMILIES, *HYBRIDS, *RECORDS} - NOT_SIMULATED))
+@pytest.mark.parametrize("family", sorted({*FAMILIES, *HYBRIDS, *RECORDS, *GEMMAS} - NOT_SIMULATED))
 def test_the_shape_of_a_config_is_that_of_the_model(
     family: str, model_dir: Callable[[str], Path]
 ) -> None:

@@ -26,7 +26,7 @@ from support.gguf_files import Kind, write_gguf
 from support.hf_reference import random_prompts
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import gptq, is_projection, rewritten
-from support.small_models import FAMILIES, RECORDS
+from support.small_models import FAMILIES, GEMMAS, RECORDS
 from support.thread_ranks import on_ranks
 
 ModelDir = Callable[[str], Path]
@@ -37,7 +37,8 @@ FALLBACK = ("gpt2",)
 TURNED = ("linear", "dynamic", "yarn", "longrope", "qwen2.5", "qwen2_window")
 NATIVE = [family for family in (*FAMILIES, *RECORDS) if family not in (*FALLBACK, *TURNED)]
 STATES = ("qwen3_next", "qwen3_5", "lfm2", "granite_hybrid", "falcon_h1", "mamba2", "kimi_linear")
-TWO = (*STATES, "llama3", "gpt_neox", "falcon", "olmo2", "qwen2_moe")  # several heads to a rank
+# Several heads to a rank.
+TWO = (*STATES, *GEMMAS, "llama3", "gpt_neox", "falcon", "olmo2", "qwen2_moe")
 CHUNK = 7
 
 

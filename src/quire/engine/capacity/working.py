@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from quire.capabilities.adapters.config import AdapterShare
 from quire.engine.config import EngineConfig
 from quire.models.shape import ModelShape, modules_of
@@ -16,6 +18,7 @@ DEVICE = 512 << 20
 STATES, INNER = 5, 3
 """A layer's states, and those within its MLP, that are there at once."""
 
+_GIVEN = 3  # of what layers are given beside: looked up, projected, and their sum
 _LOGIT_BYTES = 16  # a logit, edited, and sorted with its place
 
 
@@ -43,8 +46,15 @@ def numbers_per_token(shape: ModelShape, machines: int = 1, widest: int = 0) -> 
     if shape.latent is not None:  # queries as they attend, and the latents that they find
         queries = shape.num_heads * (shape.latent.nope + shape.latent.rope)
         keys_and_values = shape.num_heads * (shape.latent.width + shape.latent.kv_rank)
+    beside = 0
+    if shape.by_layer is not None:
+        sizes = shape.by_layer
+        inner = max(inner, *sizes.inners)
+        queries = shape.num_heads * max(sizes.head_sizes)
+        keys_and_values = 2 * max(map(prod, zip(sizes.kv_heads, sizes.head_sizes, strict=True)))
+        beside = _GIVEN * shape.num_layers * sizes.given
     divided = INNER * inner + 2 * queries + max(widest, keys_and_values)
-    return STATES * shape.hidden_size + divided / machines
+    return STATES * shape.hidden_size + beside + divided / machines
 
 
 def adapter_share(

@@ -13,11 +13,10 @@ from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.gpu.programs import attention, rows, store
 from quire.kernels.gpu.tiles import Tiles, choose_tiles
 from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, WorkList
+from quire.kernels.mlps import Alphas, Experts
 from quire.kernels.ops import (
-    Alphas,
     AttentionBatch,
     AttentionSpec,
-    Experts,
     Kernels,
     LayerKV,
     LayerMemory,
@@ -99,14 +98,16 @@ class GPUKernels(Kernels):
     def attend(
         self,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
         kv: LayerKV,
         spec: AttentionSpec,
         plan: GPUPlan,
         rotation: Rotation | None = None,
     ) -> Tensor:
         """See ``Kernels.attend``; the result has the query's dtype."""
+        assert key is not None and value is not None, "no model here has others' keys"
+        assert spec.value_norm is None, "nor norms of values"
         shape = _Shape.of(query, kv)
         queries = _store(query, key, value, kv, spec, plan, rotation, shape)
         out = query.new_empty(*query.shape[:2], shape.DV)
@@ -132,9 +133,9 @@ class GPUKernels(Kernels):
         """See ``Kernels.gate``."""
         x.mul_(gates.float().sigmoid())
 
-    def mix(self, x: Tensor, experts: Experts) -> Tensor:
+    def mix(self, x: Tensor, experts: Experts, routed: Tensor | None = None) -> Tensor:
         """See ``Kernels.mix``. Waits for the device."""
-        return mixed(x, experts, self)
+        return mixed(x, experts, self, routed)
 
     def argmax(self, x: Tensor) -> Tensor:
         """See ``Kernels.argmax``."""

@@ -48,6 +48,7 @@ class Architecture:
     # Truths of config.json that tensors of layers tell, beside those of all families.
     told_by_tensors: Mapping[str, str] = field(default_factory=dict)
     aside: tuple[str, ...] = ()  # what its files say to nobody
+    by_layer: bool = False  # sizes differ from layer to layer
 
     @property
     def has_experts(self) -> bool:
@@ -128,6 +129,32 @@ _LATENT_EXPERTS: Mapping[str, Any] = {
     "fields": {**_DEEPSEEK_EXPERTS, **_LATENT_FIELDS},
 }  # fmt: skip
 
+_GEMMA_4_NAMES = {
+    **_AROUND,
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+    "layer_output_scale.weight": "layer_scalar",
+    "ffn_gate_inp": "router.proj",
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+    "ffn_gate_up_exps": "experts.{}.gate_up_proj",
+    "ffn_down_exps": "experts.{}.down_proj",
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+    "post_ffw_norm_1": "post_feedforward_layernorm_1",
+    "post_ffw_norm_2": "post_feedforward_layernorm_2",
+}
+_GEMMA_4_FIELDS = {
+    "final_logit_softcapping": "final_logit_softcapping",
+    "attention.sliding_window": "sliding_window",
+    "attention.key_length": "global_head_dim",
+    "attention.key_length_swa": "head_dim",
+    "attention.shared_kv_layers": "num_kv_shared_layers",
+    "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+}
 _DELTA = {
     "attn_qkv": "linear_attn.in_proj_qkv",
     "attn_gate": "linear_attn.in_proj_z",
@@ -344,6 +371,17 @@ ARCHITECTURES = (
         "gemma3", "gemma3_text", "Gemma3ForCausalLM", norms_with_one=True, names=_AROUND,
         fields={"final_logit_softcapping": "final_logit_softcapping", **_WINDOW},
         scaled_by_share=62, local_theta=10_000.0,
+    ),
+    Architecture(
+        "gemma4", "gemma4_text", "Gemma4ForCausalLM", names=_GEMMA_4_NAMES,
+        fields=_GEMMA_4_FIELDS, fixed={"hidden_size_per_layer_input": 0}, local_theta=10_000.0,
+        by_layer=True,
+    ),
+    Architecture(
+        "gemma4", "gemma4_text", "Gemma4ForCausalLM", EXPERTS, names=_GEMMA_4_NAMES,
+        fields={**_GEMMA_4_FIELDS, "expert_feed_forward_length": "moe_intermediate_size"},
+        fixed={"hidden_size_per_layer_input": 0, "enable_moe_block": True}, local_theta=10_000.0,
+        by_layer=True,
     ),
     Architecture("olmo2", "olmo2", "Olmo2ForCausalLM", names=_AROUND),
     Architecture(

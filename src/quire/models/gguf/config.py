@@ -9,6 +9,7 @@ from typing import Any
 
 from quire.core.errors import ModelError
 from quire.models.gguf.architectures import ARCHITECTURES, EXPERTS, Architecture
+from quire.models.gguf.by_layer import CHECKED, sizes_by_layer
 from quire.models.gguf.ends import end_tokens
 from quire.models.gguf.header import GGUFFile, is_list
 from quire.models.gguf.mixers import read_by_mixers, with_mixers
@@ -97,6 +98,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         value = file.metadata.get(f"{known.name}.{name}")
         if known.states is not None and is_list(value):
             value = [one for one in value if one] or value  # 0 for layers of other kinds
+        if known.by_layer and is_list(value):
+            value = value[:1] and value[0]  # of the first; ``by_layer`` looks at all
         if value is not None:
             fields[field] = _of_all_layers(file, f"{known.name}.{name}", value)
         elif name in needed:
@@ -107,6 +110,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     _check_heads(file, known)
     fields |= _windows(file, known, fields)
     fields = with_mixers(file, known, fields)
+    if known.by_layer:
+        fields |= sizes_by_layer(file, known.name, fields)
     return {**fields, **_rotation(file, known, fields)}
 
 
@@ -201,6 +206,8 @@ def _read_beside(file: GGUFFile, known: Architecture) -> Iterator[str]:
         yield "attention.sliding_window_pattern"
     if known.local_theta is not None or known.alike_theta:
         yield "rope.freq_base_swa"
+    if known.by_layer:
+        yield from CHECKED
     yield from (f"rope.scaling.{name}" for name in _scaling_fields(file, known))
 
 
@@ -229,7 +236,7 @@ def _rotation(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> di
     if type(rotated) is not int:
         raise ModelError(f"{file.path}: {name} must be a whole number, but is {short(rotated)}")
     turns = not known.alone and fields.get("position_embedding_type") != "nope"
-    if rotated != head_dim and head_dim and turns:
+    if rotated != head_dim and head_dim and turns and not known.by_layer:
         found["partial_rotary_factor"] = rotated / head_dim
     if known.scaled_by_share is not None:
         shares = fields["num_hidden_layers"] == known.scaled_by_share

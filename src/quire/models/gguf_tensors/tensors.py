@@ -197,6 +197,9 @@ def _family_name(name: str, special: Mapping[str, str]) -> str | None:
         return None if found is None else f"{found}.{parts[1]}"
     if len(parts) < 3 or parts[0] != "blk" or not parts[1].isdecimal():
         return None
+    whole = special.get(".".join(parts[2:]))
+    if whole is not None:
+        return ".".join(["model", "layers", parts[1], whole])
     own, end = (parts[2:3], []) if len(parts) == 3 else (parts[2:-1], parts[-1:])
     found = special.get(".".join(own), _OF_A_LAYER.get(".".join(own)))
     return None if found is None else ".".join(["model", "layers", parts[1], found, *end])

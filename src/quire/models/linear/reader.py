@@ -369,6 +369,13 @@ class LinearReader:
         self.named[id(found)] = NamedParts(shape[1], ALL, (of_head,))
         return embed, found
 
+    def table(self, name: str, outputs: int, inputs: int) -> Linear:
+        """An embedding that is no head."""
+        if self._quantization is None and self._rounded_table(name) is None:
+            part = TensorPart(self._vocabulary(outputs))
+            return PlainLinear(self._weights.take(name, outputs, inputs, part=part))
+        return self._table(name, None, (outputs, inputs), least_bits((inputs,)))
+
     def _table(self, name: str, bias: Tensor | None, shape: tuple[int, int], bits: int) -> Linear:
         """The head, or an embedding: the tensor called ``name`` itself. bits: in forms of 4."""
         outputs, inputs = shape

@@ -1,5 +1,6 @@
 """What a model is, read from its config.json: one reader for loader, engine and planner."""
 
+from quire.models.shape.by_layer import LayerSizes, layer_sizes_of
 from quire.models.shape.checkpoint import (
     SAMPLING_DEFAULTS,
     Checkpoint,
@@ -47,6 +48,7 @@ __all__ = [
     "ExpertShape",
     "FamilyFacts",
     "LatentShape",
+    "LayerSizes",
     "ModelShape",
     "Positions",
     "RecurrenceShape",
@@ -59,6 +61,7 @@ __all__ = [
     "experts_of",
     "find_family",
     "latent_of",
+    "layer_sizes_of",
     "layers_that_turn",
     "least_bits",
     "modules_of",

@@ -9,7 +9,9 @@ from quire.core.errors import ModelError
 from quire.models.shape.fields import ConfigFields
 
 _COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk")
+_CHOSEN = (
+    "num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "top_k_experts",
+)  # fmt: skip
 _INNERS = ("moe_intermediate_size", "intermediate_size")
 _SHARED_WIDTHS = (
     "shared_expert_intermediate_size",
@@ -45,6 +47,10 @@ def experts_of(fields: ConfigFields, always_shared: int = 0) -> ExpertShape:
         name = next((name for name in _CHOSEN if name in fields), _CHOSEN[0])
         raise ModelError(f"{fields.source}: {name} is {chosen}, but there are {count} experts")
     inner = _size(fields, _INNERS)
+    if fields.get("enable_moe_block", bool, False):  # all rows go through an MLP as well
+        shared = fields.positive("intermediate_size")
+        num_layers = fields.positive("num_hidden_layers")
+        return ExpertShape(count, chosen, inner, shared, (True,) * num_layers)
     counts = (fields.get(name, int, 0) for name in _SHARED_COUNTS)
     widths = (fields.get(name, int, 0) for name in _SHARED_WIDTHS)
     return ExpertShape(

@@ -44,6 +44,7 @@ class FamilyFacts:
     alone: bool = False  # each layer is one part: an MLP is a layer of its own
     gated_attention: bool = False  # what attention gives is gated, by as many numbers
     latent: bool = False  # keys and values are made of one vector
+    by_layer: bool = False  # sizes differ from layer to layer, and layers share (``LayerSizes``)
     planned_only: bool = False  # Quire has no code of its own for it
     defaults: tuple[tuple[str, float], ...] = ()  # of fields that configs leave out
     inside: tuple[tuple[str, float], ...] = ()  # and of those that they do in models that see
@@ -241,6 +242,16 @@ FAMILIES = (
             ("vocab_size", 262_208), ("max_position_embeddings", 131_072),
             ("num_attention_heads", 8), ("num_key_value_heads", 4), ("head_dim", 256),
             ("rms_norm_eps", 1e-6),
+        ),
+    ),
+    FamilyFacts(
+        "gemma4_text", "Gemma4ForCausalLM", tied=True, head_size=256, window="alternating",
+        full_every=6, experts=True, by_layer=True,
+        own_fields=(
+            "global_head_dim", "num_global_key_value_heads", "per_layer_config",
+            "attention_k_eq_v", "num_kv_shared_layers", "use_double_wide_mlp",
+            "hidden_size_per_layer_input", "vocab_size_per_layer_input", "enable_moe_block",
+            "top_k_experts", "use_bidirectional_attention",
         ),
     ),
     _plain("gpt_neox", "GPTNeoXForCausalLM", stretches=True),

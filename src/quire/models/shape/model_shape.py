@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import compress
 from typing import Any, NamedTuple
 
 from quire.core.errors import ConfigError
+from quire.models.shape.by_layer import LayerSizes
 from quire.models.shape.experts import ExpertShape
 from quire.models.shape.latent import LatentShape
 from quire.models.shape.recurrence import RecurrenceShape
@@ -160,6 +162,7 @@ class ModelShape:
     stored_bytes: int | None = None  # of weights, as files have them; None: as ``form`` says
     quire_bytes: int | None = None  # the same, as Quire keeps them
     latent: LatentShape | None = None  # of keys and values; None: each head has its own
+    by_layer: LayerSizes | None = None  # what differs from layer to layer
     form: WeightForm | None = None  # of weights, as stored; None: as ``dtype`` says
     quire_form: WeightForm | None = None  # as Quire keeps them, where it reads such a form
     stored_kv: str | None = None  # type of keys and values that the checkpoint asks for
@@ -175,6 +178,7 @@ class ModelShape:
         parts: dict[str, type[Any]] = {
             "experts": ExpertShape,
             "latent": LatentShape,
+            "by_layer": LayerSizes,
             "form": WeightForm,
             "quire_form": WeightForm,
             "recurrence": RecurrenceShape,
@@ -221,20 +225,30 @@ class ModelShape:
 
     @property
     def _token_bytes(self) -> tuple[int, ...]:
-        """Keys and values of a token, by layer."""
+        """Keys and values of a token, by layer of those that keep something."""
+        sizes = self.by_layer
+        if sizes is not None:
+            each = zip(sizes.kv_heads, sizes.head_sizes, sizes.keeping, strict=True)
+            return tuple(self._kv_bytes(2 * heads, width) for heads, width, keeps in each if keeps)
         states = self.state_bytes or (0,) * self.num_layers
-        return tuple(0 if state else self._layer_kv_bytes for state in states)
-
-    @property
-    def _layer_kv_bytes(self) -> int:
         width = self.latent.width if self.latent is not None else self.head_size
-        return self._kept_heads * int(width * self._number_bytes) + self._scale_bytes
+        own = self._kv_bytes(self._kept_heads, width)
+        return tuple(0 if state else own for state in states)
 
     @property
-    def _scale_bytes(self) -> int:
-        """What of a layer's keys and values of a token is scales."""
+    def _scale_bytes(self) -> tuple[int, ...]:
+        """What of keys and values of a token is scales, by layer of those that keep something."""
         has_scales = self.kv_dtype is not None and self._number_bytes <= 1
-        return self._kept_heads * _SCALE_BYTES if has_scales else 0
+        if self.by_layer is not None:
+            heads = [2 * count for count in compress(self.by_layer.kv_heads, self.by_layer.keeping)]
+        else:
+            heads = [self._kept_heads if own else 0 for own in self._token_bytes]
+        return tuple(count * _SCALE_BYTES if has_scales else 0 for count in heads)
+
+    def _kv_bytes(self, kv_heads: int, head_size: int) -> int:
+        """Keys and values of a token, with their scales."""
+        has_scales = self.kv_dtype is not None and self._number_bytes <= 1
+        return kv_heads * (int(head_size * self._number_bytes) + has_scales * _SCALE_BYTES)
 
     @property
     def _number_bytes(self) -> float:
@@ -249,6 +263,8 @@ class ModelShape:
     def kv_copies(self, machines: int) -> int:
         """Copies of each key and value in a tensor-parallel group: too few heads are copied."""
         heads = 1 if self.latent is not None else self.num_kv_heads
+        if self.by_layer is not None:
+            heads = min(self.by_layer.kv_heads)
         return max(1, machines // heads)
 
     def cache(self, max_model_len: int | None = None) -> CacheShape:
@@ -261,15 +277,17 @@ class ModelShape:
         longest = self.max_positions if max_model_len is None else max_model_len
         if not 1 <= longest <= limit:
             raise ConfigError(f"max_model_len is {longest}; this model allows 1 to {limit}")
-        stable = self.stable_positions
+        stable, windows = self.stable_positions, self.windows or (None,) * self.num_layers
+        if self.by_layer is not None:
+            windows = tuple(compress(windows, self.by_layer.keeping))
         return CacheShape(
-            windows=self.windows or (None,) * len(self._token_bytes),
+            windows=windows,
             token_bytes=self._token_bytes,
             max_positions=longest,
             depends_on_prompt_length=stable is not None and longest > stable,
             state_bytes=self.state_bytes,
             draft_bytes=self.recurrence.kept_of_drafts(self.hidden_size) if self.recurrence else (),
-            scale_bytes=tuple(self._scale_bytes if own else 0 for own in self._token_bytes),
+            scale_bytes=self._scale_bytes,
         )
 
     @property
@@ -293,6 +311,9 @@ class ModelShape:
     @property
     def _mixer_params(self) -> int:
         """Parameters of attention in all layers, and of what keeps states in its place."""
+        sizes, hidden, heads = self.by_layer, self.hidden_size, self.num_heads
+        if sizes is not None:
+            return sum(sizes.attention_params(n, hidden, heads) for n in range(self.num_layers))
         total = self._attending * self._attention_params
         if self.recurrence is not None:
             with_state = self.recurrence.count("state", "both")
@@ -324,6 +345,9 @@ class ModelShape:
     def _all_mlp_params(self) -> int:
         """Parameters of all layers' MLPs; in mixtures, of routers and shared experts."""
         total = (self._with_mlp - self._mixtures) * self._mlp_params(self.intermediate_size)
+        if self.by_layer is not None:
+            total = self.num_layers * self.by_layer.given_params(self.hidden_size)
+            total += 0 if self._mixtures else sum(map(self._mlp_params, self.by_layer.inners))
         if self.experts is not None:
             router = self.experts.count * self.hidden_size
             shared = self._mlp_params(self.experts.shared_inner) if self.experts.shared_inner else 0
@@ -353,7 +377,8 @@ class ModelShape:
     def _table_params(self) -> int:
         """Parameters of embeddings that are looked up, and are no head."""
         positions = self.max_positions * self.hidden_size if self.learned_positions else 0
-        return positions + (0 if self.tied_embeddings else self._head_params)
+        given = 0 if self.by_layer is None else self.by_layer.given_table_params
+        return positions + given + (0 if self.tied_embeddings else self._head_params)
 
     @cached_property
     def num_params(self) -> int:
@@ -405,7 +430,8 @@ class ModelShape:
         some token chooses.
         """
         experts = self._unread_params(num_tokens) * self.weight_form.experts
-        rows = max(0, self._table_params - num_tokens * self.hidden_size)
+        given = 0 if self.by_layer is None else self.num_layers * self.by_layer.given
+        rows = max(0, self._table_params - num_tokens * (self.hidden_size + given))
         return self.weight_bytes - experts - rows * self._table_bytes
 
     def _unread_params(self, num_tokens: int) -> int:
@@ -436,7 +462,10 @@ class ModelShape:
         """
         if self.latent is not None:
             return self._attending * self.latent.flops_per_pair(self.num_heads)
-        return 4 * self._attending * self.num_heads * self.head_size
+        widths = self._attending * self.head_size
+        if self.by_layer is not None:
+            widths = sum(self.by_layer.head_sizes)
+        return 4 * widths * self.num_heads
 
     @cached_property
     def flops_per_decode_pair(self) -> int:

@@ -98,7 +98,7 @@ def modules_of(shape: ModelShape) -> Iterator[Module]:
     for layer in range(shape.num_layers):
         part = "attention" if states is None else states.parts[layer]
         if part in ("attention", "both"):
-            for name, inputs, outputs in _attention(shape):
+            for name, inputs, outputs in _attention(shape, layer):
                 yield Module("attention", inputs, outputs, _names(layer, _ATTENTION, (name,)))
         if states is not None and part in ("state", "both"):
             outputs = states.params(shape.hidden_size) // shape.hidden_size  # of all its matrices
@@ -106,8 +106,12 @@ def modules_of(shape: ModelShape) -> Iterator[Module]:
             yield Module("attention", shape.hidden_size, outputs, names)
         if states is not None and states.alone and part != "mlp":
             continue
+        inner = shape.intermediate_size
+        if shape.by_layer is not None:
+            inner = shape.by_layer.inners[layer]
+            yield from _given(shape, shape.by_layer.given, layer)
         if experts is None or not experts.layers[layer]:
-            yield from _mlp(shape, "mlp", shape.intermediate_size, layer, _MLP)
+            yield from _mlp(shape, "mlp", inner, layer, _MLP)
             continue
         if experts.shared_inner:
             outer = tuple(f"{mlp}.{name}" for mlp in _MLP for name in _SHARED)
@@ -119,13 +123,23 @@ def modules_of(shape: ModelShape) -> Iterator[Module]:
     yield Module("head", shape.hidden_size, shape.vocab_size, head)
 
 
-def _attention(shape: ModelShape) -> Iterator[tuple[str, int, int]]:
+def _attention(shape: ModelShape, layer: int) -> Iterator[tuple[str, int, int]]:
     """Names, inputs and outputs."""
     hidden, heads, latent = shape.hidden_size, shape.num_heads, shape.latent
+    kv_heads, width, sizes = shape.num_kv_heads, shape.head_size, shape.by_layer
     if latent is None:
-        for name, count in (("q", heads), ("k", shape.num_kv_heads), ("v", shape.num_kv_heads)):
-            yield f"{name}_proj", hidden, count * shape.head_size
-        yield "o_proj", heads * shape.head_size, hidden
+        keys = values = True
+        if sizes is not None:
+            kv_heads, width, keys = (
+                sizes.kv_heads[layer],
+                sizes.head_sizes[layer],
+                sizes.keeping[layer],
+            )
+            values = keys and not sizes.keys_are_values[layer]
+        for name, count in (("q", heads), ("k", keys * kv_heads), ("v", values * kv_heads)):
+            if count:
+                yield f"{name}_proj", hidden, count * width
+        yield "o_proj", heads * width, hidden
         return
     queries = heads * (latent.nope + latent.rope)
     if latent.query_rank is None:
@@ -136,6 +150,17 @@ def _attention(shape: ModelShape) -> Iterator[tuple[str, int, int]]:
     yield "kv_a_proj_with_mqa", hidden, latent.width
     yield "kv_b_proj", latent.kv_rank, heads * (latent.nope + latent.value)
     yield "o_proj", heads * latent.value, hidden
+
+
+def _given(shape: ModelShape, width: int, layer: int) -> Iterator[Module]:
+    """What a layer makes of what it is given of each token."""
+    if width:
+        for name, inputs, outputs in (
+            ("per_layer_input_gate", shape.hidden_size, width),
+            ("per_layer_projection", width, shape.hidden_size),
+        ):
+            names = tuple(f"{before}.layers.{layer}.{name}" for before in _BEFORE)
+            yield Module("mlp", inputs, outputs, names)
 
 
 def _mlp(

@@ -14,6 +14,7 @@ from typing import Any
 
 from quire.core.errors import ModelError
 from quire.models.gguf import GGUFFile, config_of, is_gguf, open_gguf
+from quire.models.shape.by_layer import LayerSizes, layer_sizes_of
 from quire.models.shape.config_file import read_config_file
 from quire.models.shape.experts import ExpertShape, experts_of
 from quire.models.shape.families import FamilyFacts, find_family
@@ -93,9 +94,8 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
             f"{fields.source}: word_embed_proj_dim other than hidden_size is not simulated yet"
         )
     dtype = _dtype(fields)
-    recurrence = None
-    if family.recurrence is not None:
-        recurrence = recurrence_of(fields, family, num_layers)
+    has_states = family.recurrence is not None
+    recurrence = recurrence_of(fields, family, num_layers) if has_states else None
     positions = positions_of(fields, family)
     windows = windows_in_force(_windows(fields, family), positions.limit)
     shape = ModelShape(
@@ -124,6 +124,7 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
         position_limit=positions.limit,
         stable_positions=positions.stable,
         latent=latent_of(fields) if family.latent else None,
+        by_layer=_by_layer(fields, family),
         planned_only=family.planned_only,
         notes=_notes(fields, family, bool(whole)),
     )  # fmt: skip
@@ -141,7 +142,13 @@ def _as_rounded(shape: ModelShape, section: ConfigFields) -> ModelShape:
 def _experts(fields: ConfigFields, family: FamilyFacts) -> ExpertShape | None:
     if not family.experts or fields.values.get("num_local_experts") == 0:
         return None
+    if family.by_layer and not fields.get("enable_moe_block", bool, False):
+        return None
     return experts_of(fields, family.shared_experts)
+
+
+def _by_layer(fields: ConfigFields, family: FamilyFacts) -> LayerSizes | None:
+    return layer_sizes_of(fields, windows_of(fields, family)) if family.by_layer else None
 
 
 def _dtype(fields: ConfigFields) -> str:

@@ -31,7 +31,7 @@ _GGUF_PARTS = (
     ("head", re.compile(r"output\.weight$")),
     ("experts", re.compile(r"blk\.\d+\.ffn_\w+_exps\.")),
     ("attention", re.compile(r"blk\.\d+\.attn_(?!norm)")),
-    ("mlp", re.compile(r"blk\.\d+\.ffn_(?!norm)")),
+    ("mlp", re.compile(r"blk\.\d+\.(ffn_(?!norm)|inp_gate|proj\.)")),
 )
 _LAYER = re.compile(r"^(?:model\.|language_model\.|model\.language_model\.)*layers\.(\d+)\.")
 
@@ -58,7 +58,8 @@ def _by_parts(sizes: Iterable[tuple[str, float]], shape: ModelShape) -> Weighed:
     params: Counter[str] = Counter()
     for module in modules_of(shape):
         params[module.part] += module.params
-    table = taken[_TABLE] / (shape.vocab_size * shape.hidden_size)
+    given = 0 if shape.by_layer is None else shape.by_layer.given_table_params
+    table = taken[_TABLE] / (shape.vocab_size * shape.hidden_size + given)
     means = {part: taken[part] / params[part] for part in PARTS if params[part]}
     attention, mlp, experts, head = (
         means[part] if taken[part] else table

@@ -47,16 +47,27 @@ def windows_of(fields: ConfigFields, family: FamilyFacts) -> tuple[int | None, .
                 f"{fields.source}: layer_types must name full_attention or sliding_attention for "
                 f"each of {num_layers} layers, but is {short(types)}"
             )
-        return tuple(window if kind == "sliding_attention" else None for kind in types)
+        return _ending(
+            tuple(window if kind == "sliding_attention" else None for kind in types), family
+        )
     if family.window == "listed":
         raise ModelError(f"{fields.source}: layer_types must tell where sliding_window counts")
     if family.window == "alternating":
         every = _full_every(fields, family)
-        return tuple(
-            None if every and (layer + 1) % every == 0 else window for layer in range(num_layers)
+        return _ending(
+            tuple(
+                None if every and (layer + 1) % every == 0 else window
+                for layer in range(num_layers)
+            ),
+            family,
         )
     first = fields.get("max_window_layers", int, _FIRST_WINDOWED)
     return tuple(window if layer >= first else None for layer in range(num_layers))
+
+
+def _ending(windows: tuple[int | None, ...], family: FamilyFacts) -> tuple[int | None, ...]:
+    """The last layer of Gemma 4 sees everything, whatever its fields say."""
+    return (*windows[:-1], None) if family.by_layer else windows
 
 
 def _chunks(fields: ConfigFields, family: FamilyFacts, num_layers: int) -> tuple[int | None, ...]:

@@ -1,0 +1,74 @@
+"""Sizes that a GGUF file of Gemma 4 has for each layer, as a ``config.json`` would have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from reprlib import repr as short
+from typing import Any
+
+from quire.core.errors import ModelError
+from quire.models.gguf.header import GGUFFile, is_list
+
+_ROTATED, _ROTATED_NEAR = "rope.dimension_count", "rope.dimension_count_swa"
+_VALUES, _VALUES_NEAR = "attention.value_length", "attention.value_length_swa"
+CHECKED = (_ROTATED, _ROTATED_NEAR, _VALUES, _VALUES_NEAR)
+"""Fields, after the architecture's name, that only say again how wide heads are."""
+
+_DIVISORS = "rope_freqs.weight"
+
+
+def sizes_by_layer(file: GGUFFile, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a config.json whose values hang on layers; ``fields`` are the others.
+
+    Raises:
+        ModelError: a list is not of all layers, or is one that no config.json could say.
+    """
+    count, wide, narrow = (
+        fields.get(field) for field in ("num_hidden_layers", "global_head_dim", "head_dim")
+    )
+    kinds, shared = fields.get("layer_types"), fields.get("num_kv_shared_layers", 0)
+    if type(count) is not int or not is_list(kinds) or type(shared) is not int:
+        raise ModelError(f"{file.path}: {name}.attention.sliding_window_pattern is missing")
+    if _DIVISORS not in file.tensors:
+        raise ModelError(f"{file.path}: the file has no tensor {_DIVISORS}")
+    for field, size in zip(CHECKED, (wide, narrow, wide, narrow), strict=True):
+        found = file.metadata.get(f"{name}.{field}", size)
+        if found != size:
+            raise ModelError(
+                f"{file.path}: {name}.{field} is {short(found)}, and heads are of {short(size)}"
+            )
+    full = [kind == "full_attention" for kind in kinds]
+    heads = _each(file, f"{name}.attention.head_count_kv", count)
+    inners = _each(file, f"{name}.feed_forward_length", count)
+    first = count - shared
+    doubled = inners[:first] + [2 * inners[0]] * (count - first)
+    if inners not in (doubled, [inners[0]] * count):
+        raise ModelError(
+            f"{file.path}: {name}.feed_forward_length is neither the same in all layers nor twice "
+            "as much in those that share keys"
+        )
+    own = [layer for layer in range(max(first, 0)) if full[layer]]
+    without = [layer for layer in own if f"blk.{layer}.attn_v.weight" not in file.tensors]
+    if without and without != own:
+        raise ModelError(f"{file.path}: some layers have keys for values, others alike have not")
+    return {
+        "per_layer_config": {
+            str(layer): {
+                "head_dim": wide if full[layer] else narrow,
+                "num_key_value_heads": heads[layer],
+            }
+            for layer in range(count)
+        },
+        "attention_k_eq_v": bool(without),
+        "use_double_wide_mlp": inners != [inners[0]] * count,
+        "vocab_size_per_layer_input": fields["vocab_size"],
+    }
+
+
+def _each(file: GGUFFile, name: str, count: int) -> list[Any]:
+    """A field that has a value for each layer, or one for all."""
+    value = file.metadata.get(name)
+    values: Sequence[Any] = list(value) if is_list(value) else [value] * count
+    if len(values) != count or not all(type(one) is int for one in values):
+        raise ModelError(f"{file.path}: {name} must be a number for each of {count} layers")
+    return list(values)

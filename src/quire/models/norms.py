@@ -1,0 +1,85 @@
+"""The norms of a decoder, out of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from quire.kernels.ops import Norm, Norms
+from quire.models.blueprint import Blueprint
+from quire.models.parts import WHOLE, TensorPart, count_of
+from quire.models.shard import Shard
+from quire.models.weights import Weights
+
+
+@dataclass(frozen=True)
+class NormReader:
+    """Takes the norms of a decoder, which are all of one kind."""
+
+    plan: Blueprint
+    weights: Weights
+    shard: Shard
+
+    def take(self, name: str, width: int, part: TensorPart = WHOLE) -> Norm:
+        """The one called ``name``, or a part of it."""
+        kind, weight, bias = self.plan.norm, None, None
+        if kind.around_one:
+            # In float32, since 1 + w has more digits than w.
+            weight = self.weights.take_floats(f"{name}.weight", width, part=part) + 1
+        elif kind.weight:
+            weight = self.weights.take(f"{name}.weight", width, part=part)
+        if kind.bias:
+            bias = self.weights.take(f"{name}.bias", width, part=part)
+        return Norm(count_of(part.rows, width), weight, kind.eps, bias, kind.centred)
+
+    def around(
+        self, prefix: str, before: str | None, output: str | None, factor: float = 1.0
+    ) -> Norms:
+        """The norms of a part of the layer ``prefix``, whose output is multiplied by ``factor``."""
+        width = self.plan.hidden_size
+        first, second = (
+            None if name is None else self.take(f"{prefix}.{name}", width)
+            for name in (before, output)
+        )
+        return Norms(before=first, output=second, scale=factor * self.plan.residual_scale)
+
+    def of_each_head(
+        self, prefix: str, index: int, *, keys: bool = True
+    ) -> tuple[Norm | None, Norm | None]:
+        """The norms of queries and of keys, of each head alone; keys: whether there are some."""
+        plan, names, dim = self.plan, self.plan.names, self.plan.heads_of(index).dim
+        if plan.head_norms in ("each", "each turned"):
+            query = self.take(f"{prefix}.{names.query_norm}", dim)
+            return query, self.take(f"{prefix}.{names.key_norm}", dim) if keys else None
+        rope = plan.rope_of[index]
+        if plan.head_norms == "bare" and rope is not None and plan.ropes[rope].rotated:
+            return Norm(dim, None, plan.norm.eps), Norm(dim, None, plan.norm.eps)
+        return None, None
+
+    def of_all_heads(self, prefix: str) -> tuple[Norm | None, Norm | None]:
+        """The same of all heads together."""
+        if self.plan.head_norms != "all":
+            return None, None
+        heads, names = self.plan.heads, self.plan.names
+        query, key = f"{prefix}.{names.query_norm}", f"{prefix}.{names.key_norm}"
+        return (
+            self._of_heads_held(query, heads.num, self.shard.run(heads.num)),
+            self._of_heads_held(key, heads.num_kv, self.shard.kv_heads(heads.num_kv)),
+        )
+
+    def sink_logits(self, prefix: str) -> Tensor | None:
+        """The sink logits of query heads."""
+        name, heads = self.plan.names.sink_logits, self.plan.heads
+        if name is None:
+            return None
+        held = self.shard.run(heads.num)
+        part, name = TensorPart(slice(held.start, held.stop)), f"{prefix}.{name}"
+        if name not in self.weights:  # as in GGUF files
+            name = f"{name}.weight"
+        return self.weights.take_floats(name, heads.num, part=part)
+
+    def _of_heads_held(self, name: str, count: int, held: range) -> Norm:
+        width = self.plan.heads.dim
+        part = TensorPart(slice(held.start * width, held.stop * width))
+        return self.take(name, count * width, part)

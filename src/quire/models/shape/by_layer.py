@@ -1,0 +1,119 @@
+"""Sizes that differ from layer to layer, and what layers share, as in Gemma 4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.errors import ModelError
+from quire.models.shape.fields import ConfigFields
+
+_WIDE_HEAD = 512  # of layers that see everything, where no field says it
+_GIVEN, _GIVEN_VOCAB = "hidden_size_per_layer_input", "vocab_size_per_layer_input"
+_SIZES = frozenset({"head_dim", "num_key_value_heads"})
+"""What ``per_layer_config`` may say of a layer."""
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """Sizes by layer, and what each layer takes of others or is given beside its input."""
+
+    head_sizes: tuple[int, ...]
+    kv_heads: tuple[int, ...]
+    inners: tuple[int, ...]  # of MLPs
+    sources: tuple[int, ...]  # whose keys and values it attends to: its own, or an earlier layer's
+    keys_are_values: tuple[bool, ...]
+    given: int  # numbers that each layer is given of each token's id; 0: none
+    given_vocab: int
+
+    @property
+    def keeping(self) -> tuple[bool, ...]:
+        """Whether each keeps keys and values."""
+        return tuple(source == layer for layer, source in enumerate(self.sources))
+
+    def attention_params(self, layer: int, hidden: int, heads: int) -> int:
+        """Parameters of a layer's projections."""
+        width, kept = self.head_sizes[layer], self.sources[layer] == layer
+        projections = (2 - self.keys_are_values[layer]) * kept
+        return hidden * width * (2 * heads + projections * self.kv_heads[layer])
+
+    def given_params(self, hidden: int) -> int:
+        """Parameters of what one layer makes of what it is given, and of what makes that."""
+        return 3 * hidden * self.given
+
+    @property
+    def given_table_params(self) -> int:
+        """Parameters of the table that has what all layers are given."""
+        return self.given_vocab * len(self.sources) * self.given
+
+
+def layer_sizes_of(fields: ConfigFields, windows: Sequence[int | None]) -> LayerSizes:
+    """The sizes by Gemma 4's fields; ``windows`` by layer.
+
+    Raises:
+        ModelError: a field is wrong, or contradicts another.
+    """
+    count = len(windows)
+    if fields.values.get("use_bidirectional_attention") == "all":
+        raise fields.wrong("use_bidirectional_attention", "null, or vision")
+    keys_are_values = fields.get("attention_k_eq_v", bool, False)
+    own = _overrides(fields, windows, keys_are_values)
+    shared = fields.get("num_kv_shared_layers", int, 0)
+    if not 0 <= shared < count:
+        raise fields.wrong("num_kv_shared_layers", f"at least 0 and less than {count}")
+    inner, first = fields.positive("intermediate_size"), count - shared
+    wide = 2 if fields.get("use_double_wide_mlp", bool, False) else 1
+    head, heads = fields.positive("head_dim", 256), fields.positive("num_key_value_heads")
+    return LayerSizes(
+        head_sizes=tuple(one.get("head_dim", head) for one in own),
+        kv_heads=tuple(one.get("num_key_value_heads", heads) for one in own),
+        inners=tuple(inner * (wide if layer >= first else 1) for layer in range(count)),
+        sources=_sources(fields, windows, first),
+        keys_are_values=tuple(keys_are_values and window is None for window in windows),
+        given=_given(fields),
+        given_vocab=fields.positive(_GIVEN_VOCAB, 262_144),
+    )
+
+
+def _given(fields: ConfigFields) -> int:
+    width = 0 if _GIVEN in fields.values and _GIVEN not in fields else fields.get(_GIVEN, int, 256)
+    if width < 0:
+        raise fields.wrong(_GIVEN, "at least 0")
+    if width and fields.positive(_GIVEN_VOCAB, 262_144) < fields.positive("vocab_size"):
+        raise fields.wrong(_GIVEN_VOCAB, "at least vocab_size")
+    return width
+
+
+def _overrides(
+    fields: ConfigFields, windows: Sequence[int | None], keys_are_values: bool
+) -> list[Mapping[str, int]]:
+    """By layer, the sizes that are not those of most layers."""
+    if "per_layer_config" in fields:  # as transformers writes it
+        section = fields.section("per_layer_config")
+        if not {str(layer) for layer in range(len(windows))}.issuperset(section.values):
+            raise fields.wrong("per_layer_config", f"of layers below {len(windows)}")
+        return [_sizes(section, str(layer)) for layer in range(len(windows))]
+    wide = {"head_dim": fields.positive("global_head_dim", _WIDE_HEAD)}
+    if keys_are_values and "num_global_key_value_heads" in fields:
+        wide["num_key_value_heads"] = fields.positive("num_global_key_value_heads")
+    return [wide if window is None else {} for window in windows]
+
+
+def _sizes(section: ConfigFields, layer: str) -> Mapping[str, int]:
+    own = section.section(layer)
+    if not _SIZES.issuperset(own.values):
+        raise ModelError(f"{own.source}: known are {', '.join(sorted(_SIZES))}")
+    found: dict[str, Any] = {name: own.positive(name) for name in own.values}
+    return found
+
+
+def _sources(fields: ConfigFields, windows: Sequence[int | None], first: int) -> tuple[int, ...]:
+    """Layers from ``first`` on attend to the last before it that sees as much."""
+    sources = list(range(first))
+    for window in windows[first:]:
+        alike = [layer for layer in range(first) if windows[layer] == window]
+        if not alike:
+            raise fields.wrong("num_kv_shared_layers", "less: a kind of layer is left with no keys")
+        sources.append(alike[-1])
+    return tuple(sources)
