@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.mlps import (Experts, Routing)
+from quire.kernels.mlps import Experts, Routing
 from quire.kernels.plain import mixed, route
 from quire.kernels.products import PackedWeight, Products
 from quire.models.linear.packed import pack

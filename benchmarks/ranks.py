@@ -21,8 +21,18 @@ from functools import partial
 import torch
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.mlps import (DenseMLP)
-from quire.kernels.ops import (AttentionBatch, AttentionSpec, DecoderLayer, DecoderStack, KVGroupTables, LayerKV, Norm, Norms, SelfAttention)
+from quire.kernels.mlps import DenseMLP
+from quire.kernels.ops import (
+    AttentionBatch,
+    AttentionSpec,
+    DecoderLayer,
+    DecoderStack,
+    KVGroupTables,
+    LayerKV,
+    Norm,
+    Norms,
+    SelfAttention,
+)
 from quire.kernels.products import PackedWeight, Products
 from quire.kernels.ranks import Ranks
 from quire.kernels.shared_ranks import SharedMemoryRanks
