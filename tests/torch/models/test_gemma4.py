@@ -132,7 +132,7 @@ def test_adapters(family: str, model_dir: ModelDir, tmp_path: Path) -> None:
     targets = (*lora.ALL, "per_layer_input_gate", "per_layer_projection")
     adapter = lora.save_adapter(tmp_path / "adapter", directory, targets=targets)
     model = load_model(directory)
-    updates = check_adapter(adapter, adaptable(model), 8).read()
+    updates = check_adapter(adapter, adaptable(model), 8).read().updates
     found = PagedHarness(model, updates=updates).prefill([text], 7)[0]
     expected = hf_logits(lora.merge(directory, adapter, tmp_path / "merged"), text)
     assert (found - expected).abs().max() < 2e-4

@@ -277,12 +277,13 @@ class ModelShape:
         longest = self.max_positions if max_model_len is None else max_model_len
         if not 1 <= longest <= limit:
             raise ConfigError(f"max_model_len is {longest}; this model allows 1 to {limit}")
-        stable, windows = self.stable_positions, self.windows or (None,) * self.num_layers
-        if self.by_layer is not None:
+        stable, token_bytes = self.stable_positions, self._token_bytes
+        windows = self.windows or (None,) * len(token_bytes)
+        if self.by_layer is not None and self.windows:
             windows = tuple(compress(windows, self.by_layer.keeping))
         return CacheShape(
             windows=windows,
-            token_bytes=self._token_bytes,
+            token_bytes=token_bytes,
             max_positions=longest,
             depends_on_prompt_length=stable is not None and longest > stable,
             state_bytes=self.state_bytes,
