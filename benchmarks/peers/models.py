@@ -103,6 +103,28 @@ SHAPES: Mapping[str, Shape] = {
             "tie_word_embeddings": True,
         },
     ),
+    "gemma4-0.6b": Shape(  # Gemma 4 E2B's layers, fewer of them, with fewer words
+        "Gemma4TextConfig",
+        {
+            "vocab_size": 32768,
+            "vocab_size_per_layer_input": 32768,
+            "hidden_size": 1536,
+            "hidden_size_per_layer_input": 256,
+            "intermediate_size": 6144,
+            "use_double_wide_mlp": True,
+            "num_hidden_layers": 10,
+            "num_kv_shared_layers": 5,
+            "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 2,
+            "sliding_window": 512,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 1,
+            "head_dim": 256,
+            "global_head_dim": 512,
+            "final_logit_softcapping": 30.0,
+            "max_position_embeddings": 8192,
+            "tie_word_embeddings": True,
+        },
+    ),
     "opt-125m": Shape(
         "OPTConfig",
         {

@@ -11,6 +11,7 @@ _STORED = f"{_OF_MODELS}/test_stored_checkpoints.py"
 _GENERAL = f"{_OF_MODELS}/test_general_path.py"
 _HYBRIDS = f"{_OF_MODELS}/test_hybrids.py"
 _LATENTS = f"{_OF_MODELS}/test_latents.py"
+_GEMMA_4 = f"{_OF_MODELS}/test_gemma4.py"
 
 MUTANTS = (
     Mutant(
@@ -370,5 +371,54 @@ MUTANTS = (
         "best=1",
         "best=2",
         f"{_OF_MODELS}/test_families.py::test_logits[deepseek_v2]",
+    ),
+    Mutant(
+        "layers that share keys balance them by their own norms",
+        f"{_MODELS}/building.py",
+        "shared = sources.count(sources[index]) > 1",
+        "shared = False",
+        f"{_GEMMA_4}::test_rounded_caches[dtype0-0.08-gemma4]",
+    ),
+    Mutant(
+        "layers that attend to others' keys are planned with blocks",
+        f"{_MODELS}/shape/by_layer.py",
+        "return tuple(source == layer for layer, source in enumerate(self.sources))",
+        "return tuple(True for _ in self.sources)",
+        f"{_GEMMA_4}::test_layers_that_share_take_no_blocks_of_their_own",
+    ),
+    Mutant(
+        "the factor of a layer counts for its last part alone",
+        f"{_MODELS}/layer_inputs.py",
+        "Norms(output=output, total=factor)",
+        "Norms(output=output, scale=factor)",
+        f"{_OF_MODELS}/test_families.py::test_logits[gemma4]",
+    ),
+    Mutant(
+        "each rank takes the first numbers that a layer is given",
+        f"{_MODELS}/layer_inputs.py",
+        "columns=slice(index * width + held.start, index * width + held.stop)",
+        "columns=slice(index * width, index * width + len(held))",
+        f"{_SHARDS}::test_every_family[gemma4-2]",
+    ),
+    Mutant(
+        "the factors of Gemma 4's experts are not read",
+        f"{_MODELS}/mixtures.py",
+        'factors=("router.per_expert_scale",)',
+        "factors=()",
+        f"{_OF_MODELS}/test_families.py::test_logits[gemma4-experts]",
+    ),
+    Mutant(
+        "keys that layers share have the last centre",
+        f"{_MODELS}/centring.py",
+        "own = found[-1 if part.source is None else part.source]",
+        "own = found[0]",
+        f"{_GEMMA_4}::test_rounded_caches[dtype1-0.6-gemma4]",
+    ),
+    Mutant(
+        "a file of Gemma 4 has one size of heads",
+        f"{_MODELS}/gguf/by_layer.py",
+        '"head_dim": wide if full[layer] else narrow',
+        '"head_dim": wide',
+        f"{_GEMMA_4}::test_gguf_files[gemma4-dense]",
     ),
 )

@@ -18,6 +18,8 @@ def main() -> None:
     script = importlib.import_module("convert_hf_to_gguf")
     base = importlib.import_module("conversion.base")
     base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+    gemma = importlib.import_module("conversion.gemma")
+    gemma.Gemma4Model.set_vocab = base.TextModel._set_vocab_gpt2
     sys.argv = ["convert_hf_to_gguf.py", model, "--outtype", "bf16", "--outfile", out]
     script.main()
 

@@ -154,6 +154,9 @@ def test_sizes_by_kind_of_layer_as_they_are_published(model_dir: ModelDir, tmp_p
     source = model_dir("gemma4-dense")
     fields = {"global_head_dim": 48, "num_global_key_value_heads": 1, "per_layer_config": None}
     assert torch.equal(logits(changed(source, tmp_path / "x", **fields)), logits(source))
+    own = {"head_dim": 48, "num_key_value_heads": 1}
+    padded = {"per_layer_config": {"01": own, "03": own}}  # as those of more layers are
+    assert torch.equal(logits(changed(source, tmp_path / "y", **padded)), logits(source))
 
 
 def test_tensors_of_keys_that_nobody_uses_are_left(model_dir: ModelDir, tmp_path: Path) -> None:

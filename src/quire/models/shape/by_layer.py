@@ -91,9 +91,10 @@ def _overrides(
     """By layer, the sizes that are not those of most layers."""
     if "per_layer_config" in fields:  # as transformers writes it
         section = fields.section("per_layer_config")
-        if not {str(layer) for layer in range(len(windows))}.issuperset(section.values):
+        named = {int(name): name for name in section.values if name.isdecimal()}  # "05" is 5
+        if len(named) < len(section.values) or not set(range(len(windows))).issuperset(named):
             raise fields.wrong("per_layer_config", f"of layers below {len(windows)}")
-        return [_sizes(section, str(layer)) for layer in range(len(windows))]
+        return [_sizes(section, named.get(layer, "")) for layer in range(len(windows))]
     wide = {"head_dim": fields.positive("global_head_dim", _WIDE_HEAD)}
     if keys_are_values and "num_global_key_value_heads" in fields:
         wide["num_key_value_heads"] = fields.positive("num_global_key_value_heads")
