@@ -47,7 +47,7 @@ from quire.models.transformers_products import (
     plain_head,
     put_products,
 )
-from quire.models.transformers_ranks import Division, Kept
+from quire.models.transformers_ranks import HeldLayers, RankDivision
 from quire.models.weights import Weights
 
 # The names under which transformers finds our attention, and the probe.
@@ -74,7 +74,7 @@ class TransformersModel:
         running: Running,
         packed_bytes: int = 0,
         products: Sequence[JoinedProduct] = (),
-        division: Division | None = None,
+        division: RankDivision | None = None,
     ) -> None:
         """Take over ``causal_lm``, a ``transformers`` model with its own, eager, attention.
 
@@ -166,12 +166,12 @@ class TransformersModel:
         put_parts(causal_lm, running, exact)
         packed_bytes = linears.nbytes  # without experts, which are packed more than once
         packed_bytes += put_experts(causal_lm, linears, running, exact, shard)
-        division = None if ranks is None else Division(shard, linears, config.architecture)
+        division = None if ranks is None else RankDivision(shard, linears, config.architecture)
         return cls(config, causal_lm, max_model_len, running, packed_bytes, products, division)
 
-    def _divide(self, division: Division) -> None:
+    def _divide(self, division: RankDivision) -> None:
         before = sum(one.product.nbytes for one in self.products)
-        whole = Kept(self.kv_shapes, self._specs)
+        whole = HeldLayers(self.kv_shapes, self._specs)
         self.kv_shapes, self._specs = division.divide(self._decoder, whole)
         self.weight_bytes += sum(one.product.nbytes for one in self.products) - before
         self.token_bytes = self.weight_bytes
