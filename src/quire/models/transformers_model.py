@@ -11,7 +11,7 @@ paged attention as they come out of the architecture's own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quire.core.errors import ConfigError, ModelError, reason
+from quire.core.errors import ConfigError, ModelError, RankError, reason
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.heap import give_memory_back
 from quire.kernels.ops import AttentionBatch, Kernels, LayerKV, Texts
@@ -114,18 +114,12 @@ class TransformersModel:
             self.windows = tuple(spec.window for spec in self._specs)
             try:
                 self._plain_head = plain_head(causal_lm)
-                attention = Candidates(self._decoder, fused_attention, exactly=False)
-                check_against(self, texts, own, choices, running.kernels)
-                run_far(self, texts, running.kernels)
-                attention.settle()
-                layers = Candidates(self._decoder, fused_layers, exactly=True)
-                run_far(self, texts, running.kernels)
-                layers.settle()
+                check = partial(check_against, self, texts, own, choices, running.kernels)
+                self._fuse(texts, check)
                 if division is not None:
                     self._divide(division)
-                    rounds = division.linears.rounds  # parts, each by itself
-                    check_against(self, texts, own, choices, running.kernels, rounded=rounds)
-            except ConfigError:
+                    check(rounded=division.linears.rounds)  # parts, each by itself
+            except (ConfigError, RankError):
                 raise
             except Exception as error:  # the architecture's code may raise anything
                 raise probe.refuse(reason(error)) from error
@@ -168,6 +162,16 @@ class TransformersModel:
         packed_bytes += put_experts(causal_lm, linears, running, exact, shard)
         division = None if ranks is None else RankDivision(shard, linears, config.architecture)
         return cls(config, causal_lm, max_model_len, running, packed_bytes, products, division)
+
+    def _fuse(self, texts: Tensor, check: Callable[[], None]) -> None:
+        """Put our attention and layers in the place of what gives the same."""
+        attention = Candidates(self._decoder, fused_attention, exactly=False)
+        check()
+        run_far(self, texts, self._running.kernels)
+        attention.settle()
+        layers = Candidates(self._decoder, fused_layers, exactly=True)
+        run_far(self, texts, self._running.kernels)
+        layers.settle()
 
     def _divide(self, division: RankDivision) -> None:
         before = sum(one.product.nbytes for one in self.products)
