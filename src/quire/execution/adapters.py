@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from quire.core.protocol import Adapter, Opened
-from quire.kernels.adapters import AdaptedRows, Tables
+from quire.kernels.adapters import AdaptedRows, OwnTables
 
 
 class StepAdapters:
@@ -18,7 +18,7 @@ class StepAdapters:
     weights: of all that are in memory: as ``Kernels.keep_adapter`` gave them, and their tables.
     """
 
-    def __init__(self, weights: Mapping[Adapter, tuple[Any, Tables]]) -> None:
+    def __init__(self, weights: Mapping[Adapter, tuple[Any, OwnTables]]) -> None:
         self._weights = weights
         self.at_hand: Sequence[Adapter] = []  # of the step, as they are numbered
 

@@ -41,7 +41,7 @@ Updates = Mapping[tuple[int, Site], Sequence[Update]]
 """All that an adapter does, by layer and product: to each output at most once."""
 
 
-class Tables(NamedTuple):
+class OwnTables(NamedTuple):
     """What an adapter has in the place of the model's own (PEFT's ``modules_to_save``)."""
 
     rows: Callable[[Tensor], Tensor] | None = None  # ids of tokens [n] -> their vectors [n, d]
@@ -53,7 +53,7 @@ class AdaptedRows(NamedTuple):
 
     ranges: tuple[tuple[int, int], ...]  # from, up to
     adapter: Any  # as ``Kernels.keep_adapter`` gave it
-    tables: Tables = Tables()
+    tables: OwnTables = OwnTables()
 
 
 def packed_bytes(rank: int, inputs: int, outputs: int, dtype: torch.dtype) -> int:

@@ -55,7 +55,7 @@ def adaptable(model: Model) -> dict[str, Adaptable]:
     return found
 
 
-class Table(NamedTuple):
+class Replaceable(NamedTuple):
     """The embedding or the head, which an adapter may have another one for."""
 
     is_head: bool
@@ -63,7 +63,7 @@ class Table(NamedTuple):
     tied: bool  # both are one
 
 
-def tables(model: Model) -> dict[str, Table]:
+def tables(model: Model) -> dict[str, Replaceable]:
     """Those that adapters can take the place of, by module; none where ranks divide them."""
     if not isinstance(model, DecoderModel) or model.decoder.ranks is not None:
         return {}
@@ -71,7 +71,7 @@ def tables(model: Model) -> dict[str, Table]:
     for is_head, table in ((False, decoder.embed), (True, decoder.head)):
         named = model.named[id(table)]
         name, size, _ = named.parts[-1 if is_head else 0]
-        found[name] = Table(is_head, (size, named.inputs), decoder.embed is decoder.head)
+        found[name] = Replaceable(is_head, (size, named.inputs), decoder.embed is decoder.head)
     return found
 
 

@@ -18,6 +18,7 @@ from quire.models.rope import RopeConfig
 from quire.models.shape import completed, find_family, latent_of, positions_of, windows_of
 from quire.models.traits import TRAITS, Traits
 
+_INNERS = ("intermediate_size", "moe_intermediate_size")
 _GUESSING = ("num_nextn_predict_layers", "num_mtp_layers")
 
 
@@ -47,7 +48,7 @@ def read(config: ModelConfig) -> Blueprint:
         vocab_size=fields.positive("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=fields.positive(
-            "intermediate_size", fields.get("moe_intermediate_size", int, 0) or None
+            next((one for one in _INNERS if one in fields), _INNERS[0])
         ),
         heads=Heads.read(fields, num_heads, num_kv_heads, head_dim),
         windows=windows,

@@ -141,10 +141,9 @@ def load_model(
     ranks: Ranks | None = None,
     experts_path: Path | None = None,
 ) -> Model:
-    """Load the model in ``directory``.
+    """Load the model in ``directory``, which holds config.json and safetensors, or of a GGUF file.
 
     Args:
-        directory: holds config.json and safetensors files; or it is a GGUF file.
         dtype: "auto" (the checkpoint's own), or a name in ``quire.models.config.DTYPES``.
         max_model_len: the longest sequence to serve, in tokens; None is what the config says.
         streaming: attend to attention sinks and a window only; None is as the config says.
@@ -163,7 +162,6 @@ def load_model(
     """
     _check_dtype(dtype)
     config = _with_head(read_config(directory, hf_overrides))
-    wanted = DTYPES.get(dtype, config.dtype)
     family = _family_of(config, device.type)
     rounded = _is_rounded(config) or quantization is not None
     shard = Shard() if ranks is None else Shard(ranks.rank, ranks.size)
@@ -173,24 +171,23 @@ def load_model(
     if rounded and device.type != "cpu":
         raise ModelError(f"quantised weights are for --device cpu, and this is {device.type}")
     products = choose_products(instruction_set) if device.type == "cpu" else None
+    wanted = DTYPES.get(dtype, config.dtype)
     weights = Weights(directory, wanted, _CPU if family is None else device)
     _check_layers(config, weights)
     of_experts = _products_of_experts(experts_path, products, instruction_set)
     held = Shard() if family is None else shard  # what transformers makes is whole at first
     linears = _read_linears(config, weights, products, quantization, held, of_experts)
-    exact = products is not None and not rounded
-    admission, whole = WeightAdmission(weights, linears, held), family is None
-    admission.ask(admit, quantization, experts_path, may_round=exact, whole_experts=whole)
+    exact, whole = products is not None and not rounded, family is None
+    ask = WeightAdmission(weights, linears, held).ask
+    ask(admit, quantization, experts_path, may_round=exact, whole_experts=whole)
+    others = None if shard.is_whole else ranks
     if family is None:
         return _load_foreign(
-            config, weights, max_model_len, linears, instruction_set, device, ranks
+            config, weights, max_model_len, linears, instruction_set, others, device
         )
-    others = None if shard.is_whole else ranks
     if linears.weighs_inputs and family.read(config).mixture is None:
         linears.multiplied = _seen(family, config, weights, max_model_len, others, instruction_set)
-    model = _build(family, config, weights, linears, max_model_len, streaming, others)
-    give_memory_back()  # what rounding and packing took in between, before the pool is measured
-    return model
+    return _build(family, config, weights, linears, max_model_len, streaming, others)
 
 
 def _products_of_experts(
@@ -285,8 +282,8 @@ def _load_foreign(
     max_model_len: int | None,
     linears: LinearReader,
     instruction_set: str,
-    device: torch.device,
     ranks: Ranks | None,
+    device: torch.device,
 ) -> Model:
     """Load a model of transformers'; its checks run here, in the architecture's own code."""
     from quire.models.transformers_model import TransformersModel
@@ -338,6 +335,7 @@ def _build(
         weights.finish()
     if streaming is not None:
         decoder = streaming.applied(decoder)
+    give_memory_back()  # what rounding and packing took in between, before the pool is measured
     weight_bytes = weights.bytes_taken + linears.nbytes
     ends, named, has_head = config.eos_token_ids, linears.named, config.has_head
     return DecoderModel(decoder, max_positions, ends, weight_bytes, named, has_head=has_head)

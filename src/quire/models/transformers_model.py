@@ -11,7 +11,7 @@ paged attention as they come out of the architecture's own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quire.core.errors import ConfigError, ModelError, reason
+from quire.core.errors import ConfigError, ModelError, RankError, reason
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.heap import give_memory_back
 from quire.kernels.ops import AttentionBatch, Kernels, LayerKV, Texts
@@ -47,7 +47,7 @@ from quire.models.transformers_products import (
     plain_head,
     put_products,
 )
-from quire.models.transformers_ranks import Division, Kept
+from quire.models.transformers_ranks import HeldLayers, RankDivision
 from quire.models.weights import Weights
 
 # The names under which transformers finds our attention, and the probe.
@@ -74,7 +74,7 @@ class TransformersModel:
         running: Running,
         packed_bytes: int = 0,
         products: Sequence[JoinedProduct] = (),
-        division: Division | None = None,
+        division: RankDivision | None = None,
     ) -> None:
         """Take over ``causal_lm``, a ``transformers`` model with its own, eager, attention.
 
@@ -114,18 +114,12 @@ class TransformersModel:
             self.windows = tuple(spec.window for spec in self._specs)
             try:
                 self._plain_head = plain_head(causal_lm)
-                attention = Candidates(self._decoder, fused_attention, exactly=False)
-                check_against(self, texts, own, choices, running.kernels)
-                run_far(self, texts, running.kernels)
-                attention.settle()
-                layers = Candidates(self._decoder, fused_layers, exactly=True)
-                run_far(self, texts, running.kernels)
-                layers.settle()
+                check = partial(check_against, self, texts, own, choices, running.kernels)
+                self._fuse(texts, check)
                 if division is not None:
                     self._divide(division)
-                    rounds = division.linears.rounds  # parts, each by itself
-                    check_against(self, texts, own, choices, running.kernels, rounded=rounds)
-            except ConfigError:
+                    check(rounded=division.linears.rounds)  # parts, each by itself
+            except (ConfigError, RankError):
                 raise
             except Exception as error:  # the architecture's code may raise anything
                 raise probe.refuse(reason(error)) from error
@@ -166,12 +160,22 @@ class TransformersModel:
         put_parts(causal_lm, running, exact)
         packed_bytes = linears.nbytes  # without experts, which are packed more than once
         packed_bytes += put_experts(causal_lm, linears, running, exact, shard)
-        division = None if ranks is None else Division(shard, linears, config.architecture)
+        division = None if ranks is None else RankDivision(shard, linears, config.architecture)
         return cls(config, causal_lm, max_model_len, running, packed_bytes, products, division)
 
-    def _divide(self, division: Division) -> None:
+    def _fuse(self, texts: Tensor, check: Callable[[], None]) -> None:
+        """Put our attention and layers in the place of what gives the same."""
+        attention = Candidates(self._decoder, fused_attention, exactly=False)
+        check()
+        run_far(self, texts, self._running.kernels)
+        attention.settle()
+        layers = Candidates(self._decoder, fused_layers, exactly=True)
+        run_far(self, texts, self._running.kernels)
+        layers.settle()
+
+    def _divide(self, division: RankDivision) -> None:
         before = sum(one.product.nbytes for one in self.products)
-        whole = Kept(self.kv_shapes, self._specs)
+        whole = HeldLayers(self.kv_shapes, self._specs)
         self.kv_shapes, self._specs = division.divide(self._decoder, whole)
         self.weight_bytes += sum(one.product.nbytes for one in self.products) - before
         self.token_bytes = self.weight_bytes

@@ -24,21 +24,21 @@ from quire.models.transformers_parts import FusedMLP
 from quire.models.transformers_products import JoinedProduct
 
 
-class Kept(NamedTuple):
+class HeldLayers(NamedTuple):
     """What layers keep of a token on a rank, and how they attend to it."""
 
     shapes: tuple[KVShape, ...]
     specs: tuple[AttentionSpec, ...]
 
 
-class Division(NamedTuple):
+class RankDivision(NamedTuple):
     """Of a model among ranks, as one of them sees it."""
 
     shard: Shard
     linears: LinearReader  # packs the rank's parts
     name: str  # of the architecture
 
-    def divide(self, decoder: Any, kept: Kept) -> Kept:
+    def divide(self, decoder: Any, kept: HeldLayers) -> HeldLayers:
         """Leave of a decoder's modules the rank's part, and of what its layers keep.
 
         ConfigError: so many ranks do not divide it, or nothing in it.
@@ -61,7 +61,7 @@ class Division(NamedTuple):
                 if spec.sink_logits is not None:
                     held = spec.sink_logits[heads.start : heads.stop].contiguous()
                     specs[module.layer] = replace(spec, sink_logits=held)
-        return Kept(tuple(shapes), tuple(specs))
+        return HeldLayers(tuple(shapes), tuple(specs))
 
 
 def _by_heads(attention: FusedAttention, shape: KVShape) -> bool:
@@ -70,7 +70,7 @@ def _by_heads(attention: FusedAttention, shape: KVShape) -> bool:
     return all(norm.width == shape.key_dim for norm in norms)
 
 
-def _divide_attention(attention: FusedAttention, shape: KVShape, division: Division) -> range:
+def _divide_attention(attention: FusedAttention, shape: KVShape, division: RankDivision) -> range:
     """The rank's query heads."""
     shard, linears, name = division
     kv_heads, key_dim, value_dim, _ = shape
@@ -95,7 +95,7 @@ def _divide_attention(attention: FusedAttention, shape: KVShape, division: Divis
     return held
 
 
-def _divide_mlp(mlp: FusedMLP, division: Division) -> None:
+def _divide_mlp(mlp: FusedMLP, division: RankDivision) -> None:
     shard, linears, name = division
     inner = mlp.down.inputs
     shard.check(inner, "numbers inside of MLPs", name)

@@ -18,7 +18,7 @@ from quire.capabilities.adapters.reading import HeldAdapters, ReadAdapter
 from quire.capabilities.adapters.served import AdapterSource
 from quire.core.errors import ModelError
 from quire.kernels.adapters import Site
-from quire.models.adaptable import Adaptable, Table
+from quire.models.adaptable import Adaptable, Replaceable
 from quire.models.linear import PlainLinear
 from quire.models.parts import TensorPart
 
@@ -28,8 +28,8 @@ MODULES = {
     DOWN: Adaptable(1, Site.down, 0, 16, 8, PlainLinear(torch.ones(8, 16)), torch.float32),
 }
 TABLES = {
-    "model.embed_tokens": Table(False, (20, 8), False),
-    "lm_head": Table(True, (20, 8), False),
+    "model.embed_tokens": Replaceable(False, (20, 8), False),
+    "lm_head": Replaceable(True, (20, 8), False),
 }
 PREFIX = f"base_model.model.{Q}"
 

@@ -76,6 +76,14 @@ def test_the_text_of_a_model_that_sees_images(
     assert check_servable(directory) == "Quire"
 
 
+def test_a_class_with_other_capitals(model_dir: ModelDir, tmp_path: Path) -> None:
+    directory = changed(
+        model_dir("phimoe"), tmp_path / "theirs", architectures=["PhiMoEForCausalLM"]
+    )
+    assert check_servable(directory) == "Quire"
+    assert torch.equal(logits(directory), logits(model_dir("phimoe")))
+
+
 def test_a_rotation_for_each_kind_of_layer_in_older_words(
     model_dir: ModelDir, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from quire.capabilities.adapters.lora_config import FOLD, LoraConfig
 from quire.capabilities.adapters.tensors import TensorFile
 from quire.core.errors import ModelError
 from quire.kernels.adapters import Site, Update, Updates
-from quire.models.adaptable import Adaptable, Table
+from quire.models.adaptable import Adaptable, Replaceable
 from quire.models.linear import Given
 from quire.models.parts import ALL
 from quire.models.safetensors_file import StoredTensor
@@ -115,7 +115,7 @@ def check_adapter(
     path: Path,
     modules: Mapping[str, Adaptable],
     max_rank: int,
-    tables: Mapping[str, Table] | None = None,
+    tables: Mapping[str, Replaceable] | None = None,
 ) -> AdapterCheckpoint:
     """The adapter in a directory.
 
@@ -159,7 +159,7 @@ def check_adapter(
 
 
 def _replaced(
-    config: LoraConfig, file: TensorFile, tables: Mapping[str, Table]
+    config: LoraConfig, file: TensorFile, tables: Mapping[str, Replaceable]
 ) -> tuple[_Table, ...]:
     """The tables that are in a file. ModelError: they do not fit, or some module is none."""
     for name in config.saved:

@@ -15,7 +15,7 @@ from quire.capabilities.adapters.config import LoraModule
 from quire.capabilities.adapters.served import Adapters, AdapterSource
 from quire.core.errors import ConfigError, ModelError, QuireError, reason
 from quire.core.protocol import Adapter
-from quire.kernels.adapters import Tables, packed_bytes
+from quire.kernels.adapters import OwnTables, packed_bytes
 from quire.kernels.dispatch import choose_kernels, choose_products
 from quire.kernels.products import Products
 from quire.models.adaptable import adaptable, num_layers, tables
@@ -79,7 +79,7 @@ def adapter_check(model: Model, instruction_set: str, max_rank: int) -> Check:
             raise ModelError(f"adapter {path} is not a directory")
         found = check_adapter(path, modules, max_rank, tables(model))
 
-        def load() -> tuple[Any, Tables]:
+        def load() -> tuple[Any, OwnTables]:
             weights = found.read()
             kept = kernels.keep_adapter(weights.updates, layers, dtype)
             # Of products of its own, whose memory goes with it.
@@ -91,7 +91,7 @@ def adapter_check(model: Model, instruction_set: str, max_rank: int) -> Check:
     return check
 
 
-def _tables(model: Model, weights: AdapterWeights, products: Products | None) -> Tables:
+def _tables(model: Model, weights: AdapterWeights, products: Products | None) -> OwnTables:
     """In the model's type, whatever its own are rounded to."""
     rows = logits = None
     if weights.embedding is not None:
@@ -102,7 +102,7 @@ def _tables(model: Model, weights: AdapterWeights, products: Products | None) ->
         weight, bias = weights.head.weight.to(model.dtype), weights.head.bias
         head = PlainLinear(weight, bias and bias.to(model.dtype))
         logits = model.logits_by(head if products is None else pack(products, weight, bias))
-    return Tables(rows, logits)
+    return OwnTables(rows, logits)
 
 
 def serve_adapters(

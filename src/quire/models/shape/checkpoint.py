@@ -10,6 +10,7 @@ from typing import Any
 from quire.core.errors import ModelError
 from quire.models.gguf import config_of, is_gguf, open_gguf
 from quire.models.shape.config_file import CONFIG, read_config_file
+from quire.models.shape.families import find_family
 from quire.models.shape.fields import ConfigFields, read_fields
 from quire.models.shape.towers import decoder_of, is_with_images
 
@@ -63,12 +64,19 @@ def read_checkpoint(directory: Path, overrides: Mapping[str, Any] | None = None)
     if (directory / "generation_config.json").exists():
         generation = read_fields(directory / "generation_config.json")
     return Checkpoint(
-        architecture=architecture,
+        architecture=_in_transformers(architecture, fields),
         dtype=_stored_dtype(fields),
         eos_token_ids=tuple(dict.fromkeys((*_eos_ids(fields), *_eos_ids(generation)))),
         fields=fields,
         with_images=with_images,
     )
+
+
+def _in_transformers(architecture: str, fields: ConfigFields) -> str:
+    """The class by its name in transformers, where its authors' own has other capitals (PhiMoE)."""
+    family = find_family(None, str(fields.values.get("model_type")))
+    same = family is not None and family.architecture.casefold() == architecture.casefold()
+    return family.architecture if family is not None and same else architecture
 
 
 def sampling_defaults(directory: Path) -> dict[str, float | int]:

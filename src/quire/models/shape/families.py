@@ -82,7 +82,7 @@ _DELTA: Mapping[str, Any] = {
 
 _HUNYUAN = (
     "moe_topk", "num_shared_expert", "use_mixed_mlp_moe", "use_cla", "cla_share_factor",
-    "attention_head_dim", "eod_token_id", "im_start_id", "im_end_id", "text_start_id",
+    "attention_head_dim", "eod_token_id", "im_start_id", "im_end_id", "pad_id", "text_start_id",
     "text_end_id", "image_token_id", "org_vocab_size", "dense_list", "moe_drop_tokens",
     "moe_random_routing_dropped_token", "moe_layer_num_skipped", "pool_type", "skip_cls_token",
     "capacity_factor", "group_limited_greedy",

@@ -355,6 +355,20 @@ MISTRAL_3 = {
     "vision_config": {"hidden_size": 1024, "model_type": "pixtral"}, "vision_feature_layer": -1,
 }  # fmt: skip
 # moonshotai/Kimi-K2.5
+HUNYUAN = {
+    "architectures": ["HunYuanMoEV1ForCausalLM"], "attention_bias": False,
+    "attention_head_dim": 128, "cla_share_factor": 2, "dtype": "bfloat16", "eod_token_id": 127967,
+    "eos_token_id": 127960, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 3072,
+    "max_position_embeddings": 32768, "mlp_bias": False, "model_type": "hunyuan_v1_moe",
+    "moe_drop_tokens": False, "moe_intermediate_size": [3072] * 32, "moe_layer_num_skipped": 0,
+    "moe_random_routing_dropped_token": False, "moe_topk": [8] * 32, "norm_type": "rms",
+    "num_attention_heads": 32, "num_experts": 64, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "num_shared_expert": [1] * 32, "pad_id": 127961, "pool_type": "last",
+    "rms_norm_eps": 1e-05, "rope_scaling": {"alpha": 1000.0, "factor": 1.0, "type": "dynamic"},
+    "rope_theta": 10000.0, "routed_scaling_factor": 1.0, "sep_token_id": 127962,
+    "tie_word_embeddings": True, "use_cla": False, "use_mixed_mlp_moe": True, "use_qk_norm": True,
+    "vocab_size": 128167,
+}  # fmt: skip
 KIMI = {
     "architectures": ["KimiK25ForConditionalGeneration"], "bos_token_id": 163584,
     "dtype": "bfloat16", "eos_token_id": 163585, "ignore_index": -100,
@@ -379,8 +393,17 @@ KIMI = {
         (QWEN3_VL, 30.53, 96 * 1024, 0),
         (MISTRAL_3, 23.57, 160 * 1024, 0),
         (KIMI, 1026.4, 70272, 0),
+        (HUNYUAN, 80.39, 128 * 1024, 0),
     ],
-    ids=["gemma-2-9b", "command-r7b", "minimax-m2", "qwen3-vl", "mistral-small-3.1", "kimi-k2.5"],
+    ids=[
+        "gemma-2-9b",
+        "command-r7b",
+        "minimax-m2",
+        "qwen3-vl",
+        "mistral-small-3.1",
+        "kimi-k2.5",
+        "hunyuan-a13b",
+    ],
 )
 def test_files_as_they_are_published_are_read_whole(
     config: dict[str, Any], billions: float, kv_bytes: int, windowed: int, tmp_path: Path
