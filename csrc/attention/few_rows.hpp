@@ -290,7 +290,8 @@ struct FewRows {
   }
 
   template <int Rows>
-  __attribute__((always_inline)) void store_scores(const typename Units::Sum (&sum)[Rows][vectors], int r, int j) const {
+  __attribute__((always_inline)) void store_scores(
+      const typename Units::Sum (&sum)[Rows][vectors], int r, int j) const {
 #pragma GCC unroll 4
     for (int i = 0; i < Rows; i++) {
 #pragma GCC unroll 4
@@ -381,7 +382,8 @@ struct FewRows {
       for (int pair = now.first / 2; pair * 2 < now.end; pair++) {
         if (!l) reader.fetch(ahead.values[pair * 2 / panel] + pair % (panel / 2) * bytes, bytes);
         F units[units_per_word];
-        Units::split(read<U>(reader.value_words(now, shift, pair) + l * 4), (const KV*)nullptr, units);
+        const char* from = reader.value_words(now, shift, pair) + l * 4;
+        Units::split(read<U>(from), (const KV*)nullptr, units);
 #pragma GCC unroll 8
         for (int u = 0; u < units_per_word; u++) {
 #pragma GCC unroll 4

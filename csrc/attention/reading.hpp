@@ -49,8 +49,8 @@ struct Reader {
     return columns.rows[lane] - lane % panel;
   }
 
-  // Whether a few rows meet words as they lie in the pool, and split them as they meet them: what is
-  // split need not be stored and loaded again.
+  // Whether few rows meet words as they lie in the pool, and split them then: what is split need not
+  // be stored and loaded again.
   static constexpr bool may_stay_whole = bits<KV> == 4 && per_unit == 2;
   bool stays_whole(int rows) const {
     return may_stay_whole && in_panels && a.values && rows <= 4 && a.value_dim % (4 * W) == 0;
