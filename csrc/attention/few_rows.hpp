@@ -32,6 +32,7 @@ struct FewRows {
   typedef typename Units::Unit Unit;
   typedef typename Reader<KV, Units>::Ahead Ahead;
   static constexpr int per_unit = Units::per_unit;
+  static constexpr int units_per_word = Reader<KV, Units>::units_per_word;
   static constexpr int vectors = registers == 32 ? 4 : 2;  // side by side, with four rows, in registers
 
   Context<KV> context;
@@ -183,17 +184,25 @@ struct FewRows {
     const int64_t place = head * room_rows, shift = head * context.a.block_size;
     fetch_scales(next);
     auto ahead = reader.ahead(next.columns, next.head * context.a.block_size);
-    reader.read_keys(now, shift);
+    const bool whole = reader.stays_whole(rows);
+    reader.read_keys(now, shift, whole);
     const Unit* q = queries[far] + place * key_units;
     if constexpr (on_tiles<KV, Units>) {
       tiles.score(now, ahead, q, key_units, rows, scores);
     } else {
-      for (int r = 0; r < rows; r += 4) {
+      if constexpr (Reader<KV, Units>::may_stay_whole) {
+        if (whole) with_rows(rows, [&](auto n) { score_words<n.value>(now, ahead, q); });
+      }
+      for (int r = 0; !whole && r < rows; r += 4) {
         with_rows(rows - r, [&](auto n) { score<n.value>(now, ahead, r, q + r * key_units); });
       }
     }
     if (context.centred()) context.find_centre(now.position, work.item.first_head + head);
     weigh(work, rows, now, shift, place, far);
+    if constexpr (Reader<KV, Units>::may_stay_whole) {
+      if (whole)
+        return with_rows(rows, [&](auto n) { gather_words<n.value>(now, shift, ahead, place); });
+    }
     reader.read_values(now, shift);
     if constexpr (on_tiles<KV, Units>) {
       float* sums = segment.sums + place * context.value_width;
@@ -242,13 +251,52 @@ struct FewRows {
         }
       };
       add_products<Units>(sum, q, key_units, 1, lanes, panel, reader.key_units(), fetch);
-#pragma GCC unroll 4
-      for (int i = 0; i < Rows; i++) {
+      store_scores(sum, r, j);
+    }
+  }
+
+  // The same of words, each of several units; no more rows.
+  template <int Rows>
+  void score_words(const Chunk& now, const Ahead& ahead, const Unit* q) {
+    constexpr int step = vectors * W;
+    for (int j = 0; j < chunk; j += step) {
+      if (j + step <= now.first || j >= now.end) continue;
+      typename Units::Sum sum[Rows][vectors] = {};
+      for (int64_t c = 0; c < reader.words; c++) {
+        for (int p = j / panel; j % panel == 0 && p * panel < j + step; p++)
+          __builtin_prefetch(ahead.keys[p] + c * 64, 0, 2);
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) {
-          store(scores + (r + i) * chunk + j + v * W, Units::as_float(sum[i][v]));
+          int lane = j + v * W;
+          auto words = read<U>(reader.keys[lane / panel] + c * panel + lane % panel);
+          add_split(sum, v, words, q + c * units_per_word, key_units);
         }
       }
+      store_scores(sum, 0, j);
+    }
+  }
+
+  // sum[row][v] += the products of a row's units with those of words.
+  template <int Rows>
+  QUIRE_INLINE void add_split(typename Units::Sum (&sum)[Rows][vectors], int v, U words,
+                              const Unit* a, int64_t a_row) {
+    F units[units_per_word];
+    Units::split(words, (const KV*)nullptr, units);
+#pragma GCC unroll 8
+    for (int u = 0; u < units_per_word; u++) {
+#pragma GCC unroll 4
+      for (int i = 0; i < Rows; i++) sum[i][v] = Units::add(sum[i][v], a[i * a_row + u], units[u]);
+    }
+  }
+
+  template <int Rows>
+  __attribute__((always_inline)) void store_scores(
+      const typename Units::Sum (&sum)[Rows][vectors], int r, int j) const {
+#pragma GCC unroll 4
+    for (int i = 0; i < Rows; i++) {
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; v++)
+        store(scores + (r + i) * chunk + j + v * W, Units::as_float(sum[i][v]));
     }
   }
 
@@ -322,6 +370,39 @@ struct FewRows {
     int64_t i = 0;
     for (; i + most <= dim; i += most) gather<Rows, vectors>(now, ahead, r, i, out);
     for (; i < dim; i += W) gather<Rows, 1>(now, ahead, r, i, out);
+  }
+
+  // The same of words, each of four dimensions of two columns; no more rows.
+  template <int Rows>
+  void gather_words(const Chunk& now, int64_t shift, const Ahead& ahead, int64_t place) {
+    const int64_t words = context.a.value_dim / 4, bytes = words * 4;
+    float* out = segment.sums + place * context.value_width;
+    for (int64_t l = 0; l < words; l += W) {
+      typename Units::Sum sum[Rows][units_per_word] = {};
+      for (int pair = now.first / 2; pair * 2 < now.end; pair++) {
+        if (!l) reader.fetch(ahead.values[pair * 2 / panel] + pair % (panel / 2) * bytes, bytes);
+        F units[units_per_word];
+        const char* from = reader.value_words(now, shift, pair) + l * 4;
+        Units::split(read<U>(from), (const KV*)nullptr, units);
+#pragma GCC unroll 8
+        for (int u = 0; u < units_per_word; u++) {
+#pragma GCC unroll 4
+          for (int i = 0; i < Rows; i++) {
+            Unit weight = weights[i * (chunk / per_unit) + pair];
+            sum[i][u] = Units::add(sum[i][u], weight, units[u]);
+          }
+        }
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < Rows; i++) {
+#pragma GCC unroll 8
+        for (int u = 0; u < units_per_word; u++) {
+          float* to = out + i * context.value_width + u * words + l;
+          F found = Units::as_float(sum[i][u]) * weight_scale[i];
+          store(to, fma(load(to), fade[i], found));
+        }
+      }
+    }
   }
 
   template <int Rows, int Vectors>

@@ -49,8 +49,16 @@ struct Reader {
     return columns.rows[lane] - lane % panel;
   }
 
-  // ``shift``: rows from the work's first head to the one to be read.
-  void read_keys(const Chunk& columns, int64_t shift) {
+  // Whether few rows meet words as they lie in the pool, and split them then: what is split need not
+  // be stored and loaded again.
+  static constexpr bool may_stay_whole = bits<KV> == 4 && per_unit == 2;
+  bool stays_whole(int rows) const {
+    return may_stay_whole && in_panels && a.values && rows <= 4 && a.value_dim % (4 * W) == 0;
+  }
+
+  // ``shift``: rows from the work's first head to the one to be read. ``whole``: words stay as
+  // they lie in the pool.
+  void read_keys(const Chunk& columns, int64_t shift, bool whole = false) {
     const Unit* any = nullptr;
     for (int p = 0; p < panels; p++) {
       keys[p] = nullptr;
@@ -58,8 +66,8 @@ struct Reader {
       Unit* room = key_room + p * panel * words * units_per_word;
       const char* from = in_panels ? key_panel(columns, shift, p) : as_stored ? (char*)room : raw;
       if (!in_panels) gather_keys(columns, shift, p, (char*)from);
-      if (!as_stored) split_words(from, room);
-      keys[p] = any = as_stored ? (const Unit*)from : room;
+      if (!as_stored && !whole) split_words(from, room);
+      keys[p] = any = as_stored || whole ? (const Unit*)from : room;
     }
     for (const Unit*& of_panel : keys) of_panel = of_panel ? of_panel : any;  // of use to nobody
   }
@@ -91,6 +99,11 @@ struct Reader {
       for (int64_t i = 0; i < value_stride; i += W)
         write(last_value + i, (U)(read<U>(from + i) & 0xffffu));
     }
+  }
+
+  // Of a pair of columns, where they stay whole.
+  const char* value_words(const Chunk& columns, int64_t shift, int pair) const {
+    return value_panel(columns, shift, pair * 2 / panel) + pair % (panel / 2) * a.value_dim;
   }
 
   const Unit* value_units(int unit) const {
