@@ -37,6 +37,8 @@ from quire.tools.cli import _parser
 from quire.tools.commands.flags import ALSO, value_of
 from quire.tools.commands.others import LLAMA_SERVER, OLLAMA, SERVER, VLLM, Program
 from quire_cluster.config import DeployConfig
+from quire_lab.simulation.catalogue.engines import DATA_SHEET, ENGINES
+from quire_lab.simulation.published import RUNS, SOURCES
 
 PAGES = Path(__file__).parents[1] / "docs/reference"
 Json = Mapping[str, Any]
@@ -411,6 +413,59 @@ def _shapes() -> Iterator[str]:
     )
 
 
+# -- plans -------------------------------------------------------------------------------------
+
+
+def _accuracy() -> Iterator[str]:
+    """How far off four of five runs were that were held out, by engine and machine."""
+
+    def shown(share: float | None) -> str:
+        return "" if share is None else f"{share:.0%}"
+
+    rows = []
+    for engine in ENGINES.values():
+        for one in engine.attained.errors:
+            figures = map(shown, (one.first_token, one.end, one.rate))
+            rows.append((engine.title, one.machine or "all", str(one.runs), *figures))
+    alone = map(shown, (DATA_SHEET.first_token, DATA_SHEET.end, DATA_SHEET.rate))
+    rows.append(("nothing fitted", "all", str(DATA_SHEET.runs), *alone))
+    head = ("engine", "machine", "runs", "first token", "end", "output tokens per second")
+    return _table(head, rows)
+
+
+def _attained() -> Iterator[str]:
+    rows = [
+        (
+            engine.title,
+            f"{one.compute_share:.0%}",
+            f"{one.bandwidth_share:.0%}",
+            f"{one.step_ms:.2g} ms",
+            f"{one.first_token_ms:.2g} ms",
+        )
+        for engine in ENGINES.values()
+        if (one := engine.attained).errors
+    ]
+    head = (
+        "engine",
+        "of its FLOP/s",
+        "of its bandwidth",
+        "a step",
+        "beside steps, to a first token",
+    )
+    return _table(head, rows)
+
+
+def _sources() -> Iterator[str]:
+    rows = []
+    for name, source in SOURCES.items():
+        runs = [run for run in RUNS if run.source == name]
+        machines = ", ".join(dict.fromkeys(run.machine for run in runs))
+        title = f"[{source['title']}]({source['url']})"
+        note = source.get("note", "")
+        rows.append((title, source["date"], str(len(runs)), machines, note))
+    return _table(("source", "of", "runs", "machines", ""), rows)
+
+
 # -- all of it ---------------------------------------------------------------------------------
 
 
@@ -434,6 +489,9 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "metrics": _metrics,
     "exceptions": _exceptions,
     "shapes": _shapes,
+    "accuracy": _accuracy,
+    "attained": _attained,
+    "published": _sources,
 }
 
 

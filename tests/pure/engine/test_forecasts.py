@@ -26,7 +26,7 @@ from quire.core.protocol import (
 from quire.core.scheduling import BatchLimits, Queueing, Recovery, Scheduler
 from quire.engine.engine import Engine
 from quire.engine.forecast.habits import TextLengths
-from quire.engine.forecast.outlook import Coming, Outlook, Room, TaskAhead
+from quire.engine.forecast.outlook import Coming, Outlook, Supply, TaskAhead
 from quire.engine.forecast.step_times import StepTimes, StepWork
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.outputs import RequestOutput
@@ -120,20 +120,20 @@ def test_nothing_takes_less_than_nothing() -> None:
 
 
 def test_a_lone_request_takes_its_steps() -> None:
-    room, own = Room(8, 32, 120, 4), TaskAhead(prompt=70, context=0, output=5)
+    room, own = Supply(8, 32, 120, 4), TaskAhead(prompt=70, context=0, output=5)
     found = Outlook([], [own], room, lambda work: 1.0).of(own)
     assert found == (3.0, 7.0), "three chunks of its prompt, four more tokens"
 
 
 def test_a_prompt_whose_last_chunk_is_under_way_takes_a_step() -> None:
     own = TaskAhead(prompt=0, context=70, output=5)
-    assert Outlook([own], [], Room(8, 32, 120, 4), lambda work: 1.0).of(own) == (1.0, 5.0)
+    assert Outlook([own], [], Supply(8, 32, 120, 4), lambda work: 1.0).of(own) == (1.0, 5.0)
 
 
 def test_who_waits_for_memory_waits_for_an_end() -> None:
     running = TaskAhead(prompt=1, context=399, output=10, begun=True, blocks=100)
     own = TaskAhead(prompt=100, context=0, output=1)
-    found = Outlook([running], [own], Room(8, 200, 20, 4), lambda work: 1.0).of(own)
+    found = Outlook([running], [own], Supply(8, 200, 20, 4), lambda work: 1.0).of(own)
     assert found is not None and found.first_token == found.end == 11.0
 
 
@@ -241,7 +241,7 @@ def test_how_long_a_text_becomes_by_those_that_came_so_far() -> None:
 
 def test_whoever_is_still_to_come_matters_to_ends() -> None:
     """Where one comes a second, of a hundred steps, a lone text takes longer than alone."""
-    own, room = TaskAhead(prompt=32, context=0, output=101), Room(8, 32, 1000, 4)
+    own, room = TaskAhead(prompt=32, context=0, output=101), Supply(8, 32, 1000, 4)
     alone = Outlook([], [own], room, lambda work: 0.1 * work.sequences).of(own)
     own = TaskAhead(prompt=32, context=0, output=101)
     outlook = Outlook([], [own], room, lambda work: 0.1 * work.sequences)

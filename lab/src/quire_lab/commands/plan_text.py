@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.core.metrics import Goals
 from quire.tools.commands.text import number, percent, seconds, size, table
 from quire_lab.commands.setup import Setup
-from quire_lab.commands.simulate import describe_deployment
+from quire_lab.commands.simulate import describe_deployment, describe_error
 from quire_lab.commands.speculation import describe_trials
 from quire_lab.commands.text import described_trace, wanted
 from quire_lab.contiguous import PAGED, name_of
@@ -59,7 +59,7 @@ def _start(setup: Setup, plan: Plan) -> list[str]:
 def describe_assumed(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
     """The assumptions behind the answers."""
     deployment, *memory = describe_deployment(setup, plan.limits)
-    machine, goals = plan.machine, plan.goals
+    machine, goals = plan.deployment.paced, plan.goals
     rows = [("deployment", deployment), ("memory", " ".join(line.strip() for line in memory))]
     workload = [*described_trace(setup.trace), *_sample(plan)]
     rows.append(("workload", "; ".join(line.strip() for line in workload)))
@@ -135,6 +135,8 @@ def _answers(plan: Plan) -> list[str]:
                 f"played; evenly spread (Poisson), {number(goodput.poisson)} requests/s meet them"
             )
         rows.append(["goodput", text])
+    if (error := plan.deployment.error) is not None:
+        rows.append(["error bar", describe_error(error, goodput.rate)])
     rows.append(["what binds", f"{plan.binds.value}: {BINDS[plan.binds]}"])
     if plan.memory_need is not None:
         need = plan.memory_need

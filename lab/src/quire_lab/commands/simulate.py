@@ -42,6 +42,7 @@ from quire_lab.simulation import (
     SimulationResult,
     Simulator,
 )
+from quire_lab.simulation.catalogue.engines import ErrorBar
 from quire_lab.simulation.export import RecordWriter, summary_values, write_series
 from quire_lab.simulation.fleet import FleetSetup
 from quire_lab.simulation.recorder import KeptResults
@@ -211,6 +212,7 @@ def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
         "machine": asdict(deployment.machine),
         "tensor_parallel": deployment.tensor_parallel,
         "engine": deployment.engine and deployment.engine.name,
+        "error": deployment.error and deployment.error._asdict(),
         "division": deployment.division._asdict(),
         "kv_bytes_per_token": deployment.kv_bytes_per_token,
         "weight_bytes": deployment.kept.weight_bytes,
@@ -267,13 +269,24 @@ def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
     ]
 
 
+def describe_error(error: ErrorBar, rate: float | None = None) -> str:
+    """How far off a simulation may be. rate: the most that it found, of requests per second."""
+    found = f"ends within {percent(error.rate)}"
+    if rate:
+        found = "{} to {} requests/s".format(*map(number, error.range(rate)))
+    first = percent(error.first_token)
+    return f"{found}, first tokens within {first}, for four of five ({error.basis})"
+
+
 def describe(setup: Setup, result: SimulationResult, cut: Cut) -> list[str]:
     """The run for a person at a terminal."""
     lines = [*describe_deployment(setup, setup.limits), *described_trace(setup.trace), ""]
+    error = setup.deployment.error
     rows = [
         ["served", served(result, cut, setup.max_model_len)],
         ["rate", f"{number(result.request_rate)} requests/s, {number(result.output_rate)} "
          "output tokens/s"],
+        *([] if error is None else [["error bar", describe_error(error)]]),
         ["tokens", f"{result.tokens_in:,} in, {result.tokens_out:,} out"],
         ["running", f"{result.mean_running:.1f} sequences on average, at most "
          f"{result.most_running}"],

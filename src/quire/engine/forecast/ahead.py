@@ -9,7 +9,7 @@ from quire.core.memory import Demand
 from quire.core.protocol import PreemptionMode, Step
 from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.core.scheduling.sequence import Status
-from quire.engine.forecast.outlook import Room, TaskAhead
+from quire.engine.forecast.outlook import Supply, TaskAhead
 
 
 class Ahead:
@@ -55,7 +55,7 @@ class Ahead:
         pairs = zip(self._before[len(self.running) :], self.waiting, strict=True)
         self.newcomers = [task for group, task in pairs if not group.begun]
         mode, costs = scheduler.recovery.mode, scheduler.recovery.costs
-        self.room = Room(
+        self.room = Supply(
             batch.max_num_seqs,
             batch.max_num_batched_tokens,
             free,

@@ -55,7 +55,7 @@ class TaskAhead:
     ended: float | None = None
 
 
-class Room(NamedTuple):
+class Supply(NamedTuple):
     """What there is for all: sequences, tokens of a step, free blocks of so many tokens.
 
     found: whether what was computed is found again.
@@ -87,7 +87,7 @@ class Outlook:
         self,
         running: Iterable[TaskAhead],
         waiting: Iterable[TaskAhead],
-        room: Room,
+        room: Supply,
         seconds: Callable[[StepWork], float],
     ) -> None:
         self._room, self._seconds = room, seconds

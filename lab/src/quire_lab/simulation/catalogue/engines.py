@@ -88,6 +88,84 @@ class MemoryRule:
         return int(taken * _MIB)
 
 
+class Measured(NamedTuple):
+    """How far off four of five runs were that were held out, as shares; None: there were none."""
+
+    machine: str
+    runs: int
+    first_token: float | None = None
+    end: float | None = None
+    rate: float | None = None
+
+
+DATA_SHEET = Measured("", 95, 0.435, 0.356, 0.763)
+"""How far off four of five published runs are where nothing is fitted."""
+
+_FEWEST_RUNS = 3  # by which a machine has an error of its own
+
+
+class ErrorBar(NamedTuple):
+    """Within which four of five published runs were, as shares, and why that is said here."""
+
+    basis: str
+    first_token: float
+    rate: float
+
+    def range(self, rate: float) -> tuple[float, float]:
+        return rate / (1 + self.rate), rate * (1 + self.rate)
+
+
+@dataclass(frozen=True)
+class Attained:
+    """What an engine attains of a GPU, fitted to published runs (``published.json``).
+
+    first_token_ms: that a client waits for its first token beside the steps.
+    errors: of what was held out, by machine; the last one is of all of them.
+    """
+
+    compute_share: float = Machine.compute_share
+    bandwidth_share: float = Machine.bandwidth_share
+    step_ms: float = 1e3 * Machine.step_seconds
+    first_token_ms: float = 0.0
+    errors: tuple[Measured, ...] = ()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Attained:
+        errors = tuple(Measured(**one) for one in values.get("errors", ()))
+        return cls(**{**values, "errors": errors})
+
+    @property
+    def first_token_seconds(self) -> float:
+        return 1e-3 * self.first_token_ms
+
+    def error_on(self, machine: Machine, title: str) -> ErrorBar | None:
+        """By its own runs there, or by those on other machines; None: there are none."""
+        if not self.errors or machine.kind != "gpu":
+            return None
+        found, basis = self.errors[-1], f"measured near: {title} on other machines"
+        for one in self.errors[:-1]:
+            if one.machine == machine.name and one.runs >= _FEWEST_RUNS:
+                found, basis = one, f"measured: {title} on this machine"
+        rate = found.rate or found.end or DATA_SHEET.rate
+        assert rate is not None and DATA_SHEET.first_token is not None
+        first = found.first_token or self.errors[-1].first_token or DATA_SHEET.first_token
+        return ErrorBar(f"{basis}, {found.runs} runs held out", first, rate)
+
+    def on(self, machine: Machine) -> Machine:
+        """The machine with these figures, unless it has its own."""
+        own = (machine.compute_share, machine.bandwidth_share, machine.step_seconds)
+        if machine.kind != "gpu" or own != (
+            Machine.compute_share, Machine.bandwidth_share, Machine.step_seconds
+        ):  # fmt: skip
+            return machine
+        return replace(
+            machine,
+            compute_share=self.compute_share,
+            bandwidth_share=self.bandwidth_share,
+            step_seconds=1e-3 * self.step_ms,
+        )
+
+
 class Division(NamedTuple):
     """How machines share a model beside tensor parallelism.
 
@@ -113,7 +191,7 @@ class ServingEngine:
     are not on all machines. stored_products: of which type, whatever a file says.
     kv_default: of keys and values; "": the model's, or what the checkpoint asks for.
     defaults: settings, by machine; the first that fits one is its.
-    not_measured: what a plan takes from Quire or from nobody.
+    not_measured: what a plan takes from Quire or from nobody. attained: of GPUs.
     """
 
     name: str
@@ -126,6 +204,7 @@ class ServingEngine:
     defaults: tuple[Mapping[str, Any], ...]
     not_measured: tuple[str, ...]
     sources: tuple[str, ...]
+    attained: Attained = Attained()  # frozen
     stored_kinds: tuple[str, ...] = ("cpu", "gpu")
     stored_as: Mapping[str, str] = field(default_factory=dict)
     stored_products: str | None = None
@@ -145,6 +224,7 @@ class ServingEngine:
         for name in ("forms", "kv"):
             made[name] = {form: EngineForm(**_tuples(v)) for form, v in values[name].items()}
         made["memory"] = MemoryRule(**_tuples(values["memory"]))
+        made["attained"] = Attained.of(values.get("attained", {}))
         return cls(**made)
 
     def with_share(self, share: float | None) -> ServingEngine:

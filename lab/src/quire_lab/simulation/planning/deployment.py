@@ -20,7 +20,13 @@ from quire.engine.config import EngineConfig
 from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
 from quire.models.shape import BYTES, CacheShape, ModelShape, modules_of
 from quire_lab.contiguous import PAGED, limits_under
-from quire_lab.simulation.catalogue.engines import WHOLE, Division, ServingEngine
+from quire_lab.simulation.catalogue.engines import (
+    DATA_SHEET,
+    WHOLE,
+    Division,
+    ErrorBar,
+    ServingEngine,
+)
 from quire_lab.simulation.catalogue.machines import GB, MACHINES, Machine
 from quire_lab.simulation.cost_model import CostModel, CostsWithDraft
 from quire_lab.simulation.drafting import SimulatedDrafting, SmallerModel
@@ -216,8 +222,25 @@ class Deployment:
         except ConfigError as error:
             raise ConfigError(f"speculative_config: model {shape.name}: {error}") from None
 
+    @property
+    def paced(self) -> Machine:
+        """The machine, as far as the engine attains what its data sheet says."""
+        return self.machine if self.engine is None else self.engine.attained.on(self.machine)
+
+    @property
+    def error(self) -> ErrorBar | None:
+        """How far off rates and first tokens may be; None: costs were calibrated here."""
+        if self.costs is not None:
+            return None
+        own = None
+        if self.engine is not None:
+            own = self.engine.attained.error_on(self.machine, self.engine.title)
+        assert DATA_SHEET.first_token is not None and DATA_SHEET.rate is not None
+        basis = f"data sheet only: such figures of {DATA_SHEET.runs} runs on GPUs"
+        return own or ErrorBar(basis, DATA_SHEET.first_token, DATA_SHEET.rate)
+
     def cost_model(self, block_size: int) -> CostModel:
-        machine, draft = self.machine, self.draft
+        machine, draft = self.paced, self.draft
         parallel, division = self.tensor_parallel, self.division
         own = self.costs or Roofline(self.kept, machine, parallel, block_size, division)
         if draft is None:

@@ -1,0 +1,191 @@
+"""Runs that others have published, and how far the roofline is off: ``catalogue/published.json``.
+
+Facts alone: the machine, the engine, lengths and load of a run, and what was measured. What engines
+attain of machines (``Attained`` in ``engines.json``) is fitted to two thirds of them and judged by
+the others, which a hash of the run's facts chooses. ``benchmarks/published_runs.py`` does both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from quire.core.protocol import Work
+from quire.models.files import read_object
+from quire.models.shape import ConfigFields, ModelShape, shape_of
+from quire_lab.simulation.catalogue.engines import ENGINES, Attained
+from quire_lab.simulation.catalogue.machines import MACHINES, Machine
+from quire_lab.simulation.catalogue.models import find_known
+from quire_lab.simulation.roofline import Roofline
+
+_FILE = Path(__file__).parent / "catalogue/published.json"
+_ROUNDS = 60  # after which a load is steady
+_MOST_BUSY = 0.98  # share of all steps' time that prompts may take
+_LEFT = 0.9  # of the memory beside weights, that holds keys and values
+_WORKING = 2e9  # bytes of a step, on each machine
+_BLOCK = 16
+
+
+class Steady(NamedTuple):
+    """What a load that does not change gives. Seconds; output tokens per second."""
+
+    first_token: float | None
+    end: float | None
+    rate: float
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """Equal requests, to so many machines.
+
+    rate: requests per second; users: with one at a time each; neither: as many as memory holds.
+    cached: tokens of a prompt that others have had. kv: the type of keys and values, if it is not
+    the engine's own.
+    first_token, end: seconds, in the mean; tokens_per_second: that are written, by all machines.
+    """
+
+    source: str
+    machine: str
+    engine: str
+    model: str
+    machines: int
+    prompt: int
+    output: int
+    form: str | None = None
+    kv: str | None = None
+    cached: int = 0
+    step_tokens: int = 8192
+    max_num_seqs: int = 2048
+    rate: float | None = None
+    users: int | None = None
+    first_token: float | None = None
+    end: float | None = None
+    tokens_per_second: float | None = None
+
+    @property
+    def is_held_out(self) -> bool:
+        """One in three; which, depends on what was run alone."""
+        facts = (self.source, self.machine, self.engine, self.model, self.form, self.machines,
+                 self.step_tokens, self.rate, self.users, self.prompt, self.output)  # fmt: skip
+        return int(sha256(repr(facts).encode()).hexdigest(), 16) % 3 == 0
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        """The model as the engine keeps it there."""
+        engine, machine = ENGINES[self.engine], MACHINES[self.machine]
+        known = find_known(self.model)
+        model = known or shape_of(self.model, ConfigFields(_CONFIGS[self.model], self.model))
+        if self.form is not None:
+            model = engine.rounded(model, self.form, machine)
+        if self.kv is not None:
+            model = replace(model, kv_dtype=self.kv)
+        return engine.kept(model, machine)
+
+    def off(self, attained: Attained) -> Iterator[tuple[str, float]]:
+        """What was measured, each with how many times as much is expected."""
+        found = self.expected(attained)
+        pairs = (
+            ("first token", found.first_token, self.first_token),
+            ("end", found.end, self.end),
+            ("rate", found.rate, self.tokens_per_second),
+        )
+        for name, expected, measured in pairs:
+            if expected is not None and measured is not None:
+                yield name, expected / measured
+
+    def expected(self, attained: Attained) -> Steady:
+        """By the roofline, of a load that is steady: without simulating it."""
+        load = _Load(self, attained.on(MACHINES[self.machine]))
+        if self.rate is not None:
+            return self._at_rate(load, self.rate, attained.first_token_seconds)
+        if self.users is not None:
+            return self._of_users(load, self.users, attained.first_token_seconds)
+        seqs = max(1.0, min(self.max_num_seqs, self._most_seqs))
+        pause = seqs * load.reading(seqs)
+        return Steady(None, None, seqs * self.output / (self.output * load.decoding(seqs) + pause))
+
+    @property
+    def _most_seqs(self) -> float:
+        memory = MACHINES[self.machine].memory * self.machines
+        left = (memory - self.shape.weight_bytes) * _LEFT - _WORKING * self.machines
+        kv = self.shape.kv_bytes_per_token * self.shape.kv_copies(self.machines)
+        return left / (kv * (self.prompt + self.output))
+
+    def _at_rate(self, load: _Load, rate: float, beside: float) -> Steady:
+        seqs, step = 1.0, 0.0
+        for _ in range(_ROUNDS):
+            busy = min(_MOST_BUSY, rate * load.reading(seqs))
+            step = load.decoding(seqs) / (1 - busy)
+            seqs = (seqs + min(self.max_num_seqs, rate * step * self.output)) / 2
+        first = load.first(seqs) + step / 2 + beside
+        return Steady(first, first + step * (self.output - 1), rate * self.output)
+
+    def _of_users(self, load: _Load, users: int, beside: float) -> Steady:
+        """Their prompts wait for each other as in a queue of one server with equal times."""
+        reading, decoding, step = load.reading(users), load.decoding(users), 0.0
+        rate = 0.0
+        for _ in range(_ROUNDS):
+            rate = users / (step * self.output + reading)
+            busy = min(_MOST_BUSY, rate * reading * (users - 1) / users)
+            step = (step + decoding / (1 - busy)) / 2
+        first = load.first(users - 1) + beside
+        if users > 1:
+            busy = min(_MOST_BUSY, rate * load.first(users))
+            first += step / 2 + busy / 2 / (1 - busy) * load.first(users)
+        return Steady(first, first + step * (self.output - 1), rate * self.output)
+
+
+class _Load:
+    """Seconds of a run's steps."""
+
+    def __init__(self, run: PublishedRun, machine: Machine) -> None:
+        self._run = run
+        self._roofline = Roofline(run.shape, machine, run.machines, _BLOCK)
+        self._new = run.prompt - run.cached
+        self._chunks = math.ceil(self._new / run.step_tokens)
+
+    def decoding(self, seqs: float) -> float:
+        return self._step(0, seqs)
+
+    def first(self, seqs: float) -> float:
+        """Of a prompt, beside others that decode."""
+        return self._chunks * self._step(min(self._new, self._run.step_tokens), seqs)
+
+    def reading(self, seqs: float) -> float:
+        """By which a prompt keeps the others waiting."""
+        return self.first(seqs) - self._chunks * self.decoding(seqs)
+
+    def _step(self, tokens: int, seqs: float) -> float:
+        run = self._run
+        work = Work(
+            prefill_tokens=tokens,
+            prefill_pairs=tokens * (run.cached + (self._new + 1) / 2),
+            prefill_context=run.cached + tokens if tokens else 0,
+            decode_seqs=seqs,  # type: ignore[arg-type]  # in the mean
+            decode_context=seqs * (run.prompt + run.output / 2),
+            samples=seqs + (1 if tokens else 0),  # type: ignore[arg-type]
+        )
+        return self._roofline.seconds(work)
+
+
+def errors(runs: Sequence[PublishedRun], attained: Attained) -> dict[str, list[float]]:
+    """By what was measured: how far each run is off, as a share."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        for name, times in run.off(attained):
+            found.setdefault(name, []).append(abs(times - 1))
+    return found
+
+
+def _read() -> tuple[Mapping[str, Any], Mapping[str, Any], tuple[PublishedRun, ...]]:
+    values = read_object(_FILE)
+    runs = tuple(PublishedRun(**run) for run in values["runs"])
+    return values["sources"], values["models"], runs
+
+
+SOURCES, _CONFIGS, RUNS = _read()

@@ -1,0 +1,83 @@
+"""Published runs, what was fitted to them, and how far off that is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from quire.engine.config import EngineConfig
+from quire_lab.simulation import Deployment, find_model
+from quire_lab.simulation.catalogue.engines import DATA_SHEET, ENGINES, Attained
+from quire_lab.simulation.catalogue.machines import MACHINES
+from quire_lab.simulation.published import RUNS, SOURCES, PublishedRun, errors
+
+JUDGED = dict.fromkeys(run.engine for run in RUNS)
+
+
+def most(runs: list[PublishedRun], attained: Attained) -> dict[str, float]:
+    """What four of five do not exceed."""
+    return {
+        name: round(sorted(each)[math.ceil(0.8 * len(each)) - 1], 3)
+        for name, each in errors(runs, attained).items()
+    }
+
+
+def test_each_run_has_a_source_and_something_that_was_measured() -> None:
+    assert all(source["url"] and source["date"] for source in SOURCES.values())
+    for run in RUNS:
+        assert run.source in SOURCES
+        assert (run.first_token and run.end) or run.tokens_per_second
+    held = sum(run.is_held_out for run in RUNS)
+    assert len(RUNS) / 4 < held < len(RUNS) / 2
+
+
+@pytest.mark.parametrize("engine", JUDGED)
+def test_what_the_catalogue_says_of_errors_is_so(engine: str) -> None:
+    attained = ENGINES[engine].attained
+    held = [run for run in RUNS if run.engine == engine and run.is_held_out]
+    for told in attained.errors:
+        runs = [run for run in held if told.machine in ("", run.machine)]
+        assert told.runs == len(runs)
+        found = most(runs, attained)
+        assert found.get("first token") == pytest.approx(told.first_token, abs=2e-3)
+        assert found.get("end") == pytest.approx(told.end, abs=2e-3)
+        assert found.get("rate") == pytest.approx(told.rate, abs=2e-3)
+    fitted, plain = errors(held, attained), errors(held, Attained())
+    assert sum(map(sum, fitted.values())) < 0.8 * sum(map(sum, plain.values()))
+
+
+def test_how_far_off_the_data_sheet_is_alone() -> None:
+    found = most([*RUNS], Attained())
+    assert found == {
+        "first token": DATA_SHEET.first_token, "end": DATA_SHEET.end, "rate": DATA_SHEET.rate
+    } and DATA_SHEET.runs == len(RUNS)  # fmt: skip
+
+
+def deployed(engine: str | None, machine: str = "h100") -> Deployment:
+    config = EngineConfig(max_num_seqs=128, max_num_batched_tokens=2048)
+    known = None if engine is None else ENGINES[engine]
+    return Deployment(find_model("llama-3.1-8b"), MACHINES[machine], 1, config, engine=known)
+
+
+def test_an_answer_has_an_error_bar_and_says_of_what() -> None:
+    bars = [deployed("vllm").error, deployed("vllm", "h200").error, deployed("sglang").error]
+    own, near, none = (bar for bar in bars if bar is not None)
+    assert own.basis == "measured: vLLM on this machine, 16 runs held out"
+    assert near.basis == "measured near: vLLM on other machines, 16 runs held out"
+    assert none.basis.startswith("data sheet only")
+    assert own.rate < none.rate and own.first_token < none.first_token
+    least, upmost = own.range(2.0)
+    assert least < 2.0 < upmost and upmost / 2.0 == pytest.approx(2.0 / least)
+    assert deployed(None).error == none
+    costs = deployed(None).cost_model(16)
+    assert replace(deployed("vllm"), costs=costs).error is None, "calibrated"
+
+
+def test_a_machine_with_figures_of_its_own_keeps_them() -> None:
+    engine = ENGINES["vllm"]
+    assert deployed("vllm").paced.bandwidth_share == engine.attained.bandwidth_share
+    own = replace(MACHINES["h100"], bandwidth_share=0.5)
+    assert replace(deployed("vllm"), machine=own).paced is own
+    assert deployed(None).paced is MACHINES["h100"]
