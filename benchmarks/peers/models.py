@@ -149,10 +149,13 @@ def folder_of(shape: str) -> str:
 def random_model(cache: Cache, shape: str) -> Path:
     """A model's directory as Hugging Face's libraries save it, in bfloat16."""
     name = f"{folder_of(shape)}/hf"
-    return cache.once(name, f"{SHAPES[shape]} {_MADE}", lambda path: _make(SHAPES[shape], path))
+    return cache.once(
+        name, f"{SHAPES[shape]} {_MADE}", lambda path: save_random(SHAPES[shape], path)
+    )
 
 
-def _make(shape: Shape, path: Path) -> None:
+def save_random(shape: Shape, path: Path) -> None:
+    """Save a model of the shape, and a tokenizer, into a new directory."""
     import torch
     import transformers
 

@@ -9,7 +9,9 @@ of token ids: how text would be split into words does not matter.
 from __future__ import annotations
 
 import importlib
+import json
 import sys
+from pathlib import Path
 
 
 def main() -> None:
@@ -20,7 +22,10 @@ def main() -> None:
     base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
     gemma = importlib.import_module("conversion.gemma")
     gemma.Gemma4Model.set_vocab = base.TextModel._set_vocab_gpt2
-    sys.argv = ["convert_hf_to_gguf.py", model, "--outtype", "bf16", "--outfile", out]
+    config = json.loads(Path(model, "config.json").read_text(encoding="utf-8"))
+    # It takes it for granted that they come with layers that guess further tokens.
+    flags = ["--no-mtp"] if config["model_type"].startswith("qwen3_5") else []
+    sys.argv = ["convert_hf_to_gguf.py", model, "--outtype", "bf16", "--outfile", out, *flags]
     script.main()
 
 
