@@ -32,6 +32,7 @@ def test_two_ranks_give_the_texts_of_one(model_dir: Callable[[str], Path]) -> No
         speculative_config={"num_speculative_tokens": 4},
     )
     truth = {str(number): [text] for number, text in enumerate(expected * 2)}
+    llm.engine.use(llm.engine.capabilities._replace(speculation=None))  # nobody else drafts
     drafting = Drafting(llm.engine.scheduler, knowing(truth, 0.5, VOCAB_SIZE))
     prompts = [{"prompt_token_ids": text} for text in texts]
     for found_before in (False, True):

@@ -16,7 +16,7 @@ from quire.core.protocol import (
     Request,
     SamplingParams,
 )
-from quire.execution.forward import Worker
+from quire.execution.forward import Hidden, Worker
 from quire.execution.pooling import Pools
 
 # Added from left to right the one is lost; by pieces it need not be.
@@ -32,9 +32,8 @@ def pooled(cuts: list[int]) -> bytes:
     for start, end in zip([0, *cuts], [*cuts, len(STATES)], strict=True):
         readout = Readout(rows=0, pool=True) if end == len(STATES) else None
         chunk = Chunk(1, [0] * (end - start), start, BlockTable((), 16), len(STATES), readout)
-        vectors += [
-            one.vector for _, one in pools.outcomes([chunk], known, STATES[start:end], worker)
-        ]
+        hidden = Hidden(STATES[start:end], STATES[:0])
+        vectors += [one.vector for _, one in pools.outcomes([chunk], known, hidden, worker)]
     (vector,) = vectors
     assert vector is not None and not pools.kept
     return torch.tensor(vector).numpy().tobytes()

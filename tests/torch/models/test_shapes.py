@@ -22,10 +22,10 @@ _OF_TEXTS = re.compile(r"language_model|text_model|^lm_head")
 SIMULATED = {
     "bloom", "cohere", "cohere2", "deepseek_v3", "ernie4_5_moe", "falcon", "gemma", "gemma2",
     "gemma3_text", "gemma4_text", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_neox", "gpt_oss",
-    "gptj", "granite", "granitemoe", "granitemoeshared", "llama", "llama4_text", "minimax_m2", "mixtral", "olmo",
-    "olmo2", "olmo3", "olmoe", "opt", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3",
-    "qwen3_moe", "smollm3", "stablelm", "starcoder2",
-    "bamba", "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "mamba2", "nemotron_h",
+    "gptj", "granite", "granitemoe", "granitemoeshared", "llama", "llama4_text", "minimax_m2",
+    "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "opt", "phi", "phi3", "phimoe", "qwen2",
+    "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2", "bamba",
+    "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "mamba2", "nemotron_h",
     "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 }  # fmt: skip
 
