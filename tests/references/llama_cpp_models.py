@@ -51,7 +51,8 @@ parameters.flash_attn_type = disabled
 server = xllamacpp.Server(parameters)
 found = []
 for prompt in json.load(sys.stdin):
-    body = {"prompt": prompt, "n_predict": 1, "n_probs": 1000, "ignore_eos": True}
+    body = {"prompt": prompt, "n_predict": 1, "n_probs": 1000}
+    body["logit_bias"] = [[4, 1000]]  # it withholds halves of characters, and ends: "!" is neither
     headers = {"Content-Type": "application/json"}
     url = server.listening_address + "/completion"
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
