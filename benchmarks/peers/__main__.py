@@ -67,6 +67,12 @@ def _arguments() -> argparse.Namespace:
         default=_CACHE,
         help="for environments and models, 15 GB (default: $QUIRE_PEERS_CACHE or build/peers)",
     )
+    parser.add_argument(
+        "--cache-gib",
+        type=int,
+        default=1,
+        help="of everyone's keys, values and states (%(default)s; 64 texts of qwen3.5-0.8b: 3)",
+    )
     parser.add_argument("--set-up", action="store_true", help="install and convert, and no more")
     parser.add_argument("--json", action="store_true", help="report as JSON")
     arguments = parser.parse_args()
@@ -77,7 +83,8 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     arguments = _arguments()
-    setup = Setup(Cache(arguments.cache), arguments.threads, arguments.cpu_isa)
+    cache = Cache(arguments.cache)
+    setup = Setup(cache, arguments.threads, arguments.cpu_isa, arguments.cache_gib)
     systems = {"quire": Quire(setup), **{name: PEERS[name](setup) for name in arguments.peers}}
     session = Session(setup.cache, systems, arguments.weights)
     tables = {shape: session.set_up(shape) for shape in arguments.shapes}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.peers.models import random_model
 from benchmarks.peers.systems.llama_cpp import GGUF, LlamaCpp
-from benchmarks.peers.systems.system import CACHE_GIB, Run, System
+from benchmarks.peers.systems.system import Run, System
 from quire import __version__
 
 _FLAGS: Mapping[str, tuple[str, ...]] = {
@@ -45,7 +45,7 @@ class Quire(System):
         return [
             *(sys.executable, "-m", "quire", "bench", "throughput", str(model), "--json"),
             *("--workload", str(run.file), "--num-prompts", str(len(run.workload.requests))),
-            *("--dtype", "bfloat16", "--kv-cache-memory-bytes", f"{CACHE_GIB}GiB"),
+            *("--dtype", "bfloat16", "--kv-cache-memory-bytes", f"{self.setup.cache_gib}GiB"),
             *("--warm-up", "--threads", str(self.setup.threads), *_FLAGS.get(run.weights, ())),
             *(() if isa is None else ("--cpu-isa", isa)),
         ]

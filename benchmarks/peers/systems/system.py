@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from benchmarks.peers.cache import Cache
 from benchmarks.peers.workloads import Workload
 
-CACHE_GIB = 1  # of keys and values, for everyone
 BITS: Mapping[str, float] = {
     "bf16": 16,
     "int8": 8,
@@ -34,6 +33,7 @@ class Setup(NamedTuple):
     cache: Cache
     threads: int
     cpu_isa: str | None
+    cache_gib: int = 1  # of keys, values and states
 
 
 class Run(NamedTuple):
@@ -92,7 +92,7 @@ class Peer(System):
         command = [
             *(str(self.python()), "-m", f"benchmarks.peers.runners.{self.runner}"),
             *("--model", str(self.model(run.shape, run.weights)), "--workload", str(run.file)),
-            *("--threads", str(self.setup.threads), "--cache-gib", str(CACHE_GIB)),
+            *("--threads", str(self.setup.threads), "--cache-gib", str(self.setup.cache_gib)),
         ]
         return [*command, "--prefix-caching"] if run.workload.shares_a_prefix else command
 

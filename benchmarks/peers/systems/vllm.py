@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.peers.cache import TORCH
 from benchmarks.peers.models import random_model
-from benchmarks.peers.systems.system import CACHE_GIB, Peer
+from benchmarks.peers.systems.system import Peer
 
 _VERSION = "0.32.0"
 
@@ -29,7 +29,7 @@ class Vllm(Peer):
         cores = sorted(os.sched_getaffinity(0))[: self.setup.threads]
         return {
             **super().environment(),
-            "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GIB),
+            "VLLM_CPU_KVCACHE_SPACE": str(self.setup.cache_gib),
             "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_NO_USAGE_STATS": "1",
