@@ -88,7 +88,7 @@ class MemoryRule:
         return int(taken * _MIB)
 
 
-class Measured(NamedTuple):
+class HeldOut(NamedTuple):
     """How far off four of five runs were that were held out, as shares; None: there were none."""
 
     machine: str
@@ -98,7 +98,7 @@ class Measured(NamedTuple):
     rate: float | None = None
 
 
-DATA_SHEET = Measured("", 95, 0.435, 0.356, 0.763)
+DATA_SHEET = HeldOut("", 95, 0.435, 0.356, 0.763)
 """How far off four of five published runs are where nothing is fitted."""
 
 _FEWEST_RUNS = 3  # by which a machine has an error of its own
@@ -127,11 +127,11 @@ class Attained:
     bandwidth_share: float = Machine.bandwidth_share
     step_ms: float = 1e3 * Machine.step_seconds
     first_token_ms: float = 0.0
-    errors: tuple[Measured, ...] = ()
+    errors: tuple[HeldOut, ...] = ()
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Attained:
-        errors = tuple(Measured(**one) for one in values.get("errors", ()))
+        errors = tuple(HeldOut(**one) for one in values.get("errors", ()))
         return cls(**{**values, "errors": errors})
 
     @property
