@@ -21,6 +21,7 @@ from quire_lab.simulation.published import RUNS, PublishedRun, errors
 
 _FITTED = ("compute_share", "bandwidth_share", "step_ms", "first_token_ms")
 _AMONG = 0.8  # the share of runs that an error bar holds
+_FEWEST = 3  # runs, of which something is said
 _MOST_SHARE = 0.9  # of a data sheet, that anybody attains
 _FINE = 1.003
 
@@ -39,7 +40,7 @@ def main() -> None:
         machines = dict.fromkeys(run.machine for run in held)
         told = [_measured(name, [run for run in held if run.machine == name], found)
                 for name in machines]  # fmt: skip
-        told.append(_measured("", held, found))
+        told = [one for one in (*told, _measured("", held, found)) if len(one) > 2]
         figures = {name: round(getattr(found, name), 4) for name in _FITTED}
         print(f"{engine}: {len(fitted)} fitted, {len(held)} held out")
         for what, attained in (("fitted", found), ("as without", Attained())):
@@ -76,8 +77,9 @@ def _loss(runs: Sequence[PublishedRun], attained: Attained) -> float:
 def _measured(machine: str, runs: Sequence[PublishedRun], attained: Attained) -> dict[str, Any]:
     told: dict[str, Any] = {"machine": machine, "runs": len(runs)}
     for name, each in errors(runs, attained).items():
-        most = sorted(each)[math.ceil(_AMONG * len(each)) - 1]
-        told[name.replace(" ", "_")] = round(most, 3)
+        if len(each) >= _FEWEST:
+            most = sorted(each)[math.ceil(_AMONG * len(each)) - 1]
+            told[name.replace(" ", "_")] = round(most, 3)
     return told
 
 

@@ -11,6 +11,20 @@ _TEMPLATES = "tests/torch/engine/test_templates.py"
 
 MUTANTS = (
     Mutant(
+        "a forecast knows of nobody who gives way",
+        f"{_ENGINE}/forecast/outlook.py",
+        "        while not (fitting := self._fitting()) and len(self._running) > 1:\n",
+        "        while (fitting := 1 << 30) < 0:\n",
+        f"{_OF_ENGINE}/test_forecasts.py::test_who_gives_way_comes_back_when_the_other_has_ended",
+    ),
+    Mutant(
+        "steps with prompts are forgotten while others decode",
+        f"{_ENGINE}/forecast/step_times.py",
+        "        kind = self._reading if work.tokens > work.sequences else self._decoding\n",
+        "        kind = self._decoding\n",
+        f"{_OF_ENGINE}/test_forecasts.py::test_what_prompts_take_is_not_forgotten_while_others_write",
+    ),
+    Mutant(
         "a request whose iterator is left in another event loop runs on",
         f"{_ENGINE}/engine_loop.py",
         "            reading.cancel()\n",

@@ -110,6 +110,21 @@ def test_the_pace_is_learnt_from_steps_whatever_they_compute() -> None:
         assert pace.seconds(work) == pytest.approx(cost(work), rel=1e-3)
 
 
+def test_what_prompts_take_is_not_forgotten_while_others_write() -> None:
+    rng, pace = random.Random(1), StepTimes()
+
+    def learn(tokens: int, sequences: int) -> None:
+        work = StepWork(1.0, sequences, tokens + sequences, (tokens + sequences) * rng.random())
+        pace.learn(work, cost(work) * rng.uniform(0.97, 1.03))
+
+    for _ in range(40):
+        learn(rng.randrange(100, 500), rng.randrange(1, 30))
+    for _ in range(2000):
+        learn(0, 3)
+    work = StepWork(1.0, 4, 300, 150.0)
+    assert pace.seconds(work) == pytest.approx(cost(work), rel=0.1)
+
+
 def test_nothing_takes_less_than_nothing() -> None:
     """Where steps are alike, only their sum is known."""
     pace = StepTimes()
@@ -135,6 +150,23 @@ def test_who_waits_for_memory_waits_for_an_end() -> None:
     own = TaskAhead(prompt=100, context=0, output=1)
     found = Outlook([running], [own], Supply(8, 200, 20, 4), lambda work: 1.0).of(own)
     assert found is not None and found.first_token == found.end == 11.0
+
+
+@pytest.mark.parametrize("swap, end", [(None, 37.0), (0.5, 41.0)], ids=["recompute", "swap"])
+def test_who_gives_way_comes_back_when_the_other_has_ended(swap: float | None, end: float) -> None:
+    """Each takes two blocks of those that are free, at once; the third is for one alone.
+
+    The last has written 4 of 20 tokens then. One block of its five is left when it comes back, so
+    that 17 tokens are computed again, in two steps; or five are brought, as they were taken away.
+    """
+    first, own = (
+        TaskAhead(prompt=1, context=16, output=20, begun=True, blocks=4) for _ in range(2)
+    )
+    room = Supply(8, 16, 2, 4, swap=swap)
+    expected = Outlook([first, own], [], room, lambda work: 1.0)
+    own.begun, own.first_token = True, 0.0
+    found = expected.of(own)
+    assert found is not None and found.end == end
 
 
 @pytest.mark.parametrize("apart", [0.6, 3.0], ids=["crowded", "at ease"])

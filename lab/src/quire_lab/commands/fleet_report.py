@@ -230,7 +230,8 @@ def _assumed(
     base = setup.deployment
     times = "as calibrated"
     if base.costs is None:
-        each = dict.fromkeys(_peaks(machine) for machine in machines)
+        paced = (replace(base, machine=machine).paced for machine in machines)
+        each = dict.fromkeys(map(_peaks, paced))
         times = f"a roofline: {'; '.join(each)}"
     config = base.config
     rows = [

@@ -74,6 +74,8 @@ def describe_assumed(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
             f"{seconds(machine.step_seconds)} a step"
         )
     rows.append(("seconds of a step", times))
+    if (error := plan.deployment.error) is not None:
+        rows.append(("error bar", describe_error(error, plan.goodput.rate)))
     start = start_of(plan.best, setup.model_name, setup.is_stored_rounded)
     if start is not None:
         rows.append(("started as", "; ".join((start.command, *start.notes))))

@@ -100,7 +100,7 @@ class PublishedRun:
 
     def expected(self, attained: Attained) -> Steady:
         """By the roofline, of a load that is steady: without simulating it."""
-        load = _Load(self, attained.on(MACHINES[self.machine]))
+        load = _RunSteps(self, attained.on(MACHINES[self.machine]))
         if self.rate is not None:
             return self._at_rate(load, self.rate, attained.first_token_seconds)
         if self.users is not None:
@@ -116,7 +116,7 @@ class PublishedRun:
         kv = self.shape.kv_bytes_per_token * self.shape.kv_copies(self.machines)
         return left / (kv * (self.prompt + self.output))
 
-    def _at_rate(self, load: _Load, rate: float, beside: float) -> Steady:
+    def _at_rate(self, load: _RunSteps, rate: float, beside: float) -> Steady:
         seqs, step = 1.0, 0.0
         for _ in range(_ROUNDS):
             busy = min(_MOST_BUSY, rate * load.reading(seqs))
@@ -125,7 +125,7 @@ class PublishedRun:
         first = load.first(seqs) + step / 2 + beside
         return Steady(first, first + step * (self.output - 1), rate * self.output)
 
-    def _of_users(self, load: _Load, users: int, beside: float) -> Steady:
+    def _of_users(self, load: _RunSteps, users: int, beside: float) -> Steady:
         """Their prompts wait for each other as in a queue of one server with equal times."""
         reading, decoding, step = load.reading(users), load.decoding(users), 0.0
         rate = 0.0
@@ -140,7 +140,7 @@ class PublishedRun:
         return Steady(first, first + step * (self.output - 1), rate * self.output)
 
 
-class _Load:
+class _RunSteps:
     """Seconds of a run's steps."""
 
     def __init__(self, run: PublishedRun, machine: Machine) -> None:

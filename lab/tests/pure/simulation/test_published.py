@@ -21,6 +21,7 @@ def most(runs: list[PublishedRun], attained: Attained) -> dict[str, float]:
     return {
         name: round(sorted(each)[math.ceil(0.8 * len(each)) - 1], 3)
         for name, each in errors(runs, attained).items()
+        if len(each) >= 3
     }
 
 

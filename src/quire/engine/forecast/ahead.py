@@ -11,6 +11,8 @@ from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.core.scheduling.sequence import Status
 from quire.engine.forecast.outlook import Supply, TaskAhead
 
+_ENOUGH = 1e9  # blocks
+
 
 class Ahead:
     """Who runs, and who waits up to ``own``, in their order.
@@ -35,10 +37,11 @@ class Ahead:
         size, batch = self._allocator.block_size, scheduler.batch
         tokens = len(own.branches[0].token_ids)
         fit = self._allocator.fit(Demand(tokens))
-        # Where there are several KV groups, a block here is one of each of them.
-        self._scale = fit.needed / -(-tokens // size)
+        # Where there are several KV groups, a block here is one of each of them; where layers keep
+        # no keys and values, there are enough.
+        self._scale = fit.needed / -(-tokens // size) or 1.0
         self._swap = scheduler.recovery.costs.swap_per_block * self._scale
-        free = fit.free / self._scale
+        free = fit.free / self._scale if fit.needed else _ENOUGH
         self.running = [self._runs(group) for group in scheduler.running]
         held, used = sum(task.blocks for task in self.running), fit.capacity / self._scale - free
         if held > used:  # some are shared

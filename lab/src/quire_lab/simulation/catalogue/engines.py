@@ -88,8 +88,8 @@ class MemoryRule:
         return int(taken * _MIB)
 
 
-class Measured(NamedTuple):
-    """How far off four of five runs were that were held out, as shares; None: there were none."""
+class HeldOut(NamedTuple):
+    """How far off four of five runs were that were held out, as shares; None: too few were."""
 
     machine: str
     runs: int
@@ -98,10 +98,8 @@ class Measured(NamedTuple):
     rate: float | None = None
 
 
-DATA_SHEET = Measured("", 95, 0.435, 0.356, 0.763)
+DATA_SHEET = HeldOut("", 95, 0.435, 0.356, 0.763)
 """How far off four of five published runs are where nothing is fitted."""
-
-_FEWEST_RUNS = 3  # by which a machine has an error of its own
 
 
 class ErrorBar(NamedTuple):
@@ -127,11 +125,11 @@ class Attained:
     bandwidth_share: float = Machine.bandwidth_share
     step_ms: float = 1e3 * Machine.step_seconds
     first_token_ms: float = 0.0
-    errors: tuple[Measured, ...] = ()
+    errors: tuple[HeldOut, ...] = ()
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Attained:
-        errors = tuple(Measured(**one) for one in values.get("errors", ()))
+        errors = tuple(HeldOut(**one) for one in values.get("errors", ()))
         return cls(**{**values, "errors": errors})
 
     @property
@@ -144,7 +142,7 @@ class Attained:
             return None
         found, basis = self.errors[-1], f"measured near: {title} on other machines"
         for one in self.errors[:-1]:
-            if one.machine == machine.name and one.runs >= _FEWEST_RUNS:
+            if one.machine == machine.name:
                 found, basis = one, f"measured: {title} on this machine"
         rate = found.rate or found.end or DATA_SHEET.rate
         assert rate is not None and DATA_SHEET.first_token is not None
