@@ -289,6 +289,20 @@ MUTANTS = (
         f"{_HYBRIDS}::test_gguf_files",
     ),
     Mutant(
+        "strengths of Qwen3-Next's GGUF files are stored as its checkpoints have them",
+        f"{_MODELS}/recurrences.py",
+        "        return torch.cat([wide, *strengths]), [2 * keys + outputs, outputs, narrow.numel()]",
+        "        return None, [2 * keys + outputs, outputs, narrow.numel()]",
+        f"{_HYBRIDS}::test_gguf_files",
+    ),
+    Mutant(
+        "the weight of YaRN's logarithm is what DeepSeek's GGUF files say",
+        f"{_MODELS}/gguf/architectures.py",
+        '    "told_by": EXPERTS, "latent": True, "yarn_weight": 10.0,',
+        '    "told_by": EXPERTS, "latent": True, "yarn_weight": 1.0,',
+        f"{_OF_MODELS}/test_gguf.py::test_logits_and_tokens[deepseek_v3]",
+    ),
+    Mutant(
         "a layer with two mixers gives each its own residual",
         f"{_MODELS}/building.py",
         "        beside = Layer(state, around, attention, Norms(scale=factors.attention), parallel=True)",

@@ -273,7 +273,7 @@ def test_rounded_weights_multiply_rounded_rows_as_they_are(source: Path, tmp_pat
         )
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2moe", "gemma2"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen2moe", "gemma2", "deepseek_v3"])
 def test_the_planner_knows_the_bytes(source: Path, tmp_path: Path) -> None:
     write_gguf(source, tmp_path / "model.gguf", mixed)
     shape, model = read_shape(tmp_path / "model.gguf"), load_model(tmp_path / "model.gguf")
