@@ -422,13 +422,6 @@ MUTANTS = (
         f"{_OF_MODELS}/test_families.py::test_logits[gemma4-experts]",
     ),
     Mutant(
-        "keys that layers share have the last centre",
-        f"{_MODELS}/centring.py",
-        "own = found[-1 if part.source is None else part.source]",
-        "own = found[0]",
-        f"{_GEMMA_4}::test_rounded_caches[dtype1-0.6-gemma4]",
-    ),
-    Mutant(
         "a file of Gemma 4 has one size of heads",
         f"{_MODELS}/gguf/by_layer.py",
         '"head_dim": wide if full[layer] else narrow',
