@@ -24,7 +24,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from quire.core.errors import QuireError
 from quire.execution.device import choose_device
 from quire.execution.gpu.graphs import CUDARecorder
-from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, LayerKV
+from quire.kernels.layer_memory import LayerKV
+from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables
 
 HEADS, KV_HEADS, DIM, BLOCK = 32, 8, 128, 16
 SPEC = AttentionSpec(DIM**-0.5)

@@ -28,7 +28,8 @@ from triton.compiler import ASTSource, CompiledKernel
 from triton.runtime.jit import JITFunction
 
 from quire.kernels.gpu.kernels import GPUKernels
-from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, LayerKV, Norm, Rotation
+from quire.kernels.layer_memory import LayerKV
+from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, Norm, Rotation
 
 _TYPES = {
     torch.float32: "fp32",

@@ -21,6 +21,7 @@ from functools import partial
 import torch
 
 from quire.kernels.cpu import CPUKernels
+from quire.kernels.layer_memory import LayerKV
 from quire.kernels.mlps import DenseMLP
 from quire.kernels.ops import (
     AttentionBatch,
@@ -28,7 +29,6 @@ from quire.kernels.ops import (
     DecoderLayer,
     DecoderStack,
     KVGroupTables,
-    LayerKV,
     Norm,
     Norms,
     SelfAttention,

@@ -22,7 +22,8 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from quire.kernels.cpu import CPUKernels, instruction_sets  # noqa: E402
-from quire.kernels.ops import AttentionBatch, LayerState, StateShape, StateSlots  # noqa: E402
+from quire.kernels.layer_memory import LayerState, StateShape  # noqa: E402
+from quire.kernels.ops import AttentionBatch, StateSlots  # noqa: E402
 from quire.kernels.recurrence import (  # noqa: E402
     Convolution,
     GatedConvolution,

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, LayerKV
+from quire.kernels.layer_memory import LayerKV
+from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables
 from quire.kernels.reference import ReferenceKernels
 from support.paged_batches import make_batch, make_kv, make_new
 

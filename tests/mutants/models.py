@@ -374,7 +374,7 @@ MUTANTS = (
     ),
     Mutant(
         "latents are planned with values beside them",
-        "src/quire/kernels/ops.py",
+        "src/quire/kernels/layer_memory.py",
         "return (self.key_dim,) if self.latent else (self.key_dim, self.value_dim)",
         "return (self.key_dim, self.value_dim)",
         f"{_LATENTS}::test_deepseek_v3_keeps_70_kb_of_a_token",

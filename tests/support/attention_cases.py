@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from quire.kernels.layer_memory import LayerKV
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
     ColumnBias,
     Kernels,
     KVGroupTables,
-    LayerKV,
     Rotation,
 )
 from support.kv_tiles import to_rows, to_tiles

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from quire.engine.assembly import engine
-from quire.kernels.ops import AttentionBatch, Kernels, KVShape, StateShape, Texts
+from quire.kernels.layer_memory import KVShape, StateShape
+from quire.kernels.ops import AttentionBatch, Kernels, Texts
 from quire.models.base import Model
 
 _KEPT = 3  # vectors that it still sees, beside the sums

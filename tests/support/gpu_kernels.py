@@ -13,16 +13,8 @@ import torch
 from torch import Tensor
 
 from quire.kernels.gpu.support import DTYPES
-from quire.kernels.ops import (
-    AttentionBatch,
-    AttentionSpec,
-    Kernels,
-    KVGroupTables,
-    LayerKV,
-    LayerMemory,
-    Norm,
-    Rotation,
-)
+from quire.kernels.layer_memory import LayerKV, LayerMemory
+from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, KVGroupTables, Norm, Rotation
 from support.memory_watch import watch_interpreter
 
 __all__ = ["DTYPES", "TRITON", "ByWayOfTheGPU", "triton_kernels"]

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.ops import Kernels, LayerKV
+from quire.kernels.layer_memory import LayerKV
+from quire.kernels.ops import Kernels
 from quire.kernels.rounded_cache import key_codes, levels_of, spread, value_codes
 
 PANEL = 16

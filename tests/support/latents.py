@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from quire.kernels.ops import LayerKV
+from quire.kernels.layer_memory import LayerKV
 from support.attention_cases import RAGGED, Case, make_case
 
 

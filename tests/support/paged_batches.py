@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch, KVGroupTables, LayerKV
+from quire.kernels.layer_memory import LayerKV
+from quire.kernels.ops import AttentionBatch, KVGroupTables
 
 BLOCK_SIZE = 4
 

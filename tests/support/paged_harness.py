@@ -11,16 +11,8 @@ from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Updates
 from quire.kernels.dispatch import choose_kernels
-from quire.kernels.ops import (
-    AttentionBatch,
-    KVGroupTables,
-    KVShape,
-    LayerKV,
-    LayerMemory,
-    LayerState,
-    StateShape,
-    StateSlots,
-)
+from quire.kernels.layer_memory import KVShape, LayerKV, LayerMemory, LayerState, StateShape
+from quire.kernels.ops import AttentionBatch, KVGroupTables, StateSlots
 from quire.models.adaptable import num_layers
 from quire.models.base import Model
 

@@ -13,7 +13,8 @@ from quire.core.memory import BlockMove
 from quire.execution.adapters import StepAdapters
 from quire.execution.batch import StepBatch
 from quire.kernels.adapters import AdaptedRows
-from quire.kernels.ops import Kernels, LayerMemory, Texts
+from quire.kernels.layer_memory import LayerMemory
+from quire.kernels.ops import Kernels, Texts
 from quire.models.base import Model
 
 Sampled = Callable[[], Tensor]

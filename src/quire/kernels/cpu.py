@@ -12,6 +12,7 @@ from torch import Tensor
 
 from quire.kernels import _native
 from quire.kernels.adapters import AdaptedRows, PackedUpdates, Site, Updates
+from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, OwnMemory, counterparts
 from quire.kernels.mlps import Alphas, DenseMLP, Experts, GivenMLP, Projection
 from quire.kernels.native import (
     ACTIVATION_CODES,
@@ -35,19 +36,14 @@ from quire.kernels.ops import (
     DecoderStack,
     Fused,
     Kernels,
-    LayerKV,
-    LayerMemory,
-    LayerState,
     MLPWithExperts,
     Norm,
-    OwnMemory,
     Part,
     Rotation,
     SelfAttention,
     SelfLatentAttention,
     SelfRecurrence,
     Texts,
-    counterparts,
 )
 from quire.kernels.plain import mixed
 from quire.kernels.products import PackedWeight

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from quire.kernels import _native
+from quire.kernels.layer_memory import LayerKV, LayerState
 from quire.kernels.mlps import DenseMLP, Experts, GivenMLP, Routing
 from quire.kernels.ops import (
     AttentionSpec,
-    LayerKV,
-    LayerState,
     Norm,
     Norms,
     SelfAttention,

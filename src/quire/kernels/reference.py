@@ -15,19 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Site, Updates
+from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, counterparts
 from quire.kernels.mlps import Alphas, Experts
-from quire.kernels.ops import (
-    AttentionBatch,
-    AttentionSpec,
-    ColumnBias,
-    Kernels,
-    LayerKV,
-    LayerMemory,
-    LayerState,
-    Norm,
-    Rotation,
-    counterparts,
-)
+from quire.kernels.ops import AttentionBatch, AttentionSpec, ColumnBias, Kernels, Norm, Rotation
 from quire.kernels.plain import activate, mixed
 from quire.kernels.recurrence import RecurrentSpec
 from quire.kernels.reference_plan import Decodes, Prefill, ReferencePlan, plan_kv_group

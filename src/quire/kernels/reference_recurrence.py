@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch, LayerState
+from quire.kernels.layer_memory import LayerState
+from quire.kernels.ops import AttentionBatch
 from quire.kernels.recurrence import Convolution, GatedConvolution, Recurrence, RecurrentSpec
 
 

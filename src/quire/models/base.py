@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ConfigError
-from quire.kernels.ops import AttentionBatch, Kernels, KVShape, StateShape, Texts
+from quire.kernels.layer_memory import KVShape, StateShape
+from quire.kernels.ops import AttentionBatch, Kernels, Texts
 
 
 class ExpertFacts(NamedTuple):

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from quire.core.errors import ModelError
+from quire.kernels.layer_memory import KVShape
 from quire.kernels.mlps import XIELU, Alphas, Experts
-from quire.kernels.ops import AttentionSpec, KVShape, Norm, Norms
+from quire.kernels.ops import AttentionSpec, Norm, Norms
 from quire.models.blueprint import Blueprint
 from quire.models.decoder import Decoder
 from quire.models.dividing import rows_of_heads, rows_of_parts

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor
 
 from quire.kernels.dispatch import choose_kernels
+from quire.kernels.layer_memory import KVShape, LayerKV
 from quire.kernels.ops import (
     CENTRED_TOGETHER,
     AttentionBatch,
     AttentionSpec,
     Centring,
     Kernels,
-    KVShape,
-    LayerKV,
     Norm,
     Rotation,
 )

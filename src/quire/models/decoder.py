@@ -13,17 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from quire.kernels.layer_memory import KVShape, LayerMemory
 from quire.kernels.mlps import Experts
-from quire.kernels.ops import (
-    AttentionBatch,
-    Continuing,
-    DecoderStack,
-    Kernels,
-    KVShape,
-    LayerMemory,
-    Norm,
-    Texts,
-)
+from quire.kernels.ops import AttentionBatch, Continuing, DecoderStack, Kernels, Norm, Texts
 from quire.kernels.products import PackedWeight
 from quire.kernels.ranks import Ranks
 from quire.models.base import ExpertFacts

@@ -13,15 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import (
-    AttentionSpec,
-    Kernels,
-    KVShape,
-    LayerKV,
-    Norm,
-    Rotation,
-    SelfLatentAttention,
-)
+from quire.kernels.layer_memory import KVShape, LayerKV
+from quire.kernels.ops import AttentionSpec, Kernels, Norm, Rotation, SelfLatentAttention
 from quire.models.linear import Joined, Linear
 
 

@@ -13,23 +13,25 @@ import torch
 from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Site
+from quire.kernels.layer_memory import (
+    KVShape,
+    LayerKV,
+    LayerMemory,
+    LayerState,
+    OwnMemory,
+    StateShape,
+)
 from quire.kernels.mlps import Alphas, DenseMLP, Experts, GivenMLP
 from quire.kernels.ops import (
     AttentionSpec,
     DecoderLayer,
     Kernels,
-    KVShape,
-    LayerKV,
-    LayerMemory,
-    LayerState,
     MLPWithExperts,
     Norm,
     Norms,
-    OwnMemory,
     Rotation,
     SelfAttention,
     SelfRecurrence,
-    StateShape,
 )
 from quire.kernels.ranks import Ranks
 from quire.kernels.recurrence import RecurrentSpec

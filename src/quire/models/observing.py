@@ -13,16 +13,8 @@ import torch
 from torch import Tensor
 
 from quire.kernels.dispatch import choose_kernels
-from quire.kernels.ops import (
-    AttentionBatch,
-    Kernels,
-    KVGroupTables,
-    KVShape,
-    LayerKV,
-    LayerState,
-    StateShape,
-    StateSlots,
-)
+from quire.kernels.layer_memory import KVShape, LayerKV, LayerState, StateShape
+from quire.kernels.ops import AttentionBatch, Kernels, KVGroupTables, StateSlots
 from quire.models.adaptable import products
 from quire.models.decoder import DecoderModel
 from quire.models.linear import Linear, Multiplied, PlainLinear, WatchedLinear

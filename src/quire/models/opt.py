@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.core.errors import ModelError
+from quire.kernels.layer_memory import KVShape
 from quire.kernels.mlps import ACTIVATIONS
-from quire.kernels.ops import AttentionSpec, KVShape, Norm, Norms
+from quire.kernels.ops import AttentionSpec, Norm, Norms
 from quire.models.blueprint import Heads
 from quire.models.config import ModelConfig
 from quire.models.decoder import Decoder, LearnedPositions

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ModelError
-from quire.kernels.ops import AttentionBatch, Kernels, KVGroupTables, KVShape, LayerKV
+from quire.kernels.layer_memory import KVShape, LayerKV
+from quire.kernels.ops import AttentionBatch, Kernels, KVGroupTables
 from quire.models.base import Model
 from quire.models.transformers_choices import Choices
 

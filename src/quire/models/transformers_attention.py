@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from quire.core.errors import reason
-from quire.kernels.ops import AttentionSpec, Kernels, LayerKV, Norm, Rotation
+from quire.kernels.layer_memory import LayerKV
+from quire.kernels.ops import AttentionSpec, Kernels, Norm, Rotation
 from quire.models.transformers_parts import Normed, alike
 from quire.models.transformers_products import JoinedProduct, Product
 

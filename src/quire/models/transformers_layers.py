@@ -14,16 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quire.kernels.layer_memory import LayerKV
 from quire.kernels.mlps import DenseMLP
-from quire.kernels.ops import (
-    AttentionSpec,
-    DecoderLayer,
-    DecoderStack,
-    LayerKV,
-    Norm,
-    Norms,
-    SelfAttention,
-)
+from quire.kernels.ops import AttentionSpec, DecoderLayer, DecoderStack, Norm, Norms, SelfAttention
 from quire.models.transformers_attention import FusedAttention, PagedStep
 from quire.models.transformers_parts import FusedMLP, Normed
 

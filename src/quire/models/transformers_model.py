@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from quire.core.errors import ConfigError, ModelError, RankError, reason
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.heap import give_memory_back
-from quire.kernels.ops import AttentionBatch, Kernels, LayerKV, Texts
+from quire.kernels.layer_memory import LayerKV
+from quire.kernels.ops import AttentionBatch, Kernels, Texts
 from quire.kernels.ranks import Ranks
 from quire.models.base import ExpertFacts, checked_max_positions
 from quire.models.config import ModelConfig

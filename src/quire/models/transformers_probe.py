@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from quire.core.errors import ModelError
-from quire.kernels.ops import AttentionSpec, KVShape
+from quire.kernels.layer_memory import KVShape
+from quire.kernels.ops import AttentionSpec
 
 # (batch, head, query, key) -> does the query see the key; tensors that broadcast.
 _Predicate = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]

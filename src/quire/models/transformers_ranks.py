@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ConfigError
-from quire.kernels.ops import AttentionSpec, KVShape
+from quire.kernels.layer_memory import KVShape
+from quire.kernels.ops import AttentionSpec
 from quire.models.linear import Given, LinearReader
 from quire.models.parts import ALL, Rows, as_rows
 from quire.models.shard import Shard

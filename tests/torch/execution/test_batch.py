@@ -18,7 +18,7 @@ from quire.core.protocol import Chunk, Readout, SoftCut
 from quire.execution.batch import pack
 from quire.execution.kv.cache import KVCache, bytes_per_token, check_heads
 from quire.kernels.dispatch import choose_kernels
-from quire.kernels.ops import KVShape, StateShape
+from quire.kernels.layer_memory import KVShape, StateShape
 
 chunk_shapes = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=5)
 

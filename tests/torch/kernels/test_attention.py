@@ -13,7 +13,8 @@ from torch import Tensor
 
 from quire.kernels import reference
 from quire.kernels.cpu import DTYPES, CPUKernels
-from quire.kernels.ops import AttentionSpec, Kernels, LayerKV, Norm, Rotation
+from quire.kernels.layer_memory import LayerKV
+from quire.kernels.ops import AttentionSpec, Kernels, Norm, Rotation
 from quire.kernels.reference import ReferenceKernels
 from quire.kernels.rounded_cache import spread
 from support.attention_cases import RAGGED, Case, attend, biased, make_case, plain

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.ops import AttentionSpec, ColumnBias, LayerKV
+from quire.kernels.layer_memory import LayerKV
+from quire.kernels.ops import AttentionSpec, ColumnBias
 from support.attention_cases import Case, biased, make_case
 from support.instruction_sets import TESTED
 from support.kv_tiles import to_tiles

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
+from quire.kernels.layer_memory import LayerKV
 from quire.kernels.ops import (
     CENTRED_TOGETHER,
     AttentionBatch,
     AttentionSpec,
     Centring,
     KVGroupTables,
-    LayerKV,
     Rotation,
 )
 from quire.kernels.reference import ReferenceKernels

@@ -11,16 +11,8 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.ops import (
-    AttentionSpec,
-    DecoderStack,
-    Fused,
-    KVShape,
-    LayerKV,
-    Norm,
-    Norms,
-    Rotation,
-)
+from quire.kernels.layer_memory import KVShape, LayerKV
+from quire.kernels.ops import AttentionSpec, DecoderStack, Fused, Norm, Norms, Rotation
 from quire.kernels.products import PackedWeight, Products
 from quire.kernels.reference import ReferenceKernels
 from quire.models.layers import MLP, Attention, Layer, run_layers

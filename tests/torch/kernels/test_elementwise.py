@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import DTYPES
+from quire.kernels.layer_memory import LayerKV
 from quire.kernels.mlps import ACTIVATIONS, CLAMPED_SWIGLU, XIELU, Alphas
-from quire.kernels.ops import Kernels, LayerKV, Norm
+from quire.kernels.ops import Kernels, Norm
 from support.every_kernel import KERNELS, make_kernels, with_types
 from support.gpu_kernels import TRITON
 

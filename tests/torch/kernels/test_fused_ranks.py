@@ -16,7 +16,7 @@ from torch import Tensor
 from quire.core.errors import RankError
 from quire.kernels.adapters import AdaptedRows, Site, Update
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.ops import LayerKV
+from quire.kernels.layer_memory import LayerKV
 from quire.kernels.ranks import Ranks
 from quire.models.loader import load_model
 from support.paged_batches import make_batch

@@ -14,7 +14,8 @@ from torch import Tensor
 from quire.core.errors import ConfigError, ModelError
 from quire.kernels.gpu.support import check_cache_dtype, check_device, check_model
 from quire.kernels.gpu.tiles import Tile, Tiles, choose_tiles
-from quire.kernels.ops import AttentionSpec, KVGroupTables, KVShape, LayerKV
+from quire.kernels.layer_memory import KVShape, LayerKV
+from quire.kernels.ops import AttentionSpec, KVGroupTables
 from quire.kernels.reference import ReferenceKernels
 from support.attention_cases import oldest_seen
 from support.gpu_kernels import DTYPES, INTERPRETED, TRITON, triton_kernels

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from quire.kernels.ops import AttentionSpec, LayerKV, Norm, Rotation
+from quire.kernels.layer_memory import LayerKV
+from quire.kernels.ops import AttentionSpec, Norm, Rotation
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
 from support.paged_batches import BLOCK_SIZE, make_batch, make_kv, make_new
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.ops import AttentionSpec, Kernels, LayerKV
+from quire.kernels.layer_memory import LayerKV
+from quire.kernels.ops import AttentionSpec, Kernels
 from quire.kernels.reference import ReferenceKernels
 from support.attention_cases import Case, attend, plain
 from support.every_kernel import TRITON, TYPED

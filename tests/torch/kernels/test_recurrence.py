@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch, Kernels, LayerState, StateSlots
+from quire.kernels.layer_memory import LayerState
+from quire.kernels.ops import AttentionBatch, Kernels, StateSlots
 from quire.kernels.recurrence import (
     Convolution,
     GatedConvolution,

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, LayerKV
+from quire.kernels.layer_memory import LayerKV
+from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables
 from support.instruction_sets import TESTED
 from support.kv_tiles import numbers, to_rows, to_tiles
 

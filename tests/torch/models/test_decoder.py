@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from quire.core.errors import ConfigError, ModelError
-from quire.kernels.ops import AttentionSpec, KVShape, LayerKV, Norm, Norms
+from quire.kernels.layer_memory import KVShape, LayerKV
+from quire.kernels.ops import AttentionSpec, Norm, Norms
 from quire.kernels.reference import ReferenceKernels
 from quire.models import loader
 from quire.models.decoder import DecoderModel

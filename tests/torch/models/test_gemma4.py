@@ -14,7 +14,7 @@ from quire.capabilities.adapters.checkpoint import check_adapter
 from quire.core.errors import ModelError
 from quire.execution.kv.cache import bytes_per_token
 from quire.kernels.dispatch import choose_kernels
-from quire.kernels.ops import KVShape, LayerKV
+from quire.kernels.layer_memory import KVShape, LayerKV
 from quire.models.adaptable import adaptable
 from quire.models.centring import centre_keys
 from quire.models.decoder import DecoderModel

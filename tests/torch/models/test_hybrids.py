@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file
 
 from quire.core.errors import ConfigError, ModelError
-from quire.kernels.ops import StateShape
+from quire.kernels.layer_memory import StateShape
 from quire.models.config import read_config
 from quire.models.loader import check_divides, load_model
 from quire.models.shape import read_shape

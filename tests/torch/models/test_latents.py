@@ -12,7 +12,7 @@ from torch import Tensor
 
 from quire.core.errors import ModelError
 from quire.execution.kv.cache import bytes_per_token
-from quire.kernels.ops import KVShape
+from quire.kernels.layer_memory import KVShape
 from quire.models.loader import load_model
 from quire.models.shape import read_shape
 from support.hf_reference import hf_logits, hf_model, random_prompts

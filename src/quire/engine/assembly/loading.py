@@ -14,7 +14,7 @@ from quire.engine.assembly.centring import describe_rounding
 from quire.engine.config import EngineConfig
 from quire.execution.free_memory import is_memory
 from quire.execution.kv.cache import bytes_per_token, check_heads, is_spread, scale_bytes
-from quire.kernels.ops import KVShape, StateShape
+from quire.kernels.layer_memory import KVShape, StateShape
 from quire.kernels.ranks import Ranks
 from quire.models.base import Model
 from quire.models.config import sampling_defaults

@@ -20,7 +20,7 @@ from quire.engine.capacity import (
 from quire.engine.config import EngineConfig
 from quire.execution.free_memory import free_memory, is_memory
 from quire.execution.memory_limits import MemoryBudget
-from quire.kernels.ops import StateShape
+from quire.kernels.layer_memory import StateShape
 from quire.models.base import Model
 from quire.models.shape import CacheShape, read_shape
 

@@ -11,7 +11,8 @@ from quire.execution.batch import Fields, StepBatch
 from quire.execution.forward import Hidden, Sampled, asked_of
 from quire.execution.gpu.graphs import LaunchRecorder, RecordedDecodes
 from quire.execution.gpu.inputs import DeviceInputs
-from quire.kernels.ops import Kernels, LayerKV, Texts
+from quire.kernels.layer_memory import LayerKV
+from quire.kernels.ops import Kernels, Texts
 from quire.models.base import Model
 
 

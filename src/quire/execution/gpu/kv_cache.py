@@ -14,7 +14,7 @@ from quire.core.memory import BlockMove, MoveKind
 from quire.execution.gpu.memory import swap_memory
 from quire.execution.kv.cache import SCALE, is_scaled, place_layers
 from quire.kernels.gpu.moves import BlockMover, Route
-from quire.kernels.ops import KVShape, LayerKV
+from quire.kernels.layer_memory import KVShape, LayerKV
 
 _Movers = dict[MoveKind, BlockMover]
 

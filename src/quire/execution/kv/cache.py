@@ -15,7 +15,8 @@ from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockMove, BlockSource, Content, MoveKind
 from quire.execution.kv.swap_file import BlockBytes, SwapFile
-from quire.kernels.ops import Kernels, KVShape, LayerKV, LayerMemory, LayerState, StateShape
+from quire.kernels.layer_memory import KVShape, LayerKV, LayerMemory, LayerState, StateShape
+from quire.kernels.ops import Kernels
 from quire.kernels.pages import HugePages, touch
 from quire.kernels.rounded_cache import CODES_TOGETHER, FOUR_BITS
 

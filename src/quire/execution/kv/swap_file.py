@@ -17,7 +17,7 @@ import torch
 import xxhash
 
 from quire.core.errors import ConfigError
-from quire.kernels.ops import LayerMemory
+from quire.kernels.layer_memory import LayerMemory
 
 
 class BlockBytes:

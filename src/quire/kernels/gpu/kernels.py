@@ -13,18 +13,9 @@ from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.gpu.programs import attention, rows, store
 from quire.kernels.gpu.tiles import Tiles, choose_tiles
 from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, WorkList
+from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, counterparts
 from quire.kernels.mlps import Alphas, Experts
-from quire.kernels.ops import (
-    AttentionBatch,
-    AttentionSpec,
-    Kernels,
-    LayerKV,
-    LayerMemory,
-    LayerState,
-    Norm,
-    Rotation,
-    counterparts,
-)
+from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, Norm, Rotation
 from quire.kernels.plain import mixed
 from quire.kernels.recurrence import RecurrentSpec
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from quire.core.errors import ConfigError, ModelError
-from quire.kernels.ops import KVShape, StateShape
+from quire.kernels.layer_memory import KVShape, StateShape
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_HEAD = 256

@@ -11,7 +11,7 @@ import torch
 from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockMove, MoveKind
 from quire.execution.kv.cache import KVCache
-from quire.kernels.ops import KVShape, LayerKV
+from quire.kernels.layer_memory import KVShape, LayerKV
 from quire.kernels.reference import ReferenceKernels
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
 

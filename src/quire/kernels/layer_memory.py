@@ -1,0 +1,162 @@
+"""The pool's memory as layers see it: keys and values by block, or states by slot.
+
+Shapes use: B blocks in the pool, N tokens a block, Hkv key/value heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class KVShape(NamedTuple):
+    """The shape of what one layer keeps for one token."""
+
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+    latent: bool = False  # values are the last numbers of keys, and are not kept beside them
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Numbers of a head in each tensor of the pool."""
+        return (self.key_dim,) if self.latent else (self.key_dim, self.value_dim)
+
+
+class StateShape(NamedTuple):
+    """The shape of what a layer keeps for one sequence, whatever its length; all in float32."""
+
+    rows: tuple[int, int]  # channels, and their last inputs that a short convolution still sees
+    state: tuple[int, ...]  # of the recurrence; (): the layer has none
+    columns: int = 0  # that come in for a token
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * (prod(self.rows) + (prod(self.state) if self.state else 0))
+
+    @property
+    def draft_bytes(self) -> int:
+        """Of what is kept for each draft."""
+        return 4 * self.columns
+
+
+class LayerKV(NamedTuple):
+    """One layer's share of the pool, in which a block is contiguous: a tile N x D for each head.
+
+    Its next block begins where the block has ended, or before that, where layers of other forms
+    share the memory: then blocks' numbers are places in it, and not all of them are this layer's.
+
+    The order of a tile's numbers is private to the kernels. Of a cache of 4 bits the last dimension
+    is of bytes, which are half as many.
+    """
+
+    keys: Tensor  # [B, Hkv, N, key_dim]
+    values: Tensor  # [B, Hkv, N, value_dim]; of latents [B, Hkv, N, 0]
+    kv_group: int = 0  # of AttentionBatch.kv_groups: whose blocks these are
+    key_scales: Tensor | None = None  # [B, Hkv, N] float32: what rounded keys are multiplied by
+    value_scales: Tensor | None = None  # [B, Hkv, N] float32; of latents None: the keys' are theirs
+    latent: int = 0  # numbers at the end of a key that are its value; 0: there are ``values``
+
+    @classmethod
+    def of(
+        cls,
+        shape: KVShape,
+        numbers: Callable[[int], Tensor],
+        kv_group: int = 0,
+        scales: Callable[[], Tensor | None] = lambda: None,
+    ) -> LayerKV:
+        """Of tensors that these make; ``numbers`` for so many of each token and head."""
+        keys = numbers(shape.key_dim)
+        if shape.latent:
+            return cls(keys, numbers(0), kv_group, scales(), latent=shape.value_dim)
+        return cls(keys, numbers(shape.value_dim), kv_group, scales(), scales())
+
+    @property
+    def dims(self) -> tuple[int, int]:
+        """Numbers of a key and of a value."""
+        in_a_byte = 2 if self.keys.dtype == torch.uint8 else 1
+        return self.keys.shape[3] * in_a_byte, self.latent or self.values.shape[3] * in_a_byte
+
+    @property
+    def block_rows(self) -> int:
+        """Keys from one block's number to the next one's; values and scales as many."""
+        return self.keys.stride(0) // self.keys.shape[3]
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """The tensors that are not empty, whose first dimension is the blocks."""
+        every = (self.keys, self.values, self.key_scales, self.value_scales)
+        return [part for part in every if part is not None and part.numel()]
+
+    def with_scales(self, num_kv_heads: int, size: int, zeros: Callable[[int], Tensor]) -> LayerKV:
+        """The same numbers with other scales, for layers of which a block is ``size`` of these."""
+        blocks, _, tokens = self.keys.shape[:3]
+        form = blocks, num_kv_heads, tokens // size
+        scales = None if self.value_scales is None else zeros(prod(form)).view(form)
+        return self._replace(key_scales=zeros(prod(form)).view(form), value_scales=scales)
+
+    def at(self, first: int, kv_group: int, num_kv_heads: int, size: int = 1) -> LayerKV:
+        """The memory from block ``first`` on, as that of a layer in another KV group.
+
+        size: how many of these blocks one of that layer's is as large as.
+        """
+
+        def seen(part: Tensor) -> Tensor:
+            blocks, heads, _, *row = part.shape
+            row = [size * heads * numbers // num_kv_heads for numbers in row]
+            block = [num_kv_heads, self.keys.shape[2], *row]
+            steps = [prod(block[place:]) for place in range(1, len(block) + 1)]
+            start = part.storage_offset() + first * part.stride(0)
+            return part.as_strided(
+                (blocks - first - size + 1, *block), (part.stride(0), *steps), start
+            )
+
+        tensors: dict[str, Any] = {
+            k: seen(v) for k, v in self._asdict().items() if isinstance(v, Tensor)
+        }
+        return self._replace(kv_group=kv_group, **tensors)
+
+
+class LayerState(NamedTuple):
+    """One layer's states, by slot: where it stands in the place of a ``LayerKV``.
+
+    A state cannot be cut back. So it does not see drafts before they are confirmed: until then what
+    came in for them is kept beside it.
+
+    The order of a slot's numbers is private to the kernels.
+    """
+
+    rows: Tensor  # [slots, *StateShape.rows] float32
+    state: Tensor  # [slots, *StateShape.state] float32; [slots, 0]: there is none
+    inputs: Tensor  # [slots, most drafts, StateShape.columns] float32
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """The tensors that are not empty, whose first dimension is the slots."""
+        return [part for part in self if part.numel()]
+
+
+LayerMemory = LayerKV | LayerState
+
+
+class OwnMemory:
+    """The memory of layers that keep something, taken by all layers in their order."""
+
+    def __init__(self, kv: Sequence[LayerMemory]) -> None:
+        self._all, self._next = kv, iter(kv)
+
+    def of(self, source: int | None) -> LayerMemory:
+        """The next that is no other's; or that of the layer which is ``source`` among them."""
+        return next(self._next) if source is None else self._all[source]
+
+
+def counterparts(
+    source: Sequence[LayerMemory], target: Sequence[LayerMemory]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The tensors of layers, each with the one that takes copies of its blocks."""
+    for origin, destination in zip(source, target, strict=True):
+        yield from zip(origin.parts, destination.parts, strict=True)
