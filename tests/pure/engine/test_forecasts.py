@@ -10,7 +10,7 @@ import pytest
 
 import quire
 from quire.core.errors import QueueTimeoutError
-from quire.core.memory import PagedAllocator
+from quire.core.memory import KeptState, LayeredAllocator, PagedAllocator, StateAllocator
 from quire.core.protocol import (
     Outcome,
     PendingStep,
@@ -342,3 +342,14 @@ def test_who_is_sure_to_wait_too_long_is_refused_at_once(come_true: bool) -> Non
         assert not failures
     while engine.has_work:
         engine.step()
+
+
+def test_layers_without_keys_and_values_never_want_for_blocks() -> None:
+    executor = Timed()
+    states = StateAllocator(12, BLOCK, 0, KeptState(every=16, decoding=16))
+    scheduler = Scheduler(LayeredAllocator(BLOCK, [], states), BatchLimits(8, 32))
+    processor = InputProcessor(TOKENIZER, ModelOutputs(4096, [EOS]), max_model_len=400, seed=0)
+    engine = Engine(scheduler, executor, processor, clock=lambda: executor.now)
+    served(engine, executor, 0, 20, 1.0)
+    ended = served(engine, executor, 1, 30, 1.0)
+    assert near(ended) >= 0.9 and engine.forecasts.grade.count >= 30

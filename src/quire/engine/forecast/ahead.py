@@ -37,13 +37,15 @@ class Ahead:
         size, batch = self._allocator.block_size, scheduler.batch
         tokens = len(own.branches[0].token_ids)
         fit = self._allocator.fit(Demand(tokens))
-        # Where there are several KV groups, a block here is one of each of them; where layers keep
-        # no keys and values, there are enough.
+        # Where there are several KV groups, a block here is one of each of them; where a text takes
+        # no more as it grows, since layers keep states alone, there are enough.
+        few, many = (self._allocator.fit(Demand(count)).needed for count in (1, 4 * size))
         self._scale = fit.needed / -(-tokens // size) or 1.0
         self._swap = scheduler.recovery.costs.swap_per_block * self._scale
-        free = fit.free / self._scale if fit.needed else _ENOUGH
+        free = fit.free / self._scale if many > few else _ENOUGH
         self.running = [self._runs(group) for group in scheduler.running]
-        held, used = sum(task.blocks for task in self.running), fit.capacity / self._scale - free
+        held = sum(task.blocks for task in self.running)
+        used = (fit.capacity - fit.free) / self._scale
         if held > used:  # some are shared
             for task in self.running:
                 task.blocks *= used / held
