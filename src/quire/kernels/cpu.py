@@ -38,7 +38,6 @@ from quire.kernels.ops import (
     Kernels,
     MLPWithExperts,
     Norm,
-    Part,
     Rotation,
     SelfAttention,
     SelfLatentAttention,
@@ -54,6 +53,15 @@ if not _native.usable():  # so that there are no kernels here, for whoever asks
     _reasons = "; ".join(f"{name}: {why}" for name, why in _native.refusals().items())
     raise ImportError(f"they were compiled for another processor ({_reasons})")
 
+_Part = (
+    SelfAttention
+    | SelfLatentAttention
+    | SelfRecurrence
+    | DenseMLP
+    | GivenMLP
+    | Experts
+    | MLPWithExperts
+)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Of activations. The cache may be of 8 and 4 bits as well."""
 
@@ -463,7 +471,7 @@ def _fuse(
 
 
 def _native_part(
-    part: Part, memory: OwnMemory, dtype: torch.dtype
+    part: _Part, memory: OwnMemory, dtype: torch.dtype
 ) -> (
     _native.SelfAttention
     | _native.LatentAttention

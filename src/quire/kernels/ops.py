@@ -254,18 +254,6 @@ class MLPWithExperts:
     router_norm: Norm
 
 
-Part = (
-    SelfAttention
-    | SelfLatentAttention
-    | SelfRecurrence
-    | DenseMLP
-    | GivenMLP
-    | Experts
-    | MLPWithExperts
-)
-"""Of a layer."""
-
-
 @dataclass(frozen=True)
 class DecoderLayer:
     """What mixes tokens, then an MLP, each with the norms around it; either may be absent.
