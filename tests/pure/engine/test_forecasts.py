@@ -25,7 +25,7 @@ from quire.core.protocol import (
 )
 from quire.core.scheduling import BatchLimits, Queueing, Recovery, Scheduler
 from quire.engine.engine import Engine
-from quire.engine.forecast.habits import TextLengths
+from quire.engine.forecast.forecasts import TextLengths
 from quire.engine.forecast.outlook import Coming, Outlook, Supply, TaskAhead
 from quire.engine.forecast.step_times import StepTimes, StepWork
 from quire.engine.input_processor import InputProcessor, ModelOutputs

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from quire.core.protocol import Request, Step
 from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.engine.events import RequestState, Taken, Watcher
 from quire.engine.forecast.ahead import Ahead
-from quire.engine.forecast.habits import ArrivalRate, TextLengths
-from quire.engine.forecast.outlook import Expected, Outlook
+from quire.engine.forecast.outlook import Coming, Expected, Outlook
 from quire.engine.forecast.step_times import StepTimes, StepWork
 
 _FADING = 0.9  # what the gain of a step counts for when another has come
 _LATEST = 512  # forecasts that are kept, with what came
 _MOST_AHEAD = 256  # requests of which one thinks when another comes
 _SURE_COUNT, _SURE_SHARE, _SURE_EXCESS = 16, 0.8, 1.5  # of what is sure enough to refuse by it
+_TEXTS = 256  # whose lengths are remembered
+_FADING_RATE = 120.0  # seconds after which an arrival counts for a third
+_FADING_SIZE = 0.95  # what the size of a request counts for when another has come
+_FEWEST = 4  # arrivals of which nothing is concluded
 _NEAR, _SOON = 0.2, 0.05  # a share of the time, or seconds, by which a good one may be off
 
 
@@ -176,3 +182,59 @@ class Forecasts(Watcher):
 
 def _is_true(expected: float, found: float) -> bool:
     return abs(expected - found) <= max(_NEAR * found, _SOON)
+
+
+class TextLengths:
+    """Of the latest texts that ended by themselves."""
+
+    def __init__(self) -> None:
+        self._latest: deque[int] = deque()
+        self._sorted: list[int] = []
+        self._sums: list[int] = []  # of each and those that are longer, longest first
+
+    def learn(self, tokens: int) -> None:
+        self._latest.append(tokens)
+        insort(self._sorted, tokens)
+        if len(self._latest) > _TEXTS:
+            self._sorted.remove(self._latest.popleft())
+        self._sums = [0, *accumulate(reversed(self._sorted))]
+
+    def whole(self, written: int) -> float:
+        """Tokens that one has in the end of which so many are written: as others that came so far.
+
+        Infinite: there was none.
+        """
+        longer = len(self._sorted) - bisect_right(self._sorted, written)
+        if longer:
+            return self._sums[longer] / longer
+        return 1.5 * written if self._sorted else math.inf
+
+
+class ArrivalRate:
+    """How many requests come, and what they are."""
+
+    def __init__(self) -> None:
+        self._count = self._seconds = 0.0  # fading alike
+        self._last: float | None = None
+        self._prompt = self._output = 0.0
+
+    def came(self, now: float, prompt: int, output: int) -> None:
+        """A request has come, of which so many tokens are to be computed, and to be written."""
+        if self._last is None:
+            self._prompt, self._output = prompt, output
+        else:
+            apart = max(0.0, now - self._last)
+            fading = math.exp(-apart / _FADING_RATE)
+            self._count = self._count * fading + 1
+            self._seconds = self._seconds * fading + apart
+            self._prompt += (prompt - self._prompt) * (1 - _FADING_SIZE)
+            self._output += (output - self._output) * (1 - _FADING_SIZE)
+        self._last = now
+
+    @property
+    def coming(self) -> Coming | None:
+        """What is to be expected of the next minutes; None: too few have come."""
+        if self._count < _FEWEST or not self._seconds:
+            return None
+        apart = self._seconds / self._count
+        return Coming(apart, max(1, round(self._prompt)), max(1, round(self._output)))
