@@ -312,8 +312,8 @@ MUTANTS = (
     Mutant(
         "Kimi's gates are made of what is for its steps",
         f"{_MODELS}/recurrences.py",
-        '"gates": first + len(steps) + gates,',
-        '"gates": first + gates,',
+        '"gates": after + len(steps) + gates,',
+        '"gates": after + gates,',
         f"{_OF_MODELS}/test_families.py::test_logits[kimi_linear]",
     ),
     Mutant(
