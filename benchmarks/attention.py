@@ -27,7 +27,8 @@ import torch  # noqa: E402
 from quire.core.kv_groups import KVGroup  # noqa: E402
 from quire.execution.kv.cache import KVCache, bytes_per_token  # noqa: E402
 from quire.kernels.cpu import CPUKernels, instruction_sets  # noqa: E402
-from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, KVShape  # noqa: E402
+from quire.kernels.layer_memory import KVShape  # noqa: E402
+from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables  # noqa: E402
 
 BLOCK_SIZE = 16
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)

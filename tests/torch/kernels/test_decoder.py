@@ -176,7 +176,7 @@ def check(
             judge.plan(batch),
             wide_rotations,
         )
-        found = fused_by(kernels, decoder, kv)(x, kernels.plan(batch), rotations)
+        found = fused_by(kernels, decoder, kv)(x, kernels.plan(batch), rotations, None)
         assert found.dtype == dtype
         error = (found.double() - expected).abs().max() / expected.abs().max()
         assert error < TOLERANCE[dtype]
@@ -203,7 +203,7 @@ def test_one_weight_that_is_not_packed_makes_no_difference() -> None:
     assert kernels.fuse(as_one(mixed, final_norm, x.dtype), kv) is None
     found = run_layers(mixed, final_norm, x.clone(), kv, kernels, plan, [])
     fused = fused_by(kernels, as_one(packed, final_norm, x.dtype), other_kv)
-    assert torch.allclose(found, fused(x.clone(), plan, []), atol=1e-5)
+    assert torch.allclose(found, fused(x.clone(), plan, [], None), atol=1e-5)
 
 
 def test_decoders_are_told_apart() -> None:
@@ -219,7 +219,7 @@ def test_decoders_are_told_apart() -> None:
             pool = torch.zeros(num_blocks, KV_HEADS, batch.block_size, DIM)
             kv = [LayerKV(pool.clone(), pool.clone()) for _ in range(2)]
             fused = fused_by(kernels, decoder, kv)
-            results.append(fused(x.clone(), kernels.plan(batch), []))
+            results.append(fused(x.clone(), kernels.plan(batch), [], None))
             assert kv[1].keys.any()
             assert kernels.fuse(decoder, kv) is fused, "made anew each step"
     firsts, seconds = results[::2], results[1::2]
