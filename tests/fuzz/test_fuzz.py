@@ -19,7 +19,7 @@ _SHORT = (
     "--seconds",
     "60",
     "--cases",
-    str(12 * len(LANGUAGES)),
+    str(8 * len(LANGUAGES)),
     "--clock",
     "2",
     "--shrinking",
