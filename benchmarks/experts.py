@@ -25,13 +25,14 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.mlps import Experts, Routing
+from quire.kernels.mlps import Activation, Experts, Routing
 from quire.kernels.plain import mixed, route
 from quire.kernels.products import PackedWeight, Products
 from quire.models.linear.packed import pack
 from quire.models.linear.rounding import Quantization, round_weight
 
 HIDDEN, INNER, MANY, CHOSEN = 1024, 384, 64, 8
+_SWIGLU = Activation("silu", gated=True)
 _READ_BYTES = 256 << 20
 
 
@@ -56,8 +57,7 @@ def make_layer(products: Products, form: str) -> Experts:
         router=PackedWeight.from_floats(products, router, None),
         up=tuple(weight(2 * INNER, HIDDEN) for _ in range(MANY)),
         down=tuple(weight(HIDDEN, INNER) for _ in range(MANY)),
-        activation="silu",
-        gated=True,
+        activation=_SWIGLU,
         routing=Routing(CHOSEN, True),
     )
 
@@ -82,7 +82,7 @@ def measure(kernels: CPUKernels, layers: Sequence[Experts], x: Tensor, turns: in
     def dense() -> None:
         up, down = layers[0].up[0], layers[0].down[0]
         for _ in layers:
-            down(kernels.activate(up(many), "silu", True))
+            down(kernels.activate(up(many), _SWIGLU))
 
     def through(mix: Callable[[Tensor, Experts], Tensor]) -> Callable[[], None]:
         def run() -> None:

@@ -29,6 +29,7 @@ from triton.runtime.jit import JITFunction
 
 from quire.kernels.gpu.kernels import GPUKernels
 from quire.kernels.layer_memory import LayerKV
+from quire.kernels.mlps import Activation
 from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, Norm, Rotation
 
 _TYPES = {
@@ -122,7 +123,7 @@ def launch_others(kernels: GPUKernels, dtype: torch.dtype) -> None:
     x = torch.zeros(6, 4096, dtype=dtype)
     kernels.add_norm(x, x, Norm(4096, torch.zeros(4096, dtype=dtype), 1e-6))
     for name in ("silu", "gelu", "gelu_new", "relu"):
-        kernels.activate(x, name, gated=True)
+        kernels.activate(x, Activation(name, gated=True))
 
 
 def compile_launch(launch: Launch, capability: tuple[int, int]) -> CompiledKernel:

@@ -22,7 +22,7 @@ import torch
 
 from quire.kernels.cpu import CPUKernels
 from quire.kernels.layer_memory import LayerKV
-from quire.kernels.mlps import DenseMLP
+from quire.kernels.mlps import Activation, DenseMLP
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
@@ -135,7 +135,9 @@ class _Step:
                 None,
             ),
             norm,
-            DenseMLP(weight(width, 2 * inner), weight(inner, width), "silu", True),
+            DenseMLP(
+                weight(width, 2 * inner), weight(inner, width), Activation("silu", gated=True)
+            ),
             norm,
             1.0,
             False,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from quire.kernels.gpu.support import DTYPES
 from quire.kernels.layer_memory import LayerKV, LayerMemory
+from quire.kernels.mlps import Activation
 from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, KVGroupTables, Norm, Rotation
 from support.memory_watch import watch_interpreter
 
@@ -94,8 +95,8 @@ class ByWayOfTheGPU:
         x.copy_(total)
         return out.cpu()
 
-    def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
-        return self._kernels.activate(x.cuda(), activation, gated).cpu()
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
+        return self._kernels.activate(x.cuda(), activation).cpu()
 
     def copy_blocks(
         self,

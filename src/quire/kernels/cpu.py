@@ -13,10 +13,10 @@ from torch import Tensor
 from quire.kernels import _native
 from quire.kernels.adapters import AdaptedRows, PackedUpdates, Site, Updates
 from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, OwnMemory, counterparts
-from quire.kernels.mlps import Alphas, DenseMLP, Experts, GivenMLP, Projection
+from quire.kernels.mlps import Activation, DenseMLP, Experts, GivenMLP, Projection
 from quire.kernels.native import (
-    ACTIVATION_CODES,
     CODES,
+    activation_numbers,
     native_attention,
     native_experts,
     native_given,
@@ -240,17 +240,10 @@ class CPUKernels(Kernels):
         """See ``Kernels.add_norm``."""
         return self._norm(x, delta, norm)
 
-    def activate(
-        self,
-        x: Tensor,
-        activation: str,
-        gated: bool,
-        factor: float = 1.0,
-        alphas: Alphas | None = None,
-    ) -> Tensor:
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
         """See ``Kernels.activate``."""
         rows, width = x.shape
-        width = width // 2 if gated else width
+        width = width // 2 if activation.gated else width
         out = x.new_empty((rows, width))
         self._native.activate(
             x.data_ptr(),
@@ -259,10 +252,7 @@ class CPUKernels(Kernels):
             rows,
             width,
             CODES[x.dtype],
-            ACTIVATION_CODES[activation],
-            gated,
-            factor,
-            *(alphas or (0.0, 0.0)),
+            *activation_numbers(activation),
             torch.get_num_threads(),
         )
         return out
@@ -390,7 +380,7 @@ class CPUKernels(Kernels):
                 other.data_ptr(),
                 part.stride(0) * part.itemsize,
                 other.stride(0) * other.itemsize,
-                part[0].nbytes,
+                part.nbytes // len(part),
             )
             for part, other in counterparts(source, target)
         ]

@@ -18,7 +18,6 @@ CLAMPED_SWIGLU = "clamped_swiglu"
 """Gated, as gpt-oss has it: min(gate, 7) * sigmoid(1.702 * min(gate, 7)) * (up + 1), with up
 between -7 and 7."""
 
-
 XIELU = "xielu"
 """Apertus' own, which takes ``Alphas``."""
 
@@ -33,6 +32,20 @@ class Alphas(NamedTuple):
     below: float
 
 
+class Activation(NamedTuple):
+    """What is done to what comes out of an MLP's first product: activation(factor x).
+
+    gated: it has two halves, and it is activation(factor first) * second (Shazeer, "GLU variants
+        improve Transformer", 2020).
+    alphas: with ``XIELU``.
+    """
+
+    name: str
+    gated: bool = False
+    factor: float = 1.0
+    alphas: Alphas | None = None
+
+
 class Projection(Protocol):
     """x [rows, in] -> [rows, out]: a product with a weight, and perhaps a bias added."""
 
@@ -41,18 +54,11 @@ class Projection(Protocol):
 
 @dataclass(frozen=True)
 class DenseMLP:
-    """down(activation(factor up(x))).
+    """down(activation(up(x)))."""
 
-    ``gated``: ``up`` gives two halves, and it is activation(first) * second (Shazeer, "GLU
-    variants improve Transformer", 2020).
-    """
-
-    up: Projection  # [T, d] -> [T, F]; ``gated``: [T, 2 F]
+    up: Projection  # [T, d] -> [T, F]; gated: [T, 2 F]
     down: Projection  # [T, F] -> [T, d]
-    activation: str
-    gated: bool
-    factor: float = 1.0
-    alphas: Alphas | None = None
+    activation: Activation
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class GivenMLP:
 
     up: Projection  # [T, d] -> [T, F]
     down: Projection  # [T, F] -> [T, d]
-    activation: str
+    activation: str  # without a gate
     first: int
 
 
@@ -112,8 +118,7 @@ class Experts:
     router: FloatProjection  # [T, d] -> [T, E]; [T, E + 1] with a ``shared_gate``
     up: tuple[Projection, ...]  # by expert; see ``DenseMLP``
     down: tuple[Projection, ...]
-    activation: str
-    gated: bool
+    activation: Activation
     routing: Routing
     shared: DenseMLP | None = None  # through which all rows go as well, added
     shared_gate: bool = False  # times the sigmoid of what the router gives last

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from quire.kernels import _native
 from quire.kernels.layer_memory import LayerKV, LayerState
-from quire.kernels.mlps import DenseMLP, Experts, GivenMLP, Routing
+from quire.kernels.mlps import Activation, DenseMLP, Experts, GivenMLP, Routing
 from quire.kernels.ops import (
     AttentionSpec,
     Norm,
@@ -114,11 +114,13 @@ def native_memory(state: LayerState) -> _native.StateMemory:
 def native_mlp(mlp: DenseMLP) -> _native.Mlp | None:
     if not isinstance(mlp.up, PackedWeight) or not isinstance(mlp.down, PackedWeight):
         return None
-    activation = ACTIVATION_CODES[mlp.activation]
-    alphas = mlp.alphas or (0.0, 0.0)
-    return _native.Mlp.make(
-        mlp.up.native, mlp.down.native, activation, mlp.gated, mlp.factor, *alphas
-    )
+    return _native.Mlp.make(mlp.up.native, mlp.down.native, *activation_numbers(mlp.activation))
+
+
+def activation_numbers(activation: Activation) -> tuple[int, bool, float, float, float]:
+    """As the C++ module takes it."""
+    name, gated, factor, alphas = activation
+    return ACTIVATION_CODES[name], gated, factor, *(alphas or (0.0, 0.0))
 
 
 def native_given(mlp: GivenMLP) -> _native.GivenMlp | None:
@@ -144,8 +146,8 @@ def native_experts(experts: Experts) -> _native.Experts | None:
         router,
         rest[:count],
         rest[count : 2 * count],
-        ACTIVATION_CODES[experts.activation],
-        experts.gated,
+        ACTIVATION_CODES[experts.activation.name],
+        experts.activation.gated,
         native_routing(experts.routing),
         shared_up,
         shared_down,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Site, Updates
 from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState
-from quire.kernels.mlps import Alphas, DenseMLP, Experts, GivenMLP, Projection
+from quire.kernels.mlps import Activation, DenseMLP, Experts, GivenMLP, Projection
 from quire.kernels.ranks import Ranks
 from quire.kernels.recurrence import RecurrentSpec
 
@@ -365,18 +365,8 @@ class Kernels(Protocol):
         """Add ``delta`` to ``x`` in place, both [T, d]; the sum normalised [T, d]."""
         ...
 
-    def activate(
-        self,
-        x: Tensor,
-        activation: str,
-        gated: bool,
-        factor: float = 1.0,
-        alphas: Alphas | None = None,
-    ) -> Tensor:
-        """[T, F] -> activation(factor x); ``gated``: [T, 2 F] -> of one half, times the other.
-
-        The names are configs' own (``ACTIVATIONS``). x need not outlast the call.
-        """
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
+        """x [T, F], gated [T, 2 F] -> [T, F]. x need not outlast the call."""
         ...
 
     def gate(self, x: Tensor, gates: Tensor) -> None:

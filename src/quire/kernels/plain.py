@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.kernels.mlps import CLAMPED_SWIGLU, Alphas, DenseMLP, Experts, Routing
+from quire.kernels.mlps import CLAMPED_SWIGLU, Activation, Alphas, DenseMLP, Experts, Routing
 from quire.kernels.ops import Kernels
 
 _gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
@@ -23,19 +23,14 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activate(
-    x: Tensor,
-    activation: str,
-    gated: bool,
-    factor: float = 1.0,
-    alphas: Alphas | None = None,
-) -> Tensor:
+def activate(x: Tensor, activation: Activation) -> Tensor:
     """See ``Kernels.activate``."""
-    if activation == CLAMPED_SWIGLU:
+    name, gated, factor, alphas = activation
+    if name == CLAMPED_SWIGLU:
         gate, up = x.chunk(2, dim=-1)
         gate, up = gate.clamp(max=7), up.clamp(-7, 7)
         return gate * torch.sigmoid(1.702 * gate) * (up + 1)
-    function = _ACTIVATIONS[activation] if alphas is None else partial(_xielu, alphas)
+    function = _ACTIVATIONS[name] if alphas is None else partial(_xielu, alphas)
     if not gated:
         return function(factor * x)
     gate, up = x.chunk(2, dim=-1)
@@ -60,7 +55,7 @@ def mixed(x: Tensor, experts: Experts, kernels: Kernels, routed: Tensor | None =
     for number in sorted(set(chosen.flatten().tolist())):
         rows, ranks = (chosen == number).nonzero(as_tuple=True)
         up, down = experts.up[number], experts.down[number]
-        mlp = DenseMLP(up, down, experts.activation, experts.gated)
+        mlp = DenseMLP(up, down, experts.activation)
         given = x[rows]
         if experts.routing.before:
             given = (given * weights[rows, ranks, None]).to(x.dtype)
@@ -124,7 +119,7 @@ def _in_best_groups(worth: Tensor, routing: Routing) -> Tensor:
 
 
 def _through(mlp: DenseMLP, x: Tensor, kernels: Kernels) -> Tensor:
-    return mlp.down(kernels.activate(mlp.up(x), mlp.activation, mlp.gated, mlp.factor, mlp.alphas))
+    return mlp.down(kernels.activate(mlp.up(x), mlp.activation))
 
 
 def _wide(x: Tensor) -> torch.dtype:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Site, Updates
 from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, counterparts
-from quire.kernels.mlps import Alphas, Experts
+from quire.kernels.mlps import Activation, Experts
 from quire.kernels.ops import AttentionBatch, AttentionSpec, ColumnBias, Kernels, Norm, Rotation
 from quire.kernels.plain import activate, mixed
 from quire.kernels.recurrence import RecurrentSpec
@@ -123,16 +123,9 @@ class ReferenceKernels(Kernels):
         """See ``Kernels.add_norm``."""
         return self.norm(x.add_(delta), norm)
 
-    def activate(
-        self,
-        x: Tensor,
-        activation: str,
-        gated: bool,
-        factor: float = 1.0,
-        alphas: Alphas | None = None,
-    ) -> Tensor:
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
         """See ``Kernels.activate``."""
-        return activate(x, activation, gated, factor, alphas)
+        return activate(x, activation)
 
     def gate(self, x: Tensor, gates: Tensor) -> None:
         """See ``Kernels.gate``."""

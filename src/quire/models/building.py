@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 from quire.core.errors import ModelError
 from quire.kernels.layer_memory import KVShape
-from quire.kernels.mlps import XIELU, Alphas, Experts
+from quire.kernels.mlps import XIELU, Activation, Alphas, Experts
 from quire.kernels.ops import AttentionSpec, Norm, Norms
 from quire.models.blueprint import Blueprint
 from quire.models.decoder import Decoder
@@ -197,9 +197,12 @@ def _read_mlp(
         down=linears.linear(
             f"{prefix}.{plan.names.down}", inner, hidden, bias, linears.shard.columns(inner)
         ),
-        activation=plan.activation,
-        factor=plan.factors.gate,
-        alphas=_read_alphas(norms.weights, prefix) if plan.activation == XIELU else None,
+        activation=Activation(
+            plan.activation,
+            plan.gated,
+            plan.factors.gate,
+            _read_alphas(norms.weights, prefix) if plan.activation == XIELU else None,
+        ),
     )
     if mixture is None:
         return mlp

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels.heap import give_memory_back
-from quire.kernels.mlps import DenseMLP, Experts
+from quire.kernels.mlps import Activation, DenseMLP, Experts
 from quire.models.blueprint import Blueprint, Mixture
 from quire.models.dividing import rows_of_parts
 from quire.models.linear import Linear, LinearReader, Stack
@@ -31,8 +31,7 @@ def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefi
         router=linears.exact(router, hidden, names.biased),
         up=tuple(up for up, _ in pairs),
         down=tuple(down for _, down in pairs),
-        activation=plan.activation,
-        gated=plan.gated,
+        activation=Activation(plan.activation, plan.gated),
         routing=mixture.routing._replace(
             bias=_by_expert(mixture, names.choice_biases, linears, prefix),
             factors=_by_expert(mixture, names.factors, linears, prefix),
@@ -98,8 +97,7 @@ def _read_shared(
     return DenseMLP(
         up=linears.joined(up, plan.hidden_size, parts, False, rows).product,
         down=linears.linear(down, inner, plan.hidden_size, False, columns),
-        activation=plan.activation,
-        gated=plan.gated,
+        activation=Activation(plan.activation, plan.gated),
     )
 
 

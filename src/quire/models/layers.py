@@ -21,7 +21,7 @@ from quire.kernels.layer_memory import (
     OwnMemory,
     StateShape,
 )
-from quire.kernels.mlps import Alphas, DenseMLP, Experts, GivenMLP
+from quire.kernels.mlps import Activation, DenseMLP, Experts, GivenMLP
 from quire.kernels.ops import (
     AttentionSpec,
     DecoderLayer,
@@ -119,20 +119,11 @@ class MLP:
 
     up: Joined  # the gate, if there is one, and what it multiplies
     down: Linear
-    activation: str
-    factor: float = 1.0  # of what is activated, before
-    alphas: Alphas | None = None
-
-    @property
-    def gated(self) -> bool:
-        """Whether there is a gate."""
-        return "gate" in self.up.parts
+    activation: Activation
 
     def fusable(self) -> DenseMLP:
         """See ``Attention.fusable``."""
-        return DenseMLP(
-            self.up.product, self.down, self.activation, self.gated, self.factor, self.alphas
-        )
+        return DenseMLP(self.up.product, self.down, self.activation)
 
 
 @dataclass(frozen=True)
@@ -315,10 +306,10 @@ def _go_through(
     if isinstance(mlp, LayerInputMLP):
         assert given is not None, "a decoder with such layers gives it"
         up = multiplying.product(Site.up, mlp.up, h)
-        inner = kernels.activate(up, mlp.activation, False) * given[:, mlp.columns]
+        inner = kernels.activate(up, Activation(mlp.activation)) * given[:, mlp.columns]
         return multiplying.total(Site.down, mlp.down, inner)
     up = multiplying.product(Site.up, mlp.up.product, h)
-    inner = kernels.activate(up, mlp.activation, mlp.gated, mlp.factor, mlp.alphas)
+    inner = kernels.activate(up, mlp.activation)
     return multiplying.total(Site.down, mlp.down, inner)
 
 

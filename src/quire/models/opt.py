@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from quire.core.errors import ModelError
 from quire.kernels.layer_memory import KVShape
-from quire.kernels.mlps import ACTIVATIONS
+from quire.kernels.mlps import ACTIVATIONS, Activation
 from quire.kernels.ops import AttentionSpec, Norm, Norms
 from quire.models.blueprint import Heads
 from quire.models.config import ModelConfig
@@ -157,7 +157,7 @@ def _read_layer(config: OPTConfig, weights: Weights, linears: LinearReader, pref
                 [f"{prefix}.fc1"], hidden, inner, config.bias, rows_of_parts(shard, inner)
             ),
             down=linear("fc2", ffn, shard.columns(ffn)),
-            activation=config.activation,
+            activation=Activation(config.activation),
         ),
         mlp_norms=norms("final_layer_norm"),
     )

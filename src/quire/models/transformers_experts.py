@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from quire.kernels.heap import give_memory_back
-from quire.kernels.mlps import DenseMLP
+from quire.kernels.mlps import Activation, DenseMLP
 from quire.kernels.ops import Kernels
 from quire.models.linear import Given, Linear, LinearReader
 from quire.models.shard import Shard
@@ -64,7 +64,7 @@ class ChosenExperts(nn.Module):
 
     def _through(self, number: int, x: Tensor) -> Tensor:
         mlp = self.experts[number]
-        inner = self.running.kernels.activate(mlp.up(x), mlp.activation, mlp.gated)
+        inner = self.running.kernels.activate(mlp.up(x), mlp.activation)
         return mlp.down(inner)
 
 
@@ -119,7 +119,7 @@ def _packed(
                 linears.given({f"{name}.{number}.{tensor}": part(one(number, tensor), is_up)})
                 for tensor, is_up in ((first, True), ("down_proj", False))
             )
-            experts.append(DenseMLP(up, down, activation, module.has_gate))
+            experts.append(DenseMLP(up, down, Activation(activation, module.has_gate)))
         return ChosenExperts(experts, running)
 
     own = packed(lambda given, _: given)

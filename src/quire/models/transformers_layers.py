@@ -71,7 +71,7 @@ class FusedLayer(nn.Module):
             query_norm=together[0],
             key_norm=together[1],
         )
-        dense = DenseMLP(mlp.up.product, mlp.down.product, mlp.activation, mlp.gated)
+        dense = DenseMLP(mlp.up.product, mlp.down.product, mlp.activation)
         before, between = (Norms(before=norm) for norm in self.norms)
         ranks = mlp.running.ranks if mlp.divided else None
         layer = DecoderLayer(mixer, before, dense, between, False)

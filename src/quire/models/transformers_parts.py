@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quire.kernels.mlps import ACTIVATIONS
+from quire.kernels.mlps import ACTIVATIONS, Activation
 from quire.kernels.ops import Kernels, Norm
 from quire.models.transformers_products import Head, HeadRows, JoinedProduct, Product, Running
 
@@ -46,16 +46,16 @@ class FusedMLP(nn.Module):
     """In the place of an MLP: down(activation(up(x))), or with a gate in front of ``up``."""
 
     def __init__(
-        self, up: JoinedProduct, down: JoinedProduct, activation: str, gated: bool, running: Running
+        self, up: JoinedProduct, down: JoinedProduct, activation: Activation, running: Running
     ) -> None:
         super().__init__()
         self.up, self.down = up, down
-        self.activation, self.gated, self.running = activation, gated, running
+        self.activation, self.running = activation, running
         self.divided = False  # whether ranks have parts
 
     def forward(self, x: Tensor) -> Tensor:
         up = self.up.rows(x.reshape(-1, x.shape[-1]))
-        inner = self.running.kernels.activate(up, self.activation, self.gated)
+        inner = self.running.kernels.activate(up, self.activation)
         return self.down.rows(inner).view(*x.shape[:-1], -1)
 
 
@@ -135,7 +135,7 @@ def _mlp(
         gated = len(up.sizes) == 2
         x = random_rows(up.inputs, dtype)
         if sum(up.sizes) == down.inputs * (1 + gated) and len(down.sizes) == 1:
-            own = FusedMLP(up, down, activation, gated, running)
+            own = FusedMLP(up, down, Activation(activation, gated), running)
             if same(module, own, x):
                 return own
     return None
@@ -145,7 +145,7 @@ def activation_of(module: Any, exact: Kernels) -> str | None:
     """The name that configs have for it; None: it is another thing."""
     x = random_rows(_WIDE, torch.float32) * _SPAN
     for name in ACTIVATIONS:
-        if same(module, lambda x, name=name: exact.activate(x, name, False), x):
+        if same(module, lambda x, name=name: exact.activate(x, Activation(name)), x):
             return name
     return None
 

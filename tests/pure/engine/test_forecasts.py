@@ -16,6 +16,7 @@ from quire.core.protocol import (
     PendingStep,
     PreemptionMode,
     RecoveryCosts,
+    Request,
     Roster,
     Sample,
     SamplingParams,
@@ -332,6 +333,9 @@ def test_who_is_sure_to_wait_too_long_is_refused_at_once(come_true: bool) -> Non
     params = SamplingParams(max_tokens=100, ignore_eos=True)
     for number in range(3):
         engine.add_request(str(number), {"prompt_token_ids": [7 + number] * 30}, params)
+    assert engine.forecasts.will_wait(3.0) == come_true
+    engine.forecasts.began(Request("pooled", (7, 8), SamplingParams(), 0, 0))
+    assert not engine.forecasts.will_wait(3.0), "of one that no forecast is made for"
     failures = {one.request_id: one.failure for one in engine.step() if one.failure is not None}
     if come_true:
         assert [*failures] == ["2"] or [*failures] == ["1", "2"]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
 from quire.kernels.layer_memory import KVShape, LayerKV
+from quire.kernels.mlps import Activation
 from quire.kernels.ops import AttentionSpec, DecoderStack, Fused, Norm, Norms, Rotation
 from quire.kernels.products import PackedWeight, Products
 from quire.kernels.reference import ReferenceKernels
@@ -92,7 +93,7 @@ def make_layers(
                     *(pair[i] for pair in all_heads),
                 ),
                 attention_norms[i]._replace(scale=scale),
-                MLP(Joined(up[i], parts), down[i], "silu" if gated else "relu"),
+                MLP(Joined(up[i], parts), down[i], Activation("silu" if gated else "relu", gated)),
                 mlp_norms[i]._replace(scale=scale),
                 parallel,
             )

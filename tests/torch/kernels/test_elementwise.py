@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quire.kernels.cpu import DTYPES
 from quire.kernels.layer_memory import LayerKV
-from quire.kernels.mlps import ACTIVATIONS, CLAMPED_SWIGLU, XIELU, Alphas
+from quire.kernels.mlps import ACTIVATIONS, CLAMPED_SWIGLU, XIELU, Activation, Alphas
 from quire.kernels.ops import Kernels, Norm
 from support.every_kernel import KERNELS, make_kernels, with_types
 from support.gpu_kernels import TRITON
@@ -67,9 +67,9 @@ def test_activations(kernels: Kernels, dtype: torch.dtype, name: str) -> None:
         part = x[:, :width]
         gate, up = (half.double() for half in part.chunk(2, dim=1))
         exact = EXACT_ACTIVATIONS[name]
-        plain_found = kernels.activate(part.clone(), name, gated=False)
+        plain_found = kernels.activate(part.clone(), Activation(name))
         assert close(plain_found, exact(part.double()), dtype)
-        found = kernels.activate(part.clone(), name, gated=True)
+        found = kernels.activate(part.clone(), Activation(name, gated=True))
         # The reference rounds the activation before it multiplies.
         assert torch.allclose(
             found.double(), exact(gate) * up, rtol=2 * torch.finfo(dtype).eps, atol=1e-5
@@ -86,7 +86,7 @@ def test_gates(name: str, dtype: torch.dtype) -> None:
         found = x[:, :width].clone()
         kernels.gate(found, gates[:, :width])
         assert close(found, x[:, :width].double() * gates[:, :width].double().sigmoid(), dtype)
-    found = kernels.activate(x.clone(), "silu", gated=True, factor=0.3)
+    found = kernels.activate(x.clone(), Activation("silu", gated=True, factor=0.3))
     gate, up = (half.double() for half in x.chunk(2, dim=1))
     expected = EXACT_ACTIVATIONS["silu"](0.3 * gate) * up
     assert torch.allclose(
@@ -102,7 +102,7 @@ def test_the_clamped_swiglu(kernels: Kernels, dtype: torch.dtype) -> None:
     for width in (2, 14, 64, 600):
         gate, up = (half.double() for half in x[:, :width].chunk(2, dim=1))
         gate, up = gate.clamp(max=7), up.clamp(-7, 7)
-        found = kernels.activate(x[:, :width].clone(), CLAMPED_SWIGLU, gated=True)
+        found = kernels.activate(x[:, :width].clone(), Activation(CLAMPED_SWIGLU, gated=True))
         exact = gate / (1 + (-1.702 * gate).exp()) * (up + 1)
         assert torch.allclose(found.double(), exact, rtol=4 * torch.finfo(dtype).eps, atol=2e-5)
 
@@ -116,7 +116,7 @@ def test_xielu(kernels: Kernels, dtype: torch.dtype) -> None:
     exact = torch.where(wide > 0, alphas.above * wide**2, below) + wide / 2
     for width in (1, 7, 600):
         part = x[:, :width].clone()
-        found = kernels.activate(part, XIELU, gated=False, alphas=alphas)
+        found = kernels.activate(part, Activation(XIELU, alphas=alphas))
         assert close(found, exact[:, :width], dtype)
 
 

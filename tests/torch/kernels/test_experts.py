@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.mlps import DenseMLP, Experts, Routing
+from quire.kernels.mlps import Activation, DenseMLP, Experts, Routing
 from quire.kernels.packing import Format
 from quire.kernels.plain import route
 from quire.kernels.products import PackedWeight, Products
@@ -25,6 +25,7 @@ from support.instruction_sets import TESTED
 from support.packed_weights import FORMS, fits, grouped
 
 HIDDEN, INNER, MANY, CHOSEN = 160, 96, 7, 3
+SWIGLU = Activation("silu", gated=True)
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 ROWS = (1, 2, 5, 40)
 
@@ -61,10 +62,9 @@ def packed(products: Products, form: str, shared: bool = False) -> Experts:
         router=steering(products, MANY + shared),
         up=tuple(weight(2 * INNER, HIDDEN) for _ in range(MANY)),
         down=tuple(weight(HIDDEN, INNER) for _ in range(MANY)),
-        activation="silu",
-        gated=True,
+        activation=SWIGLU,
         routing=Routing(CHOSEN, renormalise=not shared),
-        shared=DenseMLP(weight(64, HIDDEN), weight(HIDDEN, 32), "silu", True) if shared else None,
+        shared=DenseMLP(weight(64, HIDDEN), weight(HIDDEN, 32), SWIGLU) if shared else None,
         shared_gate=shared,
     )
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from quire.kernels.layer_memory import LayerKV
+from quire.kernels.mlps import Activation
 from quire.kernels.ops import AttentionSpec, Norm, Rotation
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
 from support.paged_batches import BLOCK_SIZE, make_batch, make_kv, make_new
@@ -56,7 +57,7 @@ def test_rows_and_moves_stay_inside() -> None:
     kernels, x = triton_kernels(), torch.randn(3, 40)
     with watch_interpreter().blank_tensors():
         kernels.add_norm(x[:, :20], x[:, 20:], Norm(20, torch.ones(20), 1e-6, torch.ones(20)))
-        kernels.activate(x, "silu", gated=True)
+        kernels.activate(x, Activation("silu", gated=True))
     kv = make_kv(6, 2, DIM)
     kernels.copy_blocks([kv], [kv], [(0, 1), (1, 2), (2, 0), (3, 4)])
 

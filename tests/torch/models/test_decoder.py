@@ -16,6 +16,7 @@ from torch import Tensor
 
 from quire.core.errors import ConfigError, ModelError
 from quire.kernels.layer_memory import KVShape, LayerKV
+from quire.kernels.mlps import Activation
 from quire.kernels.ops import AttentionSpec, Norm, Norms
 from quire.kernels.reference import ReferenceKernels
 from quire.models import loader
@@ -60,7 +61,7 @@ def make_layer(
         MLP(
             Joined(PlainLinear(normal(2 * INNER, HIDDEN) / 5), {"gate": INNER, "up": INNER}),
             PlainLinear(normal(HIDDEN, INNER) / 5),
-            "silu",
+            Activation("silu", gated=True),
         ),
         Norms(*map(norm, around_mlp), scale),
         parallel,

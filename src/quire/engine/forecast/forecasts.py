@@ -118,10 +118,10 @@ class Forecasts(Watcher):
     def began(self, request: Request) -> None:
         scheduler = self._scheduler()
         own = scheduler.group(request.request_id)
+        self._wait = 0.0
         if own is None or request.pooling is not None:
             return
         now, coming = self._clock(), self._arrivals.coming
-        self._wait = 0.0
         self._arrivals.came(now, own.branches[0].num_pending, self._output(own))
         if not self._times.is_known:
             return

@@ -14,7 +14,7 @@ from quire.kernels.gpu.programs import attention, rows, store
 from quire.kernels.gpu.tiles import Tiles, choose_tiles
 from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, WorkList
 from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, counterparts
-from quire.kernels.mlps import Alphas, Experts
+from quire.kernels.mlps import Activation, Experts
 from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, Norm, Rotation
 from quire.kernels.plain import mixed
 from quire.kernels.recurrence import RecurrentSpec
@@ -132,15 +132,9 @@ class GPUKernels(Kernels):
         """See ``Kernels.argmax``."""
         return x.argmax(-1)
 
-    def activate(
-        self,
-        x: Tensor,
-        activation: str,
-        gated: bool,
-        factor: float = 1.0,
-        alphas: Alphas | None = None,
-    ) -> Tensor:
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
         """See ``Kernels.activate``."""
+        name, gated, factor, alphas = activation
         assert factor == 1.0, "no model without states has others"
         num_rows, width = x.shape
         width = width // 2 if gated else width
@@ -151,7 +145,7 @@ class GPUKernels(Kernels):
             out,
             width,
             *(alphas or (0.0, 0.0)),
-            KIND=_ACTIVATIONS[activation],
+            KIND=_ACTIVATIONS[name],
             GATED=gated,
             STEP=_ELEMENTS_AT_ONCE,
         )

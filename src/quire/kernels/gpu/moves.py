@@ -30,7 +30,9 @@ class Route(NamedTuple):
     def between(cls, source: Tensor, target: Tensor) -> Route:
         """A route between tensors whose first dimension counts blocks, the others being equal."""
         from_each, to_each = (one.stride(0) * one.itemsize for one in (source, target))
-        return cls(source.data_ptr(), target.data_ptr(), from_each, to_each, source[0].nbytes)
+        return cls(
+            source.data_ptr(), target.data_ptr(), from_each, to_each, source.nbytes // len(source)
+        )
 
 
 class BlockMover:
