@@ -150,8 +150,7 @@ class EngineLimits:
 
     def unit_bytes(self, kept: LayerBytes) -> int:
         """Of a unit of pages: its numbers, and the scales of each form that it may have."""
-        scales = set[int]()
-        numbers = 0
+        scales, numbers = set[int](), 0  # of which all KV groups have as many in a unit
         for kv_group, whole in zip(self.kv_groups, self.block_bytes(kept), strict=True):
             assert kv_group.share is not None, "all of them share"
             own = sum(kept.scale_bytes[layer] for layer in kv_group.layers if kept.scale_bytes)

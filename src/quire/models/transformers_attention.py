@@ -86,7 +86,8 @@ class FusedAttention(nn.Module):
         """norms: of queries and keys, before they are turned; of each head or of all together."""
         super().__init__()
         self.qkv, self.output, self.norms, self.rotated = qkv, output, norms, rotated
-        self.layer, self.divided = 0, False  # of those that attend; whether ranks have parts
+        self.layer = 0  # of those that attend
+        self.divided = False  # whether ranks have parts
 
     def forward(
         self,
