@@ -144,10 +144,10 @@ def test_models_of_other_orders_and_forms_have_those_of_merged_weights(
         assert vector.outputs.embedding == pytest.approx(other_vector.outputs.embedding, abs=1e-4)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_embeddings_and_heads_of_their_own(tied: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["llama", "smollm", "phi"])  # tied; a head with a bias
+def test_embeddings_and_heads_of_their_own(family: str, tmp_path: Path) -> None:
     """As in models of these, beside others of another head or none; who has none has its bits."""
-    model = make_model("smollm" if tied else "llama", tmp_path / "model")
+    model = make_model(family, tmp_path / "model")
     for seed, (name, saved) in enumerate(
         {"a": ["lm_head"], "b": ["embed_tokens", "lm_head"], "c": ["embed_tokens"], "d": []}.items()
     ):
@@ -193,6 +193,10 @@ def replace_tables(model: Path, adapter: Path, merged: Path, seed: int) -> None:
         own = {"lm_head": "lm_head", "embed_tokens": "model.embed_tokens"}[name] + ".weight"
         weights[own] = 0.2 * torch.randn(table.shape, generator=generator)
         tensors[f"base_model.model.{own}"] = weights[own]
+        bias = own.replace("weight", "bias")
+        if bias in weights:
+            weights[bias] = torch.randn(table.shape[:1], generator=generator)
+            tensors[f"base_model.model.{bias}"] = weights[bias]
     save_file(tensors, path)
     save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((merged / "config.json").read_text())

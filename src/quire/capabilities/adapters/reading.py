@@ -100,8 +100,10 @@ def _tables(model: Model, weights: AdapterWeights, products: Products | None) ->
     if weights.head is not None:
         assert isinstance(model, DecoderModel), "no other has tables"
         weight, bias = weights.head.weight.to(model.dtype), weights.head.bias
-        head = PlainLinear(weight, bias and bias.to(model.dtype))
-        logits = model.logits_by(head if products is None else pack(products, weight, bias))
+        bias = None if bias is None else bias.to(model.dtype)
+        plain = products is None
+        head = PlainLinear(weight, bias) if plain else pack(products, weight, bias)
+        logits = model.logits_by(head)
     return OwnTables(rows, logits)
 
 
