@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import ModelError
-from quire.models.gguf import config_of, open_gguf
+from quire.models.gguf import config_of, kept_sizes, open_gguf
 from quire.models.gguf.architectures import ARCHITECTURES
 from support.raw_gguf import (
     floating,
@@ -234,3 +234,28 @@ def test_a_window_of_none(tmp_path: Path) -> None:
     path = written({**file, "fields": fields}, tmp_path / "phi3.gguf")
     assert read_shape(path).windows == (16,)
     config(tmp_path / "model.gguf", {"qwen3.attention.sliding_window": number(64)})
+
+
+@pytest.mark.parametrize(
+    ("layers", "further", "kept"),
+    [
+        (2, 1, ["blk.0"]),
+        (2, 2**32 - 1, ["blk.0", "blk.1"]),
+        (2**32 - 1, 2**32 - 2, ["blk.0", "blk.1"]),
+    ],
+)
+def test_layers_that_guess_are_not_weighed(
+    layers: int, further: int, kept: list[str], tmp_path: Path
+) -> None:
+    """What a file says of their number is work only as far as it has tensors."""
+    file = parts()
+    file["fields"] |= {
+        "qwen3.block_count": number(layers), "qwen3.nextn_predict_layers": number(further),
+    }  # fmt: skip
+    file["tensors"] |= {
+        f"blk.{layer}.attn_q.weight": tensor((32,), 0, 224 + 128 * layer) for layer in range(2)
+    }
+    file["data"] += bytes(256)
+    found = [name for name, _ in kept_sizes(open_gguf(written(file, tmp_path / "model.gguf")), 2)]
+    weighed = [name.rpartition(".attn_q")[0] for name in found if "attn_q" in name]
+    assert weighed == kept

@@ -105,7 +105,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         elif name in needed:
             raise ModelError(f"{file.path}: {known.name}.{name} is missing")
     _check_counts(file, known, fields, told)
-    fields["num_hidden_layers"] -= _guessing_layers(fields)
+    count = fields["num_hidden_layers"]
+    fields["num_hidden_layers"] -= _guessing_layers(count, fields.get("num_nextn_predict_layers"))
     check_understood(file, known, {*told, *known.aside, *_read_beside(file, known)})
     _check_heads(file, known)
     fields |= _windows(file, known, fields)
@@ -118,10 +119,12 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
 def kept_sizes(file: GGUFFile, float_bytes: int) -> Iterator[tuple[str, float]]:
     """Memory of each tensor as Quire keeps it, with this many bytes per number of float ones."""
     known = architecture_of(file)
-    layers = [file.metadata.get(f"{known.name}.{name}", 0) for name in _COUNTED]
-    guessing = {f"blk.{number}." for number in range(layers[0] - layers[1], layers[0])}
+    count, further = (file.metadata.get(f"{known.name}.{name}", 0) for name in _COUNTED)
+    most = count if type(count) is int and count <= len(file.tensors) else 0
+    first = most - _guessing_layers(most, further)
+    guessing = tuple(f"blk.{number}." for number in range(first, most))
     for name, info in file.tensors.items():
-        if is_of_guesses(name) or name.startswith(tuple(guessing)):
+        if is_of_guesses(name) or name.startswith(guessing):
             continue
         size: float = float_bytes
         if info.type.is_rounded and not any(part in name for part in _AS_FLOATS):
@@ -136,10 +139,9 @@ def is_of_guesses(name: str) -> bool:
     return ".nextn." in name
 
 
-def _guessing_layers(fields: dict[str, Any]) -> int:
-    """The layers that guess further tokens: they count as layers in a file, after the others."""
-    count = fields.get("num_nextn_predict_layers", 0)
-    return count if type(count) is int and 0 <= count < fields["num_hidden_layers"] else 0
+def _guessing_layers(layers: int, further: object) -> int:
+    """How many of a file's layers guess further tokens: the last, if it says so and has others."""
+    return further if type(further) is int and 0 <= further < layers else 0
 
 
 def _check_counts(

@@ -77,11 +77,7 @@ def _with_states(file: GGUFFile, known: Architecture, fields: dict[str, Any]) ->
     if _TURNED in known.fields.values():
         found[_TURNED] = "nope" if found.get(_TURNED) is False else "rope"
     if found["num_attention_heads"] == 0:  # no layer attends, and none has an MLP
-        found = {
-            k: v
-            for k, v in found.items()
-            if k not in ("num_attention_heads", "num_key_value_heads", "intermediate_size")
-        }
+        found = {k: v for k, v in found.items() if k not in _SIZES}
     return found
 
 
