@@ -152,6 +152,7 @@ def test_tensors_of_keys_that_nobody_uses_are_left(model_dir: ModelDir, tmp_path
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention must be"),
         ({"vocab_size_per_layer_input": 299}, "vocab_size_per_layer_input must be at least"),
         ({"per_layer_config": {"6": {"head_dim": 8}}}, "per_layer_config must be of layers below"),
+        ({"per_layer_config": {"9" * 5000: {}}}, "per_layer_config must be of layers below"),
         ({"per_layer_config": {"0": {"scale": 8}}}, "known are head_dim, num_key_value_heads"),
         ({"per_layer_config": {"0": {"head_dim": 8}}}, "of one head_dim in layers of"),
     ],

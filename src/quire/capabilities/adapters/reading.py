@@ -101,8 +101,7 @@ def _tables(model: Model, weights: AdapterWeights, products: Products | None) ->
         assert isinstance(model, DecoderModel), "no other has tables"
         weight, bias = weights.head.weight.to(model.dtype), weights.head.bias
         bias = None if bias is None else bias.to(model.dtype)
-        plain = products is None
-        head = PlainLinear(weight, bias) if plain else pack(products, weight, bias)
+        head = PlainLinear(weight, bias) if products is None else pack(products, weight, bias)
         logits = model.logits_by(head)
     return OwnTables(rows, logits)
 

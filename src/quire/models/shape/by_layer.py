@@ -91,8 +91,9 @@ def _overrides(
     """By layer, the sizes that are not those of most layers."""
     if "per_layer_config" in fields:  # as transformers writes it
         section = fields.section("per_layer_config")
-        named = {int(name): name for name in section.values if name.isdecimal()}  # "05" is 5
-        if len(named) < len(section.values) or not set(range(len(windows))).issuperset(named):
+        known = {f"{layer:0{width}}": layer for layer in range(len(windows)) for width in (1, 2, 3)}
+        named = {known[name]: name for name in section.values if name in known}  # "05" is 5
+        if len(named) < len(section.values):
             raise fields.wrong("per_layer_config", f"of layers below {len(windows)}")
         return [_sizes(section, named.get(layer, "")) for layer in range(len(windows))]
     wide = {"head_dim": fields.positive("global_head_dim", _WIDE_HEAD)}
