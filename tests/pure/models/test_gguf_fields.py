@@ -259,3 +259,21 @@ def test_layers_that_guess_are_not_weighed(
     found = [name for name, _ in kept_sizes(open_gguf(written(file, tmp_path / "model.gguf")), 2)]
     weighed = [name.rpartition(".attn_q")[0] for name in found if "attn_q" in name]
     assert weighed == kept
+
+
+def test_the_weight_of_a_logarithm_is_a_number(tmp_path: Path) -> None:
+    file = parts()
+    fields = {key.replace("qwen3.", "mistral3."): value for key, value in file["fields"].items()}
+    fields |= {
+        "general.architecture": string("mistral3"),
+        "mistral3.rope.scaling.type": string("yarn"),
+        "mistral3.rope.scaling.factor": floating(4.0),
+        "mistral3.rope.scaling.original_context_length": number(16),
+        "mistral3.rope.scaling.yarn_log_multiplier": floating(0.1),
+    }
+    path = tmp_path / "model.gguf"
+    found = config_of(open_gguf(written({**file, "fields": fields}, path)))
+    assert found["rope_scaling"]["mscale_all_dim"] == pytest.approx(0.1)
+    fields["mistral3.rope.scaling.yarn_log_multiplier"] = string("x")
+    with pytest.raises(ModelError, match="yarn_log_multiplier is 'x', no float"):
+        config_of(open_gguf(written({**file, "fields": fields}, path)))

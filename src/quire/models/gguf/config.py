@@ -311,7 +311,12 @@ def _scaling(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dic
         names = ", ".join(sorted(_SCALINGS))
         raise ModelError(f"{file.path}: {prefix}.type is {short(kind)}; supported: {names}")
     if _YARN_WEIGHT in given and known.yarn_weight is not None:
-        weight = round(given[_YARN_WEIGHT] * known.yarn_weight, 6)
+        told = given[_YARN_WEIGHT]
+        if not isinstance(told, float):
+            raise ModelError(
+                f"{file.path}: {prefix}.yarn_log_multiplier is {short(told)}, no float"
+            )
+        weight = round(told * known.yarn_weight, 6)
         given |= {_YARN_WEIGHT: weight, "mscale": weight if known.latent else 1.0}
     growth = file.metadata.get(f"{known.name}.{_GROWTH}")
     if growth:
