@@ -15,6 +15,13 @@ _GEMMA_4 = f"{_OF_MODELS}/test_gemma4.py"
 
 MUTANTS = (
     Mutant(
+        "a bias of 16 bits stands beside a weight of 32",
+        f"{_MODELS}/norms.py",
+        'bias = take(f"{name}.bias"',
+        'bias = self.weights.take(f"{name}.bias"',
+        f"{_OF_MODELS}/test_families.py::test_sixteen_bits_change_little[nemotron]",
+    ),
+    Mutant(
         "every rank adds the bias of a projection whose inputs are divided",
         f"{_MODELS}/transformers_ranks.py",
         "given.bias if shard.rank == 0 else None",

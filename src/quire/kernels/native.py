@@ -160,14 +160,14 @@ def native_routing(routing: Routing) -> _native.Routing:
         routing.chosen,
         routing.renormalise,
         routing.sigmoid,
-        _address(routing.bias),
+        _floats(routing.bias),
         routing.scale,
         routing.groups,
         routing.groups_chosen,
         routing.best,
         routing.before,
         routing.nearness,
-        _address(routing.factors),
+        _floats(routing.factors),
     )
 
 
@@ -179,8 +179,8 @@ def native_layer(
         kv.kv_group,
         kv.keys.data_ptr(),
         0 if kv.latent else kv.values.data_ptr(),
-        _address(kv.key_scales),
-        _address(kv.key_scales if kv.latent else kv.value_scales),
+        _floats(kv.key_scales),
+        _floats(kv.key_scales if kv.latent else kv.value_scales),
         CODES[kv.keys.dtype],
         CODES[dtype],
         num_heads,
@@ -193,7 +193,7 @@ def native_layer(
         min(spec.window or 0, _NO_LIMIT),
         spec.by_chunks,
         min(spec.sinks, _NO_LIMIT),
-        _address(spec.sink_logits),
+        _floats(spec.sink_logits),
         spec.norm_turned,
         _norm_or_none(spec.query_norm),
         _norm_or_none(spec.key_norm),
@@ -201,14 +201,14 @@ def native_layer(
         spec.shared,
     )
     if spec.centring is not None and kv.keys.dtype == torch.uint8:
-        layer.centre(*map(_address, spec.centring))
+        layer.centre(*map(_floats, spec.centring))
     return layer
 
 
 def native_recurrence(spec: RecurrentSpec) -> _native.Recurrence:
     weight, bias = spec.convolution
     native = _native.Recurrence.make(
-        weight.data_ptr(), _address(bias), weight.shape[1], weight.shape[0]
+        _floats(weight), _floats(bias), weight.shape[1], weight.shape[0]
     )
     if isinstance(spec, Recurrence):
         native.set_heads(
@@ -219,15 +219,15 @@ def native_recurrence(spec: RecurrentSpec) -> _native.Recurrence:
             spec.delta,
             spec.by_channel,
             spec.tiled,
-            spec.decay.data_ptr(),
-            spec.bias.data_ptr(),
-            _address(spec.skip),
+            _floats(spec.decay),
+            _floats(spec.bias),
+            _floats(spec.skip),
             spec.steps.factor,
             spec.steps.least,
             spec.steps.most,
         )
         gate = spec.gate
-        norm = _address(gate.norm)
+        norm = _floats(gate.norm)
         native.set_gate(norm, gate.width, gate.eps, gate.factor, gate.first, gate.sigmoid)
     return native
 
@@ -242,11 +242,13 @@ def _norm_or_none(norm: Norm | None) -> _native.Norm | None:
 
 
 def native_norm(norm: Norm) -> _native.Norm:
-    parameters = [part for part in (norm.weight, norm.bias) if part is not None]
+    types = {part.dtype for part in (norm.weight, norm.bias) if part is not None}
+    if len(types) > 1:
+        raise TypeError(f"a norm's weight and bias are of one type, not {types}")
     return _native.Norm.make(
         _address(norm.weight),
         _address(norm.bias),
-        CODES[parameters[0].dtype] if parameters else 0,
+        CODES[types.pop()] if types else 0,
         norm.eps,
         norm.centred,
     )
@@ -254,3 +256,10 @@ def native_norm(norm: Norm) -> _native.Norm:
 
 def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
+
+
+def _floats(tensor: Tensor | None) -> int:
+    """The address of what C++ reads as float32, one after the other; 0: there is nothing."""
+    if tensor is not None and (tensor.dtype != torch.float32 or not tensor.is_contiguous()):
+        raise TypeError(f"float32 numbers side by side are needed, not {tensor.dtype}")
+    return _address(tensor)

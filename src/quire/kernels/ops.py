@@ -112,7 +112,7 @@ class Norm(NamedTuple):
     width: int
     weight: Tensor | None  # [width]
     eps: float
-    bias: Tensor | None = None  # [width]
+    bias: Tensor | None = None  # [width], of the weight's type
     centred: bool = False
 
 

@@ -23,14 +23,14 @@ class NormReader:
 
     def take(self, name: str, width: int, part: TensorPart = WHOLE) -> Norm:
         """The one called ``name``, or a part of it."""
-        kind, weight, bias = self.plan.norm, None, None
+        kind, weight, bias, take = self.plan.norm, None, None, self.weights.take
         if kind.around_one:
-            # In float32, since 1 + w has more digits than w.
-            weight = self.weights.take_floats(f"{name}.weight", width, part=part) + 1
+            take = self.weights.take_floats  # since 1 + w has more digits than w
+            weight = take(f"{name}.weight", width, part=part) + 1
         elif kind.weight:
-            weight = self.weights.take(f"{name}.weight", width, part=part)
+            weight = take(f"{name}.weight", width, part=part)
         if kind.bias:
-            bias = self.weights.take(f"{name}.bias", width, part=part)
+            bias = take(f"{name}.bias", width, part=part)
         return Norm(count_of(part.rows, width), weight, kind.eps, bias, kind.centred)
 
     def around(
