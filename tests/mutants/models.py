@@ -19,7 +19,7 @@ MUTANTS = (
         f"{_MODELS}/norms.py",
         'bias = take(f"{name}.bias"',
         'bias = self.weights.take(f"{name}.bias"',
-        f"{_OF_MODELS}/test_families.py::test_sixteen_bits_change_little[nemotron]",
+        f"{_OF_MODELS}/test_families.py::test_sixteen_bits_change_little[nemotron-bfloat16]",
     ),
     Mutant(
         "every rank adds the bias of a projection whose inputs are divided",

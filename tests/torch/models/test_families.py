@@ -109,13 +109,19 @@ def test_facts(family: str, model_dir: ModelDir) -> None:
     assert model.weight_bytes == pytest.approx(stored, rel=0.02)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *HYBRIDS, *RECORDS, *GEMMAS])
-def test_sixteen_bits_change_little(family: str, model_dir: ModelDir) -> None:
+@pytest.mark.parametrize(
+    ("family", "sixteen"),
+    [
+        *((name, "bfloat16") for name in (*FAMILIES, *HYBRIDS, *RECORDS, *GEMMAS)),
+        ("apertus", "float16"),
+    ],
+)
+def test_sixteen_bits_change_little(family: str, sixteen: str, model_dir: ModelDir) -> None:
     """In most rows: in some of a mixture a router's near tie falls otherwise."""
     directory, texts = model_dir(family), random_prompts(19, 30)
     whole, rounded = (
         torch.cat(PagedHarness(load_model(directory, dtype=dtype)).prefill(texts, 64))
-        for dtype in ("float32", "bfloat16")
+        for dtype in ("float32", sixteen)
     )
     errors = (rounded - whole).square().mean(1).sqrt() / whole.std()
     assert rounded.isfinite().all() and errors.median() < 0.1
