@@ -31,15 +31,14 @@ def observe(model: DecoderModel, instruction_set: str = "") -> dict[str, Multipl
     """
     if not all(isinstance(shape, KVShape) for shape in model.kv_shapes):
         return {}
-    length = min(_TOKENS, model.max_positions)
     generator = torch.Generator().manual_seed(0)
-    token_ids = torch.randint(model.vocab_size, (length,), generator=generator)
+    token_ids = torch.randint(model.vocab_size, (_TOKENS,), generator=generator)
     hidden = read_tokens(model, token_ids, choose_kernels(model.dtype, instruction_set))
     found = dict[str, Multiplied]()
     for layer in model.decoder.layers:
         for _, product in products(layer):
             assert isinstance(product, WatchedLinear)
-            found.update(_of(model, product, product.inputs / length, product.weights))
+            found.update(_of(model, product, product.inputs / len(hidden), product.weights))
     head = model.decoder.head
     assert isinstance(head, PlainLinear)
     found.update(_of(model, head, mean_squares(hidden), mean_squares(head.weight)))
@@ -62,7 +61,13 @@ def _of(
 
 
 def read_tokens(model: DecoderModel, token_ids: Tensor, kernels: Kernels) -> Tensor:
-    """Let the model read a text, as one prompt -> [T, d], what the head multiplies."""
+    """Let the model read a text, as one prompt -> [T, d], what the head multiplies.
+
+    As far as it has learned positions; how long texts may be here changes nothing.
+    """
+    if model.decoder.positions is not None:
+        table, offset = model.decoder.positions
+        token_ids = token_ids[: len(table) - offset]
     length = len(token_ids)
     blocks = -(-length // _BLOCK_SIZE)
 

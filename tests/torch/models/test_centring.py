@@ -1,4 +1,4 @@
-"""What a model's keys have in common, seen while it reads a text."""
+"""What is seen of a model while it reads a text: what its keys have in common, and inputs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from quire.models.loader import load_model
 from quire.models.observing import read_tokens
 from quire.models.rope import Rope
 from quire.text.tokenizer import load_tokenizer
+from support.hf_reference import random_prompts
+from support.paged_harness import PagedHarness
+from support.small_models import make_model
 
 
 def loaded() -> DecoderModel:
@@ -61,6 +64,24 @@ def test_centres_are_what_keys_have_in_common_and_the_first_key() -> None:
                 centre.double(), expected, atol=1e-3 * float(expected.abs().max())
             )
         assert torch.allclose(own.factors * own.query_factors, torch.ones(()))
+
+
+def test_a_text_is_read_as_far_as_there_are_learned_positions(tmp_path: Path) -> None:
+    model = load_model(make_model("opt", tmp_path), "float32")
+    assert isinstance(model, DecoderModel)
+    whole, cut = seen(model, [*range(299)]), seen(model, [*range(model.max_positions)])
+    assert all(map(torch.equal, whole[-1][:4], cut[-1][:4]))
+
+
+def test_how_long_texts_may_be_does_not_change_what_weights_become(tmp_path: Path) -> None:
+    directory, texts = make_model("llama", tmp_path), random_prompts(30)
+    found = [
+        PagedHarness(load_model(directory, quantization="int4", max_model_len=length)).prefill(
+            texts, 64
+        )[0]
+        for length in (None, 40)
+    ]
+    assert torch.equal(*found)
 
 
 def test_they_do_not_depend_on_threads() -> None:
