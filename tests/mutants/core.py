@@ -520,7 +520,7 @@ MUTANTS = (
     ),
     Mutant(
         "a branch grows back by forking after its last token",
-        f"{_SCHEDULING}/branching.py",
+        f"{_SCHEDULING}/preemption.py",
         "min(len(branch.token_ids), len(earlier.token_ids)) - 1",
         "min(len(branch.token_ids), len(earlier.token_ids))",
         f"{_BRANCHING}::test_every_fork_leaves_both_a_token_to_compute",
@@ -534,14 +534,14 @@ MUTANTS = (
     ),
     Mutant(
         "a branch does not pause where another forks off",
-        f"{_SCHEDULING}/branching.py",
+        f"{_SCHEDULING}/chunking.py",
         "            if pause is not None:\n                tokens = pause",
         "            if False:\n                tokens = pause",
         f"{_BRANCHING}::test_a_branch_pauses_where_another_forks_off",
     ),
     Mutant(
         "beams go on one by one",
-        f"{_SCHEDULING}/branching.py",
+        f"{_SCHEDULING}/chunking.py",
         "if budget >= len(branches) else {}",
         "if budget else {}",
         f"{_BRANCHING}::test_beams_go_on_together_or_not_at_all",

@@ -12,7 +12,7 @@ from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.grammar import Grammars
 from quire.core.errors import ContextLengthError, RequestError, UnknownAdapterError, shown
 from quire.core.protocol import Adapter, Origin, Pooler, PoolingParams, Request, SamplingParams
-from quire.core.protocol.checks import check_integer, check_token_ids
+from quire.core.protocol.parameters import check_integer, check_token_ids
 from quire.core.scheduling import Session
 from quire.engine.prompts import PreparedParams, PreparedRequest, Prompt, check_client, given_of
 from quire.text.bad_words import bad_word_ids

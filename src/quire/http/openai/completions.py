@@ -17,7 +17,7 @@ from quire.http.answers.logprobs import (
     prompt_logprobs,
 )
 from quire.http.answers.rendering import encode
-from quire.http.errors import in_callers_words
+from quire.http.body_fields import in_callers_words
 from quire.http.handover import remote_prefill
 from quire.http.openai.answers import (
     Completion,
