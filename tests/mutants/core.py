@@ -245,14 +245,14 @@ MUTANTS = (
     ),
     Mutant(
         "a block is copied before the step that computes it",
-        f"{_MEMORY}/prefix.py",
+        f"{_MEMORY}/kept.py",
         "if end * block_size > computed and pool.find(hashes[end - 1]) in unsettled:",
         "if False:",
         _LIVES,
     ),
     Mutant(
         "a prompt that is cached leaves no token to compute",
-        f"{_MEMORY}/prefix.py",
+        f"{_MEMORY}/kept.py",
         "demand.num_tokens - 1  # one token",
         "demand.num_tokens  # one token",
         f"{_FIGURES}::test_a_prefix_hit_leaves_one_token_to_compute",

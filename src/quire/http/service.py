@@ -21,9 +21,8 @@ from quire.core.protocol.parameters import check_unicode
 from quire.core.scheduling import Session
 from quire.engine.async_engine import AsyncEngine, Deltas
 from quire.engine.dashboard import MissRow, PoolBytes, miss_row
-from quire.engine.input_processor import InputProcessor
+from quire.engine.input_processor import InputProcessor, Prompt, as_dict
 from quire.engine.outputs import Delta
-from quire.engine.prompts import Prompt, as_dict
 from quire.http.body_fields import in_callers_words
 from quire.http.chats.speech import Speech
 from quire.http.config.server import ServerConfig

@@ -11,7 +11,7 @@ import pytest
 
 from quire.core.errors import EngineError, RequestError
 from quire.engine import preparation
-from quire.engine.preparation import LONG, PreparationThreads
+from quire.engine.thread import LONG, PreparationThreads
 from quire.kernels.heap import give_memory_back
 
 PATIENCE = 60.0

@@ -18,8 +18,8 @@ from quire.capabilities.pooling.scoring import Scoring
 from quire.core.errors import RequestError
 from quire.core.protocol import PoolingParams
 from quire.core.protocol.parameters import MAX_INTEGER
+from quire.engine.input_processor import Prompt, as_dict
 from quire.engine.outputs import RequestOutput
-from quire.engine.prompts import Prompt, as_dict
 from quire.http.answers.rendering import Answer, Json, Many, json_response, respond
 from quire.http.body_fields import (
     MOST_TEXTS,

@@ -9,8 +9,8 @@ from dataclasses import replace
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
+from quire.engine.input_processor import as_dict
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
-from quire.engine.prompts import as_dict
 from quire.http.answers.logprobs import (
     CompletionLogprobs,
     completion_logprobs,
