@@ -280,7 +280,7 @@ MUTANTS = (
     ),
     Mutant(
         "a hit on a cached block counts as free",
-        f"{_MEMORY}/pages.py",
+        f"{_MEMORY}/pool.py",
         "return len(self.revived) + self.takes",
         "return self.takes",
         _LIVES,
@@ -978,8 +978,8 @@ MUTANTS = (
     Mutant(
         "who ends keeps his slot",
         f"{_SCHEDULING}/adapters.py",
-        "            self._users[adapter] -= 1\n",
-        "            self._users[adapter] -= 0\n",
+        "        self._users[adapter] -= 1\n",
+        "        self._users[adapter] -= 0\n",
         _LIVES,
     ),
     # -- beyond the pool -----------------------------------------------------------------------
@@ -1015,8 +1015,9 @@ MUTANTS = (
     Mutant(
         "the first of several outputs gives the adapter's slot back",
         f"{_SCHEDULING}/decoding.py",
-        "            if group.begun:\n                self._slots.release(group.request.adapter)\n",
-        "        if group.begun and len(group.branches) < 2:\n"
+        "            if group.begun and group.request.adapter is not None:\n"
+        "                self._slots.release(group.request.adapter)\n",
+        "        if group.begun and len(group.branches) < 2 and group.request.adapter:\n"
         "            self._slots.release(group.request.adapter)\n",
         _LIVES,
     ),
@@ -1145,7 +1146,7 @@ MUTANTS = (
     Mutant(
         "all newcomers come in at once, whatever they ask for beside the model",
         f"{_SCHEDULING}/scheduler.py",
-        "group.request.params.asks_beside and not self._beside.invites(group)",
+        "beside.in_use and group.request.params.asks_beside and not beside.invites(group)",
         "False",
         f"{_BESIDE}::test_newcomers_come_in_as_there_is_time_for_them",
     ),
