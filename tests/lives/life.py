@@ -52,9 +52,13 @@ from quire.core.scheduling import (
 )
 from quire.engine.capabilities import Capabilities
 from quire.engine.engine import Engine, ExecutorTraits
-from quire.engine.input_processor import InputProcessor, ModelOutputs
+from quire.engine.input_processor import (
+    InputProcessor,
+    ModelOutputs,
+    PreparedParams,
+    PreparedRequest,
+)
 from quire.engine.outputs import Delta
-from quire.engine.prompts import PreparedParams, PreparedRequest
 from quire.text.stop_strings import StopAutomaton
 from quire.text.tokenizer import load_tokenizer
 from support.fake_source import FakeSource

@@ -245,14 +245,14 @@ MUTANTS = (
     ),
     Mutant(
         "a block is copied before the step that computes it",
-        f"{_MEMORY}/prefix.py",
+        f"{_MEMORY}/kept.py",
         "if end * block_size > computed and pool.find(hashes[end - 1]) in unsettled:",
         "if False:",
         _LIVES,
     ),
     Mutant(
         "a prompt that is cached leaves no token to compute",
-        f"{_MEMORY}/prefix.py",
+        f"{_MEMORY}/kept.py",
         "demand.num_tokens - 1  # one token",
         "demand.num_tokens  # one token",
         f"{_FIGURES}::test_a_prefix_hit_leaves_one_token_to_compute",
@@ -280,7 +280,7 @@ MUTANTS = (
     ),
     Mutant(
         "a hit on a cached block counts as free",
-        f"{_MEMORY}/pages.py",
+        f"{_MEMORY}/pool.py",
         "return len(self.revived) + self.takes",
         "return self.takes",
         _LIVES,
@@ -520,7 +520,7 @@ MUTANTS = (
     ),
     Mutant(
         "a branch grows back by forking after its last token",
-        f"{_SCHEDULING}/branching.py",
+        f"{_SCHEDULING}/preemption.py",
         "min(len(branch.token_ids), len(earlier.token_ids)) - 1",
         "min(len(branch.token_ids), len(earlier.token_ids))",
         f"{_BRANCHING}::test_every_fork_leaves_both_a_token_to_compute",
@@ -534,14 +534,14 @@ MUTANTS = (
     ),
     Mutant(
         "a branch does not pause where another forks off",
-        f"{_SCHEDULING}/branching.py",
+        f"{_SCHEDULING}/chunking.py",
         "            if pause is not None:\n                tokens = pause",
         "            if False:\n                tokens = pause",
         f"{_BRANCHING}::test_a_branch_pauses_where_another_forks_off",
     ),
     Mutant(
         "beams go on one by one",
-        f"{_SCHEDULING}/branching.py",
+        f"{_SCHEDULING}/chunking.py",
         "if budget >= len(branches) else {}",
         "if budget else {}",
         f"{_BRANCHING}::test_beams_go_on_together_or_not_at_all",
@@ -978,8 +978,8 @@ MUTANTS = (
     Mutant(
         "who ends keeps his slot",
         f"{_SCHEDULING}/adapters.py",
-        "            self._users[adapter] -= 1\n",
-        "            self._users[adapter] -= 0\n",
+        "        self._users[adapter] -= 1\n",
+        "        self._users[adapter] -= 0\n",
         _LIVES,
     ),
     # -- beyond the pool -----------------------------------------------------------------------
@@ -1015,8 +1015,9 @@ MUTANTS = (
     Mutant(
         "the first of several outputs gives the adapter's slot back",
         f"{_SCHEDULING}/decoding.py",
-        "            if group.begun:\n                self._slots.release(group.request.adapter)\n",
-        "        if group.begun and len(group.branches) < 2:\n"
+        "            if group.begun and group.request.adapter is not None:\n"
+        "                self._slots.release(group.request.adapter)\n",
+        "        if group.begun and len(group.branches) < 2 and group.request.adapter:\n"
         "            self._slots.release(group.request.adapter)\n",
         _LIVES,
     ),
@@ -1145,7 +1146,7 @@ MUTANTS = (
     Mutant(
         "all newcomers come in at once, whatever they ask for beside the model",
         f"{_SCHEDULING}/scheduler.py",
-        "group.request.params.asks_beside and not self._beside.invites(group)",
+        "beside.in_use and group.request.params.asks_beside and not beside.invites(group)",
         "False",
         f"{_BESIDE}::test_newcomers_come_in_as_there_is_time_for_them",
     ),

@@ -24,9 +24,9 @@ from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.dashboard import Cell
 from quire.engine.events import Events
 from quire.engine.progress import taken
+from quire.engine.stats import History
 from quire.http.errors import TooManyWatchersError, UnknownRequestError
 from quire.http.live import routes, watching
-from quire.http.live import state as live_state
 from quire.http.live.state import DecisionList, EngineState, MomentList, RequestStory, StateReader
 from quire.http.live.watching import BlockLook, BlockWatch, BlockWatcher, Frames
 from support.block_truth import Frame, true_cells
@@ -277,7 +277,7 @@ def test_nothing_is_told_without_a_key() -> None:
 
 
 def test_the_past_is_kept_for_whoever_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_state, "_APART", 1e-6)
+    monkeypatch.setattr("quire.engine.stats._MOMENT", 1e-6)
     with live_server() as server:
         done = server.complete(prompt=SECRET, max_tokens=9, ignore_eos=True)
         assert done.json()["usage"]["completion_tokens"] == 9
@@ -289,9 +289,11 @@ def test_the_past_is_kept_for_whoever_comes_later(monkeypatch: pytest.MonkeyPatc
 
 
 def test_who_looks_does_not_end_who_serves(caplog: pytest.LogCaptureFixture) -> None:
-    reader: Any = SimpleNamespace(moment=lambda _: [][0])
+    def note() -> int:
+        raise ValueError
+
     events = Events(Parts())
-    events.add(live_state.History(reader, iter(range(100, 200, 10)).__next__))
+    events.add(History(note, iter(range(100, 200, 10)).__next__))
     for _ in range(3):
         events.tell(events.took, taken(Step(), 1.0, ()))
     assert caplog.text.count("History watches no longer") == 1

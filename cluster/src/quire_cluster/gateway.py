@@ -19,9 +19,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from quire.core.errors import QuireError
 from quire.http.answers.streaming import last_words
 from quire.http.config.server import ServerConfig
-from quire.http.errors import REQUEST_ID, explain, refusal, route_path
+from quire.http.errors import explain, refusal, route_path
 from quire.http.guards.bodies import LARGEST_BODY, Bodies
 from quire.http.guards.envelope import (
+    REQUEST_ID,
     CancelOnDisconnect,
     CloseUnread,
     Drain,

@@ -16,7 +16,7 @@ from quire.core.scheduling.sequence import Sequence as Branch
 from quire.engine.assembly import build_engine
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
-from quire.engine.prompts import Prompt
+from quire.engine.input_processor import Prompt
 from quire.engine.recorder import RequestRecorder
 from quire_lab.contiguous import PAGED
 from quire_lab.simulation import (

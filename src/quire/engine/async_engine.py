@@ -24,10 +24,9 @@ from quire.core.errors import EngineError, QuireError, RequestError, reason
 from quire.core.protocol import Origin, PoolingParams, SamplingParams
 from quire.engine.engine import Engine
 from quire.engine.handover import Handover
+from quire.engine.input_processor import PreparedRequest, Prompt
 from quire.engine.outputs import Delta
-from quire.engine.preparation import LONG, PreparationThreads
-from quire.engine.prompts import PreparedRequest, Prompt
-from quire.engine.thread import Delivery, EngineThread, OutputCollector
+from quire.engine.thread import LONG, Delivery, EngineThread, OutputCollector, PreparationThreads
 from quire.engine.waiting_room import Places
 from quire.text.begun import ChatPrompt
 from quire.text.chat_template import Message

@@ -20,10 +20,10 @@ from quire.engine.async_engine import Deltas
 from quire.engine.config import EngineConfig
 from quire.engine.engine_loop import EngineLoop
 from quire.engine.figures import Metric, figures_of
+from quire.engine.input_processor import Prompt, chat_variables
 from quire.engine.llm import pooling_of
 from quire.engine.many import refuse_all_but_none, with_each, with_options
 from quire.engine.outputs import Delta, OutputsSoFar, RequestOutput, RunningOutput
-from quire.engine.prompts import Prompt, chat_variables
 from quire.engine.vector_outputs import PoolingOutput, PoolingRequestOutput
 from quire.text.chat_template import Message
 from quire.text.for_transformers import for_transformers

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from quire.core.errors import EngineError, QuireError
 from quire.engine.engine import Engine
+from quire.engine.input_processor import PreparedRequest
 from quire.engine.many import naming
 from quire.engine.outputs import Delta
-from quire.engine.prompts import PreparedRequest
 
 _T = TypeVar("_T")
 _FORKED = (

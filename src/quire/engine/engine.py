@@ -28,10 +28,9 @@ from quire.core.scheduling import Hooks, Scheduler, SequenceGroup
 from quire.engine.capabilities import Capabilities
 from quire.engine.events import Events, RequestState, Taken
 from quire.engine.forecast import Forecasts
-from quire.engine.input_processor import InputProcessor
+from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
 from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress, broken_off, take_outcomes, taken
-from quire.engine.prompts import PreparedParams, PreparedRequest, Prompt
 from quire.engine.stats import DecisionLog, EngineStats, PartTimes, count_faults
 from quire.engine.waiting_room import QueueLimits, WaitingRoom
 

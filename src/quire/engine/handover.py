@@ -10,8 +10,8 @@ from typing import Any
 from quire.blocks.transfer import BlockFetcher
 from quire.core.memory import BlockHash, KVAllocator, hash_blocks
 from quire.core.protocol import Request
-from quire.engine.preparation import PreparationThreads
-from quire.engine.prompts import PreparedRequest, Prompt
+from quire.engine.input_processor import PreparedRequest, Prompt
+from quire.engine.thread import PreparationThreads
 
 Call = Callable[[Callable[[], list[BlockHash]]], Awaitable[list[BlockHash]]]
 """What is returned in the engine's thread, between two steps."""

@@ -1,4 +1,6 @@
-"""From what a caller sent to a Request: tokens, and every limit checked by name."""
+"""What a caller may give as a prompt, and how a Request is made of it: tokens, and every limit
+checked by name.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +8,46 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.grammar import Grammars
-from quire.core.errors import ContextLengthError, RequestError, UnknownAdapterError, shown
+from quire.core.errors import (
+    ConfigError,
+    ContextLengthError,
+    RequestError,
+    UnknownAdapterError,
+    shown,
+)
 from quire.core.protocol import Adapter, Origin, Pooler, PoolingParams, Request, SamplingParams
-from quire.core.protocol.checks import check_integer, check_token_ids
+from quire.core.protocol.parameters import check_integer, check_token_ids
 from quire.core.scheduling import Session
-from quire.engine.prompts import PreparedParams, PreparedRequest, Prompt, check_client, given_of
 from quire.text.bad_words import bad_word_ids
 from quire.text.begun import Begun, ChatPrompt, begun_in
 from quire.text.chat_template import Message
 from quire.text.encoder import Encoder, PromptForm, around_the_gap, infilling_marks, special_around
 from quire.text.stop_strings import StopAutomaton
 from quire.text.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+"""A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
+
+A dict may also hold "cache_salt", a text: only requests with the same salt share a prefix cache;
+"adapter", the name of one that changes the model's weights;
+"priority", an integer: under the priority and fair policies, the lower, the sooner; "client", a
+text: under the fair policy, clients share; "second", a text: the prompt is a pair for a model that
+judges such, cut to "truncate_prompt_tokens" where that is given; "truncate_max_tokens": true lowers
+a max_tokens that is above what max_model_len leaves, where else the request is refused; and, for a
+server that decodes only, "remote_prefill": address and port of an engine that has computed the
+prompt; "origin", an ``Origin``; and "keep", see ``Request``.
+"""
+
+_PROMPT_KEYS = {
+    *("prompt", "prompt_token_ids", "cache_salt", "adapter", "priority", "client"),
+    *("second", "truncate_prompt_tokens", "truncate_max_tokens", "remote_prefill", "origin"),
+    "keep",
+}
+_LONGEST_CLIENT = 256  # characters
 
 MAX_PRIORITY = 1_000  # up or down
 MAX_PROMPT_LOGPROBS = 2**21  # times tokens of the prompt
@@ -42,6 +69,42 @@ class ModelOutputs:
     eos_token_ids: Iterable[int] = ()
     pooler: Pooler | None = None
     generates: bool = True
+
+
+@dataclass(frozen=True)
+class PreparedParams:
+    """SamplingParams that this model can serve, and what their texts come to."""
+
+    params: SamplingParams
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    stops: StopAutomaton | None = None
+    rules: object = None
+    prediction: tuple[int, ...] = ()
+    pooling: PoolingParams | None = None  # all of it filled in
+
+    @property
+    def max_tokens(self) -> int | None:
+        """See ``SamplingParams``; 0: only the prompt counts."""
+        return self.params.max_tokens if self.pooling is None else 0
+
+    @property
+    def least_output(self) -> int:
+        """Tokens for which there must be room after a prompt."""
+        return 0 if self.max_tokens == 0 else 1
+
+
+@dataclass(frozen=True)
+class PreparedRequest:
+    """A Request and the text it was made from, if it was.
+
+    context: the tokens that its output goes on from, or the last of them.
+    stops: its stop strings, for all of its outputs; None without any.
+    """
+
+    request: Request
+    prompt: str | None
+    context: Sequence[int]
+    stops: StopAutomaton | None
 
 
 class InputProcessor:
@@ -105,7 +168,7 @@ class InputProcessor:
 
         output: tokens that are to follow it, at least.
         """
-        given = given_of(prompt)
+        given = _given_of(prompt)
         self._check_length(field, given, output)
         second = prompt.get("second") if isinstance(prompt, Mapping) else None
         return len(given) + (len(second) if isinstance(second, str) else 0)
@@ -143,8 +206,8 @@ class InputProcessor:
         if not isinstance(cache_salt, str):
             raise RequestError(f"cache_salt must be a text, got {shown(cache_salt)}", "cache_salt")
         client = options.get("client", "")
-        check_client(client)
-        given, second_from = given_of(prompt), None
+        _check_client(client)
+        given, second_from = _given_of(prompt), None
         if "second" in options:
             token_ids, second_from = self._pair(given, options)
         else:
@@ -409,3 +472,60 @@ class InputProcessor:
                 # The tokenizer may know tokens that the model does not, and so never writes.
                 if max(ids) < self.vocab_size:
                     yield ids
+
+
+def as_dict(prompt: Prompt) -> Mapping[str, Any]:
+    """The same, to which options can be added."""
+    if isinstance(prompt, Mapping):
+        return prompt
+    return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
+
+
+def _given_of(prompt: Prompt) -> str | Sequence[int]:
+    """What a prompt is made of, which a dict names."""
+    if not isinstance(prompt, Mapping):
+        return prompt
+    known = [key for key in ("prompt_token_ids", "prompt") if prompt.get(key) is not None]
+    if len(known) != 1 or set(prompt) - _PROMPT_KEYS:
+        raise RequestError(
+            'a prompt given as a dict must hold "prompt" or "prompt_token_ids", and may '
+            'hold "cache_salt", "adapter", "priority", "client" and "truncate_max_tokens"; got '
+            "the keys "
+            f"{shown(list(prompt))}",
+            "prompt",
+        )
+    return cast("str | Sequence[int]", prompt[known[0]])
+
+
+def chat_variables(
+    chat_template: str | None = None,
+    chat_template_content_format: str = "auto",
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What a chat template gets beside the messages; see ``LLM.chat``."""
+    if continue_final_message and add_generation_prompt:
+        raise RequestError(
+            "continue_final_message needs add_generation_prompt=False", "continue_final_message"
+        )
+    if chat_template_content_format not in ("auto", "string"):
+        raise ConfigError("chat_template_content_format may only be auto or string")
+    return {
+        **(chat_template_kwargs or {}),
+        **({"tools": list(tools)} if tools else {}),
+        **({} if chat_template is None else {"chat_template": chat_template}),
+        "add_generation_prompt": add_generation_prompt,
+        "continue_final_message": continue_final_message,
+    }
+
+
+def _check_client(client: object) -> None:
+    """RequestError unless it is a short text."""
+    if not isinstance(client, str):
+        raise RequestError(f"client must be a text, got {shown(client)}", "client")
+    if len(client) > _LONGEST_CLIENT:
+        raise RequestError(
+            f"client must have at most {_LONGEST_CLIENT} characters, got {len(client)}", "client"
+        )

@@ -21,6 +21,7 @@ from quire.engine.beams import BeamSearchOutput, BeamSearchParams
 from quire.engine.config import EngineConfig
 from quire.engine.driver import Driver
 from quire.engine.figures import Metric, figures_of
+from quire.engine.input_processor import PreparedParams, Prompt, chat_variables
 from quire.engine.many import (
     as_list,
     each_of,
@@ -31,7 +32,6 @@ from quire.engine.many import (
     with_options,
 )
 from quire.engine.outputs import Delta, RequestOutput
-from quire.engine.prompts import PreparedParams, Prompt, chat_variables
 from quire.engine.streaming_session import StreamingSession
 from quire.engine.vector_outputs import (
     ClassificationOutput,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar, cast
 
 from quire.core.errors import ConfigError, RequestError
-from quire.engine.prompts import PreparedRequest, Prompt, as_dict
+from quire.engine.input_processor import PreparedRequest, Prompt, as_dict
 
 _T = TypeVar("_T")
 

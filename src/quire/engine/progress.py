@@ -12,6 +12,7 @@ from quire.core.protocol import Chunk, FinishReason, Outcome, Progress, Step
 from quire.core.scheduling import SequenceGroup
 from quire.engine.events import RequestState, Taken
 from quire.engine.forecast import Expected
+from quire.engine.input_processor import PreparedRequest
 from quire.engine.outputs import (
     CompletionOutput,
     Delta,
@@ -19,7 +20,6 @@ from quire.engine.outputs import (
     RequestOutput,
     TokenLogprobTable,
 )
-from quire.engine.prompts import PreparedRequest
 from quire.text.detokenizer import Detokenizer
 from quire.text.stop_strings import StopStrings
 from quire.text.text_tokens import TextToken, tokens_in_text

@@ -6,9 +6,9 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from quire.core.memory import Usage
 from quire.core.protocol import Decision, Step, Verdict
@@ -17,12 +17,15 @@ from quire.engine.events import Events, Taken, Watcher
 
 logger = logging.getLogger(__name__)
 _WINDOW, _APART = 10.0, 0.25  # seconds
+_HISTORY, _MOMENT = 600.0, 3.0  # seconds
 _LATENCIES = 4096
 _POSITIONS = 16  # of drafts; more are counted where there are more
 _DECISIONS = 1000
 _PARTS = ("plan", "moves", "draft", "forward", "sampling", "update")
 _WHOLE = "step"
 _LINGER = 10.0  # seconds for which parts are timed after somebody has asked
+
+_M = TypeVar("_M")
 
 
 class _Mark(NamedTuple):
@@ -169,6 +172,24 @@ class EngineStats(Watcher):
     def between_tokens(self) -> Percentiles:
         """Between two tokens of an output; those that come together count once."""
         return _percentiles(self._between)
+
+
+class History(Watcher, Generic[_M]):
+    """Notes a moment every three seconds, while there are steps: an idle engine is left alone.
+
+    moments: of the last ten minutes, oldest first. To be touched in the engine's thread.
+    """
+
+    def __init__(self, note: Callable[[], _M], clock: Callable[[], float]) -> None:
+        self._note, self._clock = note, clock
+        self.moments: deque[_M] = deque(maxlen=round(_HISTORY / _MOMENT))
+        self._due = 0.0
+
+    def took(self, taken: Taken) -> None:
+        now = self._clock()
+        if now >= self._due:
+            self._due = now + _MOMENT
+            self.moments.append(self._note())
 
 
 class Noted(NamedTuple):

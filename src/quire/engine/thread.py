@@ -1,4 +1,6 @@
-"""The thread in which an engine lives, and how what it gives gets to the tasks of an event loop."""
+"""The threads beside an event loop: the one in which an engine lives, and how what it gives gets to
+the tasks of the loop; and those in which texts become token ids.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,17 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from quire.core.errors import EngineError, RankError
 from quire.engine.engine import Engine
 from quire.engine.outputs import Delta, joined
+from quire.kernels.heap import give_memory_back
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +29,12 @@ _TICK = 0.01
 GATHERED = 0.01  # seconds
 _HANDED_OUT = 64  # deltas, by weight, for which tasks are woken in a turn of the event loop
 _SCORED = 8  # deltas without log-probabilities that are written in the time of one with some
+LONG = 2**15  # characters or tokens; what is longer is prepared apart
+WAITING = 16  # threads that wait for other processes: who takes long there keeps few waiting
+_REST = 1.0  # seconds from a long input to giving memory back, once for all that come meanwhile
 _QUIET = 1.0  # seconds without work, after which there is time to look into the books
+
+_T = TypeVar("_T")
 
 
 class Turn(Enum):
@@ -278,3 +289,75 @@ class Delivery:
             collector.wake()
         if self._due:
             asyncio.get_running_loop().call_soon(self._hand_out)
+
+
+class PreparationThreads:
+    """Prepares inputs a few at a time, beside the engine and the event loop.
+
+    Short inputs have threads of their own, so that they wait for no long one. Long ones come one
+    after the other, which bounds the memory that they take; soon after, it is given back. An input
+    whose task is cancelled before its turn is not prepared.
+    """
+
+    def __init__(self) -> None:
+        self._short = ThreadPoolExecutor(2, "quire-short")
+        self._long = ThreadPoolExecutor(1, "quire-long")
+        self._grammars = ThreadPoolExecutor(WAITING, "quire-grammar")
+        self._giving_back: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._under_way: set[Callable[[], object]] = set()
+
+    async def run(self, size: int, prepare: Callable[[], _T]) -> _T:
+        """What ``prepare`` returns or raises in one of the threads; EngineError once closed.
+
+        size: characters or tokens of its input.
+        """
+        loop = asyncio.get_running_loop()
+        unless_closed = partial(self._unless_closed, prepare)
+        if self._closed:
+            return unless_closed()
+        if size <= LONG:
+            return await loop.run_in_executor(self._short, unless_closed)
+        try:
+            return await loop.run_in_executor(self._long, unless_closed)
+        finally:
+            self.give_back_soon()
+
+    async def compile(self, prepare: Callable[[], _T]) -> _T:
+        """The same for what waits for a grammar to be compiled, which another process does."""
+        unless_closed = partial(self._unless_closed, prepare)
+        if self._closed:
+            return unless_closed()
+        return await asyncio.get_running_loop().run_in_executor(self._grammars, unless_closed)
+
+    def give_back_soon(self) -> None:
+        """Return free memory to the system, once for all that ask within a second."""
+        if self._giving_back is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._giving_back = loop.call_later(_REST, self._give_back)
+
+    def close(self) -> None:
+        """Prepare no more, and end the threads after what they are at."""
+        self._closed = True
+        if self._giving_back is not None:
+            self._giving_back.cancel()
+        for lane in (self._short, self._long, self._grammars):
+            lane.shutdown(wait=False, cancel_futures=lane is self._grammars)
+
+    @property
+    def busy(self) -> bool:
+        """Whether an input is being prepared."""
+        return bool(self._under_way)
+
+    def _unless_closed(self, prepare: Callable[[], _T]) -> _T:
+        if self._closed:
+            raise EngineError("the engine has been stopped")
+        self._under_way.add(prepare)
+        try:
+            return prepare()
+        finally:
+            self._under_way.discard(prepare)
+
+    def _give_back(self) -> None:
+        self._giving_back = None
+        self._long.submit(give_memory_back)  # after the inputs that wait there

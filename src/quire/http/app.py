@@ -14,6 +14,7 @@ from quire.core.version import __version__
 from quire.engine.async_engine import AsyncEngine, MakeThread
 from quire.engine.engine import Engine
 from quire.engine.forecast import Forecasts
+from quire.engine.stats import History
 from quire.engine.thread import EngineThread
 from quire.engine.tracing import Collector, SpanSender
 from quire.http.chats.speech import Speech
@@ -38,7 +39,7 @@ from quire.http.guards.envelope import (
 from quire.http.guards.keys import RequireApiKey
 from quire.http.live.page import add_page
 from quire.http.live.routes import add_live
-from quire.http.live.state import EngineReader, History, miss_log
+from quire.http.live.state import EngineReader, Moment, miss_log
 from quire.http.live.watching import BlockWatch
 from quire.http.metrics import ServerMetrics
 from quire.http.models import add_adapters, add_models
@@ -128,8 +129,8 @@ def create_app(
     return app
 
 
-def _watch(engine: Engine, reader: EngineReader, config: ServerConfig) -> History:
-    past = History(reader, engine.clock)
+def _watch(engine: Engine, reader: EngineReader, config: ServerConfig) -> History[Moment]:
+    past = History(lambda: reader.moment(0), engine.clock)
     for watcher in (past, *miss_log(reader, config)):
         engine.events.add(watcher)
     return past

@@ -8,6 +8,7 @@ pass.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -358,3 +359,13 @@ class StructuredFields(SamplingFields):
         """Those of other APIs that are there; llama.cpp's clients send empty grammars."""
         given = given_of(self, *_GUIDED)
         return {name: value for name, value in given.items() if (name, value) != ("grammar", "")}
+
+
+@contextmanager
+def in_callers_words(names: Mapping[str, str]) -> Iterator[None]:
+    """Name a refused field as the caller wrote it: the engine's "prompt" is a chat's "messages"."""
+    try:
+        yield
+    except RequestError as error:
+        error.field = names.get(error.field, error.field)
+        raise

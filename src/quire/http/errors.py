@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, Literal, NamedTuple
 
@@ -201,15 +199,6 @@ def route_path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
-REQUEST_ID = "request_id"
-"""Where the ASGI scope's state has the name of a request, in headers and in logs."""
-
-
-def new_id() -> str:
-    """A name for a request. Nobody gains by guessing it, so it takes no entropy from the system."""
-    return f"{random.getrandbits(128):032x}"
-
-
 _MOST = 1000  # characters of a message: whatever it quotes has been cut, but may be much
 
 
@@ -283,16 +272,6 @@ def explain(error: Exception, request_id: str = "") -> Problem:
         return Problem(error.status_code, cut(str(error.detail), _MOST), kind)
     where = f" of request {request_id}" if request_id else ""
     return Problem(500, f"internal error; the server's log tells more{where}", SERVER)
-
-
-@contextmanager
-def in_callers_words(names: Mapping[str, str]) -> Iterator[None]:
-    """Name a refused field as the caller wrote it: the engine's "prompt" is a chat's "messages"."""
-    try:
-        yield
-    except RequestError as error:
-        error.field = names.get(error.field, error.field)
-        raise
 
 
 def install_error_handlers(app: FastAPI) -> None:

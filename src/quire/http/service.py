@@ -17,22 +17,18 @@ from quire.capabilities.sessions import SessionManager
 from quire.core.errors import EngineError, QueueFullError, QuireError, RequestError, shown
 from quire.core.metrics import RequestMetrics
 from quire.core.protocol import Origin, PoolingParams, SamplingParams
-from quire.core.protocol.checks import check_unicode
+from quire.core.protocol.parameters import check_unicode
 from quire.core.scheduling import Session
 from quire.engine.async_engine import AsyncEngine, Deltas
 from quire.engine.dashboard import MissRow, PoolBytes, miss_row
-from quire.engine.input_processor import InputProcessor
+from quire.engine.input_processor import InputProcessor, Prompt, as_dict
 from quire.engine.outputs import Delta
-from quire.engine.prompts import Prompt, as_dict
+from quire.http.body_fields import in_callers_words
 from quire.http.chats.speech import Speech
 from quire.http.config.server import ServerConfig
-from quire.http.errors import (
-    REQUEST_ID,
-    EngineUnavailableError,
-    UnknownModelError,
-    in_callers_words,
-)
+from quire.http.errors import EngineUnavailableError, UnknownModelError
 from quire.http.guards.bodies import Bodies
+from quire.http.guards.envelope import REQUEST_ID
 from quire.http.guards.keys import KEY_NAME
 from quire.http.kept_ids import kept_id
 from quire.http.metrics import ServerMetrics

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from quire.core.errors import ContextLengthError, RequestError
-from quire.core.protocol.checks import check_unicode
+from quire.core.protocol.parameters import check_unicode
 from quire.text.chat_template import Message
 from quire.text.pairs import Pair
 from quire.text.tokenizer import Tokenizer

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from quire.core.errors import EngineError, RequestError
-from quire.engine import preparation
-from quire.engine.preparation import LONG, PreparationThreads
+from quire.engine import thread
+from quire.engine.thread import LONG, PreparationThreads
 from quire.kernels.heap import give_memory_back
 
 PATIENCE = 60.0
@@ -49,7 +49,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_waiting_for_grammars_holds_up_nothing_else() -> None:
     async def main() -> None:
         async with threads() as pool:
-            gates, left = [Gate() for _ in range(preparation.WAITING)], Gate()
+            gates, left = [Gate() for _ in range(thread.WAITING)], Gate()
             busy = [asyncio.create_task(pool.compile(gate)) for gate in gates]
             await until(lambda: all(gate.begun.is_set() for gate in gates))
             assert await asyncio.wait_for(pool.run(1, lambda: "short"), PATIENCE) == "short"
@@ -139,9 +139,9 @@ def test_an_error_comes_to_who_asked() -> None:
 
 def test_memory_is_given_back_once_after_long_inputs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[str] = []
-    monkeypatch.setattr(preparation, "_REST", 0.05)
+    monkeypatch.setattr(thread, "_REST", 0.05)
     monkeypatch.setattr(
-        preparation, "give_memory_back", lambda: times.append(threading.current_thread().name)
+        thread, "give_memory_back", lambda: times.append(threading.current_thread().name)
     )
 
     async def main() -> None:

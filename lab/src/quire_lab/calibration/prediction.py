@@ -24,7 +24,7 @@ from quire.engine.assembly import build_engine
 from quire.engine.capacity import Capacity
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
-from quire.engine.prompts import PreparedRequest
+from quire.engine.input_processor import PreparedRequest
 from quire.engine.recorder import RequestRecorder, StepRecorder
 from quire.engine.traces.request import TraceRequest
 from quire_lab.calibration.calibrate import undisturbed

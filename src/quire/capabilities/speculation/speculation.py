@@ -152,7 +152,6 @@ class Speculation(Capability):
 
     def observe(self, step: Step, outcomes: Mapping[int, Outcome], seconds: float) -> None:
         """What a step gave, and how long it took."""
-        self._measured.observe(step, seconds)
         for opened in step.opened:
             if opened.request.prediction:
                 self._predicted.add(opened.seq_id)
@@ -163,6 +162,7 @@ class Speculation(Capability):
                 self._predicted.add(child)
         if self._predicted_only and not self._predicted:
             return
+        self._measured.observe(step, seconds)
         self._trials.earn(seconds)
         if self._trial is not None and _only_decodes(step):
             rows = len(step.chunks)

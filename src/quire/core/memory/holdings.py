@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from quire.core.memory.blocks import OUTSIDE, BlockHash, BlockMove, MoveKind
+from quire.core.memory.kept import Hits
 from quire.core.memory.pool import BlockPool
-from quire.core.memory.prefix import Hits
 from quire.core.memory.values import BlockTable, Usage
 
 

@@ -9,8 +9,8 @@ from typing import Protocol
 from quire.core.memory.allocator import Contents, KVAllocator
 from quire.core.memory.blocks import BlockHash, BlockMove
 from quire.core.memory.paged import PagedAllocator
-from quire.core.memory.pages import PoolNeed, SharedPages, SharedPool
-from quire.core.memory.pool import ContentWatcher
+from quire.core.memory.pages import SharedPages, SharedPool
+from quire.core.memory.pool import ContentWatcher, PoolNeed
 from quire.core.memory.states import StateAllocator
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
 from quire.core.memory.views import PoolView

@@ -7,10 +7,16 @@ from dataclasses import replace
 
 from quire.core.memory.blocks import OUTSIDE, BlockHash, BlockMove, MoveKind
 from quire.core.memory.holdings import BlockList, Holdings, Occupancy
-from quire.core.memory.kept import Window, dropped, kept_by, most_held
-from quire.core.memory.pages import PoolNeed
-from quire.core.memory.pool import BlockPool, ContentWatcher
-from quire.core.memory.prefix import Hits, evicted_tokens, find_hits
+from quire.core.memory.kept import (
+    Hits,
+    Window,
+    dropped,
+    evicted_tokens,
+    find_hits,
+    kept_by,
+    most_held,
+)
+from quire.core.memory.pool import BlockPool, ContentWatcher, PoolNeed
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
 from quire.core.memory.views import PagedView, PoolView
 

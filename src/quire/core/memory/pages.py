@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from quire.core.memory.pool import BlockPool
+from quire.core.memory.pool import BlockPool, PoolNeed
 
 
 class PageShare(NamedTuple):
@@ -43,18 +43,6 @@ def blocks_in_each(shares: Sequence[PageShare], pages: int) -> int:
     """How many blocks these pages hold for every KV group at the same time."""
     most = range(1, pages * shares[0].units + 1)
     return bisect_right(most, pages, key=lambda n: sum(one.pages_of(n) for one in shares))
-
-
-class PoolNeed(NamedTuple):
-    """What one verb takes of a pool: blocks, and cached ones that somebody holds again."""
-
-    takes: int
-    revived: Sequence[int] = ()
-
-    @property
-    def blocks(self) -> int:
-        """Free blocks that are none afterwards."""
-        return len(self.revived) + self.takes
 
 
 class SharedPages:

@@ -41,6 +41,18 @@ class Eviction(NamedTuple):
     short: int
 
 
+class PoolNeed(NamedTuple):
+    """What one verb takes of a pool: blocks, and cached ones that somebody holds again."""
+
+    takes: int
+    revived: Sequence[int] = ()
+
+    @property
+    def blocks(self) -> int:
+        """Free blocks that are none afterwards."""
+        return len(self.revived) + self.takes
+
+
 class BlockPool:
     """``num_blocks`` blocks with reference counts and an index of their contents.
 

@@ -44,9 +44,8 @@ class Verdict(Enum):
     SIT_OUT = "sit_out"  # there is no time for it: it sits steps out
     DRAFT = "draft"  # how many tokens are guessed for it in each step from now on
 
-    @property
-    def preempts(self) -> bool:
-        return self in (Verdict.SWAP, Verdict.RECOMPUTE)
+    def __init__(self, value: str) -> None:
+        self.preempts = value in ("swap", "recompute")
 
 
 class Decision(NamedTuple):

@@ -1,6 +1,7 @@
-"""How a request's parameters are declared: once, with their default, help and range.
+"""How a request's parameters are declared and checked: once, with their default, help and range.
 
-Checks, flags, the types of HTTP requests and the docs' table are made of that.
+Checks, flags, the types of HTTP requests and the docs' table are made of that. Each error names the
+field and what is allowed.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from dataclasses import Field, field
 from typing import Any, NamedTuple
 
 from quire.core.errors import RequestError, shown
-from quire.core.protocol.checks import MAX_INTEGER, check_integer, check_token_ids, check_unicode
-from quire.core.protocol.structured_outputs import Reasoning, StructuredOutputs
 
+MAX_INTEGER = 2**31 - 1  # where nothing else bounds an integer: what every library can hold
 _LARGEST = sys.float_info.max
 
 
@@ -157,29 +157,48 @@ def biases(most: int, largest: float) -> Allowed:
     return Allowed(check, f"at most {most:,}, each {size.words}", {"maxProperties": most})
 
 
-def structure() -> Allowed:
-    """What a text must be like."""
-
-    def check(_: str, value: Any) -> StructuredOutputs:
-        return StructuredOutputs.of(value)
-
-    return Allowed(check, "one of json, json_object, regex, choice, grammar, structural_tag", {})
-
-
-def marks() -> Allowed:
-    """Those of a model's reasoning."""
-
-    def check(name: str, value: Any) -> Reasoning:
-        if not isinstance(value, Reasoning) or not (value.start and value.end):
-            raise RequestError(f"{name} must be a Reasoning with both marks", name)
-        return value
-
-    return Allowed(check, "", {})
-
-
 def _figure(number: int) -> str:
     """Its digits, or a power of two where that says more."""
     if abs(number) < 2**53:
         return f"{number:,}"
     power = abs(number).bit_length()
     return f"-2^{power - 1}" if number < 0 else f"2^{power} - 1"
+
+
+def check_integer(name: str, value: object, low: int, high: int = MAX_INTEGER) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{name} must be an integer, got {shown(value)}", name)
+    if not low <= value <= high:
+        raise RequestError(f"{name} must be from {low} to {high}, got {shown(value)}", name)
+
+
+def check_token_ids(
+    name: str, values: object, *, most: int = MAX_INTEGER, highest: int = MAX_INTEGER
+) -> tuple[int, ...]:
+    """``values`` if they are at most ``most`` token ids from 0 to ``highest``."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise RequestError(f"{name} must be a list of token ids, got {shown(values)}", name)
+    if len(values) > most:
+        raise RequestError(f"{name} must hold at most {most} token ids, got {len(values)}", name)
+    token_ids = tuple(values)
+    # The three passes over what may be a long prompt run in C.
+    if not set(map(type, token_ids)) <= {int}:
+        for value in token_ids:
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise RequestError(f"{name} must hold token ids, got {shown(value)}", name)
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) <= highest):
+        wrong = next(value for value in token_ids if not 0 <= value <= highest)
+        which = "any" if highest == MAX_INTEGER else "the"
+        raise RequestError(
+            f"{name} holds token id {shown(wrong)}, outside {which} vocabulary (0 to {highest})",
+            name,
+        )
+    return token_ids
+
+
+def check_unicode(name: str, text: str) -> None:
+    """RequestError if ``text`` holds half a character, which no tokenizer can take."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{name} is not valid Unicode: {error}", name) from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from quire.core.errors import RequestError, shown
-from quire.core.protocol.checks import check_integer, check_token_ids
+from quire.core.protocol.parameters import check_integer, check_token_ids
 
 _MOST_CLASSES = 1_024
 

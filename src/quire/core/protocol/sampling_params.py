@@ -8,19 +8,19 @@ from dataclasses import InitVar, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from quire.core.errors import RequestError
-from quire.core.protocol.checks import MAX_INTEGER, check_integer, check_neutral
+from quire.core.errors import RequestError, shown
 from quire.core.protocol.parameters import (
+    MAX_INTEGER,
+    Allowed,
     any_text,
     biases,
     boolean,
+    check_integer,
     choice,
     integer,
-    marks,
     number,
     parameter,
     strings,
-    structure,
     token_ids,
 )
 from quire.core.protocol.structured_outputs import Reasoning, StructuredOutputs
@@ -30,6 +30,22 @@ MAX_LOGPROBS_AT_ONCE = 2_560  # OpenAI's own maximum, 20 of 128
 MAX_EDITED_LOGITS = 262_144
 MAX_BEAM_CANDIDATES = 262_144
 _WIDTH, _LOGPROBS, _PENALTY = integer(1, 256), integer(0, 100), number(-2.0, 2.0)
+
+
+def _structure() -> Allowed:
+    def check(_: str, value: Any) -> StructuredOutputs:
+        return StructuredOutputs.of(value)
+
+    return Allowed(check, "one of json, json_object, regex, choice, grammar, structural_tag", {})
+
+
+def _marks() -> Allowed:
+    def check(name: str, value: Any) -> Reasoning:
+        if not isinstance(value, Reasoning) or not (value.start and value.end):
+            raise RequestError(f"{name} must be a Reasoning with both marks", name)
+        return value
+
+    return Allowed(check, "", {})
 
 
 @dataclass(frozen=True)
@@ -127,7 +143,7 @@ class SamplingParams:
         None, "the same of the prompt's tokens", _LOGPROBS, flag=False
     )
     structured_outputs: StructuredOutputs | None = parameter(
-        None, "what the text must be like; it begins after the reasoning", structure()
+        None, "what the text must be like; it begins after the reasoning", _structure()
     )
     prediction: str | None = parameter(
         None,
@@ -142,7 +158,7 @@ class SamplingParams:
         flag=False,
     )
     reasoning: Reasoning | None = parameter(
-        None, "how the model marks its reasoning", marks(), flag=False, http=False
+        None, "how the model marks its reasoning", _marks(), flag=False, http=False
     )
     detokenize: bool = parameter(
         True, "turn token ids into text", boolean(), flag=False, http=False
@@ -175,7 +191,7 @@ class SamplingParams:
     trace_decode_token_ids: InitVar[object] = None
 
     def __post_init__(self, *neutral: object) -> None:
-        check_neutral(neutral)
+        _check_neutral(neutral)
         for name, optional, default, check in _CHECKS:
             given = getattr(self, name)  # mostly left out, and so nothing to check
             if given is None and default == ():
@@ -349,3 +365,37 @@ _CHECKS = [
     (field.name, "None" in str(field.type), field.default, field.metadata["allowed"].check)
     for field in fields(SamplingParams)
 ]
+
+
+# -- vLLM's parameters that ask for what is so anyway --------------------------------------------
+
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "logits_processors": (),
+    "guided_decoding": (),
+    "truncate_prompt_tokens": (),
+    "extra_args": (),
+    "spaces_between_special_tokens": (True,),
+    "prompt_logprob_token_ids": (),
+    "prompt_logprob_start": (0,),
+    "logprob_token_ids": (),
+    "flat_logprobs": (False,),
+    "output_kind": (0, 2),  # whole outputs, and those at the end: both are what a call returns
+    "stream_interval": (1,),
+    "skip_clone": (True, False),
+    "skip_reading_prefix_cache": (False,),
+    "repetition_detection": (),
+    "routed_experts_prompt_start": (0,),
+    "trace_decode_token_ids": (),
+}
+"""Values beside None, and what is empty."""
+
+
+def _check_neutral(given: Sequence[object]) -> None:
+    """RequestError for a value that would do something; ``given`` in the order of ``_NEUTRAL``."""
+    for (name, values), value in zip(_NEUTRAL.items(), given, strict=True):
+        if value is None or value in ((), [], {}):
+            continue
+        plain = getattr(value, "value", value)  # of an enum
+        if plain not in values or isinstance(plain, bool) != isinstance(values[0], bool):
+            allowed = " or ".join(map(str, (None, *values)))
+            raise RequestError(f"{name} may only be {allowed} here, got {shown(value)}", name)

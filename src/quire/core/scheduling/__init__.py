@@ -1,7 +1,7 @@
 """Which sequences run, wait or give way. Standard library, memory and protocol only."""
 
 from quire.core.scheduling.adapters import AdapterSlots
-from quire.core.scheduling.admission import LookupWatcher
+from quire.core.scheduling.admission import BatchLimits, LookupWatcher
 from quire.core.scheduling.block_events import (
     AllBlocksCleared,
     BlockEvent,
@@ -10,7 +10,6 @@ from quire.core.scheduling.block_events import (
     BlocksStored,
 )
 from quire.core.scheduling.capability import Capability, Hooks
-from quire.core.scheduling.limits import BatchLimits
 from quire.core.scheduling.preemption import Recovery
 from quire.core.scheduling.prefix_cache import Caching
 from quire.core.scheduling.request_queue import Queueing, WaitEstimate

@@ -17,8 +17,6 @@ from collections.abc import Container
 
 from quire.core.protocol.decision import Decision, Verdict
 from quire.core.protocol.request import Adapter
-from quire.core.scheduling.request_queue import RequestQueue
-from quire.core.scheduling.sequence import SequenceGroup
 
 
 class AdapterSlots:
@@ -40,22 +38,15 @@ class AdapterSlots:
         """That have a slot, the one that was given out longest ago first."""
         return list(self._users)
 
-    def take(self, adapter: Adapter | None) -> None:
+    def take(self, adapter: Adapter) -> None:
         """A group begins."""
-        if adapter is not None:
-            self._users[adapter] = self._users.get(adapter, 0) + 1
+        self._users[adapter] = self._users.get(adapter, 0) + 1
 
-    def release(self, adapter: Adapter | None) -> None:
+    def release(self, adapter: Adapter) -> None:
         """A group that had begun has ended."""
-        if adapter is not None:
-            self._users[adapter] -= 1
-            if not self._users[adapter]:
-                del self._users[adapter]
-
-    def admissions(self) -> SlotsOfAStep:
-        """For the newcomers of one step."""
-        self.wanted = []
-        return SlotsOfAStep(self)
+        self._users[adapter] -= 1
+        if not self._users[adapter]:
+            del self._users[adapter]
 
 
 class SlotsOfAStep:
@@ -70,18 +61,15 @@ class SlotsOfAStep:
         self._num_kept = 0  # free ones, for those who will be here soon
         self._num_promised = 0  # slots in use, to those who wait
 
-    def next_group(self, queue: RequestQueue, decisions: list[Decision]) -> SequenceGroup | None:
-        """The first that waits for nothing but its turn; who waits for an adapter may be passed."""
-        while (group := queue.first(self.closed)) is not None:
-            adapter = None if group.begun else group.request.adapter
-            why = None if adapter is None else self.why_not(adapter)
-            if why is None:
-                break
-            name, remedy = group.request.request_id, "a larger max_loras"
-            decisions.append(Decision(Verdict.WAIT, name, why, remedy=remedy))
-        return group
+    def passes(self, request_id: str, adapter: Adapter, decisions: list[Decision]) -> bool:
+        """Whether a newcomer must wait for its adapter, and so those behind it may pass."""
+        why = self._why_not(adapter)
+        if why is not None:
+            remedy = "a larger max_loras"
+            decisions.append(Decision(Verdict.WAIT, request_id, why, remedy=remedy))
+        return why is not None
 
-    def why_not(self, adapter: Adapter) -> str | None:
+    def _why_not(self, adapter: Adapter) -> str | None:
         """Why a newcomer must wait for its adapter, which is closed then; None: it may begin."""
         slots, in_use = self._slots, self._slots.in_use
         if adapter in in_use:

@@ -1,4 +1,4 @@
-"""Chunks of the tokens that the allocator has made room for."""
+"""How many tokens a group computes in a step, and chunks of those that there is room for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from quire.core.scheduling.scores import PromptScores, ScoredBlocks
 from quire.core.scheduling.sequence import Sequence, SequenceGroup, Status
 
 _NEXT = Readout()  # one sample, from the last row: most chunks
+
+SCORED_AT_ONCE = 128
+"""Most tokens of a prompt with ``prompt_logprobs`` that one step computes: to find up to a hundred
+likeliest tokens for each takes longer than the step, and all other requests wait for it."""
 
 
 class Chunker:
@@ -148,3 +152,45 @@ def _readout(group: SequenceGroup) -> Readout:
         return Readout(candidates=group.beams.num_candidates)
     width = group.request.params.width
     return _NEXT if width == 1 else Readout(draws=width)
+
+
+def tokens_to_compute(group: SequenceGroup, budget: int) -> dict[int, int]:
+    """{seq_id: tokens} that the group's branches can compute now, within a budget of tokens.
+
+    Beams are compared with each other, so all of them take their next token in one step: one that
+    is behind catches up to its last token but one, and the last is computed when all are ready.
+    """
+    branches = group.branches
+    if len(branches) == 1:  # most groups
+        branch = branches[0]
+        pending = len(branch.token_ids) - branch.num_computed
+        if pending > SCORED_AT_ONCE and group.request.params.prompt_logprobs is not None:
+            pending = SCORED_AT_ONCE
+        if branch.stops:
+            pending = branch.upto_stop(branch.num_computed, pending)
+        return {branch.seq_id: pending if pending < budget else budget}
+    if group.beams is not None:
+        if all(b.fork_from is None and b.num_pending == 1 for b in branches):
+            return {b.seq_id: 1 for b in branches} if budget >= len(branches) else {}
+        return _tokens_of_each(group, budget, keep=1)
+    return _tokens_of_each(group, budget, keep=0)
+
+
+def _tokens_of_each(group: SequenceGroup, budget: int, keep: int) -> dict[int, int]:
+    """Hand out the budget branch by branch, leaving ``keep`` tokens of each for later."""
+    found: dict[int, int] = {}
+    for branch in group.branches:
+        if branch.fork_from is not None:
+            continue
+        tokens = branch.num_pending - keep
+        if tokens > 1 - keep:
+            pause = group.next_fork(branch)
+            if pause is not None:
+                tokens = pause - branch.num_computed
+        if branch.stops:
+            tokens = branch.upto_stop(branch.num_computed, tokens)
+        tokens = min(tokens, budget)
+        if tokens:
+            found[branch.seq_id] = tokens
+            budget -= tokens
+    return found

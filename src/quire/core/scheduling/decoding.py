@@ -89,7 +89,8 @@ class LiveGroups:
 
     def open(self, group: SequenceGroup) -> None:
         """The group is let in for the first time."""
-        self._slots.take(group.request.adapter)
+        if group.request.adapter is not None:
+            self._slots.take(group.request.adapter)
         (trunk,) = group.branches
         if trunk.seq_id in self._closed:  # by the last turn of its session
             self._closed.remove(trunk.seq_id)
@@ -223,7 +224,7 @@ class LiveGroups:
         group.memory.hold(*self._allocator.blocks_held(group.tables()))
         if not group.branches:
             del self._groups[group.request.request_id]
-            if group.begun:
+            if group.begun and group.request.adapter is not None:
                 self._slots.release(group.request.adapter)
 
     def _split(self, group: SequenceGroup, choices: list[Extension]) -> None:

@@ -1,15 +1,19 @@
-"""Who gives way where blocks run short, and how they come back (PagedAttention, section 4.5)."""
+"""Who gives way where blocks run short, and how they come back (PagedAttention, section 4.5).
+
+After a recompute a tree of branches grows back: what was shared is computed once, and shared again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal, NamedTuple
 
 from quire.core.memory import BlockMove, KVAllocator
 from quire.core.protocol.decision import Decision, PreemptionMode, RecoveryCosts, Verdict
 from quire.core.protocol.step import Step
-from quire.core.scheduling.branching import plan_regrowth
 from quire.core.scheduling.invalidation import PhysicalBlock
 from quire.core.scheduling.request_queue import RequestQueue
 from quire.core.scheduling.sequence import SequenceGroup, Status
@@ -147,3 +151,28 @@ class Preemption:
         group.status = Status.WAITING
         group.may_fetch = group.may_fetch and not invalid
         plan_regrowth(group)
+
+
+def shared_length(a: Seq[int], b: Seq[int]) -> int:
+    """How many tokens two sequences have in common from the start."""
+    shortest = min(len(a), len(b))
+    if a[:shortest] == b[:shortest]:
+        return shortest
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+def plan_regrowth(group: SequenceGroup) -> None:
+    """Forget what is computed and note where each branch forks from an earlier one.
+
+    The first branch recomputes its tokens; each other one waits, dormant, for the branch it
+    shares most with to arrive where they part. So what was shared before is shared again.
+    """
+    for i, branch in enumerate(group.branches):
+        branch.num_computed = 0
+        branch.fork_from, branch.fork_at = None, 0
+        for earlier in group.branches[:i]:
+            # Each branch must compute a token of its own after the fork: its logits are needed.
+            most = min(len(branch.token_ids), len(earlier.token_ids)) - 1
+            shared = min(shared_length(branch.token_ids, earlier.token_ids), most)
+            if shared > branch.fork_at:
+                branch.fork_from, branch.fork_at = earlier, shared

@@ -12,13 +12,18 @@ from collections.abc import Sequence as Seq
 from quire.core.errors import RequestError
 from quire.core.memory import KVAllocator, MoveKind
 from quire.core.protocol import Decision, Request, Step, StepResult, Verdict
-from quire.core.scheduling.adapters import AdapterSlots
-from quire.core.scheduling.admission import Admission, SchedulerStats, too_many
-from quire.core.scheduling.branching import tokens_to_compute
-from quire.core.scheduling.chunking import Chunker
+from quire.core.scheduling.adapters import AdapterSlots, SlotsOfAStep
+from quire.core.scheduling.admission import (
+    Admission,
+    BatchLimits,
+    SchedulerStats,
+    fitted,
+    refuse_as_turn,
+    too_many,
+)
+from quire.core.scheduling.chunking import Chunker, tokens_to_compute
 from quire.core.scheduling.decoding import Candidates, LiveGroups, OnToken
 from quire.core.scheduling.invalidation import PhysicalBlock, lost_blocks, target_of, written
-from quire.core.scheduling.limits import BatchLimits, fitted, refuse_as_turn
 from quire.core.scheduling.lookahead import Lookahead
 from quire.core.scheduling.preemption import Preemption, Recovery
 from quire.core.scheduling.prefix_cache import Caching, PrefixCache
@@ -377,9 +382,14 @@ class Scheduler:
 
     def _admit_waiting(self, step: Step, budget: int) -> int:
         """Let in those that wait, in the queue's order; the budget left over."""
-        running, slots = self.queue.num_running_seqs, self.adapters.admissions()
-        preemption = self._preemption
-        while budget and (group := slots.next_group(self.queue, step.decisions)) is not None:
+        queue, preemption, adapters = self.queue, self._preemption, self.adapters
+        running, slots, adapters.wanted = queue.num_running_seqs, None, []
+        while budget and (group := queue.first(slots.closed if slots else ())) is not None:
+            adapter = None if group.begun else group.request.adapter
+            if adapter is not None:
+                slots = slots or SlotsOfAStep(adapters)
+                if slots.passes(group.request.request_id, adapter, step.decisions):
+                    continue
             # Three ways out: too many sequences, too few blocks to come in, or (further down) its
             # own blocks but none for the next token. Those behind wait in all of them: to let a
             # smaller one pass would let such pass for ever.
@@ -389,14 +399,15 @@ class Scheduler:
                 break
             if self.batch.whole_prompts and len(group.request.prompt_token_ids) > budget:
                 break
-            if group.request.params.asks_beside and not self._beside.invites(group):
+            beside = self._beside
+            if beside.in_use and group.request.params.asks_beside and not beside.invites(group):
                 break
             had_blocks = group.status is not Status.WAITING
             if not self._let_in(group, running, step):
                 break
             if not group.begun:
                 self._live.open(group)
-            self.queue.let_in(group)
+            queue.let_in(group)
             running += group.width
             new_tokens = tokens_to_compute(group, budget)
             together = group.tables() if len(group.branches) > 1 else ()

@@ -184,6 +184,11 @@ class SequenceGroup:
             return []
         return [branch.seq_id for branch in self.branches if branch.fork_from is None]
 
+    def next_fork(self, branch: Sequence) -> int | None:
+        """The position where ``branch`` must pause because a dormant sibling forks off there."""
+        points = [one.fork_at for one in self.branches if one.fork_from is branch]
+        return min(points, default=None)
+
 
 def by_rank(group: SequenceGroup) -> tuple[float, int]:
     """The key of a queue's order."""

@@ -85,6 +85,8 @@ class BesideShare:
     It goes by what a row of each request took when it was last computed. Where all of them would
     take too long together, they take turns: as many compute as there is time for, one at least, and
     the others sit the step out. Of a request that takes too long alone, some branches compute.
+
+    in_use: whether any of the latest steps has taken such time. While none has, it is not called.
     """
 
     def __init__(self) -> None:
@@ -94,11 +96,7 @@ class BesideShare:
         self._last: tuple[float, int] | None = None  # the rank of the group that had the last turn
         self._sitting: dict[str, None] = {}
         self._invited = False  # a newcomer, in this step
-
-    @property
-    def in_use(self) -> bool:
-        """Whether any of the latest steps has taken such time."""
-        return bool(self._each) or self._dearest > _CHEAP
+        self.in_use = False
 
     def observe(
         self,
@@ -124,11 +122,13 @@ class BesideShare:
         self._dearest = max(
             [_FADING * self._dearest, *(self._each[one] for one in took if took[one])]
         )
+        self.in_use = bool(self._each) or self._dearest > _CHEAP
 
     def has_room(self, running: Seq[SequenceGroup]) -> bool:
         """Another step begins: whether there is time for all of these."""
         known, self._invited = self._each, False
         self._each = {name: known[name] for name in map(_name, running) if name in known}
+        self.in_use = bool(self._each) or self._dearest > _CHEAP
         self._left = self._budget - sum(map(self._cost, running))
         return self._left >= 0.0 or len(self._each) < 2
 
@@ -162,8 +162,6 @@ class BesideShare:
     def invites(self, group: SequenceGroup) -> bool:
         """Whether a step has time for a newcomer that asks for such; it has for one."""
         cost = self._dearest * group.width
-        if not self.in_use:
-            return True
         if self._invited and cost > self._left:
             return False
         self._invited, self._left = True, self._left - cost

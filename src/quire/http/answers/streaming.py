@@ -14,7 +14,6 @@ from starlette.types import Message, Receive, Scope, Send
 from quire.core.errors import QuireError
 from quire.http.answers.rendering import Answer, encode
 from quire.http.errors import (
-    REQUEST_ID,
     AnthropicErrorAnswer,
     ErrorBody,
     Problem,
@@ -22,6 +21,7 @@ from quire.http.errors import (
     route_path,
     shape_for,
 )
+from quire.http.guards.envelope import REQUEST_ID
 
 Events = AsyncGenerator[Sequence[Answer | bytes], None]  # bytes are framed already
 

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import Origin, SamplingParams
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
+from quire.http.body_fields import in_callers_words
 from quire.http.chats.kept_prompts import Mark, found_in
 from quire.http.chats.speech import AUTO, Tool, ToolChoice, can_be_called, check_tools, guided
 from quire.http.config.volatile import rules_of, settled
-from quire.http.errors import BrokenCallError, in_callers_words
+from quire.http.errors import BrokenCallError
 from quire.http.service import Progress, Service
 from quire.http.widened import Widened, checked
 from quire.text.begun import Begun

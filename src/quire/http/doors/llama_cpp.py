@@ -17,8 +17,8 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import SamplingParams, StructuredOutputs
+from quire.engine.input_processor import as_dict
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
-from quire.engine.prompts import as_dict
 from quire.http.answers.logprobs import TokenLogprob, TopLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import DATA, EventStream

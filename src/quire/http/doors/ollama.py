@@ -17,8 +17,8 @@ from pydantic import Field, model_validator
 
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
+from quire.engine.input_processor import as_dict
 from quire.engine.outputs import CompletionOutput, Delta
-from quire.engine.prompts import as_dict
 from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import LINES, Events, EventStream

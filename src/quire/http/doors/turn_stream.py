@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
+from quire.engine.input_processor import Prompt
 from quire.engine.outputs import Delta, RequestOutput
-from quire.engine.prompts import Prompt
 from quire.http.answers.rendering import Answer
 from quire.http.answers.streaming import Events
 from quire.http.errors import BrokenCallError

@@ -17,9 +17,9 @@ from pydantic import Field, model_validator
 from quire.capabilities.pooling.scoring import Scoring
 from quire.core.errors import RequestError
 from quire.core.protocol import PoolingParams
-from quire.core.protocol.checks import MAX_INTEGER
+from quire.core.protocol.parameters import MAX_INTEGER
+from quire.engine.input_processor import Prompt, as_dict
 from quire.engine.outputs import RequestOutput
-from quire.engine.prompts import Prompt, as_dict
 from quire.http.answers.rendering import Answer, Json, Many, json_response, respond
 from quire.http.body_fields import (
     MOST_TEXTS,
@@ -29,6 +29,7 @@ from quire.http.body_fields import (
     between,
     doc,
     expecting,
+    in_callers_words,
     most_tokens,
     texts_of,
 )
@@ -36,7 +37,7 @@ from quire.http.doors.llama_cpp import AnyPrompts, joined, prompts_of
 from quire.http.doors.ollama import OllamaBody
 from quire.http.doors.ollama_models import called_here
 from quire.http.doors.turn_stream import in_their_words, outputs
-from quire.http.errors import in_callers_words, new_id
+from quire.http.guards.envelope import new_id
 from quire.http.openai.requests import CommonFields
 from quire.http.openapi import body_route, gives
 from quire.http.service import Caller, ModelChoice, Service

@@ -19,7 +19,8 @@ from uvicorn.server import ServerState
 
 from quire.http.answers.rendering import encode
 from quire.http.answers.streaming import DIRECT
-from quire.http.errors import SERVER, ErrorAnswer, Problem, new_id
+from quire.http.errors import SERVER, ErrorAnswer, Problem
+from quire.http.guards.envelope import new_id
 from quire.http.guards.turns import Haste, Turnstile
 
 MOST_HEAD_BYTES = 64 * 1024  # of a request's line and headers, and of what follows a chunked body

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,19 +25,20 @@ from quire.engine.forecast import Expected
 from quire.http.answers.rendering import respond
 from quire.http.config.server import HERE, ServerConfig, is_loopback
 from quire.http.errors import (
-    REQUEST_ID,
     SERVER,
     ErrorAnswer,
     Problem,
     ShapedError,
     explain,
-    new_id,
     shape_for,
 )
 from quire.http.guards.turns import Turnstile
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("quire.access")
+
+REQUEST_ID = "request_id"
+"""Where the ASGI scope's state has the name of a request, in headers and in logs."""
 
 _HEADER = b"x-request-id"
 _EXPECTED = b"x-quire-expected"
@@ -381,3 +383,8 @@ class RefuseWhileDraining:
             await self._app(scope, receive, send)
         finally:
             self._drain.running -= 1
+
+
+def new_id() -> str:
+    """A name for a request. Nobody gains by guessing it, so it takes no entropy from the system."""
+    return f"{random.getrandbits(128):032x}"

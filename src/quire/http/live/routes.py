@@ -14,6 +14,7 @@ from fastapi.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from quire.core.errors import QuireError, RequestAbortedError
+from quire.engine.stats import History
 from quire.http.answers.rendering import respond
 from quire.http.answers.streaming import DATA, event
 from quire.http.errors import UnknownRequestError
@@ -23,7 +24,7 @@ from quire.http.live.state import (
     DecisionList,
     EngineReader,
     EngineState,
-    History,
+    Moment,
     MomentList,
     RequestStory,
 )
@@ -71,7 +72,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_live(
-    app: FastAPI, service: Service, reader: EngineReader, watch: BlockWatch, past: History
+    app: FastAPI, service: Service, reader: EngineReader, watch: BlockWatch, past: History[Moment]
 ) -> None:
     """The routes under /v1/quire."""
     ask, show_text = Queries(service.engine).ask, service.config.dashboard_show_text

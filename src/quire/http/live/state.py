@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeVar
@@ -38,7 +37,7 @@ from quire.engine.dashboard import (
     rows,
 )
 from quire.engine.engine import Engine
-from quire.engine.events import RequestState, Taken, Watcher
+from quire.engine.events import RequestState, Watcher
 from quire.engine.forecast import Forecasts, Grade
 from quire.engine.progress import RequestProgress
 from quire.engine.stats import (
@@ -250,7 +249,6 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _STORY = 100  # decisions
 _HOLDERS = 32
-_KEPT, _APART = 600.0, 3.0  # seconds
 
 
 class Observed(Protocol):
@@ -556,21 +554,3 @@ def miss_log(reader: EngineReader, config: ServerConfig) -> list[MissLog]:
     """None, if nobody would read it: a state is made for it of every request that ends."""
     wanted = config.uvicorn_log_level in ("debug", "trace") or logger.isEnabledFor(logging.DEBUG)
     return [MissLog(reader, show_text=config.dashboard_show_text)] if wanted else []
-
-
-class History(Watcher):
-    """Notes a moment now and then, while there are steps: an idle engine is left alone.
-
-    moments: oldest first. To be touched in the engine's thread.
-    """
-
-    def __init__(self, reader: StateReader, clock: Callable[[], float]) -> None:
-        self._reader, self._clock = reader, clock
-        self.moments: deque[Moment] = deque(maxlen=round(_KEPT / _APART))
-        self._due = 0.0
-
-    def took(self, taken: Taken) -> None:
-        now = self._clock()
-        if now >= self._due:
-            self._due = now + _APART
-            self.moments.append(self._reader.moment(0))

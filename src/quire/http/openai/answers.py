@@ -22,7 +22,7 @@ from quire.engine.outputs import CompletionOutput, Delta, PromptProgress, Reques
 from quire.http.answers.logprobs import ChatLogprobs, CompletionLogprobs, prompt_logprobs
 from quire.http.answers.rendering import Answer, Json, Many, encode, json_response
 from quire.http.answers.streaming import Events, EventStream, event
-from quire.http.errors import new_id
+from quire.http.guards.envelope import new_id
 from quire.http.handover import handed_over
 from quire.http.openai.requests import GenerationRequest
 from quire.http.service import Caller, Progress, Service

@@ -9,15 +9,15 @@ from dataclasses import replace
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
+from quire.engine.input_processor import as_dict
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
-from quire.engine.prompts import as_dict
 from quire.http.answers.logprobs import (
     CompletionLogprobs,
     completion_logprobs,
     prompt_logprobs,
 )
 from quire.http.answers.rendering import encode
-from quire.http.errors import in_callers_words
+from quire.http.body_fields import in_callers_words
 from quire.http.handover import remote_prefill
 from quire.http.openai.answers import (
     Completion,

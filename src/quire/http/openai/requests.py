@@ -14,8 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from quire.core.errors import RequestError
 from quire.core.protocol import Origin, SamplingParams
-from quire.core.protocol.checks import MAX_INTEGER
-from quire.core.protocol.parameters import description
+from quire.core.protocol.parameters import MAX_INTEGER, description
 from quire.engine.input_processor import MAX_PRIORITY
 from quire.http.body_fields import (
     Ids,
@@ -29,6 +28,7 @@ from quire.http.body_fields import (
     doc,
     expecting,
     given_of,
+    in_callers_words,
     most_tokens,
     no_deeper,
     texts_of,
@@ -36,7 +36,6 @@ from quire.http.body_fields import (
 from quire.http.chats.conversation import called, said
 from quire.http.chats.kept_prompts import kept_by, mark_of_key
 from quire.http.chats.speech import MOST_TOOLS, Tool, ToolChoice
-from quire.http.errors import in_callers_words
 from quire.http.service import Caller, ModelChoice
 from quire.text.chat_template import Message
 from quire.text.encoder import PromptForm

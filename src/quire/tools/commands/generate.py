@@ -43,8 +43,8 @@ def generate(arguments: argparse.Namespace) -> int:
     SamplingParams(**given)  # before a model is loaded
     given_prompts = _prompts(arguments.prompt)
 
+    from quire.engine.input_processor import Prompt
     from quire.engine.llm import LLM
-    from quire.engine.prompts import Prompt
 
     llm = LLM(**options(arguments))
     params = llm.default_sampling_params(**given)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from quire.core.protocol.request import Request
 from quire.core.protocol.sampling_params import SamplingParams
 from quire.core.scheduling.beam_search import BeamSearch
-from quire.core.scheduling.branching import plan_regrowth, shared_length, tokens_to_compute
+from quire.core.scheduling.chunking import tokens_to_compute
+from quire.core.scheduling.preemption import plan_regrowth, shared_length
 from quire.core.scheduling.sequence import Sequence, SequenceGroup, Status
 
 PROMPT = [1, 2, 3]
