@@ -709,7 +709,7 @@ _GEMMA_3N = {
     "altup_num_inputs": 3,
     "altup_active_idx": 1,
     "intermediate_size": [96, 96, 160, 160, 96, 96],
-    "activation_sparsity_pattern": [0.95, 0.3, 0.0, 0.5, 0.0, 0.0],
+    "activation_sparsity_pattern": [0.8, 0.3, 0.0, 0.5, 0.0, 0.0],
     "rope_parameters": {
         "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e4},
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
@@ -802,8 +802,8 @@ def save_model(config: Any, directory: Path) -> Path:
             if parameter.ndim == 1:
                 parameter.add_(0.2 * torch.randn(parameter.shape))
         for name, parameter in model.named_parameters():
-            if ".altup." in name and parameter.ndim == 2:
-                parameter.mul_(30)  # or streams would hardly be mixed
+            if name.endswith("modality_router.weight"):
+                parameter.mul_(16)  # or streams would hardly be mixed
         for name, buffer in model.named_buffers():
             if name.endswith(("e_score_correction_bias", "layer_scalar")):
                 buffer.add_(0.2 * torch.randn(buffer.shape))

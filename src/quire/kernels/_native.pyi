@@ -204,8 +204,6 @@ class SelfRecurrence:
         inputs: Packed, recurrence: Recurrence, memory: StateMemory, output: Packed, /
     ) -> SelfRecurrence: ...
 
-_Part = SelfAttention | LatentAttention | SelfRecurrence | Mlp | GivenMlp | Laurel | Experts
-
 class Decoder:
     def __init__(self, dtype: int, hidden: int, /) -> None: ...
     def add_up_over(self, ranks: Ranks, /) -> None: ...
@@ -424,6 +422,8 @@ class Experts:
         shared_down: Packed | None,
         /,
     ) -> Experts: ...
+
+_Part = SelfAttention | LatentAttention | SelfRecurrence | Mlp | GivenMlp | Laurel | Experts
 
 class Products:
     def __init__(self, instruction_set: str, /) -> None: ...

@@ -46,7 +46,10 @@ class LayerInputs(NamedTuple):
     layers: int
 
     def of(self, token_ids: Tensor, x: Tensor, kernels: Kernels, ranks: Ranks | None) -> Tensor:
-        """token_ids [T], x [T, d] -> [T, layers x width]; tokens beyond the table are as the first."""
+        """token_ids [T], x [T, d] -> [T, layers x width].
+
+        Tokens that the table does not have are taken for its first.
+        """
         token_ids = token_ids.masked_fill(token_ids >= self.num_tokens, 0)
         own = token_rows(self.table, self.num_tokens, ranks, token_ids, x.dtype) * self.scales[0]
         projected = (self.projection(x) * self.scales[1]).view(-1, self.norm.width)

@@ -1,5 +1,5 @@
-"""What layers of Gemma 3n and 4 have beside others', out of a checkpoint: numbers that all layers are given
-of each token, experts beside an MLP, and a factor of all that a layer gives.
+"""What layers of Gemma 3n and 4 have beside others', out of a checkpoint: numbers that all layers
+are given of each token, experts beside an MLP, and a factor of all that a layer gives.
 """
 
 from __future__ import annotations

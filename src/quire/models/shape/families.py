@@ -250,8 +250,9 @@ FAMILIES = (
         full_every=5, by_layer=True, streams=True,
         own_fields=(
             "num_kv_shared_layers", "hidden_size_per_layer_input", "vocab_size_per_layer_input",
-            "activation_sparsity_pattern", "activation_sparsity_scale", "altup_active_idx", "altup_coef_clip",
-            "altup_correct_scale", "altup_lr_multiplier", "altup_num_inputs", "laurel_rank",
+            "activation_sparsity_pattern", "activation_sparsity_scale", "altup_active_idx",
+            "altup_coef_clip", "altup_correct_scale", "altup_lr_multiplier", "altup_num_inputs",
+            "laurel_rank",
         ),
     ),
     FamilyFacts(
