@@ -43,7 +43,9 @@ _YARN = {
 # llama.cpp has the number of streams, the rank, the width of what layers are given, where gates are
 # cut and who attends to others' keys in its code. It cuts by deviations over one number less than
 # there are, which transformers does not: so MLPs are wide. To tokens beyond the table the converter
-# gives zeros, and transformers what the first has: so there are none.
+# gives zeros, and transformers what the first has: so there are none. Where so much is cut, small
+# differences grow: with llama.cpp's table of GELU transformers is 0.6 from itself, and with its
+# deviations too 0.15 from it.
 _GEMMA_3N = {
     **_TIED,
     "num_hidden_layers": 25,
@@ -61,6 +63,7 @@ _GEMMA_3N = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
     },
 }
+_GELU = 5
 _WITHOUT_GUESSES = ("--no-mtp",)
 
 
@@ -73,7 +76,7 @@ class Case:
     # Of config.json, which transformers does not write, or otherwise than files on the hub have it.
     written: Mapping[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
-    rough: bool = False  # llama.cpp looks GELU up, in float16
+    rough: int = 1  # tolerances between us and llama.cpp, which looks GELU up, in float16
     unused_from: int | None = None  # layers that have keys which nobody uses, as published
 
 
@@ -156,16 +159,16 @@ CASES = {
     ),
     "mistral3": Case("ministral3"),
     "phi3-longrope": Case("longrope"),
-    "gemma": Case("gemma", _TIED, rough=True),
-    "gemma2": Case("gemma2", {**_TIED, "query_pre_attn_scalar": 24}, rough=True),
-    "gemma3n": Case("gemma3n", _GEMMA_3N, rough=True, unused_from=20),
+    "gemma": Case("gemma", _TIED, rough=_GELU),
+    "gemma2": Case("gemma2", {**_TIED, "query_pre_attn_scalar": 24}, rough=_GELU),
+    "gemma3n": Case("gemma3n", _GEMMA_3N, rough=300, unused_from=20),
     "olmo2": Case("olmo2", {"attention_bias": False}),
     "olmo3": Case("olmo3"),
     "olmoe": Case("olmoe", {"num_key_value_heads": 4}),
     "granite": Case("granite"),
     "granitemoe": Case("granite_moe"),
     "smollm3": Case("smollm3", {"num_hidden_layers": 4, "no_rope_layer_interval": 4}),
-    "starcoder2": Case("starcoder2", {**_TIED, "sliding_window": None}, rough=True),
+    "starcoder2": Case("starcoder2", {**_TIED, "sliding_window": None}, rough=_GELU),
     "stablelm": Case("stablelm"),
     "command-r": Case("cohere", _TIED),
     "arcee": Case("arcee", {"mlp_bias": False}),
@@ -209,7 +212,7 @@ def test_log_probabilities(name: str, tmp_path: Path) -> None:
     ours = PagedHarness(load_model(path)).prefill([PROMPT], 7)[0]
     assert largest_gap(ours, expected) < TOLERANCE
     for end, their in zip(ENDS, theirs, strict=True):
-        assert largest_gap(ours[end - 1], their) < TOLERANCE * (5 if case.rough else 1)
+        assert largest_gap(ours[end - 1], their) < TOLERANCE * case.rough
 
 
 def add_unused_keys(path: Path, first: int, count: int) -> None:
