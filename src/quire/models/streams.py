@@ -52,28 +52,20 @@ def among_streams(
         norms.take(f"{prefix}.laurel.post_laurel_norm", hidden),
     )
     altup, take = f"{prefix}.altup", partial(norms.weights.take_floats, exact=True)
-    norm = take(f"{altup}.router_norm.weight", hidden)
-    router = take(f"{altup}.modality_router.weight", count, hidden)
-    router = StreamRouter((router * norm / hidden).contiguous(), plan.norm.eps, streams.active)
-    scale = f"{altup}.correct_output_scale"
-    predicting = take(f"{altup}.prediction_coefs.weight", count * count, count)
-    correcting = take(f"{altup}.correction_coefs.weight", count, count)
-    if not streams.scaled:
+    weight = take(f"{altup}.modality_router.weight", count, hidden)
+    weight = weight * take(f"{altup}.router_norm.weight", hidden) / hidden
+    router = StreamRouter(weight, plan.norm.eps, streams.active)
+    scale, scaled = f"{altup}.correct_output_scale", None
+    if streams.scaled:
+        scaled = linears.numbers([scale, f"{scale}.weight"], hidden)
+    else:
         norms.weights.leave((scale,))
-    correction = Correction(
-        router,
-        correcting,
-        linears.numbers([scale, f"{scale}.weight"], hidden) if streams.scaled else None,
-    )
+    prediction = take(f"{altup}.prediction_coefs.weight", count * count, count)
+    correction = take(f"{altup}.correction_coefs.weight", count, count)
+    around = Norms(total=2**-0.5)
+    first = Layer(whole.mixer, whole.mixer_norms, low_rank, around, parallel=True)
     return [
-        Layer(
-            whole.mixer,
-            whole.mixer_norms,
-            low_rank,
-            Norms(total=2**-0.5),
-            parallel=True,
-            streams=Prediction(router, predicting),
-        ),
+        replace(first, streams=Prediction(router, prediction)),
         Layer(None, Norms(), whole.mlp, whole.mlp_norms),
-        replace(given, streams=correction),
+        replace(given, streams=Correction(router, correction, scaled)),
     ]

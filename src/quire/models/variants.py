@@ -80,11 +80,9 @@ def _cuts(fields: ConfigFields, count: int) -> tuple[float | None, ...]:
     known = all(type(one) in (int, float) and 0 <= one < 1 for one in shares)
     if len(shares) != count or not known:
         raise fields.wrong(name, f"at least 0 and less than 1 for each of {count} layers")
-    normal = torch.distributions.Normal(0.0, 1.0)  # in float32, as its authors have it
-    return tuple(
-        normal.icdf(torch.tensor(one, dtype=torch.float32)).item() if one else None
-        for one in shares
-    )
+    # The inverse of the normal distribution in float32, as its authors have it.
+    inverses = torch.erfinv(2 * torch.tensor(shares, dtype=torch.float32) - 1) * math.sqrt(2)
+    return tuple(each if one else None for one, each in zip(shares, inverses.tolist(), strict=True))
 
 
 def gemma4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
