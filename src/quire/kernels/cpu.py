@@ -51,7 +51,7 @@ from quire.kernels.plain import mixed
 from quire.kernels.products import PackedWeight
 from quire.kernels.recurrence import RecurrentSpec
 from quire.kernels.shared_ranks import SharedMemoryRanks
-from quire.kernels.streams import Correction, Prediction
+from quire.kernels.streams import StreamCorrection, StreamPrediction
 
 if not _native.usable():  # so that there are no kernels here, for whoever asks
     _reasons = "; ".join(f"{name}: {why}" for name, why in _native.refusals().items())
@@ -172,7 +172,7 @@ class CPUKernels(Kernels):
         self._norms: dict[int, tuple[Norm, _native.Norm]] = {}
         self._recurrences: dict[int, tuple[RecurrentSpec, _native.Recurrence]] = {}
         self._experts: dict[int, tuple[Experts, _native.Experts | None]] = {}
-        self._streams: dict[int, tuple[Prediction | Correction, _native.Streams]] = {}
+        self._streams: dict[int, tuple[StreamPrediction | StreamCorrection, _native.Streams]] = {}
         self._decoders: dict[int, _Decoder] = {}
 
     @property
@@ -276,20 +276,20 @@ class CPUKernels(Kernels):
             torch.get_num_threads(),
         )
 
-    def predict(self, streams: Tensor, prediction: Prediction) -> Tensor:
+    def predict(self, streams: Tensor, prediction: StreamPrediction) -> Tensor:
         """See ``Kernels.predict``."""
         x = streams.new_empty((len(streams), streams.shape[2]))
         self._native.predict(*self._stream_rows(streams, x, prediction))
         return x
 
-    def correct(self, streams: Tensor, x: Tensor, correction: Correction) -> Tensor:
+    def correct(self, streams: Tensor, x: Tensor, correction: StreamCorrection) -> Tensor:
         """See ``Kernels.correct``."""
         x = x.clone(memory_format=torch.contiguous_format)
         self._native.correct(*self._stream_rows(streams, x, correction))
         return x
 
     def _stream_rows(
-        self, streams: Tensor, x: Tensor, mixing: Prediction | Correction
+        self, streams: Tensor, x: Tensor, mixing: StreamPrediction | StreamCorrection
     ) -> tuple[_native.Streams, int, int, int, int, int, int]:
         assert streams.is_contiguous(), "they are changed in place"
         known = self._streams.get(id(mixing))
@@ -475,7 +475,7 @@ def _fuse(
             put(made)
         if layer.streams is not None:
             put_streams = (
-                native.predict if isinstance(layer.streams, Prediction) else native.correct
+                native.predict if isinstance(layer.streams, StreamPrediction) else native.correct
             )
             put_streams(native_streams(layer.streams))
     if decoder.final_norm is not None:

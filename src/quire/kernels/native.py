@@ -25,7 +25,7 @@ from quire.kernels.ops import (
 )
 from quire.kernels.products import PackedWeight
 from quire.kernels.recurrence import Recurrence, RecurrentSpec
-from quire.kernels.streams import Correction, Prediction
+from quire.kernels.streams import StreamCorrection, StreamPrediction
 
 CODES = {  # DType in C++
     torch.float32: 0,
@@ -141,9 +141,9 @@ def native_laurel(laurel: Laurel) -> _native.Laurel | None:
     return _native.Laurel.make(left.native, right.native, native_norm(laurel.norm))
 
 
-def native_streams(mixing: Prediction | Correction) -> _native.Streams:
+def native_streams(mixing: StreamPrediction | StreamCorrection) -> _native.Streams:
     router = mixing.router
-    scale = mixing.scale if isinstance(mixing, Correction) else None
+    scale = mixing.scale if isinstance(mixing, StreamCorrection) else None
     return _native.Streams.make(
         router.count,
         router.active,

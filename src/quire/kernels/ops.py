@@ -19,7 +19,7 @@ from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState
 from quire.kernels.mlps import Activation, DenseMLP, Experts, GivenMLP, Projection
 from quire.kernels.ranks import Ranks
 from quire.kernels.recurrence import RecurrentSpec
-from quire.kernels.streams import Correction, Prediction
+from quire.kernels.streams import StreamCorrection, StreamPrediction
 
 
 class StateSlots(NamedTuple):
@@ -281,7 +281,7 @@ class DecoderLayer:
     mlp: DenseMLP | GivenMLP | Laurel | Experts | MLPWithExperts | SelfAttention | None
     mlp_norms: Norms
     parallel: bool
-    streams: Prediction | Correction | None = None
+    streams: StreamPrediction | StreamCorrection | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -387,14 +387,14 @@ class Kernels(Protocol):
         """x [T, width] becomes x * sigmoid(gates)."""
         ...
 
-    def predict(self, streams: Tensor, prediction: Prediction) -> Tensor:
+    def predict(self, streams: Tensor, prediction: StreamPrediction) -> Tensor:
         """streams [T, n, d] become those that are predicted -> the one of them [T, d].
 
         Kernels without streams, as here, raise.
         """
         raise NotImplementedError
 
-    def correct(self, streams: Tensor, x: Tensor, correction: Correction) -> Tensor:
+    def correct(self, streams: Tensor, x: Tensor, correction: StreamCorrection) -> Tensor:
         """streams [T, n, d] are corrected by x [T, d] -> the one of them, scaled [T, d]."""
         raise NotImplementedError
 

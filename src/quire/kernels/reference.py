@@ -33,7 +33,7 @@ from quire.kernels.rounded_cache import (
     value_codes,
     whole_numbers,
 )
-from quire.kernels.streams import Correction, Prediction, correct, predict
+from quire.kernels.streams import StreamCorrection, StreamPrediction, correct, predict
 
 # Scores of a prefill slice, or gathered keys and values of a decode slice, in elements: 32 MiB of
 # float32. More is cut into slices, so that memory does not grow with the batch.
@@ -132,11 +132,11 @@ class ReferenceKernels(Kernels):
         """See ``Kernels.gate``."""
         x.mul_(gates.to(torch.promote_types(x.dtype, torch.float32)).sigmoid())
 
-    def predict(self, streams: Tensor, prediction: Prediction) -> Tensor:
+    def predict(self, streams: Tensor, prediction: StreamPrediction) -> Tensor:
         """See ``Kernels.predict``."""
         return predict(streams, prediction)
 
-    def correct(self, streams: Tensor, x: Tensor, correction: Correction) -> Tensor:
+    def correct(self, streams: Tensor, x: Tensor, correction: StreamCorrection) -> Tensor:
         """See ``Kernels.correct``."""
         return correct(streams, x, correction)
 

@@ -37,7 +37,7 @@ class StreamRouter:
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction:
+class StreamPrediction:
     """Each stream plus all of them, by factors that are coefficients times the modes."""
 
     router: StreamRouter
@@ -45,7 +45,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, eq=False)
-class Correction:
+class StreamCorrection:
     """Each stream plus what is new in the one, by a factor: 1 plus coefficients times the modes."""
 
     router: StreamRouter
@@ -53,7 +53,7 @@ class Correction:
     scale: Tensor | None = None  # [d] float32, times the one for those who take it
 
 
-def predict(streams: Tensor, prediction: Prediction) -> Tensor:
+def predict(streams: Tensor, prediction: StreamPrediction) -> Tensor:
     """See ``Kernels.predict``."""
     router, count = prediction.router, streams.shape[1]
     modes = router.modes(streams[:, router.active])
@@ -63,7 +63,7 @@ def predict(streams: Tensor, prediction: Prediction) -> Tensor:
     return streams[:, router.active].clone()
 
 
-def correct(streams: Tensor, x: Tensor, correction: Correction) -> Tensor:
+def correct(streams: Tensor, x: Tensor, correction: StreamCorrection) -> Tensor:
     """See ``Kernels.correct``."""
     router = correction.router
     modes = router.modes(x)

@@ -36,7 +36,7 @@ from quire.kernels.ops import (
 )
 from quire.kernels.ranks import Ranks
 from quire.kernels.recurrence import RecurrentSpec
-from quire.kernels.streams import Correction, Prediction
+from quire.kernels.streams import StreamCorrection, StreamPrediction
 from quire.models.latent_attention import LatentAttention
 from quire.models.linear import Joined, Linear
 
@@ -180,7 +180,7 @@ class Layer:
     mlp: MLP | LayerInputMLP | LowRank | Experts | WithExperts | Attention | None
     mlp_norms: Norms
     parallel: bool = False
-    streams: Prediction | Correction | None = None
+    streams: StreamPrediction | StreamCorrection | None = None
 
     @property
     def mixers(self) -> list[Mixer]:
@@ -277,7 +277,7 @@ def run_layers(
     for number, (layer, next_norm) in enumerate(zip(layers, next_norms, strict=True)):
         multiplying = Multiplying(kernels, adapted, ranks, number)
         around, mlp = layer.mlp_norms, layer.mlp
-        if isinstance(layer.streams, Prediction):
+        if isinstance(layer.streams, StreamPrediction):
             x = kernels.predict(streams, layer.streams)
         elif layer.streams is not None:
             x = kernels.correct(streams, x, layer.streams)
@@ -296,7 +296,7 @@ def run_layers(
                 delta = _mix(mlp, h, memory, plan, rotations, multiplying, _SECOND)
             else:
                 delta = _go_through(mlp, h, multiplying, given)
-            if isinstance(layer.streams, Correction):
+            if isinstance(layer.streams, StreamCorrection):
                 h = streams
                 h[:, 1:] += _given(delta, around.output, kernels)[:, None]
             else:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from quire.kernels.ops import Norms
-from quire.kernels.streams import Correction, Prediction, StreamRouter
+from quire.kernels.streams import StreamCorrection, StreamPrediction, StreamRouter
 from quire.models.blueprint import Blueprint, StreamPlan
 from quire.models.decoder import Streams
 from quire.models.layers import Layer, LowRank
@@ -65,7 +65,7 @@ def among_streams(
     around = Norms(total=2**-0.5)
     first = Layer(whole.mixer, whole.mixer_norms, low_rank, around, parallel=True)
     return [
-        replace(first, streams=Prediction(router, prediction)),
+        replace(first, streams=StreamPrediction(router, prediction)),
         Layer(None, Norms(), whole.mlp, whole.mlp_norms),
-        replace(given, streams=Correction(router, correction, scaled)),
+        replace(given, streams=StreamCorrection(router, correction, scaled)),
     ]

@@ -9,7 +9,7 @@ from torch import Tensor
 from quire.kernels.cpu import DTYPES
 from quire.kernels.mlps import Activation
 from quire.kernels.ops import Kernels
-from quire.kernels.streams import Correction, Prediction, StreamRouter
+from quire.kernels.streams import StreamCorrection, StreamPrediction, StreamRouter
 from support.every_kernel import KERNELS, make_kernels
 from support.gpu_kernels import TRITON
 
@@ -39,14 +39,14 @@ def test_streams(
     torch.manual_seed(0)
     streams, x = torch.randn(rows, count, width).to(dtype), torch.randn(rows, width).to(dtype)
     router = StreamRouter(torch.randn(count, width) / width, _EPS, active)
-    prediction = Prediction(router, torch.randn(count * count, count) / 4)
+    prediction = StreamPrediction(router, torch.randn(count * count, count) / 4)
     wide = streams.double()
     factors = _modes(wide[:, active], router) @ prediction.coefficients.double().T
     expected = wide + factors.view(rows, count, count) @ wide
     found = kernels.predict(streams, prediction)
     assert _close(streams, expected) and torch.equal(found, streams[:, active])
     for scale in (None, torch.randn(width)):
-        correction = Correction(router, torch.randn(count, count) / 4, scale)
+        correction = StreamCorrection(router, torch.randn(count, count) / 4, scale)
         wide, before = streams.double(), x.clone()
         factors = 1 + _modes(x.double(), router) @ correction.coefficients.double().T
         expected = wide + factors[..., None] * (x - wide[:, active])[:, None]
