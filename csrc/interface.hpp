@@ -249,6 +249,9 @@ struct Activate {
   Alphas alphas{};
   const void* given = nullptr;  // [rows, width] by given_stride, times what is activated; null: none
   int64_t given_stride = 0;
+  // Of a row, before: its numbers, or gates, less their mean and so many standard deviations, and
+  // none below 0. NaN: as they are.
+  float cut = __builtin_nanf("");
 };
 
 struct Gate {
@@ -328,6 +331,28 @@ struct Sum {
   DType dtype;  // of parts and out
 };
 
+// A decoder whose layers see one of several streams (AltUp; Baykal et al., 2023). Before a layer all
+// are predicted, each from all as they are; after it they are corrected by what it made of the one.
+// What they are mixed by hangs on tanh(router x / sqrt(mean(x^2) + eps)), x being the one.
+struct Streams {
+  int count, active;          // at most ``most_streams``
+  const float* router;        // [count, width]
+  const float* coefficients;  // predicting: [count, count, count], of the first from the second;
+                              // correcting: [count, count]
+  const float* scale;         // [width], times the one once it is corrected; null: 1
+  float eps;
+};
+
+constexpr int most_streams = 8;
+
+struct StreamRows {
+  Streams by;
+  void* streams;  // [rows, count, width]
+  void* x;        // [rows, width]: the one
+  int64_t rows, width;
+  DType dtype;
+};
+
 struct Product;  // products.hpp
 struct Grouped;
 struct Embed;
@@ -346,6 +371,9 @@ struct Build {
   void (*norm)(const NormRows&, Team&);
   void (*activate)(const Activate&, Team&);
   void (*gate)(const Gate&, Team&);
+  void (*predict)(const StreamRows&, Team&);  // streams, and x of them
+  void (*correct)(const StreamRows&, Team&);  // streams by x, and then x of them
+  void (*spread)(const StreamRows&, Team&);  // x is added to all streams but the first
   void (*argmax)(const Argmax&, Team&);
   void (*add_up)(const Sum&, int64_t first, int64_t last);  // some of the numbers
   int64_t (*product_scratch)(const Product&, int threads);

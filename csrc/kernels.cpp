@@ -92,8 +92,9 @@ void Kernels::norm(const Norm& norm, const void* x, int64_t x_stride, void* delt
 
 void Kernels::activate(const void* x, int64_t x_stride, void* out, int64_t rows, int64_t width,
                        DType dtype, Activation activation, bool gated, float factor, Alphas alphas,
-                       int threads) {
-  Activate a{x, out, rows, width, x_stride, dtype, activation, gated, factor, alphas};
+                       float cut, int threads) {
+  Activate a{x, out, rows, width, x_stride, dtype, activation, gated, factor, alphas, nullptr, 0,
+             cut};
   together(rows * width < elementwise_from / 4 ? 1 : threads,
            [&](Team& team) { build_->activate(a, team); });
 }
@@ -101,6 +102,16 @@ void Kernels::activate(const void* x, int64_t x_stride, void* out, int64_t rows,
 void Kernels::gate(const Gate& gate, int threads) {
   together(gate.rows * gate.width < elementwise_from / 4 ? 1 : threads,
            [&](Team& team) { build_->gate(gate, team); });
+}
+
+void Kernels::predict(const StreamRows& rows, int threads) {
+  together(rows.rows * rows.width < elementwise_from / 4 ? 1 : threads,
+           [&](Team& team) { build_->predict(rows, team); });
+}
+
+void Kernels::correct(const StreamRows& rows, int threads) {
+  together(rows.rows * rows.width < elementwise_from / 4 ? 1 : threads,
+           [&](Team& team) { build_->correct(rows, team); });
 }
 
 void Kernels::argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows, int64_t width,
@@ -130,9 +141,10 @@ void Kernels::adapt(const AdaptedBatch& batch, int64_t product, const void* x, i
 }
 
 void Kernels::run(const Decoder& decoder, Plan& plan, void* x, void* out,
-                  const std::vector<Rotation>& rotations, Rows given) {
+                  const std::vector<Rotation>& rotations, Rows given, void* streams) {
   Pass pass = begin(decoder, plan, x, out, rotations);
   pass.given = given;
+  pass.streams = streams;
   if (decoder.ranks) decoder.ranks->check();
   together(plan.threads(), [&](Team& team) { Walk(*build_, pass, team).go(); });
   if (decoder.ranks) decoder.ranks->check();
@@ -161,6 +173,8 @@ Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
       weights = {&mlp->up, &mlp->down};
     } else if (auto* mlp = std::get_if<GivenMlp>(&part)) {
       weights = {&mlp->up, &mlp->down};
+    } else if (auto* laurel = std::get_if<Laurel>(&part)) {
+      weights = {&laurel->left, &laurel->right};
     } else if (auto* experts = std::get_if<Experts>(&part)) {
       Mixture mixture(*build_, *experts, pass.dtype, pass.rows, plan.threads());
       scratch = std::max(scratch, mixture.bytes());

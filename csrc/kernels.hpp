@@ -43,9 +43,12 @@ class Kernels {
   // x [rows, width], gated: [rows, 2 width] -> out [rows, width], contiguous.
   void activate(const void* x, int64_t x_stride, void* out, int64_t rows, int64_t width,
                 DType dtype, Activation activation, bool gated, float factor, Alphas alphas,
-                int threads);
+                float cut, int threads);
   // x [rows, width] becomes x * sigmoid(gates).
   void gate(const Gate& gate, int threads);
+  // See ``Build``.
+  void predict(const StreamRows& rows, int threads);
+  void correct(const StreamRows& rows, int threads);
   // x [rows, width] -> out [rows].
   void argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows, int64_t width,
               DType dtype, int threads);
@@ -58,9 +61,9 @@ class Kernels {
              int64_t out_stride, DType dtype, int threads);
   // All layers, one after the other: x [rows, hidden] becomes what they give, and out its final
   // norm, if there is one. Both are contiguous. Layers have their rotations by number. ``given``:
-  // numbers of each row, for all layers.
+  // numbers of each row, for all layers. ``streams``: what layers give, where they have streams.
   void run(const Decoder& decoder, Plan& plan, void* x, void* out,
-           const std::vector<Rotation>& rotations, Rows given);
+           const std::vector<Rotation>& rotations, Rows given, void* streams = nullptr);
   // The same again and again, each time with the tokens that came of the time before.
   void go_on(const Continuation& continuation);
 

@@ -29,6 +29,7 @@ const Packed* first_product(const Part& part) {
   if (auto* recurrence = std::get_if<SelfRecurrence>(&part)) return &recurrence->inputs;
   if (auto* mlp = std::get_if<Mlp>(&part)) return &mlp->up;
   if (auto* mlp = std::get_if<GivenMlp>(&part)) return &mlp->up;
+  if (auto* laurel = std::get_if<Laurel>(&part)) return &laurel->left;
   return nullptr;
 }
 
@@ -36,11 +37,15 @@ void Walk::go() {
   const Decoder& decoder = pass_.decoder;
   layer_ = decoder.layers.data();
   if (decoder.ranks) sums_ = decoder.ranks->sums();
-  const void* from = given(layer_->before());
+  const void* from = nullptr;
   for (const DecoderLayer& layer : decoder.layers) {
     layer_ = &layer;
     bool last = &layer == &decoder.layers.back();
-    const Norm& next = last ? decoder.final_norm : layer_[1].before();
+    if (&layer == decoder.layers.data() || layer.has_streams()) from = entered();
+    const Norm none{};
+    const Norm& next = last                     ? decoder.final_norm
+                       : layer_[1].has_streams() ? none
+                                                 : layer_[1].before();
     if (is_there(layer.mixer)) {
       second_ = false;
       go_through(layer.mixer, from);
@@ -57,7 +62,8 @@ void Walk::go() {
       second_ = true;
       go_through(layer.mlp, from);
       if (!add_up()) return;
-      from = add(layer.mlp_norms, next);
+      if (layer.corrected.count) spread();
+      else from = add(layer.mlp_norms, next);
     }
   }
   if (decoder.ranks && team_.index == 0) decoder.ranks->have_done(sums_);
@@ -83,6 +89,27 @@ void Walk::times(Projection projection, const Packed& weight, const void* from, 
   if (!pass_.adapting.num_runs) return;
   int64_t number = (layer_ - pass_.decoder.layers.data()) * projections + int(projection);
   adapt(build_, pass_.adapting, number, from, weight.inputs, to, weight.outputs, team_);
+}
+
+StreamRows Walk::rows_of(const Streams& streams, void* x) const {
+  return {streams, pass_.streams, x, pass_.rows, pass_.hidden, pass_.dtype};
+}
+
+const void* Walk::entered() {
+  const Streams& predicted = layer_->predicted;
+  const Streams& corrected = layer_->corrected;
+  if (predicted.count) build_.predict(rows_of(predicted, pass_.x), team_);
+  if (corrected.count) build_.correct(rows_of(corrected, pass_.x), team_);
+  return given(layer_->before());
+}
+
+void Walk::spread() {
+  const Norm& norm = layer_->mlp_norms.output;
+  if (norm.used) {
+    build_.norm({pass_.wide, nullptr, nullptr, pass_.wide, pass_.rows, pass_.hidden, pass_.hidden,
+                 pass_.hidden, pass_.hidden, pass_.dtype, norm}, team_);
+  }
+  build_.spread(rows_of(layer_->corrected, pass_.wide), team_);
 }
 
 const void* Walk::given(const Norm& norm) {
@@ -138,7 +165,8 @@ void Walk::go_through(const SelfRecurrence& recurrence, const void* from) {
 void Walk::go_through(const Mlp& mlp, const void* from) {
   times(Projection::up, mlp.up, from, pass_.wide, &mlp.down);
   build_.activate({pass_.wide, pass_.narrow, pass_.rows, mlp.down.inputs, mlp.up.outputs,
-                   pass_.dtype, mlp.activation, mlp.gated, mlp.factor, mlp.alphas}, team_);
+                   pass_.dtype, mlp.activation, mlp.gated, mlp.factor, mlp.alphas, nullptr, 0, mlp.cut},
+                  team_);
   times(Projection::down, mlp.down, pass_.narrow, delta(), following());
 }
 
@@ -148,6 +176,13 @@ void Walk::go_through(const GivenMlp& mlp, const void* from) {
   build_.activate({pass_.wide, pass_.narrow, pass_.rows, mlp.down.inputs, mlp.up.outputs,
                    pass_.dtype, mlp.activation, false, 1.0f, {}, given, pass_.given.stride}, team_);
   times(Projection::down, mlp.down, pass_.narrow, delta(), following());
+}
+
+void Walk::go_through(const Laurel& laurel, const void* from) {
+  times(Projection::up, laurel.left, from, pass_.narrow, &laurel.right);
+  times(Projection::down, laurel.right, pass_.narrow, pass_.wide, following());
+  build_.norm({from, pass_.wide, pass_.wide, nullptr, pass_.rows, pass_.hidden, pass_.hidden,
+               pass_.hidden, pass_.hidden, pass_.dtype, Norm{}, laurel.norm}, team_);
 }
 
 void Walk::go_through(const Experts&, const void* from) {

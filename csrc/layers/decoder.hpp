@@ -86,6 +86,7 @@ struct Mlp {
   bool gated;
   float factor;  // of what is activated, before
   Alphas alphas;
+  float cut;  // see ``Activate``
 };
 
 // down(activation(up(x)) * given), of columns of what the step gives all layers.
@@ -96,6 +97,13 @@ struct GivenMlp {
   int64_t first;  // column
 };
 
+// x + norm(right(left(x))), of few numbers in between.
+struct Laurel {
+  Packed left;   // d -> R
+  Packed right;  // R -> d
+  Norm norm;
+};
+
 // Around a part of a layer: x becomes after(total * (x + scale * output(part(before(x))))).
 struct Norms {
   Norm before{}, output{}, after{};
@@ -104,7 +112,7 @@ struct Norms {
 };
 
 using Part = std::variant<std::monostate, SelfAttention, LatentAttention, SelfRecurrence, Mlp,
-                          GivenMlp, Experts>;
+                          GivenMlp, Laurel, Experts>;
 
 QUIRE_INLINE bool is_there(const Part& part) { return part.index() != 0; }
 // The product that takes x; null: there is no one such.
@@ -119,7 +127,11 @@ struct DecoderLayer {
   Part mlp;
   Norms mlp_norms;
   bool parallel;
+  // Of which the layer sees one: predicted before it; or corrected, by what earlier layers made of
+  // the one, before this one's output is added to all but the first. ``count`` 0: no such.
+  Streams predicted{}, corrected{};
 
+  bool has_streams() const { return predicted.count || corrected.count; }
   const Norm& before() const { return (is_there(mixer) ? mixer_norms : mlp_norms).before; }
 };
 
@@ -148,6 +160,7 @@ struct Pass {
   Adapt adapting{};  // of no rows, where nobody has an adapter
   bool placed = false;  // what output and down give has room among the ranks' parts
   Rows given{};  // of each row, for all layers
+  void* streams = nullptr;  // [rows, streams, hidden]
 
   Product product(const Packed& weight, const void* from, void* to) const {
     return {weight, from, weight.inputs, to, rows, dtype, dtype, scratch};
@@ -184,8 +197,13 @@ class Walk {
   // ``next``, which is null where much else is read in between.
   void times(Projection projection, const Packed& weight, const void* from, void* to,
              const Packed* next);
+  // x as the layer at hand takes it, where it is: of its streams, normalised.
+  const void* entered();
+  StreamRows rows_of(const Streams& streams, void* x) const;
   // x normalised, for the next part to take: where it is.
   const void* given(const Norm& norm);
+  // What the layer at hand gave is added to its streams.
+  void spread();
   // What a part gave, in ``wide``, is added to x. The next part is given the sum, normalised.
   const void* add(const Norms& norms, const Norm& next);
   // Through the part at hand. A layer's second part has the projections of an MLP.
@@ -196,6 +214,7 @@ class Walk {
   void go_through(const SelfRecurrence& recurrence, const void* from);
   void go_through(const Mlp& mlp, const void* from);
   void go_through(const GivenMlp& mlp, const void* from);
+  void go_through(const Laurel& laurel, const void* from);
   void go_through(const Experts& experts, const void* from);
   const Prepared& at_hand() const {
     return pass_.prepared[2 * (layer_ - pass_.decoder.layers.data()) + second_];

@@ -104,6 +104,19 @@ QUIRE_INLINE F factor(F up) {
   return 1.0f - maximum(-maximum(up, splat(-clamp)), splat(-clamp));
 }
 
+// What is taken from a row's numbers; see ``Activate``.
+template <class T>
+float cut_of(const T* x, int64_t width, float deviations) {
+  float mean = lanes_sum(sums_of(x, width).plain) / width;
+  F squares{};
+  for_vectors(width, [&](int64_t i, int n) __attribute__((always_inline)) {
+    F v = load_n(x + i, n) - mean;
+    for (int lane = n; lane < W; lane++) v[lane] = 0;  // the zeros that filled the vector
+    squares = fma(v, v, squares);
+  });
+  return mean + __builtin_sqrtf(lanes_sum(squares) / width) * deviations;
+}
+
 template <class T, Activation activation>
 void activate_rows(const Activate& a, Team& team) {
   team.deal(a.rows, [&](int64_t first, int64_t last) {
@@ -111,8 +124,12 @@ void activate_rows(const Activate& a, Team& team) {
       const T* x = (const T*)a.x + row * a.x_stride;
       T* out = (T*)a.out + row * a.width;
       const T* given = a.given ? (const T*)a.given + row * a.given_stride : nullptr;
+      const bool cuts = a.cut == a.cut;
+      const float cut = cuts ? cut_of(x, a.width, a.cut) : 0.0f;
       for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
-        F v = load_n(x + i, n) * a.factor;
+        F v = load_n(x + i, n);
+        if (cuts) v = maximum(v - cut, F{});
+        v *= a.factor;
         if (activation == Activation::clamped_swiglu) v = -maximum(-v, splat(-clamp));
         v = apply(activation, v, a.alphas);
         if (a.gated) v *= factor<activation>(load_n(x + a.width + i, n));

@@ -38,12 +38,24 @@ SelfRecurrence make_recurrence(const Packed& inputs, const Recurrence& recurrenc
 }
 
 Mlp make_mlp(const Packed& up, const Packed& down, int activation, bool gated, float factor,
-             float above, float below) {
-  return {up, down, Activation(activation), gated, factor, {above, below}};
+             float above, float below, float cut) {
+  return {up, down, Activation(activation), gated, factor, {above, below}, cut};
 }
 
 GivenMlp make_given(const Packed& up, const Packed& down, int activation, int64_t first) {
   return {up, down, Activation(activation), first};
+}
+
+Laurel make_laurel(const Packed& left, const Packed& right, const Norm& norm) {
+  return {left, right, norm};
+}
+
+Streams make_streams(int count, int active, uintptr_t router, uintptr_t coefficients,
+                     uintptr_t scale, float eps) {
+  if (count < 1 || count > most_streams || active < 0 || active >= count)
+    throw std::invalid_argument("streams are 1 to 8");
+  return {count, active, (const float*)router, (const float*)coefficients, (const float*)scale,
+          eps};
 }
 
 Routing make_routing(int chosen, bool renormalise, bool sigmoid, uintptr_t bias, float scale,
@@ -67,7 +79,7 @@ void add_layer(Decoder& decoder, const Norms& mixer_norms, const Norms& mlp_norm
 }
 
 using GivenPart =
-    std::variant<SelfAttention, LatentAttention, SelfRecurrence, Mlp, GivenMlp, Experts>;
+    std::variant<SelfAttention, LatentAttention, SelfRecurrence, Mlp, GivenMlp, Laurel, Experts>;
 
 // Of the last layer.
 void set_mixer(Decoder& decoder, const GivenPart& part) {
@@ -92,6 +104,8 @@ void bind_decoder(nb::module_& m) {
   nb::class_<SelfRecurrence>(m, "SelfRecurrence").def_static("make", &make_recurrence);
   nb::class_<Mlp>(m, "Mlp").def_static("make", &make_mlp);
   nb::class_<GivenMlp>(m, "GivenMlp").def_static("make", &make_given);
+  nb::class_<Laurel>(m, "Laurel").def_static("make", &make_laurel);
+  nb::class_<Streams>(m, "Streams").def_static("make", &make_streams);
   nb::class_<Routing>(m, "Routing").def_static("make", &make_routing);
   nb::class_<Experts>(m, "Experts")
       .def_static("make", &make_experts, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
@@ -103,6 +117,8 @@ void bind_decoder(nb::module_& m) {
       .def("add_layer", &add_layer)
       .def("set_mixer", &set_mixer)
       .def("set_mlp", &set_mlp)
+      .def("predict", [](Decoder& self, const Streams& s) { self.layers.back().predicted = s; })
+      .def("correct", [](Decoder& self, const Streams& s) { self.layers.back().corrected = s; })
       .def("add_up_over", [](Decoder& self, Ranks& ranks) { self.ranks = &ranks; },
            nb::keep_alive<1, 2>())
       .def("end", [](Decoder& self, const Norm& norm) { self.final_norm = norm; });

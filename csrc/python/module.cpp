@@ -199,14 +199,22 @@ NB_MODULE(_native, m) {
       }, nb::call_guard<nb::gil_scoped_release>())
       .def("activate", [](Kernels& self, Address x, int64_t x_stride, Address out, int64_t rows,
                           int64_t width, int dtype, int activation, bool gated, float factor,
-                          float above, float below, int threads) {
+                          float above, float below, float cut, int threads) {
         self.activate(at<void>(x), x_stride, at<void>(out), rows, width, DType(dtype),
-                      Activation(activation), gated, factor, {above, below}, threads);
+                      Activation(activation), gated, factor, {above, below}, cut, threads);
       }, nb::call_guard<nb::gil_scoped_release>())
       .def("gate", [](Kernels& self, Address x, int64_t x_stride, Address gates,
                       int64_t gates_stride, int64_t rows, int64_t width, int dtype, int threads) {
         self.gate({at<void>(x), at<void>(gates), rows, width, x_stride, gates_stride, DType(dtype)},
                   threads);
+      }, nb::call_guard<nb::gil_scoped_release>())
+      .def("predict", [](Kernels& self, const Streams& by, Address streams, Address x, int64_t rows,
+                         int64_t width, int dtype, int threads) {
+        self.predict({by, at<void>(streams), at<void>(x), rows, width, DType(dtype)}, threads);
+      }, nb::call_guard<nb::gil_scoped_release>())
+      .def("correct", [](Kernels& self, const Streams& by, Address streams, Address x, int64_t rows,
+                         int64_t width, int dtype, int threads) {
+        self.correct({by, at<void>(streams), at<void>(x), rows, width, DType(dtype)}, threads);
       }, nb::call_guard<nb::gil_scoped_release>())
       .def("adapt", [](Kernels& self, const std::vector<std::pair<const Adapter*, Ranges>>& adapted,
                        int64_t product, Address x, int64_t x_stride, Address out,
@@ -227,9 +235,9 @@ NB_MODULE(_native, m) {
       }, nb::call_guard<nb::gil_scoped_release>())
       .def("run", [](Kernels& self, const Decoder& decoder, Plan& plan, Address x, Address out,
                      const std::vector<Rotation>& rotations, Address given,
-                     int64_t given_stride) {
+                     int64_t given_stride, Address streams) {
         self.run(decoder, plan, at<void>(x), at<void>(out), rotations,
-                 {at<void>(given), given_stride});
+                 {at<void>(given), given_stride}, at<void>(streams));
       }, nb::call_guard<nb::gil_scoped_release>())
       // numbers: counts, lengths, positions, tokens, then each KV group's tables and num_dropped.
       .def("go_on", [](Kernels& self, const Decoder& decoder, const Packed* embedding,

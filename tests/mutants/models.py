@@ -429,6 +429,36 @@ MUTANTS = (
         f"{_OF_MODELS}/test_families.py::test_logits[gemma4-experts]",
     ),
     Mutant(
+        "what layers are given of a token is added to every stream",
+        f"{_MODELS}/layers.py",
+        "h[:, 1:] +=",
+        "h[:, 0:] +=",
+        f"{_OF_MODELS}/test_fused_layers.py::"
+        "test_layers_in_one_call_give_what_single_operations_give[gemma3n]",
+    ),
+    Mutant(
+        "gates are cut by deviations over one number less, as llama.cpp's are",
+        "src/quire/kernels/plain.py",
+        "keepdim=True, correction=0)",
+        "keepdim=True, correction=1)",
+        "tests/torch/kernels/test_streams.py::"
+        "test_what_is_cut_from_gates[False-torch.float32-reference]",
+    ),
+    Mutant(
+        "each rank cuts gates by its own",
+        f"{_MODELS}/layers.py",
+        "if activation.cut is None or self.ranks is None:",
+        "if True:",
+        f"{_SHARDS}::test_every_family[gemma3n-2]",
+    ),
+    Mutant(
+        "tokens beyond a table are taken for its last",
+        f"{_MODELS}/decoder.py",
+        "token_ids.masked_fill(token_ids >= self.num_tokens, 0)",
+        "token_ids.clamp(max=self.num_tokens - 1)",
+        f"{_OF_MODELS}/test_families.py::test_logits[gemma3n]",
+    ),
+    Mutant(
         "a file of Gemma 4 has one size of heads",
         f"{_MODELS}/gguf/by_layer.py",
         '"head_dim": wide if full[layer] else narrow',

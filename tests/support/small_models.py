@@ -692,6 +692,31 @@ _HYBRIDS: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+# AltUp, with a residual of low rank beside attention; half of the layers keep the largest gates
+# alone, and the last three attend to what others keep.
+_GEMMA_3N = {
+    **SMALL_LLAMA,
+    "num_hidden_layers": 6,
+    "head_dim": 24,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "sliding_window": 9,
+    "rms_norm_eps": 1e-5,
+    "final_logit_softcapping": 20.0,
+    "hidden_size_per_layer_input": 20,
+    "vocab_size_per_layer_input": 280,
+    "num_kv_shared_layers": 3,
+    "laurel_rank": 20,
+    "altup_num_inputs": 3,
+    "altup_active_idx": 1,
+    "intermediate_size": [96, 96, 160, 160, 96, 96],
+    "activation_sparsity_pattern": [0.8, 0.3, 0.0, 0.5, 0.0, 0.0],
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e4},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
+    },
+    **_UNTIED,
+}
+
 _GEMMA_4 = {
     **SMALL_LLAMA,
     "num_hidden_layers": 4,
@@ -708,6 +733,7 @@ _GEMMA_4 = {
 # Sizes differ from layer to layer: those that are given numbers of each token, with keys that
 # layers share; with keys for values; and with experts beside each MLP.
 _GEMMAS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "gemma3n": ("Gemma3nTextConfig", _GEMMA_3N),
     "gemma4": (
         "Gemma4TextConfig",
         {
@@ -775,6 +801,9 @@ def save_model(config: Any, directory: Path) -> Path:
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(0.2 * torch.randn(parameter.shape))
+        for name, parameter in model.named_parameters():
+            if name.endswith("modality_router.weight"):
+                parameter.mul_(16)  # or streams would hardly be mixed
         for name, buffer in model.named_buffers():
             if name.endswith(("e_score_correction_bias", "layer_scalar")):
                 buffer.add_(0.2 * torch.randn(buffer.shape))

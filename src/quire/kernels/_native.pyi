@@ -164,12 +164,23 @@ class Mlp:
         factor: float,
         above: float,
         below: float,
+        cut: float,
         /,
     ) -> Mlp: ...
 
 class GivenMlp:
     @staticmethod
     def make(up: Packed, down: Packed, activation: int, first: int, /) -> GivenMlp: ...
+
+class Laurel:
+    @staticmethod
+    def make(left: Packed, right: Packed, norm: Norm, /) -> Laurel: ...
+
+class Streams:
+    @staticmethod
+    def make(
+        count: int, active: int, router: int, coefficients: int, scale: int, eps: float, /
+    ) -> Streams: ...
 
 class Ranks:
     most: int
@@ -197,12 +208,10 @@ class Decoder:
     def __init__(self, dtype: int, hidden: int, /) -> None: ...
     def add_up_over(self, ranks: Ranks, /) -> None: ...
     def add_layer(self, mixer_norms: Norms, mlp_norms: Norms, parallel: bool, /) -> None: ...
-    def set_mixer(
-        self, part: SelfAttention | LatentAttention | SelfRecurrence | Mlp | GivenMlp | Experts, /
-    ) -> None: ...
-    def set_mlp(
-        self, part: SelfAttention | LatentAttention | SelfRecurrence | Mlp | GivenMlp | Experts, /
-    ) -> None: ...
+    def set_mixer(self, part: _Part, /) -> None: ...
+    def set_mlp(self, part: _Part, /) -> None: ...
+    def predict(self, streams: Streams, /) -> None: ...
+    def correct(self, streams: Streams, /) -> None: ...
     def end(self, norm: Norm, /) -> None: ...
 
 class Kernels:
@@ -276,6 +285,29 @@ class Kernels:
         factor: float,
         above: float,
         below: float,
+        cut: float,
+        threads: int,
+        /,
+    ) -> None: ...
+    def predict(
+        self,
+        by: Streams,
+        streams: int,
+        x: int,
+        rows: int,
+        width: int,
+        dtype: int,
+        threads: int,
+        /,
+    ) -> None: ...
+    def correct(
+        self,
+        by: Streams,
+        streams: int,
+        x: int,
+        rows: int,
+        width: int,
+        dtype: int,
         threads: int,
         /,
     ) -> None: ...
@@ -314,6 +346,7 @@ class Kernels:
         rotations: Sequence[Rotation],
         given: int,
         given_stride: int,
+        streams: int,
         /,
     ) -> None: ...
     def go_on(
@@ -389,6 +422,8 @@ class Experts:
         shared_down: Packed | None,
         /,
     ) -> Experts: ...
+
+_Part = SelfAttention | LatentAttention | SelfRecurrence | Mlp | GivenMlp | Laurel | Experts
 
 class Products:
     def __init__(self, instruction_set: str, /) -> None: ...

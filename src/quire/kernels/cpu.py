@@ -21,6 +21,7 @@ from quire.kernels.native import (
     native_experts,
     native_given,
     native_latents,
+    native_laurel,
     native_layer,
     native_memory,
     native_mlp,
@@ -28,6 +29,7 @@ from quire.kernels.native import (
     native_norms,
     native_recurrence,
     native_state,
+    native_streams,
 )
 from quire.kernels.ops import (
     AttentionBatch,
@@ -36,6 +38,7 @@ from quire.kernels.ops import (
     DecoderStack,
     Fused,
     Kernels,
+    Laurel,
     MLPWithExperts,
     Norm,
     Rotation,
@@ -48,6 +51,7 @@ from quire.kernels.plain import mixed
 from quire.kernels.products import PackedWeight
 from quire.kernels.recurrence import RecurrentSpec
 from quire.kernels.shared_ranks import SharedMemoryRanks
+from quire.kernels.streams import StreamCorrection, StreamPrediction
 
 if not _native.usable():  # so that there are no kernels here, for whoever asks
     _reasons = "; ".join(f"{name}: {why}" for name, why in _native.refusals().items())
@@ -59,6 +63,7 @@ _Part = (
     | SelfRecurrence
     | DenseMLP
     | GivenMLP
+    | Laurel
     | Experts
     | MLPWithExperts
 )
@@ -167,6 +172,7 @@ class CPUKernels(Kernels):
         self._norms: dict[int, tuple[Norm, _native.Norm]] = {}
         self._recurrences: dict[int, tuple[RecurrentSpec, _native.Recurrence]] = {}
         self._experts: dict[int, tuple[Experts, _native.Experts | None]] = {}
+        self._streams: dict[int, tuple[StreamPrediction | StreamCorrection, _native.Streams]] = {}
         self._decoders: dict[int, _Decoder] = {}
 
     @property
@@ -269,6 +275,28 @@ class CPUKernels(Kernels):
             CODES[x.dtype],
             torch.get_num_threads(),
         )
+
+    def predict(self, streams: Tensor, prediction: StreamPrediction) -> Tensor:
+        """See ``Kernels.predict``."""
+        x = streams.new_empty((len(streams), streams.shape[2]))
+        self._native.predict(*self._stream_rows(streams, x, prediction))
+        return x
+
+    def correct(self, streams: Tensor, x: Tensor, correction: StreamCorrection) -> Tensor:
+        """See ``Kernels.correct``."""
+        x = x.clone(memory_format=torch.contiguous_format)
+        self._native.correct(*self._stream_rows(streams, x, correction))
+        return x
+
+    def _stream_rows(
+        self, streams: Tensor, x: Tensor, mixing: StreamPrediction | StreamCorrection
+    ) -> tuple[_native.Streams, int, int, int, int, int, int]:
+        assert streams.is_contiguous(), "they are changed in place"
+        known = self._streams.get(id(mixing))
+        if known is None:
+            known = self._streams[id(mixing)] = (mixing, native_streams(mixing))
+        rows, threads = (len(x), x.shape[1]), torch.get_num_threads()
+        return known[1], streams.data_ptr(), x.data_ptr(), *rows, CODES[x.dtype], threads
 
     def mix(self, x: Tensor, experts: Experts, routed: Tensor | None = None) -> Tensor:
         """See ``Kernels.mix``."""
@@ -429,7 +457,8 @@ def _fuse(
             isinstance(layer.mixer, SelfAttention) and layer.mixer.query_norm
             for layer in decoder.layers
         )
-        if over_all_heads or not isinstance(decoder.ranks, SharedMemoryRanks):
+        streams = any(layer.streams is not None for layer in decoder.layers)
+        if over_all_heads or streams or not isinstance(decoder.ranks, SharedMemoryRanks):
             return None
         native.add_up_over(decoder.ranks.native)
     memory = OwnMemory(kv)
@@ -444,6 +473,11 @@ def _fuse(
             if made is None:
                 return None
             put(made)
+        if layer.streams is not None:
+            put_streams = (
+                native.predict if isinstance(layer.streams, StreamPrediction) else native.correct
+            )
+            put_streams(native_streams(layer.streams))
     if decoder.final_norm is not None:
         native.end(native_norm(decoder.final_norm))
 
@@ -451,10 +485,15 @@ def _fuse(
         x: Tensor, plan: CPUPlan, rotations: Sequence[Rotation], given: Tensor | None
     ) -> Tensor:
         x = x.contiguous()
+        streams = x if x.dim() == 3 else None
+        x = x if streams is None else x.new_empty((len(x), x.shape[2]))
         out = torch.empty_like(x)
         turns = list(map(plan.rotation, rotations))
         beside = (0, 0) if given is None else (given.data_ptr(), given.stride(0))
-        kernels.run(native, plan.native, x.data_ptr(), out.data_ptr(), turns, *beside)
+        apart = 0 if streams is None else streams.data_ptr()
+        kernels.run(native, plan.native, x.data_ptr(), out.data_ptr(), turns, *beside, apart)
+        if streams is not None:
+            return streams
         return x if decoder.final_norm is None else out
 
     return fused
@@ -468,6 +507,7 @@ def _native_part(
     | _native.SelfRecurrence
     | _native.Mlp
     | _native.GivenMlp
+    | _native.Laurel
     | _native.Experts
     | None
 ):
@@ -485,6 +525,8 @@ def _native_part(
         return None
     if isinstance(part, GivenMLP):
         return native_given(part)
+    if isinstance(part, Laurel):
+        return native_laurel(part)
     return native_experts(part) if isinstance(part, Experts) else native_mlp(part)
 
 

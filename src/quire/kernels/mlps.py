@@ -38,12 +38,15 @@ class Activation(NamedTuple):
     gated: it has two halves, and it is activation(factor first) * second (Shazeer, "GLU variants
         improve Transformer", 2020).
     alphas: with ``XIELU``.
+    cut: before that x, or the first half, becomes what of it is above its mean and so many of its
+        standard deviations, and 0 elsewhere. None: it stays as it is.
     """
 
     name: str
     gated: bool = False
     factor: float = 1.0
     alphas: Alphas | None = None
+    cut: float | None = None
 
 
 class Projection(Protocol):

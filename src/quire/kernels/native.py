@@ -5,6 +5,7 @@ The caller keeps the tensors alive whose addresses are in them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -15,6 +16,7 @@ from quire.kernels.layer_memory import LayerKV, LayerState
 from quire.kernels.mlps import Activation, DenseMLP, Experts, GivenMLP, Routing
 from quire.kernels.ops import (
     AttentionSpec,
+    Laurel,
     Norm,
     Norms,
     SelfAttention,
@@ -23,6 +25,7 @@ from quire.kernels.ops import (
 )
 from quire.kernels.products import PackedWeight
 from quire.kernels.recurrence import Recurrence, RecurrentSpec
+from quire.kernels.streams import StreamCorrection, StreamPrediction
 
 CODES = {  # DType in C++
     torch.float32: 0,
@@ -117,10 +120,11 @@ def native_mlp(mlp: DenseMLP) -> _native.Mlp | None:
     return _native.Mlp.make(mlp.up.native, mlp.down.native, *activation_numbers(mlp.activation))
 
 
-def activation_numbers(activation: Activation) -> tuple[int, bool, float, float, float]:
+def activation_numbers(activation: Activation) -> tuple[int, bool, float, float, float, float]:
     """As the C++ module takes it."""
-    name, gated, factor, alphas = activation
-    return ACTIVATION_CODES[name], gated, factor, *(alphas or (0.0, 0.0))
+    name, gated, factor, alphas, cut = activation
+    above, below = alphas or (0.0, 0.0)
+    return ACTIVATION_CODES[name], gated, factor, above, below, math.nan if cut is None else cut
 
 
 def native_given(mlp: GivenMLP) -> _native.GivenMlp | None:
@@ -128,6 +132,26 @@ def native_given(mlp: GivenMLP) -> _native.GivenMlp | None:
         return None
     activation = ACTIVATION_CODES[mlp.activation]
     return _native.GivenMlp.make(mlp.up.native, mlp.down.native, activation, mlp.first)
+
+
+def native_laurel(laurel: Laurel) -> _native.Laurel | None:
+    left, right = laurel.left, laurel.right
+    if not isinstance(left, PackedWeight) or not isinstance(right, PackedWeight):
+        return None
+    return _native.Laurel.make(left.native, right.native, native_norm(laurel.norm))
+
+
+def native_streams(mixing: StreamPrediction | StreamCorrection) -> _native.Streams:
+    router = mixing.router
+    scale = mixing.scale if isinstance(mixing, StreamCorrection) else None
+    return _native.Streams.make(
+        router.count,
+        router.active,
+        router.weight.data_ptr(),
+        mixing.coefficients.data_ptr(),
+        _address(scale),
+        router.eps,
+    )
 
 
 def native_experts(experts: Experts) -> _native.Experts | None:

@@ -19,6 +19,7 @@ from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState
 from quire.kernels.mlps import Activation, DenseMLP, Experts, GivenMLP, Projection
 from quire.kernels.ranks import Ranks
 from quire.kernels.recurrence import RecurrentSpec
+from quire.kernels.streams import StreamCorrection, StreamPrediction
 
 
 class StateSlots(NamedTuple):
@@ -255,19 +256,32 @@ class MLPWithExperts:
 
 
 @dataclass(frozen=True)
+class Laurel:
+    """x + norm(right(left(x))), of few numbers in between (Menghani et al., 2024)."""
+
+    left: Projection  # [T, d] -> [T, R]
+    right: Projection  # [T, R] -> [T, d]
+    norm: Norm
+
+
+@dataclass(frozen=True)
 class DecoderLayer:
     """What mixes tokens, then an MLP, each with the norms around it; either may be absent.
 
     ``parallel``: both of the same x, and what they give is added to it. Then neither has a norm
     after, the mixer has one before, and an MLP that has none is given the same.
+
+    ``streams``: where x is one of several, those that earlier layers left are predicted first, and
+    x is of these; or corrected by x, and what this layer gives is added to all but the first.
     """
 
     mixer: SelfAttention | SelfLatentAttention | SelfRecurrence | None
     mixer_norms: Norms
     # attention, where it is parallel to a state
-    mlp: DenseMLP | GivenMLP | Experts | MLPWithExperts | SelfAttention | None
+    mlp: DenseMLP | GivenMLP | Laurel | Experts | MLPWithExperts | SelfAttention | None
     mlp_norms: Norms
     parallel: bool
+    streams: StreamPrediction | StreamCorrection | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +296,7 @@ class DecoderStack:
 
 Fused = Callable[[Tensor, Any, Sequence[Rotation], Tensor | None], Tensor]
 """A decoder over its share of the pool, in one call: x [T, d], plan, rotations, and what layers are
-given of each token -> [T, d].
+given of each token -> [T, d]. Where layers have streams, x and what comes are [T, n, d].
 
 What x holds need not outlast the call.
 """
@@ -372,6 +386,17 @@ class Kernels(Protocol):
     def gate(self, x: Tensor, gates: Tensor) -> None:
         """x [T, width] becomes x * sigmoid(gates)."""
         ...
+
+    def predict(self, streams: Tensor, prediction: StreamPrediction) -> Tensor:
+        """streams [T, n, d] become those that are predicted -> the one of them [T, d].
+
+        Kernels without streams, as here, raise.
+        """
+        raise NotImplementedError
+
+    def correct(self, streams: Tensor, x: Tensor, correction: StreamCorrection) -> Tensor:
+        """streams [T, n, d] are corrected by x [T, d] -> the one of them, scaled [T, d]."""
+        raise NotImplementedError
 
     def mix(self, x: Tensor, experts: Experts, routed: Tensor | None = None) -> Tensor:
         """x [T, d] through the experts of each row -> [T, d]; the router is given ``routed``."""

@@ -25,7 +25,10 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 def activate(x: Tensor, activation: Activation) -> Tensor:
     """See ``Kernels.activate``."""
-    name, gated, factor, alphas = activation
+    name, gated, factor, alphas, cut = activation
+    if cut is not None:
+        first, *rest = x.chunk(2, dim=-1) if gated else (x,)
+        x = torch.cat((_above(first, cut), *rest), -1)
     if name == CLAMPED_SWIGLU:
         gate, up = x.chunk(2, dim=-1)
         gate, up = gate.clamp(max=7), up.clamp(-7, 7)
@@ -35,6 +38,12 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
         return function(factor * x)
     gate, up = x.chunk(2, dim=-1)
     return function(factor * gate) * up
+
+
+def _above(x: Tensor, deviations: float) -> Tensor:
+    wide = x.to(_wide(x))
+    deviation, mean = torch.std_mean(wide, dim=-1, keepdim=True, correction=0)
+    return torch.relu(wide - (mean + deviation * deviations)).to(x.dtype)
 
 
 def _xielu(alphas: Alphas, x: Tensor) -> Tensor:

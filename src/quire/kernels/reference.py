@@ -33,6 +33,7 @@ from quire.kernels.rounded_cache import (
     value_codes,
     whole_numbers,
 )
+from quire.kernels.streams import StreamCorrection, StreamPrediction, correct, predict
 
 # Scores of a prefill slice, or gathered keys and values of a decode slice, in elements: 32 MiB of
 # float32. More is cut into slices, so that memory does not grow with the batch.
@@ -130,6 +131,14 @@ class ReferenceKernels(Kernels):
     def gate(self, x: Tensor, gates: Tensor) -> None:
         """See ``Kernels.gate``."""
         x.mul_(gates.to(torch.promote_types(x.dtype, torch.float32)).sigmoid())
+
+    def predict(self, streams: Tensor, prediction: StreamPrediction) -> Tensor:
+        """See ``Kernels.predict``."""
+        return predict(streams, prediction)
+
+    def correct(self, streams: Tensor, x: Tensor, correction: StreamCorrection) -> Tensor:
+        """See ``Kernels.correct``."""
+        return correct(streams, x, correction)
 
     def mix(self, x: Tensor, experts: Experts, routed: Tensor | None = None) -> Tensor:
         """See ``Kernels.mix``."""

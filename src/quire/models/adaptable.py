@@ -10,7 +10,7 @@ import torch
 from quire.kernels.adapters import Site
 from quire.models.base import Model
 from quire.models.decoder import DecoderModel
-from quire.models.layers import MLP, Attention, Layer, LayerInputMLP, WithExperts
+from quire.models.layers import MLP, Attention, Layer, LayerInputMLP, LowRank, WithExperts
 from quire.models.linear import Linear
 from quire.models.parts import WHOLE, TensorPart, count_of
 from quire.models.transformers_model import TransformersModel
@@ -108,6 +108,9 @@ def products(layer: Layer) -> Iterator[tuple[Site, Linear]]:
     elif isinstance(layer.mlp, LayerInputMLP):
         yield Site.up, layer.mlp.up
         yield Site.down, layer.mlp.down
+    elif isinstance(layer.mlp, LowRank):
+        yield Site.up, layer.mlp.left
+        yield Site.down, layer.mlp.right
     elif isinstance(layer.mlp, Attention):
         yield Site.up, layer.mlp.qkv.product
         yield Site.down, layer.mlp.output

@@ -5,6 +5,7 @@ Their differences are fields here, so that one function (``build``) reads the te
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -121,6 +122,16 @@ class LatentPlan:
 
 
 @dataclass(frozen=True)
+class StreamPlan:
+    """Layers that see one of several streams, with a residual of low rank beside each attention."""
+
+    count: int
+    active: int
+    scaled: bool  # what layers are given of a token is of the one, scaled
+    cuts: tuple[float | None, ...]  # by layer: of its MLP's ``Activation``
+
+
+@dataclass(frozen=True)
 class NormKind:
     """The facts that all norms of a decoder share."""
 
@@ -204,6 +215,7 @@ class Blueprint:
     recurrent: RecurrentPlan | None = None  # the layers with a state
     latent: LatentPlan | None = None  # in place of ``heads``' own keys and values
     by_layer: LayerSizes | None = None  # in place of ``heads`` and ``intermediate_size``
+    streams: StreamPlan | None = None
     gated_attention: bool = False
     parallel: bool = False
     softcap: float | None = None
@@ -244,4 +256,6 @@ class Blueprint:
         if self.by_layer is not None:
             others = self.by_layer.kv_heads
             inner["hidden_size_per_layer_input"] = self.by_layer.given
+            if has_mlp:
+                inner["intermediate_size"] = math.gcd(*self.by_layer.inners)
         return Divided(heads.num, num_kv, self.vocab_size, inner, states, others)

@@ -25,6 +25,7 @@ from quire.models.linear import Joined, LinearReader
 from quire.models.norms import NormReader
 from quire.models.recurrences import read_recurrent
 from quire.models.shape import ChunkLength
+from quire.models.streams import read_streams
 from quire.models.weights import Weights
 
 _LOG = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
         logits_scale=plan.logits_scale,
         logits_softcap=plan.logits_softcap,
         inputs=read_inputs(plan, norms, linears, root),
+        streams=read_streams(plan, linears, root),
     )
 
 
@@ -202,6 +204,7 @@ def _read_mlp(
             plan.gated,
             plan.factors.gate,
             _read_alphas(norms.weights, prefix) if plan.activation == XIELU else None,
+            None if plan.streams is None else plan.streams.cuts[index],
         ),
     )
     if mixture is None:

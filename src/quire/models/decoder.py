@@ -46,10 +46,42 @@ class LayerInputs(NamedTuple):
     layers: int
 
     def of(self, token_ids: Tensor, x: Tensor, kernels: Kernels, ranks: Ranks | None) -> Tensor:
-        """token_ids [T], x [T, d] -> [T, layers x width]."""
+        """token_ids [T], x [T, d] -> [T, layers x width].
+
+        Tokens that the table does not have are taken for its first.
+        """
+        token_ids = token_ids.masked_fill(token_ids >= self.num_tokens, 0)
         own = token_rows(self.table, self.num_tokens, ranks, token_ids, x.dtype) * self.scales[0]
         projected = (self.projection(x) * self.scales[1]).view(-1, self.norm.width)
         return (kernels.norm(projected, self.norm).view(own.shape) + own) * 2**-0.5
+
+
+class Streams(NamedTuple):
+    """What goes through layers that see one of several streams: n of them, of a token's vector."""
+
+    apart: Linear  # d -> (n - 1) d: all but the first
+    together: tuple[Linear, ...]  # d -> d, of each of those
+
+    def parted(self, x: Tensor) -> Tensor:
+        """x [T, d] -> [T, n, d], all as large as x."""
+        first = x[:, None]
+        others = self.apart(x).view(len(x), -1, x.shape[1])
+        return torch.cat((first, _as_large(others, first)), 1)
+
+    def joined(self, streams: Tensor) -> Tensor:
+        """streams [T, n, d] -> [T, d], their mean."""
+        first, *others = streams.unbind(1)
+        total = first.to(torch.promote_types(first.dtype, torch.float32))
+        for stream, projection in zip(others, self.together, strict=True):
+            total = total + _as_large(projection(stream), first)
+        return (total / streams.shape[1]).to(streams.dtype)
+
+
+def _as_large(x: Tensor, other: Tensor) -> Tensor:
+    """x with the root mean square of ``other``, both [..., d]."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    own, wanted = (one.to(wide).square().mean(-1, keepdim=True) for one in (x, other))
+    return (x * (wanted.sqrt() / own.clamp(min=1e-5).sqrt())).to(x.dtype)
 
 
 def token_rows(
@@ -82,6 +114,7 @@ class Decoder:
     ropes: tuple[Rope, ...] = ()
     positions: LearnedPositions | None = None
     inputs: LayerInputs | None = None
+    streams: Streams | None = None
     embedding_scale: float = 1.0
     logits_scale: float = 1.0
     logits_softcap: float | None = None  # logits become softcap * tanh(logits / softcap)
@@ -93,7 +126,12 @@ class Decoder:
     def fusable(self) -> DecoderStack:
         """The layers for kernels that run them whole."""
         layers = tuple(layer.fusable() for layer in self.layers)
-        return DecoderStack(layers, self.final_norm, self.dtype, self.ranks)
+        return DecoderStack(layers, self.last_norm, self.dtype, self.ranks)
+
+    @property
+    def last_norm(self) -> Norm | None:
+        """The norm of what layers give, as it is: not of streams, which are joined before."""
+        return self.final_norm if self.streams is None else None
 
 
 class Vocabulary(NamedTuple):
@@ -194,14 +232,19 @@ class DecoderModel:
         given = None
         if decoder.inputs is not None:
             given = decoder.inputs.of(token_ids, x, kernels, decoder.ranks)
+        if decoder.streams is not None:
+            x = decoder.streams.parted(x)
         plan = kernels.plan(batch)
         fused = kernels.fuse(self._stack, kv)
         if fused is not None:
             x = fused(x, plan, rotations, given)
         else:
-            layers, norm, ranks = decoder.layers, decoder.final_norm, decoder.ranks
+            layers, norm, ranks = decoder.layers, decoder.last_norm, decoder.ranks
             adapted = batch.adapted
             x = run_layers(layers, norm, x, kv, kernels, plan, rotations, adapted, ranks, given)
+        if decoder.streams is not None:
+            x = decoder.streams.joined(x)
+            x = x if decoder.final_norm is None else kernels.norm(x, decoder.final_norm)
         return x if decoder.project_out is None else decoder.project_out(x)
 
     def go_on(
@@ -217,6 +260,7 @@ class DecoderModel:
             decoder.project_out,
             decoder.positions,
             decoder.inputs,
+            decoder.streams,
             decoder.ranks,
         )
         plain = scaled == (1.0, 1.0, None) and all(part is None for part in beside)

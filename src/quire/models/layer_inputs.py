@@ -1,5 +1,5 @@
-"""What Gemma 4's layers have beside others', out of a checkpoint: numbers that all layers are given
-of each token, experts beside an MLP, and a factor of all that a layer gives.
+"""What layers of Gemma 3n and 4 have beside others', out of a checkpoint: numbers that all layers
+are given of each token, experts beside an MLP, and a factor of all that a layer gives.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from quire.models.experts import read_experts
 from quire.models.layers import MLP, Layer, LayerInputMLP, WithExperts
 from quire.models.linear import LinearReader
 from quire.models.norms import NormReader
+from quire.models.streams import among_streams
 
 
 def read_inputs(
@@ -47,7 +48,9 @@ def finished(
     """A layer with what follows its MLP, as a layer without a mixer."""
     assert plan.by_layer is not None, "only such plans have layers like these"
     width, hidden = plan.by_layer.given, plan.hidden_size
-    factor = linears.numbers([f"{prefix}.layer_scalar"], 1).item()
+    factor = 1.0
+    if plan.streams is None:
+        factor = linears.numbers([f"{prefix}.layer_scalar"], 1).item()
     if not width:
         return [replace(layer, mlp_norms=layer.mlp_norms._replace(total=factor))]
     gate, projection = f"{prefix}.per_layer_input_gate", f"{prefix}.per_layer_projection"
@@ -59,7 +62,10 @@ def finished(
         columns=slice(index * width + held.start, index * width + held.stop),
     )
     output = norms.take(f"{prefix}.post_per_layer_input_norm", hidden)
-    return [layer, Layer(None, Norms(), given, Norms(output=output, total=factor))]
+    layers = [layer, Layer(None, Norms(), given, Norms(output=output, total=factor))]
+    if plan.streams is None:
+        return layers
+    return among_streams(layers, plan.streams, plan, norms, linears, prefix)
 
 
 def beside_experts(

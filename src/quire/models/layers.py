@@ -26,6 +26,7 @@ from quire.kernels.ops import (
     AttentionSpec,
     DecoderLayer,
     Kernels,
+    Laurel,
     MLPWithExperts,
     Norm,
     Norms,
@@ -35,6 +36,7 @@ from quire.kernels.ops import (
 )
 from quire.kernels.ranks import Ranks
 from quire.kernels.recurrence import RecurrentSpec
+from quire.kernels.streams import StreamCorrection, StreamPrediction
 from quire.models.latent_attention import LatentAttention
 from quire.models.linear import Joined, Linear
 
@@ -140,6 +142,19 @@ class LayerInputMLP:
         return GivenMLP(self.up, self.down, self.activation, self.columns.start)
 
 
+@dataclass(frozen=True)
+class LowRank:
+    """x + norm(right(left(x))); see ``Laurel``."""
+
+    left: Linear
+    right: Linear
+    norm: Norm
+
+    def fusable(self) -> Laurel:
+        """See ``Attention.fusable``."""
+        return Laurel(self.left, self.right, self.norm)
+
+
 @dataclass(frozen=True, eq=False)
 class WithExperts:
     """An MLP and experts beside each other; see ``MLPWithExperts``."""
@@ -162,9 +177,10 @@ class Layer:
 
     mixer: Mixer | None
     mixer_norms: Norms
-    mlp: MLP | LayerInputMLP | Experts | WithExperts | Attention | None
+    mlp: MLP | LayerInputMLP | LowRank | Experts | WithExperts | Attention | None
     mlp_norms: Norms
     parallel: bool = False
+    streams: StreamPrediction | StreamCorrection | None = None
 
     @property
     def mixers(self) -> list[Mixer]:
@@ -186,6 +202,7 @@ class Layer:
             mlp=mlp if mlp is None or isinstance(mlp, Experts) else mlp.fusable(),
             mlp_norms=self.mlp_norms,
             parallel=self.parallel,
+            streams=self.streams,
         )
 
 
@@ -212,6 +229,17 @@ class Multiplying(NamedTuple):
         """x [T, d] through the experts of each row -> [T, d]; see ``Kernels.mix``."""
         return self._added_up(self.kernels.mix(x, experts, routed))
 
+    def activated(self, up: Tensor, activation: Activation) -> Tensor:
+        """Numbers of MLPs inside; what is cut from them hangs on those of all ranks."""
+        if activation.cut is None or self.ranks is None:
+            return self.kernels.activate(up, activation)
+        first = up.chunk(2, 1)[0] if activation.gated else up
+        wide, count = first.float(), first.shape[1] * self.ranks.size
+        mean = self._added_up(wide.sum(1, keepdim=True)) / count
+        squares = self._added_up((wide - mean).square().sum(1, keepdim=True))
+        first.copy_(torch.relu(wide - mean - (squares / count).sqrt() * activation.cut))
+        return self.kernels.activate(up, activation._replace(cut=None))
+
     def _added_up(self, part: Tensor) -> Tensor:
         if self.ranks is not None:
             self.ranks.add_up(part)
@@ -237,15 +265,24 @@ def run_layers(
     ranks: Ranks | None = None,
     given: Tensor | None = None,
 ) -> Tensor:
-    """x [T, d], which is used up -> [T, d], operation by operation.
+    """x [T, d], which is used up -> [T, d], operation by operation; both [T, n, d] of n streams.
 
     given: what layers are given of each token.
     """
-    memory, h = OwnMemory(kv), _given(x, layers[0].before, kernels)
-    next_norms = [*(layer.before for layer in layers[1:]), final_norm]
+    memory, h, streams = OwnMemory(kv), x, x
+    next_norms = [
+        *(None if layer.streams is not None else layer.before for layer in layers[1:]),
+        final_norm,
+    ]
     for number, (layer, next_norm) in enumerate(zip(layers, next_norms, strict=True)):
         multiplying = Multiplying(kernels, adapted, ranks, number)
         around, mlp = layer.mlp_norms, layer.mlp
+        if isinstance(layer.streams, StreamPrediction):
+            x = kernels.predict(streams, layer.streams)
+        elif layer.streams is not None:
+            x = kernels.correct(streams, x, layer.streams)
+        if number == 0 or layer.streams is not None:
+            h = _given(x, layer.before, kernels)
         if layer.mixer is not None:
             before = next_norm if mlp is None else around.before
             delta = _mix(layer.mixer, h, memory, plan, rotations, multiplying, _MIXER)
@@ -259,7 +296,11 @@ def run_layers(
                 delta = _mix(mlp, h, memory, plan, rotations, multiplying, _SECOND)
             else:
                 delta = _go_through(mlp, h, multiplying, given)
-            x, h = _add(x, delta, around, next_norm, kernels)
+            if isinstance(layer.streams, StreamCorrection):
+                h = streams
+                h[:, 1:] += _given(delta, around.output, kernels)[:, None]
+            else:
+                x, h = _add(x, delta, around, next_norm, kernels)
     return h
 
 
@@ -287,7 +328,7 @@ def _add(
 
 
 def _go_through(
-    mlp: MLP | LayerInputMLP | Experts | WithExperts,
+    mlp: MLP | LayerInputMLP | LowRank | Experts | WithExperts,
     h: Tensor,
     multiplying: Multiplying,
     given: Tensor | None,
@@ -308,8 +349,11 @@ def _go_through(
         up = multiplying.product(Site.up, mlp.up, h)
         inner = kernels.activate(up, Activation(mlp.activation)) * given[:, mlp.columns]
         return multiplying.total(Site.down, mlp.down, inner)
+    if isinstance(mlp, LowRank):
+        left = multiplying.product(Site.up, mlp.left, h)
+        return kernels.norm(multiplying.product(Site.down, mlp.right, left), mlp.norm).add_(h)
     up = multiplying.product(Site.up, mlp.up.product, h)
-    inner = kernels.activate(up, mlp.activation)
+    inner = multiplying.activated(up, mlp.activation)
     return multiplying.total(Site.down, mlp.down, inner)
 
 

@@ -15,7 +15,14 @@ from quire.models.building import build
 from quire.models.config import ConfigFields, ModelConfig
 from quire.models.family import Family
 from quire.models.rope import RopeConfig
-from quire.models.shape import completed, find_family, latent_of, positions_of, windows_of
+from quire.models.shape import (
+    completed,
+    find_family,
+    latent_of,
+    positions_of,
+    widest,
+    windows_of,
+)
 from quire.models.traits import TRAITS, Traits
 
 _INNERS = ("intermediate_size", "moe_intermediate_size")
@@ -47,7 +54,7 @@ def read(config: ModelConfig) -> Blueprint:
         names=names,
         vocab_size=fields.positive("vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=fields.positive(
+        intermediate_size=widest(fields, shape).positive(
             next((one for one in _INNERS if one in fields), _INNERS[0])
         ),
         heads=Heads.read(fields, num_heads, num_kv_heads, head_dim),

@@ -214,6 +214,7 @@ TRAITS: Mapping[str, Traits] = {
     "GemmaForCausalLM": _GEMMA_1,
     "Gemma2ForCausalLM": _GEMMA_2,
     "Gemma3ForCausalLM": _GEMMA_3,
+    "Gemma3nForCausalLM": replace(_GEMMA_4, varied=variants.gemma3n),
     "Gemma4ForCausalLM": _GEMMA_4,
     "CohereForCausalLM": _COHERE,
     "Cohere2ForCausalLM": replace(_COHERE, theta=10_000.0, varied=variants.cohere2, foreign=()),

@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from quire.core.errors import ModelError
-from quire.models.blueprint import Blueprint, LatentPlan
+from quire.models.blueprint import Blueprint, LatentPlan, StreamPlan
 from quire.models.config import ConfigFields
 from quire.models.rope import RopeConfig
-from quire.models.shape import latent_of, layer_sizes_of, layers_that_turn
+from quire.models.shape import latent_of, layer_sizes_of, layers_that_turn, stream_sizes_of
 
+_DEVIATIONS = "activation_sparsity_scale"
 _STEADY = ("default", "linear", "llama3", "yarn")  # rotations that do not hang on a text's length
 
 
@@ -40,6 +43,46 @@ def gemma3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     local = fields.get("rope_local_base_freq", float, 10_000.0)
     plan = replace(plan, logits_softcap=_cap(fields, "final_logit_softcapping", None))
     return _two_rotations(fields, _gemma_scaled(fields, plan), 1_000_000.0, local)
+
+
+def gemma3n(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Gemma 3's rotations; layers see one of several streams, and of some MLPs only what is large
+    goes on.
+    """
+    local = fields.get("rope_local_base_freq", float, 10_000.0)
+    plan = _two_rotations(fields, gemma(fields, plan), 1_000_000.0, local)
+    sizes = stream_sizes_of(fields, plan.windows)
+    active = fields.get("altup_active_idx", int, 0)
+    if not 0 <= active < sizes.streams:
+        raise fields.wrong("altup_active_idx", f"at least 0 and less than {sizes.streams}")
+    scaled = fields.get("altup_correct_scale", bool, True)
+    return replace(
+        plan,
+        by_layer=sizes,
+        streams=StreamPlan(sizes.streams, active, scaled, _cuts(fields, len(plan.windows))),
+        attention_scale=1.0,
+        value_norms=True,
+        logits_softcap=_cap(fields, "final_logit_softcapping", 30.0),
+    )
+
+
+def _cuts(fields: ConfigFields, count: int) -> tuple[float | None, ...]:
+    """By layer, above how many standard deviations a share of normal numbers lies that is 1 less
+    the field's. GGUF files say the former.
+    """
+    if _DEVIATIONS in fields:
+        told = fields.get(_DEVIATIONS, list)
+        if len(told) != count or not all(isinstance(one, float) and one < math.inf for one in told):
+            raise fields.wrong(_DEVIATIONS, f"a number for each of {count} layers")
+        return tuple(None if one == -math.inf else one for one in told)
+    name, sparse = "activation_sparsity_pattern", 10 if count > 10 else 0
+    shares = fields.get(name, list, [0.95] * sparse + [0.0] * (count - sparse))
+    known = all(type(one) in (int, float) and 0 <= one < 1 for one in shares)
+    if len(shares) != count or not known:
+        raise fields.wrong(name, f"at least 0 and less than 1 for each of {count} layers")
+    # The inverse of the normal distribution in float32, as its authors have it.
+    inverses = torch.erfinv(2 * torch.tensor(shares, dtype=torch.float32) - 1) * math.sqrt(2)
+    return tuple(each if one else None for one, each in zip(shares, inverses.tolist(), strict=True))
 
 
 def gemma4(fields: ConfigFields, plan: Blueprint) -> Blueprint:

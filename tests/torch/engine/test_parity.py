@@ -33,7 +33,7 @@ def texts(outputs: list[RequestOutput]) -> list[list[int]]:
     return [output.outputs[0].token_ids for output in outputs]
 
 
-@pytest.fixture(params=[*FAMILIES, "gemma3", "gemma4", "cohere2", "llama4"])
+@pytest.fixture(params=[*FAMILIES, "gemma3", "gemma3n", "gemma4", "cohere2", "llama4"])
 def family(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -63,7 +63,7 @@ def test_greedy_tokens_do_not_depend_on_memory(family: str, model_dir: ModelDir)
     )
     outputs = run(tight, prompts)
     assert texts(outputs) == expected, "through preemption"
-    if family != "mistral":  # whose windows fit
+    if family not in ("mistral", "gemma3n"):  # whose windows fit
         assert sum(output.metrics.num_preemptions for output in outputs) > 0
     assert max(output.metrics.peak_blocks for output in outputs) <= tight.capacity.num_blocks
 

@@ -1,4 +1,4 @@
-"""Gemma 4: what its layers keep and share, in bits and bytes, and what is refused."""
+"""Gemma 3n and 4: what layers keep and share, in bits and bytes; what of Gemma 4 is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from quire.models.loader import load_model
 from quire.models.shape import read_shape
 from quire.text.tokenizer import load_tokenizer
 from support import lora
-from support.gguf_gemma4 import Kind, small_vocabulary, write_gemma4
+from support.gguf_gemmas import Kind, small_vocabulary, write_gemma
 from support.hf_reference import hf_logits, random_prompts
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import rewritten
@@ -31,6 +31,7 @@ from support.small_models import GEMMAS, make_model
 
 ModelDir = Callable[[str], Path]
 
+_LAUREL = ("linear_left", "linear_right")
 with_families = pytest.mark.parametrize("family", GEMMAS)
 
 # As google/gemma-4-E2B publishes it, but for fields of images and sounds.
@@ -105,7 +106,7 @@ def test_rounded_caches(
 def test_adapters(family: str, model_dir: ModelDir, tmp_path: Path) -> None:
     """An adapter of keys that are values too changes both."""
     directory, text = model_dir(family), random_prompts(19)[0]
-    targets = (*lora.ALL, "per_layer_input_gate", "per_layer_projection")
+    targets = (*lora.ALL, "per_layer_input_gate", "per_layer_projection", *_LAUREL)
     adapter = lora.save_adapter(tmp_path / "adapter", directory, targets=targets)
     model = load_model(directory)
     updates = check_adapter(adapter, adaptable(model), 8).read().updates
@@ -181,13 +182,13 @@ def plain(family: str, tmp_path: Path) -> Path:
 def test_gguf_files(family: str, plain: Path, tmp_path: Path) -> None:
     text, target = random_prompts(30)[0], tmp_path / "a.gguf"
     expected = hf_logits(plain, text)
-    write_gemma4(plain, target)
+    write_gemma(plain, target)
     model, shape = load_model(target), read_shape(target)
     found = PagedHarness(model).prefill([text], 7)[0]
     assert (found - expected).abs().max() < 1e-4
     assert shape.kv_bytes_per_token == bytes_per_token(model.kv_shapes, torch.float32)
     assert shape.weight_bytes == pytest.approx(model.weight_bytes, rel=0.03)
-    write_gemma4(plain, target, Kind.Q8_0)
+    write_gemma(plain, target, Kind.Q8_0)
     found = PagedHarness(load_model(target, dtype="float32")).prefill([text], 7)[0]
     error = (found - expected).square().mean(1).sqrt()
     assert error.median() < 0.1 * expected.std()
@@ -197,7 +198,7 @@ def test_tokens_of_gguf_files_are_those_of_llama_cpp(tmp_path: Path) -> None:
     """As version 2026.10 gives them."""
     target = tmp_path / "a.gguf"
     source = make_model("gemma4", tmp_path / "source", attention_bias=False)
-    write_gemma4(source, target, vocabulary=small_vocabulary)
+    write_gemma(source, target, vocabulary=small_vocabulary)
     tokenizer = load_tokenizer(target)
     for text, ids in (
         ("tea  the hat\n\n\nso", [267, 292, 277, 267, 273, 266, 285, 268, 267, 264, 263, 272, 269]),
@@ -224,7 +225,7 @@ def test_files_that_contradict_themselves(
     name: str, value: object, named: str, tmp_path: Path
 ) -> None:
     target = tmp_path / "a.gguf"
-    write_gemma4(make_model("gemma4", tmp_path / "x", attention_bias=False), target)
+    write_gemma(make_model("gemma4", tmp_path / "x", attention_bias=False), target)
     file = open_gguf(target)
     metadata = {**file.metadata, f"gemma4.{name}": value}
     with pytest.raises(ModelError, match=named):

@@ -21,10 +21,10 @@ _OF_TEXTS = re.compile(r"language_model|text_model|^lm_head")
 
 SIMULATED = {
     "bloom", "cohere", "cohere2", "deepseek_v3", "ernie4_5_moe", "falcon", "gemma", "gemma2",
-    "gemma3_text", "gemma4_text", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_neox", "gpt_oss",
-    "gptj", "granite", "granitemoe", "granitemoeshared", "llama", "llama4_text", "minimax_m2",
-    "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "opt", "phi", "phi3", "phimoe", "qwen2",
-    "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2", "bamba",
+    "gemma3_text", "gemma3n_text", "gemma4_text", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_neox",
+    "gpt_oss", "gptj", "granite", "granitemoe", "granitemoeshared", "llama", "llama4_text",
+    "minimax_m2", "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "opt", "phi", "phi3", "phimoe",
+    "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2", "bamba",
     "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "mamba2", "nemotron_h",
     "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 }  # fmt: skip
@@ -52,7 +52,9 @@ def test_no_decoder_of_transformers_is_taken_for_another(tmp_path: Path) -> None
         try:
             with torch.device("meta"):
                 model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind]())
-        except TypeError:  # its own defaults make no model, as Ministral's without a head_dim
+        # Its own defaults make no model, as Ministral's without a head_dim; or what sees in it is
+        # of a package that is not here.
+        except (ImportError, TypeError):
             continue
         found.add(json.loads((tmp_path / "config.json").read_text())["model_type"])
         named = dict(model.named_parameters())

@@ -19,6 +19,7 @@ STATES, INNER = 5, 3
 """A layer's states, and those within its MLP, that are there at once."""
 
 _GIVEN = 3  # of what layers are given beside: looked up, projected, and their sum
+_STREAMS = 6  # of what goes through layers as several: as it is, twice in float32, and made anew
 _LOGIT_BYTES = 16  # a logit, edited, and sorted with its place
 
 
@@ -53,6 +54,8 @@ def numbers_per_token(shape: ModelShape, machines: int = 1, widest: int = 0) -> 
         queries = shape.num_heads * max(sizes.head_sizes)
         keys_and_values = 2 * max(map(prod, zip(sizes.kv_heads, sizes.head_sizes, strict=True)))
         beside = _GIVEN * shape.num_layers * sizes.given
+        if sizes.streams > 1:
+            beside += _STREAMS * sizes.streams * shape.hidden_size
     divided = INNER * inner + 2 * queries + max(widest, keys_and_values)
     return STATES * shape.hidden_size + beside + divided / machines
 

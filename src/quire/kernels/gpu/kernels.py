@@ -134,8 +134,9 @@ class GPUKernels(Kernels):
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
         """See ``Kernels.activate``."""
-        name, gated, factor, alphas = activation
+        name, gated, factor, alphas, cut = activation
         assert factor == 1.0, "no model without states has others"
+        assert cut is None, "no model here has others"
         num_rows, width = x.shape
         width = width // 2 if gated else width
         out = x.new_empty(num_rows, width)

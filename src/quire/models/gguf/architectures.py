@@ -49,6 +49,7 @@ class Architecture:
     told_by_tensors: Mapping[str, str] = field(default_factory=dict)
     aside: tuple[str, ...] = ()  # what its files say to nobody
     by_layer: bool = False  # sizes differ from layer to layer
+    streams: bool = False  # so may those of MLPs, and layers see one of several streams
 
     @property
     def has_experts(self) -> bool:
@@ -129,7 +130,7 @@ _LATENT_EXPERTS: Mapping[str, Any] = {
     "fields": {**_DEEPSEEK_EXPERTS, **_LATENT_FIELDS},
 }  # fmt: skip
 
-_GEMMA_4_NAMES = {
+_GIVEN_NAMES = {
     **_AROUND,
     "per_layer_token_embd": "model.embed_tokens_per_layer",
     "per_layer_model_proj": "model.per_layer_model_projection",
@@ -137,6 +138,22 @@ _GEMMA_4_NAMES = {
     "inp_gate": "per_layer_input_gate",
     "proj": "per_layer_projection",
     "post_norm": "post_per_layer_input_norm",
+}
+_GEMMA_3N_NAMES = {
+    **_GIVEN_NAMES,
+    "altup_proj": "model.altup_projections.{}",
+    "altup_unembd_proj": "model.altup_unembed_projections.{}",
+    "altup_router": "altup.modality_router",
+    "altup_router_norm": "altup.router_norm",
+    "altup_predict_coef": "altup.prediction_coefs",
+    "altup_correct_coef": "altup.correction_coefs",
+    "altup_correct_scale": "altup.correct_output_scale",
+    "laurel_l": "laurel.linear_left",
+    "laurel_r": "laurel.linear_right",
+    "laurel_post_norm": "laurel.post_laurel_norm",
+}
+_GEMMA_4_NAMES = {
+    **_GIVEN_NAMES,
     "layer_output_scale.weight": "layer_scalar",
     "ffn_gate_inp": "router.proj",
     "ffn_gate_inp.scale": "router.scale",
@@ -147,13 +164,21 @@ _GEMMA_4_NAMES = {
     "post_ffw_norm_1": "post_feedforward_layernorm_1",
     "post_ffw_norm_2": "post_feedforward_layernorm_2",
 }
-_GEMMA_4_FIELDS = {
+_GIVEN_FIELDS = {
+    **_WINDOW,
     "final_logit_softcapping": "final_logit_softcapping",
-    "attention.sliding_window": "sliding_window",
-    "attention.key_length": "global_head_dim",
-    "attention.key_length_swa": "head_dim",
     "attention.shared_kv_layers": "num_kv_shared_layers",
     "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+}
+_GEMMA_3N_FIELDS = {
+    **_GIVEN_FIELDS,
+    "altup.num_inputs": "altup_num_inputs",
+    "altup.active_idx": "altup_active_idx",
+}
+_GEMMA_4_FIELDS = {
+    **_GIVEN_FIELDS,
+    "attention.key_length": "global_head_dim",
+    "attention.key_length_swa": "head_dim",
 }
 _DELTA = {
     "attn_qkv": "linear_attn.in_proj_qkv",
@@ -371,6 +396,10 @@ ARCHITECTURES = (
         "gemma3", "gemma3_text", "Gemma3ForCausalLM", norms_with_one=True, names=_AROUND,
         fields={"final_logit_softcapping": "final_logit_softcapping", **_WINDOW},
         scaled_by_share=62, local_theta=10_000.0,
+    ),
+    Architecture(
+        "gemma3n", "gemma3n_text", "Gemma3nForCausalLM", names=_GEMMA_3N_NAMES,
+        fields=_GEMMA_3N_FIELDS, local_theta=10_000.0, streams=True,
     ),
     Architecture(
         "gemma4", "gemma4_text", "Gemma4ForCausalLM", names=_GEMMA_4_NAMES,

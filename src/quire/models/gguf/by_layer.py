@@ -1,4 +1,6 @@
-"""Sizes that a GGUF file of Gemma 4 has for each layer, as a ``config.json`` would have them."""
+"""Sizes that a GGUF file of Gemma 3n or 4 has for each layer, as a ``config.json`` would have
+them.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +65,33 @@ def sizes_by_layer(file: GGUFFile, name: str, fields: Mapping[str, Any]) -> dict
         "use_double_wide_mlp": inners != [inners[0]] * count,
         "vocab_size_per_layer_input": fields["vocab_size"],
     }
+
+
+DEVIATIONS = "activation_sparsity_scale"
+"""Of Gemma 3n: a field, after the architecture's name, that has a number for each layer."""
+
+
+def sizes_of_streams(file: GGUFFile, name: str) -> dict[str, Any]:
+    """The fields of a config.json that Gemma 3n's files tell by tensors, or for each layer.
+
+    Raises:
+        ModelError: a tensor is missing, or what hangs on layers is not told of all.
+    """
+    found: dict[str, Any] = {}
+    for field, tensor in (
+        ("vocab_size_per_layer_input", "per_layer_token_embd.weight"),
+        ("laurel_rank", "blk.0.laurel_l.weight"),
+    ):
+        if tensor not in file.tensors:
+            raise ModelError(f"{file.path}: the file has no tensor {tensor}")
+        found[field] = file.tensors[tensor].shape[0]
+    for field in ("attention.shared_kv_layers", DEVIATIONS):
+        if f"{name}.{field}" not in file.metadata:
+            raise ModelError(f"{file.path}: {name}.{field} is missing")
+    deviations = file.metadata[f"{name}.{DEVIATIONS}"]
+    if not is_list(deviations):
+        raise ModelError(f"{file.path}: {name}.{DEVIATIONS} must be a number for each layer")
+    return {**found, DEVIATIONS: list(deviations)}
 
 
 def _each(file: GGUFFile, name: str, count: int) -> list[Any]:

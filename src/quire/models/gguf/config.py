@@ -9,7 +9,7 @@ from typing import Any
 
 from quire.core.errors import ModelError
 from quire.models.gguf.architectures import ARCHITECTURES, EXPERTS, Architecture
-from quire.models.gguf.by_layer import CHECKED, sizes_by_layer
+from quire.models.gguf.by_layer import CHECKED, DEVIATIONS, sizes_by_layer, sizes_of_streams
 from quire.models.gguf.ends import end_tokens
 from quire.models.gguf.header import GGUFFile, is_list
 from quire.models.gguf.mixers import read_by_mixers, with_mixers
@@ -100,7 +100,9 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
             value = [one for one in value if one] or value  # 0 for layers of other kinds
         if known.by_layer and is_list(value):
             value = value[:1] and value[0]  # of the first; ``by_layer`` looks at all
-        if value is not None:
+        if known.streams and name == "feed_forward_length" and is_list(value):
+            fields[field] = list(value)
+        elif value is not None:
             fields[field] = _of_all_layers(file, f"{known.name}.{name}", value)
         elif name in needed:
             raise ModelError(f"{file.path}: {known.name}.{name} is missing")
@@ -113,6 +115,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     fields = with_mixers(file, known, fields)
     if known.by_layer:
         fields |= sizes_by_layer(file, known.name, fields)
+    if known.streams:
+        fields |= sizes_of_streams(file, known.name)
     return {**fields, **_rotation(file, known, fields)}
 
 
@@ -210,6 +214,8 @@ def _read_beside(file: GGUFFile, known: Architecture) -> Iterator[str]:
         yield "rope.freq_base_swa"
     if known.by_layer:
         yield from CHECKED
+    if known.streams:
+        yield DEVIATIONS
     yield from (f"rope.scaling.{name}" for name in _scaling_fields(file, known))
 
 

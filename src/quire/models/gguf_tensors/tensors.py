@@ -21,7 +21,7 @@ from quire.models.stored import ByGroups
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _IN_CONFIG = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-_HEADS = "attention.head_count"
+_HEADS, _STREAMS = "attention.head_count", "altup.num_inputs"
 _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _OF_A_LAYER = {
     "attn_q": "self_attn.q_proj",
@@ -167,9 +167,13 @@ def _places(file: GGUFFile, architecture: Architecture) -> Iterator[tuple[str, _
 def _each(
     file: GGUFFile, architecture: Architecture, name: str, info: TensorInfo
 ) -> list[TensorInfo]:
-    """The weights of a tensor that is one for each expert, or for each head."""
-    field = f"{architecture.name}.{_HEADS if '.attn_' in name else EXPERTS}"
-    count = file.metadata.get(field, 0)
+    """The weights of a tensor that is one for each expert, for each head, or for each stream but
+    the first.
+    """
+    outside = not name.startswith("blk.")
+    own = _STREAMS if outside else _HEADS if ".attn_" in name else EXPERTS
+    field = f"{architecture.name}.{own}"
+    count = file.metadata.get(field, 0) - outside
     dimensions = 3 if name.endswith(".weight") else 2
     if len(info.shape) != dimensions or info.shape[0] != count:
         raise ModelError(

@@ -1,6 +1,6 @@
 """What a model is, read from its config.json: one reader for loader, engine and planner."""
 
-from quire.models.shape.by_layer import LayerSizes, layer_sizes_of
+from quire.models.shape.by_layer import LayerSizes, layer_sizes_of, stream_sizes_of, widest
 from quire.models.shape.checkpoint import (
     SAMPLING_DEFAULTS,
     Checkpoint,
@@ -75,6 +75,8 @@ __all__ = [
     "rounded_form",
     "sampling_defaults",
     "shape_of",
+    "stream_sizes_of",
+    "widest",
     "windows_in_force",
     "windows_of",
 ]

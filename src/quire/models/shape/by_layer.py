@@ -1,4 +1,4 @@
-"""Sizes that differ from layer to layer, and what layers share, as in Gemma 4."""
+"""Sizes that differ from layer to layer, and what layers share, as in Gemma 3n and 4."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import ModelError
+from quire.models.shape.families import FamilyFacts
 from quire.models.shape.fields import ConfigFields
 
 _WIDE_HEAD = 512  # of layers that see everything, where no field says it
 _GIVEN, _GIVEN_VOCAB = "hidden_size_per_layer_input", "vocab_size_per_layer_input"
+_INNER, _SHARED = "intermediate_size", "num_kv_shared_layers"
+_MOST_STREAMS = 8
 _SIZES = frozenset({"head_dim", "num_key_value_heads"})
 """What ``per_layer_config`` may say of a layer."""
 
@@ -26,6 +29,8 @@ class LayerSizes:
     keys_are_values: tuple[bool, ...]
     given: int  # numbers that each layer is given of each token's id; 0: none
     given_vocab: int
+    streams: int = 1  # of which layers see one
+    low_rank: int = 0  # of what is beside attention; 0: nothing
 
     @property
     def keeping(self) -> tuple[bool, ...]:
@@ -39,8 +44,15 @@ class LayerSizes:
         return hidden * width * (2 * heads + projections * self.kv_heads[layer])
 
     def given_params(self, hidden: int) -> int:
-        """Parameters of what one layer makes of what it is given, and of what makes that."""
-        return 3 * hidden * self.given
+        """Parameters of what one layer makes of what it is given, and of what makes that; and of
+        what it has for streams and beside attention.
+        """
+        mixing = self.streams * (hidden + self.streams * (self.streams + 1))
+        return hidden * (3 * self.given + 2 * self.low_rank) + (mixing if self.streams > 1 else 0)
+
+    def streams_params(self, hidden: int) -> int:
+        """Parameters of what makes streams of a token, and one of them."""
+        return 2 * (self.streams - 1) * hidden**2
 
     @property
     def given_table_params(self) -> int:
@@ -59,10 +71,10 @@ def layer_sizes_of(fields: ConfigFields, windows: Sequence[int | None]) -> Layer
         raise fields.wrong("use_bidirectional_attention", "null, or vision")
     keys_are_values = fields.get("attention_k_eq_v", bool, False)
     own = _overrides(fields, windows, keys_are_values)
-    shared = fields.get("num_kv_shared_layers", int, 0)
+    shared = fields.get(_SHARED, int, 0)
     if not 0 <= shared < count:
-        raise fields.wrong("num_kv_shared_layers", f"at least 0 and less than {count}")
-    inner, first = fields.positive("intermediate_size"), count - shared
+        raise fields.wrong(_SHARED, f"at least 0 and less than {count}")
+    inner, first = fields.positive(_INNER), count - shared
     wide = 2 if fields.get("use_double_wide_mlp", bool, False) else 1
     head, heads = fields.positive("head_dim", 256), fields.positive("num_key_value_heads")
     return LayerSizes(
@@ -74,6 +86,50 @@ def layer_sizes_of(fields: ConfigFields, windows: Sequence[int | None]) -> Layer
         given=_given(fields),
         given_vocab=fields.positive(_GIVEN_VOCAB, 262_144),
     )
+
+
+def stream_sizes_of(fields: ConfigFields, windows: Sequence[int | None]) -> LayerSizes:
+    """The sizes by Gemma 3n's fields; ``windows`` by layer.
+
+    Raises:
+        ModelError: a field is wrong, or contradicts another.
+    """
+    count = len(windows)
+    shared = fields.get(_SHARED, int, 15)
+    if not 0 <= shared < count:
+        raise fields.wrong(_SHARED, f"at least 0 and less than {count}")
+    heads = fields.positive("num_key_value_heads", 2)
+    streams = fields.positive("altup_num_inputs", 4)
+    if not 2 <= streams <= _MOST_STREAMS:
+        raise fields.wrong("altup_num_inputs", f"2 to {_MOST_STREAMS}")
+    return LayerSizes(
+        head_sizes=(fields.positive("head_dim", 256),) * count,
+        kv_heads=(heads,) * count,
+        inners=_inners(fields, count),
+        sources=_sources(fields, windows, count - shared),
+        keys_are_values=(False,) * count,
+        given=fields.positive(_GIVEN, 256),
+        given_vocab=fields.positive(_GIVEN_VOCAB, 262_144),
+        streams=streams,
+        low_rank=fields.positive("laurel_rank", 64),
+    )
+
+
+def widest(fields: ConfigFields, family: FamilyFacts) -> ConfigFields:
+    """The fields, with the largest size of MLPs where layers of this family may have others."""
+    inners = fields.values.get(_INNER)
+    if not family.streams or not isinstance(inners, list):
+        return fields
+    count = fields.positive("num_hidden_layers")
+    return fields.holding({**fields.values, _INNER: max(_inners(fields, count))})
+
+
+def _inners(fields: ConfigFields, count: int) -> tuple[int, ...]:
+    inners = fields.values.get(_INNER)
+    each = inners if isinstance(inners, list) else [fields.positive(_INNER)] * count
+    if len(each) != count:
+        raise fields.wrong(_INNER, f"one for each of {count} layers")
+    return tuple(fields.holding({_INNER: one}).positive(_INNER) for one in each)
 
 
 def _given(fields: ConfigFields) -> int:
@@ -116,6 +172,6 @@ def _sources(fields: ConfigFields, windows: Sequence[int | None], first: int) ->
     for window in windows[first:]:
         alike = [layer for layer in range(first) if windows[layer] == window]
         if not alike:
-            raise fields.wrong("num_kv_shared_layers", "less: a kind of layer is left with no keys")
+            raise fields.wrong(_SHARED, "less: a kind of layer is left with no keys")
         sources.append(alike[-1])
     return tuple(sources)

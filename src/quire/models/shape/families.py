@@ -45,6 +45,7 @@ class FamilyFacts:
     gated_attention: bool = False  # what attention gives is gated, by as many numbers
     latent: bool = False  # keys and values are made of one vector
     by_layer: bool = False  # sizes differ from layer to layer, and layers share (``LayerSizes``)
+    streams: bool = False  # so they do, and layers see one of several streams
     planned_only: bool = False  # Quire has no code of its own for it
     defaults: tuple[tuple[str, float], ...] = ()  # of fields that configs leave out
     inside: tuple[tuple[str, float], ...] = ()  # and of those that they do in models that see
@@ -242,6 +243,16 @@ FAMILIES = (
             ("vocab_size", 262_208), ("max_position_embeddings", 131_072),
             ("num_attention_heads", 8), ("num_key_value_heads", 4), ("head_dim", 256),
             ("rms_norm_eps", 1e-6),
+        ),
+    ),
+    FamilyFacts(
+        "gemma3n_text", "Gemma3nForCausalLM", tied=True, head_size=256, window="alternating",
+        full_every=5, by_layer=True, streams=True,
+        own_fields=(
+            "num_kv_shared_layers", "hidden_size_per_layer_input", "vocab_size_per_layer_input",
+            "activation_sparsity_pattern", "activation_sparsity_scale", "altup_active_idx",
+            "altup_coef_clip", "altup_correct_scale", "altup_lr_multiplier", "altup_num_inputs",
+            "laurel_rank",
         ),
     ),
     FamilyFacts(

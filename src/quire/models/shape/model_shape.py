@@ -348,6 +348,7 @@ class ModelShape:
         total = (self._with_mlp - self._mixtures) * self._mlp_params(self.intermediate_size)
         if self.by_layer is not None:
             total = self.num_layers * self.by_layer.given_params(self.hidden_size)
+            total += self.by_layer.streams_params(self.hidden_size)
             total += 0 if self._mixtures else sum(map(self._mlp_params, self.by_layer.inners))
         if self.experts is not None:
             router = self.experts.count * self.hidden_size

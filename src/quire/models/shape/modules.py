@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from quire.core.errors import ModelError
+from quire.models.shape.by_layer import LayerSizes
 from quire.models.shape.fields import ConfigFields
 from quire.models.shape.model_shape import ModelShape, WeightForm
 from quire.models.shape.planned import EXPERTS, PARTS, Rounding, read_planned
@@ -109,7 +110,7 @@ def modules_of(shape: ModelShape) -> Iterator[Module]:
         inner = shape.intermediate_size
         if shape.by_layer is not None:
             inner = shape.by_layer.inners[layer]
-            yield from _given(shape, shape.by_layer.given, layer)
+            yield from _beside(shape, shape.by_layer, layer)
         if experts is None or not experts.layers[layer]:
             yield from _mlp(shape, "mlp", inner, layer, _MLP)
             continue
@@ -152,15 +153,19 @@ def _attention(shape: ModelShape, layer: int) -> Iterator[tuple[str, int, int]]:
     yield "o_proj", heads * latent.value, hidden
 
 
-def _given(shape: ModelShape, width: int, layer: int) -> Iterator[Module]:
-    """What a layer makes of what it is given of each token."""
-    if width:
+def _beside(shape: ModelShape, sizes: LayerSizes, layer: int) -> Iterator[Module]:
+    """What a layer makes of what it is given of each token, and what is beside attention."""
+    for inner, first, second in (
+        (sizes.given, "per_layer_input_gate", "per_layer_projection"),
+        (sizes.low_rank, "laurel.linear_left", "laurel.linear_right"),
+    ):
         for name, inputs, outputs in (
-            ("per_layer_input_gate", shape.hidden_size, width),
-            ("per_layer_projection", width, shape.hidden_size),
+            (first, shape.hidden_size, inner),
+            (second, inner, shape.hidden_size),
         ):
-            names = tuple(f"{before}.layers.{layer}.{name}" for before in _BEFORE)
-            yield Module("mlp", inputs, outputs, names)
+            if inner:
+                names = tuple(f"{before}.layers.{layer}.{name}" for before in _BEFORE)
+                yield Module("mlp", inputs, outputs, names)
 
 
 def _mlp(

@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.core.errors import ModelError
 from quire.models.gguf import GGUFFile, config_of, is_gguf, open_gguf
-from quire.models.shape.by_layer import LayerSizes, layer_sizes_of
+from quire.models.shape.by_layer import LayerSizes, layer_sizes_of, stream_sizes_of, widest
 from quire.models.shape.config_file import read_config_file
 from quire.models.shape.experts import ExpertShape, experts_of
 from quire.models.shape.families import FamilyFacts, find_family
@@ -106,8 +106,8 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
         num_kv_heads=_kv_heads(fields, family, heads),
         head_size=fields.positive("head_dim", family.head_size or hidden // heads),
         intermediate_size=_size(
-            fields, "intermediate_size_mlp", "intermediate_size", "ffn_dim", "n_inner",
-            "ffn_hidden_size", default=4 * hidden,
+            widest(fields, family), "intermediate_size_mlp", "intermediate_size", "ffn_dim",
+            "n_inner", "ffn_hidden_size", default=4 * hidden,
         ),
         vocab_size=fields.positive("vocab_size"),
         max_positions=positions.default,
@@ -148,7 +148,10 @@ def _experts(fields: ConfigFields, family: FamilyFacts) -> ExpertShape | None:
 
 
 def _by_layer(fields: ConfigFields, family: FamilyFacts) -> LayerSizes | None:
-    return layer_sizes_of(fields, windows_of(fields, family)) if family.by_layer else None
+    if not family.by_layer:
+        return None
+    sizes_of = stream_sizes_of if family.streams else layer_sizes_of
+    return sizes_of(fields, windows_of(fields, family))
 
 
 def _dtype(fields: ConfigFields) -> str:

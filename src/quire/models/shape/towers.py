@@ -20,6 +20,7 @@ WITH_IMAGES: Mapping[str, str] = {
     for model_type, name in (
         ("aya_vision", "AyaVision"),
         ("gemma3", "Gemma3"),
+        ("gemma3n", "Gemma3n"),
         ("gemma4", "Gemma4"),
         ("internvl", "InternVL"),
         ("llama4", "Llama4"),

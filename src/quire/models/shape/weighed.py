@@ -31,7 +31,7 @@ _GGUF_PARTS = (
     ("head", re.compile(r"output\.weight$")),
     ("experts", re.compile(r"blk\.\d+\.ffn_\w+_exps\.")),
     ("attention", re.compile(r"blk\.\d+\.attn_(?!norm)")),
-    ("mlp", re.compile(r"blk\.\d+\.(ffn_(?!norm)|inp_gate|proj\.)")),
+    ("mlp", re.compile(r"blk\.\d+\.(ffn_(?!norm)|inp_gate|proj\.|laurel_[lr]\.)")),
 )
 _LAYER = re.compile(r"^(?:model\.|language_model\.|model\.language_model\.)*layers\.(\d+)\.")
 

@@ -67,7 +67,7 @@ def windows_of(fields: ConfigFields, family: FamilyFacts) -> tuple[int | None, .
 
 def _ending(windows: tuple[int | None, ...], family: FamilyFacts) -> tuple[int | None, ...]:
     """The last layer of Gemma 4 sees everything, whatever its fields say."""
-    return (*windows[:-1], None) if family.by_layer else windows
+    return (*windows[:-1], None) if family.by_layer and not family.streams else windows
 
 
 def _chunks(fields: ConfigFields, family: FamilyFacts, num_layers: int) -> tuple[int | None, ...]:
