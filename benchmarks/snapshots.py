@@ -171,7 +171,7 @@ class Oldest(Snapshots):
 
     def __init__(self, pool: BlockPool, alive: Callable[[bytes], bool]) -> None:
         super().__init__(pool, alive)
-        self._latest = [0] * pool.num_blocks
+        self._latest: dict[int, int] = {}
 
     def add(self, slot: int, names: Sequence[bytes], depth: int, *, parted: bool = False) -> bool:
         self._latest[slot] = self._texts
@@ -182,7 +182,7 @@ class Oldest(Snapshots):
         super().found(slot)
 
     def _worth(self, slot: int) -> float:
-        return self._latest[slot]
+        return self._latest.get(slot, 0)
 
 
 class Oracle(Snapshots):
@@ -195,8 +195,8 @@ class Oracle(Snapshots):
     def _worth(self, slot: int) -> float:
         name = self._pool.content(slot)
         later = self._all.later(name, self._texts) if name is not None else []
-        covered = self._depths[slot] - self._bases[slot]
-        return covered / (later[0] + 1 - self._texts) if later else -1.0
+        one = self._by_slot[slot]
+        return (one.depth - one.base) / (later[0] + 1 - self._texts) if later else -1.0
 
 
 class Tally(NamedTuple):

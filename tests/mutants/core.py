@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant(
         "where texts have parted counts for nothing",
         f"{_MEMORY}/snapshots.py",
-        "chance = _FIRST + self._parted[slot] +",
+        "chance = _FIRST + one.parted +",
         "chance = _FIRST +",
         f"{_SNAPSHOTS}::test_a_shallow_state_that_branches_need_outlives_deep_ones",
     ),
@@ -161,8 +161,8 @@ MUTANTS = (
     Mutant(
         "finding nothing is as good as finding half",
         f"{_MEMORY}/snapshots.py",
-        "else self._depths[slot] + _ALL",
-        "else self._depths[slot]",
+        "else one.depth + _ALL",
+        "else one.depth",
         f"{_SNAPSHOTS}::test_the_only_state_of_a_text_outlives_those_that_save_more_beside_others",
     ),
     Mutant(
