@@ -365,7 +365,9 @@ class SharedPool(BlockPool):
                 return self._on_busy(self._cached)
             if own.held[block // pages.units] > 1 or not pages.num_free:
                 return ()
-        spare = pages.num_empty or not self.ranks_many and pages.oldest_idle(kept=False)
+        spare = pages.num_empty or (
+            not self.ranks_many and pages.oldest_idle(kept=False) is not None
+        )
         return None if spare else self._cached
 
     def lose(self, page: int, taker: int) -> None:
