@@ -62,7 +62,10 @@ def check_states(allocator: StateAllocator) -> None:
     check_pool(allocator.device, (t.slot for t in tables if not t.swapped))
     check_pool(allocator.host, (t.slot for t in tables if t.swapped))
     usage, size = allocator.usage(), allocator.block_size
-    assert min(usage) >= 0 and usage.capacity == allocator.device.num_blocks * size
+    pool = allocator.device
+    if not isinstance(pool, SharedPool):  # of which the slots are those that others leave
+        assert usage.capacity == pool.num_blocks * size
+    assert min(usage) >= 0 and usage.capacity == (pool.num_held + pool.num_free) * size
     assert usage.used == size * len({t.slot for t in tables if not t.swapped})
 
 
