@@ -339,8 +339,10 @@ TestPages.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, dea
 class Texts:
     """Sequences over an allocator with blocks of one token; what they compute is published."""
 
-    def __init__(self, pages: int, units: int, groups: list[tuple[int, Window | None]]) -> None:
-        self.allocator = make_allocator(pages, units, groups, size=1, host=100)
+    def __init__(
+        self, pages: int, units: int, groups: list[tuple[int, Window | None]], state: int = 0
+    ) -> None:
+        self.allocator = make_allocator(pages, units, groups, size=1, host=100, state=state)
         self.full, self.windowed = paged(self.allocator)
         self.texts: dict[int, list[int]] = {}
 
@@ -515,3 +517,53 @@ def test_counts_that_are_wrong_are_found_and_put_right() -> None:
     check_pages(texts.allocator)
     assert texts.allocator.audit({0}) and not texts.allocator.audit({0})
     check_pages(texts.allocator)
+
+
+def names_of(*texts: list[int]) -> list[bytes]:
+    """Of the last block of each."""
+    return [hash_blocks(b"", text, 1)[-1] for text in texts]
+
+
+def test_snapshots_have_what_is_idle_and_give_way_first() -> None:
+    texts = Texts(20, 2, [(1, None), (1, FAR)], state=2)
+    states = texts.allocator.kv_groups[-1]
+    known = [[10 * number, 10 * number + 1] for number in range(6)]
+    for number, text in enumerate(known):  # a page each of blocks, of the window's, and of states
+        assert texts.admit(number, text) == 0
+        texts.leave(number)
+    assert states.device.num_cached == 6, "two would be a tenth"
+    assert texts.admit(9, [91, 92, 93, 94]) == 0
+    assert all(texts.full.locate(name) is not None for name in names_of(*known))
+    assert states.device.num_cached == 3
+    assert texts.grow(9, [95, 96]) and states.device.num_cached == 2
+    assert all(texts.full.locate(name) is not None for name in names_of(*known))
+    assert texts.grow(9, [97, 98]) and states.device.num_cached == 2, "a tenth"
+    gone = [texts.full.locate(name) is None for name in names_of(*known)]
+    assert gone == [True] + [False] * 5, "so what has been unused for longest goes"
+    assert texts.grow(9, [*range(80, 90)]), "they go where nothing else is there"
+    assert states.device.num_cached == 1
+    check_pages(texts.allocator)
+
+
+def test_a_snapshot_stays_where_who_goes_on_leaves_a_page_for_the_one_that_it_takes() -> None:
+    texts = Texts(5, 2, [(1, None), (1, FAR)], state=2)
+    assert texts.admit(0, [1, 2]) == 0
+    texts.leave(0)
+    assert texts.admit(1, [1, 2, 3]) == 2
+    (name,) = names_of([1, 2])
+    assert texts.allocator.locate_state(name) is None, "there is no page left: it is written over"
+    texts.leave(1)
+    texts = Texts(6, 2, [(1, None), (1, FAR)], state=2)
+    assert texts.admit(0, [1, 2]) == 0
+    texts.leave(0)
+    assert texts.admit(1, [1, 2, 3]) == 2
+    assert texts.allocator.locate_state(name) is not None
+    check_pages(texts.allocator)
+
+
+def test_states_that_fit_no_empty_memory_are_refused_and_others_wait() -> None:
+    allocator = make_allocator(6, 2, [(1, None)], size=1, state=2)
+    assert allocator.fit(Demand(2, forks=[(1, 2)] * 4)).when is When.NEVER
+    assert allocator.fit(Demand(2, forks=[(1, 2)] * 2)).when is When.NOW
+    assert allocator.admit(0, Demand(8)) == 0
+    assert allocator.fit(Demand(1)) == Fit(When.LATER, 2, 1, 6)
