@@ -6,7 +6,8 @@ A state takes as much memory as ``--state`` tokens' keys and values, and a tenth
 ``--pool`` tokens is for snapshots beside it. Shares are of what attention's blocks have. Beside
 Quire: an oracle that knows which texts come, and has no more snapshots; who keeps only the last
 block's end of each prompt (vLLM's align mode); and who keeps the same snapshots as Quire but lets
-go of the least recently used.
+go of the least recently used. On pages: Quire, where blocks and states share as much memory, and
+snapshots have what is idle; of what the blocks have that share with nobody.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from quire.core.memory import (
     KeptState,
     LayeredAllocator,
     PagedAllocator,
+    SharedPages,
+    SharedPool,
     SnapshotStops,
     StateAllocator,
     hash_blocks,
@@ -171,7 +174,7 @@ class Oldest(Snapshots):
 
     def __init__(self, pool: BlockPool, alive: Callable[[bytes], bool]) -> None:
         super().__init__(pool, alive)
-        self._latest = [0] * pool.num_blocks
+        self._latest: dict[int, int] = {}
 
     def add(self, slot: int, names: Sequence[bytes], depth: int, *, parted: bool = False) -> bool:
         self._latest[slot] = self._texts
@@ -182,7 +185,7 @@ class Oldest(Snapshots):
         super().found(slot)
 
     def _worth(self, slot: int) -> float:
-        return self._latest[slot]
+        return self._latest.get(slot, 0)
 
 
 class Oracle(Snapshots):
@@ -195,8 +198,8 @@ class Oracle(Snapshots):
     def _worth(self, slot: int) -> float:
         name = self._pool.content(slot)
         later = self._all.later(name, self._texts) if name is not None else []
-        covered = self._depths[slot] - self._bases[slot]
-        return covered / (later[0] + 1 - self._texts) if later else -1.0
+        one = self._by_slot[slot]
+        return (one.depth - one.base) / (later[0] + 1 - self._texts) if later else -1.0
 
 
 class Tally(NamedTuple):
@@ -218,18 +221,14 @@ class Keeper(NamedTuple):
     kind: Kind | None = None  # None: as Quire
     foresees: bool = False  # stops where texts will part
 
-    def serve(self, texts: Texts, pool: int, slots: int) -> Tally:
+    def serve(self, texts: Texts, allocator: LayeredAllocator) -> Tally:
         """Requests one after the other; ``RUNNING`` of them hold their blocks at a time."""
-        blocks = PagedAllocator(pool // SIZE, SIZE)
-
-        def alive(name: bytes) -> bool:
-            return blocks.locate(name) is not None
-
-        kept = KeptState(self.stops.every, self.stops.decoding)
-        states = StateAllocator(RUNNING + slots, SIZE, 0, kept, alive)
+        blocks, states = allocator.kv_groups
+        assert isinstance(blocks, PagedAllocator) and isinstance(states, StateAllocator)
         if self.kind is not None:
-            states._snapshots = self.kind(states.device, alive)
-        allocator = LayeredAllocator(SIZE, [blocks], states)
+            states._snapshots = self.kind(
+                states.device, lambda name: blocks.locate(name) is not None
+            )
         found = there = none = 0
         for seq_id, (ask, names) in enumerate(zip(texts.asks, texts.names, strict=True)):
             if seq_id >= RUNNING:
@@ -257,6 +256,29 @@ class Keeper(NamedTuple):
             grow(allocator, seq_id, names, here, end)
 
 
+class Room(NamedTuple):
+    """pool: tokens that it holds. state: tokens that take as much as one. slots: of snapshots."""
+
+    pool: int
+    state: int
+    slots: int
+
+    def allocator(self, stops: SnapshotStops, *, shared: bool = False) -> LayeredAllocator:
+        """shared: blocks and states have as much memory together, on pages."""
+        kept, count = KeptState(stops.every, stops.decoding), RUNNING + self.slots
+        if not shared:
+            own = PagedAllocator(self.pool // SIZE, SIZE)
+            alive = lambda name: own.locate(name) is not None  # noqa: E731
+            return LayeredAllocator(SIZE, [own], StateAllocator(count, SIZE, 0, kept, alive))
+        span = -(-self.state // SIZE)
+        pages = SharedPages(self.pool // SIZE // span + count, span)
+        pool, slots = SharedPool(pages, 1), SharedPool(pages, span)
+        blocks = PagedAllocator(pool.num_blocks, SIZE, device=pool)
+        there = lambda name: blocks.locate(name) is not None  # noqa: E731
+        states = StateAllocator(slots.num_blocks, SIZE, 0, kept, there, slots)
+        return LayeredAllocator(SIZE, [blocks], states, pages)
+
+
 def grow(
     allocator: LayeredAllocator, seq_id: int, names: Sequence[bytes], here: int, end: int
 ) -> None:
@@ -275,10 +297,11 @@ def main() -> None:
     parser.add_argument("--decoding", type=int, default=64, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    slots = max(1, given.pool // 10 // given.state)
+    room = Room(given.pool, given.state, max(1, given.pool // 10 // given.state))
     ours, last = (kind(given.every, SIZE, given.decoding) for kind in (SnapshotStops, LastEnd))
-    print(f"{slots} snapshots; the share of what blocks have (requests that found nothing)")
-    print(f"{'':20} {'tokens':>9}{'Quire':>14}{'oracle':>14}{'last end':>14}{'oldest first':>14}")
+    print(f"{room.slots} snapshots; the share of what blocks have (requests that found nothing)")
+    titles = ("Quire", "oracle", "last end", "oldest first", "on pages")
+    print(f"{'':20} {'tokens':>9}{''.join(f'{title:>14}' for title in titles)}")
     for name, make in WORKLOADS.items():
         texts = Texts(list(make(random.Random(given.seed))))
         keepers = (
@@ -287,7 +310,9 @@ def main() -> None:
             Keeper(last, Oldest),
             Keeper(ours, Oldest),
         )
-        tallies = [keeper.serve(texts, given.pool, slots) for keeper in keepers]
+        tallies = [one.serve(texts, room.allocator(one.stops)) for one in keepers]
+        shared = keepers[0].serve(texts, room.allocator(ours, shared=True))
+        tallies.append(shared._replace(there=tallies[0].there))
         shares = "".join(f"{tally!s:>14}" for tally in tallies)
         print(f"{name:20} {tallies[0].there:9,}{shares}", flush=True)
 

@@ -1,5 +1,7 @@
 #include "python/recurrence_module.hpp"
 
+#include <nanobind/stl/pair.h>
+
 #include "recurrence/recurrence.hpp"
 #include "workspace.hpp"
 
@@ -37,8 +39,12 @@ void set_gate(Recurrence& r, Address norm, int64_t width, float eps, float facto
   r.gate = {at<float>(norm), width, eps, factor, first, sigmoid};
 }
 
-StateMemory make_memory(Address rows, Address state, Address inputs, int64_t most_drafts) {
-  return {at<float>(rows), at<float>(state), at<float>(inputs), most_drafts};
+using Slots = std::pair<Address, int64_t>;
+
+InSlots in_slots(Slots slots) { return {at<float>(slots.first), slots.second}; }
+
+StateMemory make_memory(Slots rows, Slots state, Slots inputs) {
+  return {in_slots(rows), in_slots(state), in_slots(inputs)};
 }
 
 }  // namespace

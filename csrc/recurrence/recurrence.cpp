@@ -58,7 +58,7 @@ QUIRE_INLINE void convolve_channels(const Recur& r, const Window& w, const Chunk
                                     int64_t n) {
   const Convolution& conv = r.layer.convolution;
   int64_t kept = conv.kernel - 1, channels = conv.channels;
-  float* rows = r.memory.rows + chunk.slot * kept * channels + c;
+  float* rows = r.memory.rows.of(chunk.slot) + c;
   // The input ``back`` tokens after the oldest that is kept.
   auto seen = [&](int64_t number) __attribute__((always_inline)) {
     if (number >= kept) return input<T>(r, chunk.begin + number - kept, c, n);
@@ -255,7 +255,7 @@ void run_columns(const Recur& r, const Window& w, const Chunk& chunk, int64_t he
   const Recurrence& layer = r.layer;
   int64_t first = block * columns_at_once, left = layer.value_dim - first;
   Columns c{layer, head, first, int(left < columns_at_once ? left : columns_at_once), w.own};
-  float* state = r.memory.state + (chunk.slot * layer.heads + head) * layer.key_dim * layer.value_dim + first;
+  float* state = r.memory.state.of(chunk.slot) + head * layer.key_dim * layer.value_dim + first;
   for (int64_t k = 0; k < layer.key_dim; k++) {
     F v[wide] = {};
     if (!chunk.fresh) load_columns(state + k * layer.value_dim, c.count, v);
@@ -333,7 +333,7 @@ void keep_drafts(const Recur& r, Team& team) {
   int64_t columns = r.layer.columns();
   team.deal(r.batch.sequences, [&](int64_t first, int64_t last) {
     for (int64_t s = first; s < last; s++) {
-      float* kept = r.memory.inputs + r.batch.slots[s] * r.memory.most_drafts * columns;
+      float* kept = r.memory.inputs.of(r.batch.slots[s]);
       for (int64_t row = first_draft(r, s); row < r.batch.query_starts[s + 1]; row++) {
         const T* x = (const T*)r.x + row * r.x_stride;
         for_vectors(columns, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
@@ -352,7 +352,7 @@ void gather_confirmed(const Recur& r, float* x, Team& team) {
     for (int64_t s = first; s < last; s++) {
       int64_t row = r.confirmed.query_starts[s];
       int64_t count = (r.confirmed.query_starts[s + 1] - row) * columns;
-      const float* kept = r.memory.inputs + r.confirmed.slots[s] * r.memory.most_drafts * columns;
+      const float* kept = r.memory.inputs.of(r.confirmed.slots[s]);
       for (int64_t i = 0; i < count; i++) x[row * columns + i] = kept[i];
     }
   });

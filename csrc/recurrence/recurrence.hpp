@@ -51,12 +51,19 @@ struct RecurredRows {
   const int64_t* slots;         // [S]
 };
 
+// Of a layer, what each slot has of one kind.
+struct InSlots {
+  float* first;
+  int64_t step;  // floats from one slot's number to the next one's
+
+  float* of(int64_t slot) const { return first + slot * step; }
+};
+
 // The states of a layer, by slot.
 struct StateMemory {
-  float* rows;    // [kernel - 1, channels]
-  float* state;   // [heads, key_dim, value_dim]
-  float* inputs;  // [most_drafts, columns]: what came in for drafts, which the state has not seen
-  int64_t most_drafts;
+  InSlots rows;    // [kernel - 1, channels]
+  InSlots state;   // [heads, key_dim, value_dim]
+  InSlots inputs;  // [most drafts, columns]: what came in for drafts, which the state has not seen
 };
 
 struct Recur {

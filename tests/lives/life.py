@@ -74,26 +74,38 @@ def make_allocator(settings: Settings) -> KVAllocator:
     kv_groups = []
     if settings.units:
         share = (1 + settings.share * (len(settings.spans) - 1)) * max(settings.spans)
-        pages = SharedPages(int(settings.blocks * share / settings.units) + 1, settings.units)
+        room = settings.blocks * share + settings.states * settings.slot_units
+        count = int(room / settings.units) + 1 + (settings.states > 0)
+        pages = SharedPages(count, settings.units)
         for span, (tokens, sinks) in zip(settings.spans, settings.windows, strict=True):
             window = None if tokens is None else Window(tokens, settings.step_tokens, sinks)
             pool = SharedPool(pages, span)
             kv_groups.append(PagedAllocator(pool.num_blocks, size, host, window, pool))
-        return LayeredAllocator(size, kv_groups, pages=pages)
+        slots = SharedPool(pages, settings.slot_units) if settings.slot_units else None
+        return LayeredAllocator(size, kv_groups, _states(settings, kv_groups[0], slots), pages)
     for tokens, sinks in settings.windows:
         blocks, window = settings.blocks, None
         if tokens is not None:
             blocks = max(1, int(blocks * settings.share))
             window = Window(tokens, settings.step_tokens, sinks)
         kv_groups.append(PagedAllocator(blocks, size, host, window))
-    if settings.states:
-        every = settings.every * size
-        first, kept = kv_groups[0], KeptState(every, every, drafts=4)
-        states = StateAllocator(
-            settings.states, size, host, kept, lambda name: first.locate(name) is not None
-        )
-        return LayeredAllocator(size, kv_groups, states)
-    return kv_groups[0] if len(kv_groups) == 1 else LayeredAllocator(size, kv_groups)
+    states = _states(settings, kv_groups[0], None)
+    if states is None and len(kv_groups) == 1:
+        return kv_groups[0]
+    return LayeredAllocator(size, kv_groups, states)
+
+
+def _states(
+    settings: Settings, first: PagedAllocator, slots: SharedPool | None
+) -> StateAllocator | None:
+    """slots: on pages; None: as many as ``settings`` say."""
+    if not settings.states:
+        return None
+    size, every = settings.block_size, settings.every * settings.block_size
+    count = settings.states if slots is None else slots.num_blocks
+    alive = lambda name: first.locate(name) is not None  # noqa: E731
+    kept = KeptState(every, every, drafts=4)
+    return StateAllocator(count, size, settings.host_blocks, kept, alive, slots)
 
 
 class Account:
@@ -128,17 +140,14 @@ class Run(Capability):
         self.now = 0.0
         self.scheduler = self._make_scheduler(settings, allocator(settings))
         kv_groups = self.scheduler.allocator.views()
+        ids = [view.share.num_units if view.share else view.num_blocks for view in kv_groups]
+        size, host = settings.block_size, settings.host_blocks
         pools = [
-            Pool(
-                sight,
-                view.share.num_units if view.share else view.num_blocks,
-                settings.block_size,
-                settings.host_blocks,
-            )
-            for sight, view in zip(settings.windows, kv_groups, strict=not settings.states)
+            Pool(sight, count, size, host)
+            for sight, count in zip(settings.windows, ids, strict=not settings.states)
         ]
         if settings.states:
-            pools.append(States(settings.states, settings.host_blocks))
+            pools.append(States(ids[-1], host))
         self.device = Device(settings, pools, self.rng, self._text_of, self.source)
         self.oracle = Oracle(self.scheduler, self.device)
         self.device.planned = self._planned

@@ -39,6 +39,7 @@ class Settings:
     share: float = 1.0  # of the blocks, that a KV group with a window has
     units: int = 0  # of the pages that all KV groups share; 0: each has blocks of its own
     spans: tuple[int, ...] = ()  # units of a block of each
+    slot_units: int = 0  # of a slot for states; 0: there are none, or they have their own memory
     states: int = 0  # slots of a KV group that keeps a state of each sequence; 0: there is none
     every: int = 1  # blocks between two snapshots, in prompts and in answers
     step_tokens: int = 32
@@ -243,13 +244,14 @@ def _draw_states(number: int, settings: Settings) -> Settings:
 
 
 def _draw_pages(number: int, settings: Settings) -> Settings:
-    """Of most lives with several KV groups, and none that keeps states."""
+    """Of most lives with several KV groups."""
     rng = random.Random(f"pages of {number}")
-    if len(settings.windows) < 2 or settings.states or rng.random() < 0.25:
+    if len(settings.windows) + (settings.states > 0) < 2 or rng.random() < 0.25:
         return settings
     spans = [rng.choice([(1,), (1, 2), (1, 2, 3, 5)][rng.randrange(3)]) for _ in settings.windows]
-    units = max(spans) * rng.choice([1, 1, 2]) + rng.choice([0, 0, 1])
-    return replace(settings, units=units, spans=tuple(spans))
+    slot = rng.choice([1, 3, 7]) if settings.states else 0
+    units = max(*spans, slot) * rng.choice([1, 1, 2]) + rng.choice([0, 0, 1])
+    return replace(settings, units=units, spans=tuple(spans), slot_units=slot)
 
 
 def _draw_room(rng: random.Random, settings: Settings, asks: list[Ask], crowded: bool) -> Settings:

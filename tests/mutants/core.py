@@ -133,14 +133,14 @@ MUTANTS = (
     Mutant(
         "where texts have parted counts for nothing",
         f"{_MEMORY}/snapshots.py",
-        "chance = _FIRST + self._parted[slot] +",
+        "chance = _FIRST + one.parted +",
         "chance = _FIRST +",
         f"{_SNAPSHOTS}::test_a_shallow_state_that_branches_need_outlives_deep_ones",
     ),
     Mutant(
         "who goes on from where an answer ended parts there",
         f"{_MEMORY}/snapshots.py",
-        "int(parted and self._parts(names, depth))",
+        "int(parted and self._parts(own))",
         "int(parted)",
         f"{_SNAPSHOTS}::test_who_goes_on_from_an_answer_does_not_part_there",
     ),
@@ -161,8 +161,8 @@ MUTANTS = (
     Mutant(
         "finding nothing is as good as finding half",
         f"{_MEMORY}/snapshots.py",
-        "else self._depths[slot] + _ALL",
-        "else self._depths[slot]",
+        "else one.depth + _ALL",
+        "else one.depth",
         f"{_SNAPSHOTS}::test_the_only_state_of_a_text_outlives_those_that_save_more_beside_others",
     ),
     Mutant(
@@ -232,8 +232,8 @@ MUTANTS = (
     Mutant(
         "the block released last is taken first",
         f"{_MEMORY}/pool.py",
-        "block, _ = self._cached.popitem(last=False)",
-        "block, _ = self._cached.popitem(last=True)",
+        "block = self._first(self._cached)",
+        "block = next(reversed(self._cached))",
         f"{_FIGURES}::test_eviction_takes_the_longest_unused_tail_first",
     ),
     Mutant(
@@ -288,7 +288,7 @@ MUTANTS = (
     Mutant(
         "a page is taken in which another KV group has just found its text",
         f"{_MEMORY}/pages.py",
-        "self._idle.pop(page, None)  # so that no other pool takes it first",
+        "self._not_idle(page)  # so that no other pool takes it first",
         "pass",
         f"{_OF_MEMORY}/test_pages.py::test_a_page_that_another_kv_group_finds_its_text_in_is_not_taken",
     ),
@@ -309,9 +309,37 @@ MUTANTS = (
     Mutant(
         "a KV group evicts its own contents first",
         f"{_MEMORY}/pages.py",
-        "self._since[oldest] <= idle[1]",
-        "True",
+        "since is None or since > idle[1]",
+        "since is None",
         f"{_OF_MEMORY}/test_pages.py::test_what_has_been_unused_for_longest_is_evicted_in_all_kv_groups",
+    ),
+    Mutant(
+        "snapshots stay as long as blocks do, however many they are",
+        f"{_MEMORY}/pages.py",
+        "return self.num_cached * self.part.span > self.part.num_units * _RANKED",
+        "return False",
+        f"{_OF_MEMORY}/test_pages.py::test_snapshots_have_what_is_idle_and_give_way_first",
+    ),
+    Mutant(
+        "a snapshot that somebody goes on from is never left",
+        f"{_MEMORY}/pages.py",
+        "spare = pages.num_empty or",
+        "spare = False and",
+        f"{_OF_MEMORY}/test_pages.py::test_a_snapshot_stays_where_who_goes_on_leaves_a_page_for_the_one_that_it_takes",
+    ),
+    Mutant(
+        "states share pages on which much of their slots is lost",
+        "src/quire/core/kv_groups.py",
+        "if kept > small * with_scales and all(",
+        "if all(",
+        "tests/pure/engine/capacity/test_pool.py::test_where_more_than_a_little_would_be_lost_states_have_a_border",
+    ),
+    Mutant(
+        "the layers of a slot lie on each other",
+        "src/quire/execution/kv/cache.py",
+        "place += self._bytes_of(layer, drafts)",
+        "place = 0",
+        "tests/torch/execution/test_shared_bytes.py",
     ),
     Mutant(
         "layers share a memory in which their blocks begin amid a token",
@@ -372,8 +400,8 @@ MUTANTS = (
     Mutant(
         "one KV group grows though another cannot",
         f"{_MEMORY}/layered.py",
-        "return all(need(one).blocks <= one.num_free_blocks for one in self._paged)",
-        "return any(need(one).blocks <= one.num_free_blocks for one in self._paged)",
+        "return all(need(one).blocks <= one.num_free_blocks for one in self.kv_groups)",
+        "return any(need(one).blocks <= one.num_free_blocks for one in self.kv_groups)",
         f"{_WINDOWS}::test_no_kv_group_changes_unless_all_can",
     ),
     Mutant(

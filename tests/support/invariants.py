@@ -13,6 +13,7 @@ from quire.core.memory import (
     StateAllocator,
 )
 from quire.core.memory.keeping import SHARE
+from quire.core.memory.layered import GroupAllocator
 
 
 def check_pool(pool: BlockPool, owned: Iterable[int]) -> None:
@@ -61,7 +62,10 @@ def check_states(allocator: StateAllocator) -> None:
     check_pool(allocator.device, (t.slot for t in tables if not t.swapped))
     check_pool(allocator.host, (t.slot for t in tables if t.swapped))
     usage, size = allocator.usage(), allocator.block_size
-    assert min(usage) >= 0 and usage.capacity == allocator.device.num_blocks * size
+    pool = allocator.device
+    if not isinstance(pool, SharedPool):  # of which the slots are those that others leave
+        assert usage.capacity == pool.num_blocks * size
+    assert min(usage) >= 0 and usage.capacity == (pool.num_held + pool.num_free) * size
     assert usage.used == size * len({t.slot for t in tables if not t.swapped})
 
 
@@ -71,30 +75,38 @@ def paged(allocator: LayeredAllocator) -> list[PagedAllocator]:
 
 def pages_held(allocator: LayeredAllocator, units: int) -> list[Counter[int]]:
     """Held blocks by page, of each KV group, as tables have them."""
-    counts = []
-    for one in paged(allocator):
-        held = {b for table in one.tables.values() if not table.swapped for b in table.blocks}
-        counts.append(Counter(block // units for block in held))
-    return counts
+    held = [set(on_device(one)) for one in allocator.kv_groups]
+    return [Counter(block // units for block in own) for own in held]
+
+
+def on_device(kv_group: GroupAllocator) -> list[int]:
+    """The blocks that its tables have, one after the other."""
+    blocks: list[int] = []
+    if isinstance(kv_group, StateAllocator):
+        return [live.slot for live in kv_group.tables.values() if not live.swapped]
+    assert isinstance(kv_group, PagedAllocator)
+    for table in kv_group.tables.values():
+        blocks += () if table.swapped else table.blocks
+    return blocks
 
 
 def check_pages(allocator: LayeredAllocator) -> None:
     """Pages have one owner each; numbers are those that brute force finds."""
-    pools = [one.device for one in paged(allocator)]
+    pools = [one.device for one in allocator.kv_groups]
     shared = [pool for pool in pools if isinstance(pool, SharedPool)]
     assert len(shared) == len(pools)
-    count, units, _ = shared[0].part
+    count, units, *_ = shared[0].part
     held, size = pages_held(allocator, units), allocator.block_size
     assert sum(map(len, held)) == len(set().union(*held)), "two KV groups hold one page"
     busy = sum(map(len, held))
     assert allocator.num_free_blocks == count - busy
     owners: dict[int, int] = {}
-    for number, (one, pool, own) in enumerate(zip(paged(allocator), shared, held, strict=True)):
+    groups = zip(allocator.kv_groups, shared, held, strict=True)
+    for number, (one, pool, own) in enumerate(groups):
         span, per_page = pool.part.span, pool.part.per_page
+        owners_of = Counter(on_device(one))
         for block, refs in enumerate(pool.ref_counts):
-            assert refs == sum(
-                table.blocks.count(block) for table in one.tables.values() if not table.swapped
-            )
+            assert refs == owners_of[block]
             if refs or pool.content(block) is not None:
                 assert block % units % span == 0 and block % units // span < per_page
                 assert owners.setdefault(block // units, number) == number, "two have one page"
@@ -104,6 +116,9 @@ def check_pages(allocator: LayeredAllocator) -> None:
         assert sorted(pool.cached_blocks()) == cached and pool.num_cached == len(cached)
     usage = allocator.usage()
     assert min(usage) >= 0 and usage.capacity == count * units * size
-    padding = (len(own) * (units % pool.part.span) for own, pool in zip(held, shared, strict=True))
-    assert usage.external == size * sum(padding)
+    padding = (
+        size * len(own) * (units % pool.part.span) + pool.part.lost * own.total()
+        for own, pool in zip(held, shared, strict=True)
+    )
+    assert usage.external == sum(padding)
     assert allocator.audit({seq for one in paged(allocator) for seq in one.tables}) == []

@@ -17,7 +17,8 @@ class KVGroup(NamedTuple):
     Blocks of layers that keep a ``state`` are slots: one holds the states of one sequence.
 
     share: of pages, that it has with the others: then it has as many blocks as they leave it,
-        ``num_blocks`` at most. Its layers are as many in each lane of the memory (``PageShare``).
+        ``num_blocks`` at most. Where none of them keeps a state, its layers are as many in each
+        lane of the memory (``PageShare``).
     """
 
     layers: tuple[int, ...]
@@ -79,6 +80,7 @@ def sights_of(kv_groups: Sequence[KVGroup], layers: range | None = None) -> tupl
     return tuple(Sight(n / sum(counts), sight) for sight, n in own)
 
 
+_FLOAT = 4  # bytes of a state's numbers
 _PADDING = 0.04
 """The part of a page that may be lost to a KV group whose blocks do not fill it."""
 
@@ -105,6 +107,53 @@ def shares(
     sizes = (blocks * max(spans) for blocks in count(1))
     units = next(size for size in sizes if all(size % span < _PADDING * size for span in spans))
     return [PageShare(0, units, span) for span in spans]
+
+
+_MOST_PARTS = 64
+"""Units of a block, where states share its memory. Each is counted by itself."""
+_ALIGNED = 64  # bytes: units begin where lines of caches do, if blocks do
+
+
+class KeptBytes(NamedTuple):
+    """What blocks take: of each KV group of those that keep tokens, and of a slot for states.
+
+    scales: what of the blocks is scales, as large a part of each. row: of a head's key, and of its
+        value, without a scale; 0: these differ, or layers'.
+    """
+
+    blocks: tuple[int, ...]
+    slot: int
+    scales: tuple[int, ...]
+    row: int
+
+
+def shares_with_states(sizes: KeptBytes, block_size: int) -> list[PageShare]:
+    """How KV groups cut pages that states share; of pages there are none yet. Nothing if they
+    cannot.
+
+    A *unit* is so large a part of a block that the blocks of all KV groups are whole units, and
+    slots nearly. A page has as few units as lose little in each KV group.
+    """
+    numbers = [own - scales for own, scales in zip(sizes.blocks, sizes.scales, strict=True)]
+    whole = gcd(*numbers)
+    if not sizes.row or not whole or whole % sizes.row:
+        return []
+    aligned = gcd(whole, _ALIGNED)
+    for parts in range(1, _MOST_PARTS + 1):
+        unit = whole // parts
+        if whole // sizes.row % parts or unit % aligned or unit % _FLOAT:
+            continue
+        with_scales = sizes.blocks[0] * unit // numbers[0]
+        spans = [n // unit for n in numbers]
+        slot = -(-sizes.slot // unit)
+        full = max(*spans, slot)
+        for units in range(full, _MOST_PARTS * full, full):
+            kept = units // slot * sizes.slot
+            small = (1 - _PADDING) * units
+            if kept > small * with_scales and all(units // n * n > small for n in spans):
+                lost = (slot * with_scales - sizes.slot) * block_size // with_scales
+                return [PageShare(0, units, n) for n in spans] + [PageShare(0, units, slot, lost)]
+    return []
 
 
 def least_blocks(kv_groups: Sequence[KVGroup]) -> int:

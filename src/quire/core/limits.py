@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup
 from quire.core.memory import (
+    BlockHash,
     BlockSource,
     KVAllocator,
     LayeredAllocator,
@@ -150,6 +151,10 @@ class EngineLimits:
 
     def unit_bytes(self, kept: LayerBytes) -> int:
         """Of a unit of pages: its numbers, and the scales of each form that it may have."""
+        if self.states is not None:
+            first = self.kv_groups[0].share
+            assert first is not None, "all of them share"
+            return self.block_bytes(kept)[0] // first.span
         scales, numbers = set[int](), 0  # of which all KV groups have as many in a unit
         for kv_group, whole in zip(self.kv_groups, self.block_bytes(kept), strict=True):
             assert kv_group.share is not None, "all of them share"
@@ -189,20 +194,23 @@ class EngineLimits:
         states = self.states
         if states is None or states.state is None:
             return paged[0] if len(paged) == 1 else LayeredAllocator(size, paged)
-        alive = (lambda name: paged[0].locate(name) is not None) if paged else (lambda name: True)
+        alive = _are_in(paged)
         slots = StateAllocator(states.num_blocks, size, states.num_host_blocks, states.state, alive)
         return LayeredAllocator(size, paged, slots)
 
     def _on_pages(self, share: PageShare) -> KVAllocator:
         pages, size = SharedPages(share.pages, share.units), self.block_size
-        kv_groups = []
+        kv_groups, states = list[PagedAllocator](), None
         for one in self.kv_groups:
             assert one.share is not None, "all of them share"
-            pool = SharedPool(pages, one.share.span)
-            kv_groups.append(
-                PagedAllocator(one.num_blocks, size, one.num_host_blocks, one.window, pool)
-            )
-        return LayeredAllocator(size, kv_groups, pages=pages)
+            pool = SharedPool(pages, one.share.span, one.share.lost)
+            counts = one.num_blocks, size, one.num_host_blocks
+            if one.state is not None:
+                alive = _are_in(kv_groups)
+                states = StateAllocator(*counts, one.state, alive, pool)
+            else:
+                kv_groups.append(PagedAllocator(*counts, one.window, pool))
+        return LayeredAllocator(size, kv_groups, states, pages)
 
     def scheduler(self, costs: RecoveryCosts, source: BlockSource | None = None) -> Scheduler:
         """A scheduler over an empty pool. ``source``: of blocks that the pool does not have."""
@@ -234,3 +242,10 @@ class EngineLimits:
         if size is None and window is not None:
             size = window.sinks + window.tokens
         return Ring(self.attention_sinks, size)
+
+
+def _are_in(paged: Sequence[PagedAllocator]) -> Callable[[BlockHash], bool]:
+    """Whether blocks of that name are there, if any are kept."""
+    if not paged:
+        return lambda name: True
+    return lambda name: paged[0].locate(name) is not None

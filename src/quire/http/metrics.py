@@ -398,6 +398,9 @@ class _EngineCollector:
         if states:
             held, cached = states[0].num_held, states[0].num_cached  # may be torn, see above
             free, text = states[0].num_blocks - held - cached, "Slots for states of sequences."
+            if states[0].share is not None:  # on pages that nobody holds a block of
+                pages = scheduler.allocator.num_free_blocks
+                free = pages * states[0].share.per_page - cached
             counts = {"live": held, "snapshot": cached, "free": free}
             slots = [({"state": state}, max(0, count)) for state, count in counts.items()]
             yield self._metric(GaugeMetricFamily, "state_slots", text, slots)

@@ -113,7 +113,9 @@ class Recurrence:
 
 class StateMemory:
     @staticmethod
-    def make(rows: int, state: int, inputs: int, most_drafts: int, /) -> StateMemory: ...
+    def make(
+        rows: tuple[int, int], state: tuple[int, int], inputs: tuple[int, int], /
+    ) -> StateMemory: ...
 
 class Norms:
     @staticmethod

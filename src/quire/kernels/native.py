@@ -106,12 +106,8 @@ def native_state(mixer: SelfRecurrence, state: LayerState) -> _native.SelfRecurr
 
 
 def native_memory(state: LayerState) -> _native.StateMemory:
-    return _native.StateMemory.make(
-        state.rows.data_ptr(),
-        state.state.data_ptr(),
-        state.inputs.data_ptr(),
-        state.inputs.shape[1],
-    )
+    rows, own, inputs = ((part.data_ptr(), part.stride(0)) for part in state)
+    return _native.StateMemory.make(rows, own, inputs)
 
 
 def native_mlp(mlp: DenseMLP) -> _native.Mlp | None:

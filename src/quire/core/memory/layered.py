@@ -10,7 +10,7 @@ from quire.core.memory.allocator import Contents, KVAllocator
 from quire.core.memory.blocks import BlockHash, BlockMove
 from quire.core.memory.paged import PagedAllocator
 from quire.core.memory.pages import SharedPages, SharedPool
-from quire.core.memory.pool import ContentWatcher, PoolNeed
+from quire.core.memory.pool import BlockPool, ContentWatcher, PoolNeed
 from quire.core.memory.states import StateAllocator
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
 from quire.core.memory.views import PoolView
@@ -22,9 +22,17 @@ _NOTHING = Fit(When.NOW, 0, 0, 0)
 class GroupAllocator(KVAllocator, Contents, Protocol):
     """The allocator of one KV group, as others ask before anything is changed in any."""
 
+    device: BlockPool
+
     def hit_blocks(self, demand: Demand) -> int:
         """Leading blocks of the demand that need not be computed."""
         ...
+
+    def need(self, demand: Demand) -> PoolNeed:
+        """What ``admit`` needs, and those who run beside it."""
+        ...
+
+    def need_to_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> PoolNeed: ...
 
     def drop(self, seq_ids: Iterable[int]) -> None:
         """Give back what these sequences' next tokens and all later ones cannot see."""
@@ -65,7 +73,7 @@ class LayeredAllocator:
             self.kv_groups = (*self._paged, states)
         self.block_size = block_size
         self._pages = pages
-        pools = [(one, one.device) for one in kv_groups]
+        pools = [(one, one.device) for one in self.kv_groups]
         self._sharing = [(one, pool) for one, pool in pools if isinstance(pool, SharedPool)]
 
     @property
@@ -105,9 +113,11 @@ class LayeredAllocator:
         when = When.NOW if needed <= pages.num_free else When.LATER
         if when is When.LATER:
             alone = replace(demand, block_hashes=(), headroom=0)
-            least = sum(
-                pool.part.pages_of(group.need(alone).takes) for group, pool in self._sharing
-            )
+            takes = [group.need(alone).takes for group in self._paged]
+            if self._states is not None:  # beside whom others may owe each other some
+                takes.append(1 + len(demand.forks))
+            each = zip(self._sharing, takes, strict=True)
+            least = sum(pool.part.pages_of(count) for (_, pool), count in each)
             when = When.NEVER if least > pages.count else when
         return Fit(when, needed, pages.num_free, pages.count)
 
@@ -151,20 +161,16 @@ class LayeredAllocator:
     ) -> list[BlockMove] | None:
         for kv_group in self.kv_groups:
             kv_group.drop(group or new_tokens)
-        states = self._states
-        if states is not None and states.blocks_to_append(new_tokens) > states.num_free_blocks:
-            return None
         if not self._have_room(lambda kv_group: PoolNeed(kv_group.blocks_to_append(new_tokens))):
             return None
         return self._in_all(lambda kv_group: kv_group.append(new_tokens))
 
     def draft(self, seq_id: int, count: int) -> bool:
-        if self._states is not None and not self._states.can_draft(seq_id, count):
-            return False
         more = {seq_id: count}
         if not self._have_room(lambda kv_group: PoolNeed(kv_group.blocks_to_append(more))):
             return False
-        return all(kv_group.draft(seq_id, count) for kv_group in self.kv_groups)
+        # A state, which may have no room for what comes in for so many, says so before the others.
+        return all(kv_group.draft(seq_id, count) for kv_group in reversed(self.kv_groups))
 
     def trim(self, seq_id: int, num_tokens: int) -> None:
         for kv_group in self.kv_groups:
@@ -212,8 +218,6 @@ class LayeredAllocator:
 
     def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
         ids = list(seq_ids)
-        if self._states is not None and not self._states.can_swap_in(ids, headroom):
-            return None
         if not self._have_room(lambda kv_group: kv_group.need_to_swap_in(ids, headroom)):
             if self._pages is None or self._pages.num_busy:
                 return None
@@ -256,14 +260,15 @@ class LayeredAllocator:
             padding = pool.num_padding_units * self.block_size
             own = Usage(own.used, own.reserved, own.internal, 0, own.cached, 0)
             total = Usage(*(a + b * pool.part.span for a, b in zip(total, own, strict=True)))
-            total = total._replace(external=total.external + padding)
+            lost = pool.num_held * pool.part.lost
+            total = total._replace(used=total.used - lost, external=total.external + padding + lost)
         capacity = pages.count * pages.units * self.block_size
         return total._replace(free=capacity - total.capacity)
 
-    def _have_room(self, need: Callable[[PagedAllocator], PoolNeed]) -> bool:
-        """Whether all KV groups of blocks have room at once for what each of them takes next."""
+    def _have_room(self, need: Callable[[GroupAllocator], PoolNeed]) -> bool:
+        """Whether all KV groups have room at once for what each of them takes next."""
         if self._pages is None:
-            return all(need(one).blocks <= one.num_free_blocks for one in self._paged)
+            return all(need(one).blocks <= one.num_free_blocks for one in self.kv_groups)
         return self._pages.claim([(pool, need(kv_group)) for kv_group, pool in self._sharing])
 
     def _findable(self, demand: Demand) -> Demand:

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from math import inf
 from typing import NamedTuple
 
 from quire.core.memory.pool import BlockPool, PoolNeed
@@ -18,12 +19,14 @@ from quire.core.memory.pool import BlockPool, PoolNeed
 class PageShare(NamedTuple):
     """What a KV group has of pages that others have, too: ``units`` of memory each.
 
-    span: units of one of its blocks.
+    span: units of one of its blocks. lost: of its slots, as many as a unit has each, those that
+        hold nothing, where a block is no whole number of units.
     """
 
     pages: int
     units: int
     span: int
+    lost: int = 0
 
     @property
     def per_page(self) -> int:
@@ -45,12 +48,17 @@ def blocks_in_each(shares: Sequence[PageShare], pages: int) -> int:
     return bisect_right(most, pages, key=lambda n: sum(one.pages_of(n) for one in shares))
 
 
+_RANKED = 0.1
+"""The part of the memory from which on contents that are ranked go before those of others."""
+
+
 class SharedPages:
     """Pages of ``units`` each, and who has them.
 
     A page is *busy* while somebody holds a block of it, *idle* while it has only contents that can
     be found, else *empty*. A KV group that needs a page gets an empty one, or the one that has been
-    idle for longest, whose contents are evicted.
+    idle for longest, whose contents are evicted. Those that a pool ranks go by their worth instead:
+    first of all, where they take more than a part of the memory, else after the others.
 
     strict: whether a verb has room only if each KV group takes what is free on its busy pages
         before it takes another page. Else what is found there is kept, as long as others are idle
@@ -64,6 +72,7 @@ class SharedPages:
         self.num_busy = 0
         self._empty = list(reversed(range(count)))  # a stack: page 0 goes first
         self._idle: OrderedDict[int, tuple[float, SharedPool]] = OrderedDict()
+        self._ranked: dict[int, SharedPool] = {}  # idle ones, too, of the pool that ranks
 
     @property
     def num_free(self) -> int:
@@ -81,26 +90,50 @@ class SharedPages:
         if self.strict and self.lacks(needs):
             return False
         for page in {block // self.units for _, need in needs for block in need.revived}:
-            self._idle.pop(page, None)  # so that no other pool takes it first
+            self._not_idle(page)  # so that no other pool takes it first
         return True
 
     def lacks(self, needs: Sequence[tuple[SharedPool, PoolNeed]]) -> int:
         """Pages that are missing for all of this; 0: there is room."""
         return max(0, sum(pool.pages_for(need) for pool, need in needs) - self.num_free)
 
+    def to_lose(self, taker: SharedPool, since: float | None) -> tuple[int, SharedPool] | None:
+        """An idle page for that pool, and whose it is.
+
+        None: contents of its own go, which have been unused ``since`` then. Else it has none.
+        """
+        ranked = next(iter(self._ranked.values()), taker)
+        if ranked is not taker and ranked.ranks_many:
+            return ranked.least_page(), ranked
+        idle = self.oldest_idle(kept=False)
+        if idle is not None and (since is None or since > idle[1]):
+            return idle[0], idle[2]
+        if since is not None:
+            return None
+        if ranked is not taker:
+            return ranked.least_page(), ranked
+        idle = self.oldest_idle(kept=True)
+        return idle and (idle[0], idle[2])
+
     def oldest_idle(self, *, kept: bool) -> tuple[int, float, SharedPool] | None:
-        """Which page, since when, and whose. kept: even one with blocks that callers keep."""
+        """Which page that is not ranked, since when, and whose. kept: even one with blocks that
+        callers keep.
+        """
         for page, (since, pool) in self._idle.items():
             if kept or not pool.keeps(page):
                 return page, since, pool
         return None
+
+    def is_ranked(self, page: int) -> bool:
+        """Whether it is idle, and its contents are."""
+        return page in self._ranked
 
     def take_empty(self) -> int:
         return self._empty.pop()
 
     def begin(self, page: int) -> None:
         """Somebody holds a block of it."""
-        self._idle.pop(page, None)
+        self._not_idle(page)
         self.num_busy += 1
 
     def end(self, page: int, pool: SharedPool | None) -> None:
@@ -108,18 +141,24 @@ class SharedPages:
         self.num_busy -= 1
         if pool is None:
             self._empty.append(page)
+        elif pool.ranking is not None:
+            self._ranked[page] = pool
         else:
             self._idle[page] = pool.now, pool
 
     def leave(self, page: int, *, busy: bool) -> None:
         """It is neither, until ``begin``."""
         self.num_busy -= busy
-        self._idle.pop(page, None)
+        self._not_idle(page)
 
     def blank(self, page: int) -> None:
         """An idle one has lost its last content."""
-        self._idle.pop(page, None)
+        self._not_idle(page)
         self._empty.append(page)
+
+    def _not_idle(self, page: int) -> None:
+        self._idle.pop(page, None)
+        self._ranked.pop(page, None)
 
 
 class OwnPages:
@@ -258,8 +297,8 @@ class SharedPool(BlockPool):
     have the same while both have a block there.
     """
 
-    def __init__(self, pages: SharedPages, span: int) -> None:
-        self.part = part = PageShare(pages.count, pages.units, span)
+    def __init__(self, pages: SharedPages, span: int, lost: int = 0) -> None:
+        self.part = part = PageShare(pages.count, pages.units, span, lost)
         self._own = OwnPages(pages, span)
         super().__init__(pages.count * part.per_page, part.num_units)
         self._pages = pages
@@ -274,6 +313,11 @@ class SharedPool(BlockPool):
     @property
     def num_held(self) -> int:
         return self._own.num_held
+
+    @property
+    def ranks_many(self) -> bool:
+        """Whether ranked contents take more than their part of the memory."""
+        return self.num_cached * self.part.span > self.part.num_units * _RANKED
 
     @property
     def num_padding_units(self) -> int:
@@ -293,6 +337,26 @@ class SharedPool(BlockPool):
         """Whether callers have asked to keep a free block of it."""
         free = self.kept.free
         return bool(free) and any(block in free for block in self._own.blocks(page))
+
+    def least_page(self) -> int:
+        """The idle page with the ranked content of least worth."""
+        idle = (one for one in self._cached if self._pages.is_ranked(one // self._pages.units))
+        return self._first(idle) // self._pages.units
+
+    def in_the_way(self, block: int) -> Iterable[int] | None:
+        """Where pages are short, it takes none that it does not leave."""
+        pages, own = self._pages, self._own
+        if len(own):
+            return None
+        if pages.strict:
+            if own.per_page * own.num_busy > own.num_held:
+                return self._on_busy(self._cached)
+            if own.held[block // pages.units] > 1 or not pages.num_free:
+                return ()
+        spare = pages.num_empty or (
+            not self.ranks_many and pages.oldest_idle(kept=False) is not None
+        )
+        return None if spare else self._cached
 
     def lose(self, page: int, taker: int) -> None:
         """An idle page is emptied, for that sequence."""
@@ -341,19 +405,27 @@ class SharedPool(BlockPool):
             self._cached.update(dict.fromkeys(self.kept.end(self.now)))
         cached = chain(self._cached, self.kept.free)
         if pages.strict and own.per_page * own.num_busy > own.num_held:
-            return self._forced(next(one for one in cached if own.held[one // pages.units]))
+            return self._forced(self._first(self._on_busy(cached)))
         if not pages.num_empty:
-            oldest = None if pages.strict else next(iter(self._cached), None)
-            idle = pages.oldest_idle(kept=False)
-            if oldest is not None and (idle is None or self._since[oldest] <= idle[1]):
-                return self._forced(oldest)
-            idle = idle or pages.oldest_idle(kept=True)
-            if idle is None:
-                return self._forced(next(cached))
-            page, _, pool = idle
+            lost = pages.to_lose(self, self._unused_since())
+            if lost is None:
+                return self._forced(self._first(cached))
+            page, pool = lost
             pool.lose(page, self.taker)
         own.add(pages.take_empty())
         return own.pop()
+
+    def _on_busy(self, blocks: Iterable[int]) -> Iterable[int]:
+        held, units = self._own.held, self._pages.units
+        return (block for block in blocks if held[block // units])
+
+    def _unused_since(self) -> float | None:
+        """Contents of its own, for a page; None: it has none, or may not take their block alone."""
+        if self.ranking is not None:
+            since = -inf if self.ranks_many else inf
+            return since if self._cached else None
+        oldest = None if self._pages.strict else next(iter(self._cached), None)
+        return None if oldest is None else self._since[oldest]
 
     def _forced(self, block: int) -> int:
         """A cached block, its content evicted."""

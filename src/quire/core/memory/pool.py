@@ -32,6 +32,18 @@ class BlankBlocks(Protocol):
     def __len__(self) -> int: ...
 
 
+class Ranking(Protocol):
+    """What contents of a pool are worth. It learns of each that goes."""
+
+    def least(self, blocks: Iterable[int]) -> int | None:
+        """Of these, which hold contents, the one that goes first; None: there are none."""
+        ...
+
+    def forget(self, block: int) -> None: ...
+
+    def clear(self) -> None: ...
+
+
 class Eviction(NamedTuple):
     """Of a content. short: by how many blocks the pool was too small to keep it, at most, when
     the latest taker came."""
@@ -59,6 +71,7 @@ class BlockPool:
     A block is *held* while its reference count is positive. A free block is *cached* if its
     content has been published under a hash and not been overwritten since, else *blank*. Blank
     blocks are taken first; then cached ones, least recently released first, ``kept`` ones last.
+    A ``ranking`` may say which of them goes first instead.
 
     Each block also keeps what its owners are charged: the time it is held, divided among them.
 
@@ -90,6 +103,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # in order of release
         self.kept = KeptBlocks(num_blocks)
         self._until = self.kept.until  # empty, most often
+        self.ranking: Ranking | None = None
         self._watcher: ContentWatcher | None = None
         self._kv_group = 0  # as which the watcher knows this pool
 
@@ -127,11 +141,12 @@ class BlockPool:
             self.touched.add(block)
         return block
 
-    def evict(self, block: int) -> None:
-        """Forget what a cached block holds, before its turn; it is taken next."""
-        del self._cached[block]
-        self._evict(block)
-        self._blank.append(block)
+    def in_the_way(self, block: int) -> Iterable[int] | None:
+        """Cached blocks of which one goes if who holds this one takes another instead.
+
+        None: none has to go. Nothing at all: there is no room.
+        """
+        return None if self._blank else self._cached
 
     def take_all(self, count: int) -> tuple[list[int], list[float]]:
         """``take`` as often; the blocks, and what each is ``charged`` at this moment."""
@@ -250,6 +265,8 @@ class BlockPool:
         """Forget what all blocks hold. Their owners keep them."""
         self._hashes = [None] * len(self._hashes)
         self._block_of.clear()
+        if self.ranking is not None:
+            self.ranking.clear()
         self._cached.update(dict.fromkeys(self.kept.clear()))
         for block in reversed(self._cached):
             self._blank.append(block)
@@ -313,11 +330,17 @@ class BlockPool:
         if self._until:
             self._cached.update(dict.fromkeys(self.kept.end(self.now)))
         if self._cached:
-            block, _ = self._cached.popitem(last=False)
+            block = self._first(self._cached)
+            del self._cached[block]
         else:
             block = self.kept.oldest()
         self._evict(block)
         return block
+
+    def _first(self, cached: Iterable[int]) -> int:
+        """Which of these goes first, of which the least recently released is the first."""
+        ranked = None if self.ranking is None else self.ranking.least(cached)
+        return next(iter(cached)) if ranked is None else ranked
 
     def _cache(self, block: int) -> None:
         """Nobody holds the block any more, whose content can be found."""
@@ -346,5 +369,7 @@ class BlockPool:
     def _forget(self, block: int, content: BlockHash) -> None:
         del self._block_of[content]
         self._hashes[block] = None
+        if self.ranking is not None:
+            self.ranking.forget(block)
         if self._watcher is not None:
             self._watcher.removed(self._kv_group, content)

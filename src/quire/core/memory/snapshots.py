@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from quire.core.memory.blocks import BlockHash
@@ -48,18 +49,24 @@ _UNUSED = 1.2
 """How fast a snapshot's worth falls with such texts that do not use it: a power of their number."""
 _ALL = 80
 """Blocks that finding nothing at all counts like, beside those that are not found."""
+_COMPARED = 256
+"""Snapshots of which the one of least worth goes: those that nobody has found for longest. A pool
+may have very many of them."""
+_FAMILIES = 64
+"""Texts that are remembered by their beginning, for each snapshot; and as many snapshots' more."""
 
 
 class _Family:
     """The texts that begin with the same block: how often they come, and what they go on from."""
 
-    __slots__ = ("deepest", "found", "gap", "last", "texts")
+    __slots__ = ("deepest", "found", "gap", "last", "roots", "texts")
 
     def __init__(self, now: int) -> None:
         self.texts, self.last = 0, now
         self.gap = _UNKNOWN  # texts of others between two of these
         self.found = 0  # that have found a snapshot
         self.deepest = 0  # and it was the deepest
+        self.roots: dict[_Snapshot, None] = {}  # of which none has a shallower one
 
     def text_comes(self, now: int) -> None:
         if self.texts:
@@ -77,6 +84,42 @@ class _Family:
         return (self.deepest + 1) / (self.found + 1)
 
 
+class _Snapshot:
+    """The state of a text's first ``depth`` blocks."""
+
+    __slots__ = ("above", "below", "depth", "family", "names", "parted", "used")
+
+    def __init__(self, names: Sequence[BlockHash], depth: int, family: _Family) -> None:
+        self.names, self.depth, self.family = names, depth, family
+        self.below: _Snapshot | None = None  # the next shallower one
+        self.above: dict[_Snapshot, None] = {}  # those for which it is that one
+        self.parted = 0  # texts that have left there what others said
+        self.used = family.texts  # texts of the family that had come when it was used last
+
+    @property
+    def base(self) -> int:
+        """Blocks that are found without it."""
+        return 0 if self.below is None else self.below.depth
+
+    def stand_on(self, below: _Snapshot | None) -> None:
+        self.leave()
+        self.below = below
+        self.beside[self] = None
+
+    def leave(self) -> None:
+        self.beside.pop(self, None)
+
+    @property
+    def beside(self) -> dict[_Snapshot, None]:
+        """Those that stand on the same one, itself included."""
+        return self.family.roots if self.below is None else self.below.above
+
+    def parts(self, depth: int, own: Sequence[BlockHash]) -> bool:
+        """Whether its text has that beginning of a text, and goes on otherwise."""
+        there = len(self.names) > depth and self.names[depth - 1] == own[depth - 1]
+        return there and self.names[depth : depth + 1] != own[depth : depth + 1]
+
+
 class Snapshots:
     """The snapshots in a pool of slots, by their worth.
 
@@ -91,15 +134,9 @@ class Snapshots:
     def __init__(self, pool: BlockPool, alive: Callable[[BlockHash], bool]) -> None:
         """alive: whether a snapshot of that name is of use: the text's blocks are there, too."""
         self._pool = pool
+        pool.ranking = self
         self._alive = alive
-        self._depths = [0] * pool.num_blocks  # of the snapshot in each slot, in blocks
-        self._bases = [0] * pool.num_blocks  # of the next shallower one, 0: there is none
-        self._below: list[int | None] = [None] * pool.num_blocks  # the slot of that one
-        self._above = [0] * pool.num_blocks  # snapshots for which it is that one
-        self._names: list[Sequence[BlockHash]] = [()] * pool.num_blocks  # of the text it is of
-        self._parted = [0] * pool.num_blocks  # texts that have left there what others said
-        self._family = [_Family(0)] * pool.num_blocks  # of that text
-        self._used = [0] * pool.num_blocks  # texts of it that had come when it was used last
+        self._by_slot: dict[int, _Snapshot] = {}
         self._families: dict[BlockHash, _Family] = {}
         self._texts = 0
 
@@ -111,9 +148,8 @@ class Snapshots:
     def _family_of(self, first: BlockHash) -> _Family:
         family = self._families.get(first)
         if family is None:
-            if len(self._families) > 8 * self._pool.num_blocks:  # all but those of snapshots
-                used = {names[0] for names in self._names if names}
-                self._families = {name: self._families[name] for name in used}
+            if len(self._families) > _FAMILIES * (len(self._by_slot) + _FAMILIES):
+                self._families = {one.names[0]: one.family for one in self._by_slot.values()}
             family = self._families[first] = _Family(self._texts)
         return family
 
@@ -131,91 +167,74 @@ class Snapshots:
         base = depth - 1
         while base and pool.find(names[base - 1]) is None:
             base -= 1
-        self._depths[slot], self._bases[slot] = depth, base
-        self._parted[slot] = int(parted and self._parts(names, depth))
-        self._stand_on(slot, pool.find(names[base - 1]) if base else None)
-        for other, deep in enumerate(self._depths):  # it may stand between two others
-            if deep > depth > self._bases[other] and self._names[other][depth - 1] == name:
-                self._bases[other] = depth
-                self._stand_on(other, slot)
-        self._names[slot], family = names, self._family_of(names[0])
-        self._family[slot], self._used[slot] = family, family.texts
+        found = pool.find(names[base - 1]) if base else None
+        own = self._by_slot[slot] = _Snapshot(names, depth, self._family_of(names[0]))
+        own.stand_on(None if found is None else self._by_slot[found])
+        above = [one for one in own.beside if one.depth > depth and one.names[depth - 1] == name]
+        own.parted = int(parted and self._parts(own))
+        for one in above:
+            one.stand_on(own)
         return True
 
-    def _parts(self, names: Sequence[BlockHash], depth: int) -> bool:
-        """Whether another text goes on otherwise after ``depth`` blocks. Where none is known, the
-        text may as well go on from where that ended.
+    def _parts(self, own: _Snapshot) -> bool:
+        """Whether another text goes on otherwise after it. Where none is known, the text may as
+        well go on from where that ended.
+
+        Another that is there, too, has a snapshot beside it, or one of those below it.
         """
-        name, own = names[depth - 1], names[depth : depth + 1]
-        return any(
-            len(other) > depth and other[depth - 1] == name and other[depth : depth + 1] != own
-            for other in self._names
-        )
+        if any(one.parts(own.depth, own.names) for one in own.beside):
+            return True
+        below = own.below
+        while below is not None:
+            if below.parts(own.depth, own.names):
+                return True
+            below = below.below
+        return False
 
     def found(self, slot: int) -> None:
         """The text that came last goes on from it."""
-        family, is_deepest = self._family[slot], not self._above[slot]
-        self._used[slot] = family.texts
-        self._parted[slot] += not is_deepest
+        one = self._by_slot[slot]
+        family, is_deepest = one.family, not one.above
+        one.used = family.texts
+        one.parted += not is_deepest
         family.found += 1
         family.deepest += is_deepest
 
-    def forget(self, slot: int) -> None:
-        """Before it goes: those above it cover its tokens, too."""
-        for other, below in enumerate(self._below):
-            if below == slot:
-                self._bases[other] = self._bases[slot]
-                self._stand_on(other, self._below[slot])
-        self._stand_on(slot, None)
-        self._depths[slot], self._names[slot] = 0, ()
+    def forget(self, block: int) -> None:
+        """It goes: those above it cover its tokens, too."""
+        one = self._by_slot.pop(block, None)
+        if one is not None:
+            for other in [*one.above]:
+                other.stand_on(one.below)
+            one.leave()
 
     def clear(self) -> None:
         """All of them are gone."""
-        for slot in range(self._pool.num_blocks):
-            self._stand_on(slot, None)
-            self._depths[slot], self._names[slot] = 0, ()
-
-    def _stand_on(self, slot: int, below: int | None) -> None:
-        before, self._below[slot] = self._below[slot], below
-        if before is not None:
-            self._above[before] -= 1
-        if below is not None:
-            self._above[below] += 1
-
-    def take(self) -> int:
-        """A free slot, that of the snapshot of least worth if none is blank."""
-        if self._pool.num_free == self._pool.num_cached:
-            self._evict(min(self._pool.cached_blocks(), key=self._worth))
-        return self._pool.take()
+        for one in self._by_slot.values():
+            one.family.roots.clear()
+        self._by_slot.clear()
 
     def make_room(self, slot: int) -> bool:
         """Whether there is a slot for who goes on from a snapshot, so that it stays.
 
-        Not where all other snapshots are worth more.
+        Not where all others that may go are worth more.
         """
-        pool = self._pool
-        if pool.num_free > pool.num_cached:
+        evictable = self._pool.in_the_way(slot)
+        if evictable is None:
             return True
-        if not pool.num_free:
-            return False
-        least = min(pool.cached_blocks(), key=self._worth)
-        if self._worth(least) > self._worth(slot):
-            return False
-        self._evict(least)
-        return True
+        least = self.least(evictable)
+        return least is not None and self._worth(least) <= self._worth(slot)
 
-    def _evict(self, slot: int) -> None:
-        self.forget(slot)
-        self._pool.evict(slot)
+    def least(self, blocks: Iterable[int]) -> int | None:
+        return min(islice(blocks, _COMPARED), key=self._worth, default=None)
 
     def _worth(self, slot: int) -> float:
-        name = self._pool.content(slot)
-        if name is None or not self._alive(name):
+        one = self._by_slot.get(slot)
+        if one is None or not self._alive(one.names[one.depth - 1]):
             return -1.0
-        family, deepest = self._family[slot], not self._above[slot]
-        chance = _FIRST + self._parted[slot] + deepest * family.goes_on
-        base = self._bases[slot]
-        covered = self._depths[slot] - base if base else self._depths[slot] + _ALL
-        unused = family.texts - self._used[slot]
+        family, base = one.family, one.base
+        chance = _FIRST + one.parted + (0.0 if one.above else family.goes_on)
+        covered = one.depth - base if base else one.depth + _ALL
+        unused = family.texts - one.used
         fading: float = (1 + unused) ** _UNUSED
         return covered * chance / (fading * family.wait(self._texts))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from quire.core.memory.blocks import BlockHash, BlockMove, Content, MoveKind, name_of_state
 from quire.core.memory.kept import KeptState
+from quire.core.memory.pages import PoolNeed
 from quire.core.memory.pool import BlockPool, ContentWatcher
 from quire.core.memory.snapshots import Snapshots
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
@@ -59,9 +60,11 @@ class StateAllocator:
         num_host_slots: int,
         kept: KeptState,
         alive: Callable[[BlockHash], bool] = lambda name: True,
+        device: BlockPool | None = None,
     ) -> None:
+        """device: of slots on pages that KV groups share; None: of ``num_slots`` of its own."""
         self.block_size = block_size
-        self.device = BlockPool(num_slots)
+        self.device = BlockPool(num_slots) if device is None else device
         self.host = BlockPool(num_host_slots)
         self.tables: dict[int, _Live] = {}
         self._kept = kept
@@ -95,6 +98,14 @@ class StateAllocator:
         size = self.block_size
         return Fit(when, needed, free, capacity, end * size, (lost - end) * size)
 
+    def need(self, demand: Demand) -> PoolNeed:
+        """What ``admit`` needs, and those who run beside it."""
+        end = self.hit_blocks(demand)
+        found = self._find(demand.block_hashes[end - 1]) if end else None
+        revived = () if found is None or self.device.ref_counts[found] else (found,)
+        fresh = 1 + len(demand.forks) + self._owed(demand.headroom)
+        return PoolNeed(fresh - len(revived), revived)
+
     def _was_evicted(self, name: BlockHash) -> bool:
         return self.device.eviction(name) is not None
 
@@ -118,7 +129,7 @@ class StateAllocator:
         if demand.begins is not None:
             self._snapshots.text_comes(demand.begins)
         if found is None:
-            slot = self._snapshots.take()
+            slot = self.device.take()
             if end:  # it is fetched, and can be found from the next step on
                 self._snapshots.add(slot, demand.block_hashes, end)
                 self._unsettled.add(slot)
@@ -195,7 +206,7 @@ class StateAllocator:
         """Let the sequence go on in a slot of its own."""
         source = table.slot
         self._leave(table)
-        table.slot = self._snapshots.take()
+        table.slot = self.device.take()
         table.entry, table.view = self.device.charged(table.slot), None
         return BlockMove(MoveKind.COPY, source, table.slot)
 
@@ -203,11 +214,8 @@ class StateAllocator:
         table.charge += self.device.charged(table.slot) - table.entry
         self.device.release(table.slot)
 
-    def can_draft(self, seq_id: int, count: int) -> bool:
-        return count <= self._kept.drafts
-
     def draft(self, seq_id: int, count: int) -> bool:
-        if not self.can_draft(seq_id, count):
+        if count > self._kept.drafts:
             return False
         table = self.tables[seq_id]
         table.drafts = count
@@ -275,15 +283,12 @@ class StateAllocator:
         return None if slot is None else (0, slot)
 
     def invalidate(self, block: int, kv_group: int = 0) -> None:
-        if self.device.content(block) is not None:
-            self._snapshots.forget(block)
-            self.device.invalidate(block)
+        self.device.invalidate(block)
 
     def watch(self, watcher: ContentWatcher, kv_group: int = 0) -> None:
         self.device.watch(watcher, kv_group)
 
     def clear_contents(self) -> None:
-        self._snapshots.clear()
         self.device.clear()
 
     # -- giving back and swapping --------------------------------------------------------------
@@ -325,12 +330,12 @@ class StateAllocator:
             table.slot, table.swapped, table.view = target[source], True, None
         return [BlockMove(MoveKind.SWAP_OUT, *pair) for pair in target.items()]
 
-    def can_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> bool:
-        return self._owed(headroom, len([*seq_ids])) <= self.device.num_free
+    def need_to_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> PoolNeed:
+        return PoolNeed(self._owed(headroom, len([*seq_ids])))
 
     def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
         ids = list(seq_ids)
-        if not self.can_swap_in(ids, headroom):
+        if self.need_to_swap_in(ids, headroom).blocks > self.device.num_free:
             return None
         target: dict[int, int] = {}
         for table in (self.tables[seq_id] for seq_id in ids):
@@ -338,7 +343,7 @@ class StateAllocator:
             if source in target:
                 self.device.share(target[source])
             else:
-                target[source] = self._snapshots.take()
+                target[source] = self.device.take()
             self.host.release(source)
             table.slot, table.swapped, table.view = target[source], False, None
             table.entry = self.device.charged(table.slot)

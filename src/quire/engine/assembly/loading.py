@@ -13,7 +13,13 @@ from quire.core.protocol import SamplingParams
 from quire.engine.assembly.centring import describe_rounding
 from quire.engine.config import EngineConfig
 from quire.execution.free_memory import is_memory
-from quire.execution.kv.cache import bytes_per_token, check_heads, is_spread, scale_bytes
+from quire.execution.kv.cache import (
+    bytes_per_token,
+    check_heads,
+    is_spread,
+    row_bytes,
+    scale_bytes,
+)
 from quire.kernels.layer_memory import KVShape, StateShape
 from quire.kernels.ranks import Ranks
 from quire.models.base import Model
@@ -109,6 +115,7 @@ def cache_shape(model: Model, kv_dtype: torch.dtype) -> CacheShape:
         state_bytes=tuple(one.nbytes if one else 0 for one in kept) if has_states else (),
         draft_bytes=tuple(one.draft_bytes if one else 0 for one in kept) if has_states else (),
         alike=_are_alike(model.kv_shapes),
+        row_bytes=row_bytes(model.kv_shapes, kv_dtype),
     )
 
 

@@ -81,7 +81,10 @@ def open_store(
     if states is None or states.state is None:
         return _store_of(config, form, size)
     slot_bytes = limits.block_bytes(cache)[-1]
-    for_states = size * states.num_blocks * slot_bytes // pool  # each holds more than its pool
+    in_pool = states.num_blocks * slot_bytes
+    if states.share is not None:  # then it is only the most that there can be
+        in_pool = min(pool // 2, limits.max_num_seqs * slot_bytes + pool // 10)
+    for_states = size * in_pool // pool  # each holds more than its pool
     return StateStores(
         _store_of(config, form, size - for_states),
         _store_of(config, _state_form(identity, limits, slot_bytes), for_states),

@@ -172,9 +172,10 @@ def describe_kv_groups(limits: EngineLimits, state_bytes: int = 0) -> str:
     clauses, num_layers = [], sum(len(kv_group.layers) for kv_group in limits.kv_groups)
     for kv_group in limits.kv_groups:
         if kv_group.state is not None:
+            most = "" if kv_group.share is None else "up to "
             clauses.append(
-                f"{kv_group.num_blocks:,} states of a sequence, of {size_of(state_bytes)}, for "
-                f"{len(kv_group.layers)} of {num_layers} layers"
+                f"{most}{kv_group.num_blocks:,} states of a sequence, of {size_of(state_bytes)}, "
+                f"for {len(kv_group.layers)} of {num_layers} layers"
             )
             continue
         clause = (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import divide, shares
+from quire.core.kv_groups import KeptBytes, divide, shares, shares_with_states
 from quire.core.limits import EngineLimits
 from quire.core.memory import PageShare
 from quire.engine.config import EngineConfig
@@ -16,10 +16,12 @@ from quire.execution.memory_limits import MemoryBudget
 from quire.models.shape import CacheShape
 
 _STATES = 0.5
-"""The most of a pool that is for states of those that run, unless their tokens leave more."""
+"""The most of a pool that is for states of those that run, unless their tokens leave more, where
+blocks and states have a border; and of swap space."""
 
 _SNAPSHOTS = 0.1
-"""The part of a pool that is for further states, which texts that begin alike go on from."""
+"""The part of a pool that is for further states, which texts that begin alike go on from. Where
+blocks and states share pages, no more than what the pool has so much more room for."""
 
 
 def fill(
@@ -33,12 +35,8 @@ def fill(
         ConfigError: there is less room than was asked for, or too little to be of use.
     """
     size, kv_groups = limits.block_size, limits.kv_groups
-    if len(kv_groups) > 1 and limits.states is None and cache.alike:
-        scales = cache.scale_bytes or (0,) * len(cache.token_bytes)
-        numbers = [n - own for n, own in zip(cache.token_bytes, scales, strict=True)]
-        own = shares(kv_groups, numbers, size)
-        if own:
-            return _fill_pages(limits, own, cache, config, budget)
+    if own := _shares(limits, cache):
+        return _fill_pages(limits, own, cache, config, budget)
     block_bytes = limits.block_bytes(cache)
     least, full_load = (
         [kv_group.most_held(limits.max_model_len, size, count) for kv_group in kv_groups]
@@ -77,6 +75,23 @@ def fill(
     return _with_longest(replace(limits, kv_groups=filled), cache, config)
 
 
+def _shares(limits: EngineLimits, cache: CacheShape) -> list[PageShare]:
+    """How KV groups cut pages that they share; nothing if there is one, or they cannot."""
+    size, kv_groups = limits.block_size, limits.kv_groups
+    if len(kv_groups) < 2:
+        return []
+    scales = cache.scale_bytes or (0,) * len(cache.token_bytes)
+    if limits.states is not None:
+        *blocks, slot = limits.block_bytes(cache)
+        own = (size * sum(scales[layer] for layer in one.layers) for one in kv_groups[:-1])
+        kept = KeptBytes(tuple(blocks), slot, tuple(own), cache.row_bytes)
+        return shares_with_states(kept, size)
+    if not cache.alike:
+        return []
+    numbers = [n - own for n, own in zip(cache.token_bytes, scales, strict=True)]
+    return shares(kv_groups, numbers, size)
+
+
 def _fill_pages(
     limits: EngineLimits,
     own: Sequence[PageShare],
@@ -89,6 +104,8 @@ def _fill_pages(
     limits = _with_pages(limits, own, [0] * len(own))
     page_bytes = own[0].units * limits.unit_bytes(cache)
     full_load = limits.pages_held(limits.max_model_len, limits.max_num_seqs)
+    if limits.states is not None:
+        full_load = math.ceil(full_load / (1 - _SNAPSHOTS))
     pages = pool_blocks(page_bytes, full_load, config.kv_cache_memory_bytes, budget)
     most = [
         one.most_held(limits.max_model_len, limits.block_size, limits.max_num_seqs)
@@ -96,6 +113,9 @@ def _fill_pages(
         else None
         for one in limits.kv_groups
     ]
+    if limits.states is not None:
+        states = int(config.swap_space * 2**30 * _STATES) // block_bytes[-1]
+        most[-1] = max(1, min(limits.max_num_seqs, states))
     host_blocks = _host_blocks(config, block_bytes, most)
     own = [one._replace(pages=pages) for one in own]
     return _with_longest(_with_pages(limits, own, host_blocks), cache, config)

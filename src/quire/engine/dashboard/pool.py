@@ -138,7 +138,7 @@ def _contiguous(
     size, running = scheduler.allocator.block_size, scheduler.running
     each = sum(span_of(one) for one in pools if not one.keeps_states)
     branches = sum(group.request.params.width for group in running)
-    states = branches * sum(one.keeps_states for one in pools)
+    states = branches * sum(span_of(one) for one in pools if one.keeps_states)
     longest = sum(
         group.request.params.width * -(-group.request.longest // size) for group in running
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from quire.core.memory import blocks_in_each
+from quire.core.memory import PageShare, PoolView, blocks_in_each
 from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.core.scheduling.sequence import Status
 
@@ -60,9 +60,14 @@ def _pending(group: SequenceGroup) -> int:
 def free_blocks(scheduler: Scheduler) -> int | None:
     """Cached ones too, in the KV group that has fewest; None: there is no pool."""
     pools = scheduler.allocator.views()
-    if shares := [pool.share for pool in pools if pool.share is not None]:
+    if shares := _shares_of_tokens(pools):
         return blocks_in_each(shares, scheduler.allocator.num_free_blocks)
     return min((pool.num_blocks - pool.num_held for pool in pools), default=None)
+
+
+def _shares_of_tokens(pools: Sequence[PoolView]) -> list[PageShare]:
+    """Of KV groups that share pages and keep tokens, of which texts need as many blocks."""
+    return [one.share for one in pools if one.share is not None and not one.keeps_states]
 
 
 def remedy_of(
@@ -100,7 +105,7 @@ def larger_pool(scheduler: Scheduler, lacking: int, pool: PoolBytes | None) -> s
         now = sum(view.num_blocks for view in views)
         return f"{flag}: room for {now + lacking * len(views):,} blocks instead of {now:,}"
     wanted = pool.total + lacking * pool.block
-    if shares := [one.share for one in scheduler.allocator.views() if one.share is not None]:
+    if shares := _shares_of_tokens(scheduler.allocator.views()):
         pages = sum(one.pages_of(lacking) + 1 for one in shares)  # some of each is in use
         wanted = pool.total + pages * pool.total // shares[0].pages
     unit, size = next(one for one in _UNITS if wanted >= _LEAST * one[1] or one[1] == 1)

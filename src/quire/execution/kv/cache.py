@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from math import gcd
+from math import gcd, prod
 from typing import TypeVar, cast
 
 import torch
@@ -56,6 +56,13 @@ def scale_bytes(shape: KVShape | StateShape, dtype: torch.dtype) -> int:
 
 def _row_bytes(numbers: int, dtype: torch.dtype) -> int:
     return numbers // 2 if dtype == FOUR_BITS else numbers * dtype.itemsize
+
+
+def row_bytes(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> int:
+    """Of a head's key, and its value, without scales; 0: these differ, or layers."""
+    kept = [shape.kept for shape in shapes if isinstance(shape, KVShape)]
+    sizes = {_row_bytes(numbers, dtype) for own in kept for numbers in own}
+    return sizes.pop() if len(sizes) == 1 and len({*map(len, kept)}) == 1 else 0
 
 
 def check_heads(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> None:
@@ -117,6 +124,103 @@ def _units_of_a_layer(kv_group: KVGroup, num_lanes: int) -> int:
     return 1 if share is None else share.span * num_lanes // len(kv_group.layers)
 
 
+class SharedBytes:
+    """The memory of pages that layers with keys and values share with others that keep states.
+
+    It is one piece of bytes. A block of a KV group has those of its layers one after the other,
+    from the block's unit on; so each layer sees a pool of its own that begins some bytes later.
+    Scales lie beside them, one for each row of a unit.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[KVShape | StateShape],
+        kv_groups: Sequence[KVGroup],
+        block_size: int,
+        dtype: torch.dtype,
+        zeros: Callable[[int, torch.dtype], Tensor],
+    ) -> None:
+        """zeros: so many numbers of a type."""
+        self._shapes, self._kv_groups, self._block_size = shapes, kv_groups, block_size
+        self._kept = torch.uint8 if dtype == FOUR_BITS else dtype
+        self._row = row_bytes(shapes, dtype)
+        first = kv_groups[0].share
+        assert first is not None, "all of them share"
+        self._units = first.num_units
+        self._unit = sum(self._bytes_of(layer, 0) for layer in kv_groups[0].layers) // first.span
+        self._bytes = zeros(self._units * self._unit, torch.uint8)
+        self._scales: Tensor | None = None
+        if is_scaled(dtype):
+            self._scales = zeros(self._units * self._unit // self._row, SCALE)
+
+    def layers(self) -> list[LayerMemory]:
+        made: dict[int, LayerMemory] = {}
+        for number, kv_group in enumerate(self._kv_groups):
+            assert kv_group.share is not None, "all of them share"
+            drafts = 0 if kv_group.state is None else kv_group.state.drafts
+            count, place = self._units - kv_group.share.span + 1, 0
+            for layer in kv_group.layers:
+                shape = self._shapes[layer]
+                if isinstance(shape, StateShape):
+                    made[layer] = self._state(shape, count, place, drafts)
+                else:
+                    made[layer] = self._values(shape, count, place, number)
+                place += self._bytes_of(layer, drafts)
+            if place > kv_group.share.span * self._unit:
+                raise ConfigError(
+                    f"a block of KV group {number} takes {place:,} bytes on this rank, more than "
+                    f"the {kv_group.share.span * self._unit:,} that it has of pages"
+                )
+        return [made[layer] for layer in range(len(made))]
+
+    def _bytes_of(self, layer: int, drafts: int) -> int:
+        """Of what a layer has of a block, without scales."""
+        shape = self._shapes[layer]
+        if isinstance(shape, StateShape):
+            return shape.nbytes + drafts * shape.draft_bytes
+        return self._block_size * shape.num_kv_heads * len(shape.kept) * self._row
+
+    def _state(self, shape: StateShape, count: int, place: int, drafts: int) -> LayerState:
+        parts = []
+        for form in (shape.rows, shape.state or (0,), (drafts, shape.columns)):
+            parts.append(self._seen(self._bytes, torch.float32, self._unit, (count, *form), place))
+            place += prod(form) * torch.float32.itemsize
+        return LayerState(*parts)
+
+    def _values(self, shape: KVShape, count: int, place: int, number: int) -> LayerKV:
+        form = count, shape.num_kv_heads, self._block_size
+        each = prod(form[1:]) * self._row  # bytes of keys, and of values
+        tiles = iter([place, place + each])
+
+        def numbers(width: int) -> Tensor:
+            tile = (*form, self._row // self._kept.itemsize if width else 0)
+            return self._seen(self._bytes, self._kept, self._unit, tile, next(tiles))
+
+        rows = iter([place, place + each])
+
+        def scales() -> Tensor | None:
+            if self._scales is None:
+                return None
+            size, step = SCALE.itemsize, self._unit // self._row
+            return self._seen(
+                self._scales, SCALE, step * size, form, next(rows) // self._row * size
+            )
+
+        return LayerKV.of(shape, numbers, number, scales)
+
+    @staticmethod
+    def _seen(
+        memory: Tensor, dtype: torch.dtype, step: int, form: tuple[int, ...], place: int
+    ) -> Tensor:
+        """What begins ``place`` bytes from each unit of ``step`` bytes on."""
+        numbers = memory.view(dtype)
+        steps = [prod(form[at:]) for at in range(2, len(form) + 1)]
+        start = numbers.storage_offset() + place // dtype.itemsize
+        if not prod(form):
+            return numbers.new_empty(form)
+        return numbers.as_strided(form, (step // dtype.itemsize, *steps), start)
+
+
 class KVCache:
     """Keys and values of all layers, in blocks of ``block_size`` tokens, so many for each KV group.
 
@@ -149,11 +253,16 @@ class KVCache:
             self._made.extend(own.parts)
             return own
 
-        def scales(count: int) -> Tensor:
-            self._made.append(memory.zeros((count,), SCALE))
+        def zeros(count: int, kind: torch.dtype) -> Tensor:
+            self._made.append(memory.zeros((count,), kind))
             return self._made[-1]
 
-        self.layers = place_layers(shapes, kv_groups, make, scales)
+        last = kv_groups[-1] if kv_groups else None
+        if last is not None and last.share is not None and last.state is not None:
+            shared = SharedBytes(shapes, kv_groups, block_size, dtypes[0], zeros)
+            self.layers = shared.layers()
+        else:
+            self.layers = place_layers(shapes, kv_groups, make, lambda n: zeros(n, SCALE))
         self._kv_groups = [
             [self.layers[layer] for layer in kv_group.layers] for kv_group in kv_groups
         ]

@@ -101,6 +101,7 @@ class CacheShape(NamedTuple):
         int, ...
     ] = ()  # by layer: what of token_bytes is scales; nothing: no layer's
     alike: bool = True  # whether keys and values of all layers have one form, larger or smaller
+    row_bytes: int = 0  # of a head's key, and its value, without scales; 0: these differ, or layers
 
     @property
     def bytes_per_token(self) -> int:
@@ -245,6 +246,14 @@ class ModelShape:
             heads = [self._kept_heads if own else 0 for own in self._token_bytes]
         return tuple(count * _SCALE_BYTES if has_scales else 0 for count in heads)
 
+    @property
+    def _row_bytes(self) -> int:
+        """Of a head's key, and its value, without scales; 0: these differ from layer to layer."""
+        if self.by_layer is not None:
+            return 0
+        width = self.latent.width if self.latent is not None else self.head_size
+        return int(width * self._number_bytes)
+
     def _kv_bytes(self, kv_heads: int, head_size: int) -> int:
         """Keys and values of a token, with their scales."""
         has_scales = self.kv_dtype is not None and self._number_bytes <= 1
@@ -289,6 +298,7 @@ class ModelShape:
             state_bytes=self.state_bytes,
             draft_bytes=self.recurrence.kept_of_drafts(self.hidden_size) if self.recurrence else (),
             scale_bytes=self._scale_bytes,
+            row_bytes=self._row_bytes,
         )
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -13,11 +15,13 @@ from quire.core.memory import (
     BlockMove,
     Demand,
     Fit,
+    KeptState,
     LayeredAllocator,
     MoveKind,
     PagedAllocator,
     SharedPages,
     SharedPool,
+    StateAllocator,
     Usage,
     When,
     Window,
@@ -37,14 +41,23 @@ def make_allocator(
     *,
     size: int = SIZE,
     host: int = 0,
+    state: int = 0,
+    lost: int = 0,
 ) -> LayeredAllocator:
-    """groups: units of a block, and window, of each."""
+    """groups: units of a block, and window, of each. state: units of a slot, of which so much holds
+    nothing; 0: there are none.
+    """
     shared = SharedPages(pages, units)
     kv_groups = []
     for span, window in groups:
         pool = SharedPool(shared, span)
         kv_groups.append(PagedAllocator(pool.num_blocks, size, host, window, pool))
-    return LayeredAllocator(size, kv_groups, pages=shared)
+    states = None
+    if state:
+        slots, kept = SharedPool(shared, state, lost), KeptState(4 * size, 2 * size)
+        alive = lambda name: kv_groups[0].locate(name) is not None  # noqa: E731
+        states = StateAllocator(slots.num_blocks, size, host, kept, alive, slots)
+    return LayeredAllocator(size, kv_groups, states, shared)
 
 
 def has_room(
@@ -54,7 +67,7 @@ def has_room(
     held = pages_held(allocator, units)
     for own, blocks in zip(held, revived, strict=True):
         own.update(block // units for block in blocks)
-    for own, number, one in zip(held, taken, paged(allocator), strict=True):
+    for own, number, one in zip(held, taken, allocator.kv_groups, strict=True):
         assert isinstance(one.device, SharedPool)
         per_page = one.device.part.per_page
         spare = sum(per_page - blocks for blocks in own.values())
@@ -69,14 +82,23 @@ class PagesMachine(RuleBasedStateMachine):
     @initialize(data=st.data(), pages=st.integers(2, 9), host=st.integers(0, 8))
     def build(self, data: st.DataObject, pages: int, host: int) -> None:
         spans = data.draw(st.sampled_from([[1, 1], [1, 2], [2, 5], [5, 26], [1, 3, 4], [3, 3, 1]]))
-        self.units = max(spans) * data.draw(st.integers(1, 2)) + data.draw(st.integers(0, 1))
+        state = data.draw(st.sampled_from([0, 1, 4, 26]))
+        biggest = max(*spans, state)
+        self.units = biggest * data.draw(st.integers(1, 2)) + data.draw(st.integers(0, 1))
         windows = [None, *(Window(data.draw(st.integers(1, 7)), STEP) for _ in spans[1:])]
         self.spans, self.windows, self.pages = spans, windows, pages
         self.allocator = make_allocator(
-            pages, self.units, [*zip(spans, windows, strict=True)], host=host
+            pages,
+            self.units,
+            [*zip(spans, windows, strict=True)],
+            host=host,
+            state=state,
+            lost=data.draw(st.integers(0, 1)),
         )
-        self.device: dict[tuple[int, int], object] = {}
-        self.host: dict[tuple[int, int, int], object] = {}
+        self.states = self.allocator.kv_groups[-1] if state else None
+        self.spans = [*spans, state] if state else spans
+        self.device: dict[tuple[int, int], Any] = {}
+        self.host: dict[tuple[int, int, int], Any] = {}
         self.texts: dict[int, list[int]] = {}
         self.computed: dict[int, int] = {}
         self.swapped: set[int] = set()
@@ -101,6 +123,16 @@ class PagesMachine(RuleBasedStateMachine):
     def write(self, seq_id: int, count: int) -> None:
         start = self.computed[seq_id]
         for group, table in enumerate(self.allocator.table(seq_id).kv_groups):
+            if table.keeps_state:
+                (slot,) = table.block_ids
+                places = [
+                    (u, i) for u in range(slot, slot + self.spans[group]) for i in range(SIZE)
+                ]
+                text = tuple(self.texts[seq_id])
+                before = self.device.get((slot, 0), (group, ()))
+                assert not start or before == (group, text[:start]), "goes on from its own state"
+                self.device.update(dict.fromkeys(places, (group, text[: start + count])))
+                continue
             for p in range(start, start + count):
                 block, offset = divmod(table.slot(p), SIZE)
                 for unit in range(block, block + self.spans[group]):
@@ -111,6 +143,9 @@ class PagesMachine(RuleBasedStateMachine):
     def every_kv_group_reads_its_own(self) -> None:
         for seq_id in getattr(self, "texts", ()):
             for group, table in enumerate(self.allocator.table(seq_id).kv_groups):
+                if table.keeps_state:
+                    self.reads_its_state(seq_id, group, *table.block_ids)
+                    continue
                 window, span = self.windows[group], self.spans[group]
                 tokens = None if window is None else window.tokens
                 for p in [*visible(self.computed[seq_id], tokens, 0)][:-1]:
@@ -122,6 +157,25 @@ class PagesMachine(RuleBasedStateMachine):
                         else:
                             found = self.device[block + unit, offset]
                         assert found == wanted
+
+    def reads_its_state(self, seq_id: int, group: int, slot: int) -> None:
+        wanted = group, tuple(self.texts[seq_id][: self.computed[seq_id]])
+        for unit, i in itertools.product(range(self.spans[group]), range(SIZE)):
+            if not self.computed[seq_id]:
+                continue
+            if seq_id in self.swapped:
+                assert self.host[group, slot * self.spans[group] + unit, i] == wanted
+            else:
+                assert self.device[slot + unit, i] == wanted
+
+    @invariant()
+    def snapshots_are_of_the_texts_that_they_are_found_by(self) -> None:
+        states = getattr(self, "states", None)
+        if states is None:
+            return
+        for name, slot in states.device._block_of.items():
+            group, text = self.device[slot, 0]
+            assert group == len(self.spans) - 1 and hash_blocks(b"", text, SIZE)[-1] == name
 
     @invariant()
     def counts_are_exact(self) -> None:
@@ -167,7 +221,7 @@ class PagesMachine(RuleBasedStateMachine):
             assert self.grow({self.next_id - 1: min(left, STEP)}), "admission left room"
 
     def grow(self, wants: dict[int, int]) -> bool:
-        groups = paged(self.allocator)
+        groups = self.allocator.kv_groups
         for one in groups:
             one.drop(wants)
         taken = [one.blocks_to_append(wants) for one in groups]
@@ -201,7 +255,9 @@ class PagesMachine(RuleBasedStateMachine):
             seq_id, groups = chosen[0], paged(self.allocator)
             before = self.computed[seq_id]
             taken = [one.blocks_to_append({seq_id: drafts}) for one in groups]
-            room = has_room(self.allocator, taken, [set()] * len(taken), self.pages, self.units)
+            held = taken + [0] * (self.states is not None)
+            room = has_room(self.allocator, held, [set()] * len(held), self.pages, self.units)
+            room = room and self.states is None  # which has no room for what comes in for drafts
             assert self.allocator.draft(seq_id, drafts) == room
             if room:
                 self.texts[seq_id] = self.texts[seq_id][:before] + [7] * drafts
@@ -283,8 +339,10 @@ TestPages.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, dea
 class Texts:
     """Sequences over an allocator with blocks of one token; what they compute is published."""
 
-    def __init__(self, pages: int, units: int, groups: list[tuple[int, Window | None]]) -> None:
-        self.allocator = make_allocator(pages, units, groups, size=1, host=100)
+    def __init__(
+        self, pages: int, units: int, groups: list[tuple[int, Window | None]], state: int = 0
+    ) -> None:
+        self.allocator = make_allocator(pages, units, groups, size=1, host=100, state=state)
         self.full, self.windowed = paged(self.allocator)
         self.texts: dict[int, list[int]] = {}
 
@@ -459,3 +517,53 @@ def test_counts_that_are_wrong_are_found_and_put_right() -> None:
     check_pages(texts.allocator)
     assert texts.allocator.audit({0}) and not texts.allocator.audit({0})
     check_pages(texts.allocator)
+
+
+def names_of(*texts: list[int]) -> list[bytes]:
+    """Of the last block of each."""
+    return [hash_blocks(b"", text, 1)[-1] for text in texts]
+
+
+def test_snapshots_have_what_is_idle_and_give_way_first() -> None:
+    texts = Texts(20, 2, [(1, None), (1, FAR)], state=2)
+    states = texts.allocator.kv_groups[-1]
+    known = [[10 * number, 10 * number + 1] for number in range(6)]
+    for number, text in enumerate(known):  # a page each of blocks, of the window's, and of states
+        assert texts.admit(number, text) == 0
+        texts.leave(number)
+    assert states.device.num_cached == 6, "two would be a tenth"
+    assert texts.admit(9, [91, 92, 93, 94]) == 0
+    assert all(texts.full.locate(name) is not None for name in names_of(*known))
+    assert states.device.num_cached == 3
+    assert texts.grow(9, [95, 96]) and states.device.num_cached == 2
+    assert all(texts.full.locate(name) is not None for name in names_of(*known))
+    assert texts.grow(9, [97, 98]) and states.device.num_cached == 2, "a tenth"
+    gone = [texts.full.locate(name) is None for name in names_of(*known)]
+    assert gone == [True] + [False] * 5, "so what has been unused for longest goes"
+    assert texts.grow(9, [*range(80, 90)]), "they go where nothing else is there"
+    assert states.device.num_cached == 1
+    check_pages(texts.allocator)
+
+
+def test_a_snapshot_stays_where_who_goes_on_leaves_a_page_for_the_one_that_it_takes() -> None:
+    texts = Texts(5, 2, [(1, None), (1, FAR)], state=2)
+    assert texts.admit(0, [1, 2]) == 0
+    texts.leave(0)
+    assert texts.admit(1, [1, 2, 3]) == 2
+    (name,) = names_of([1, 2])
+    assert texts.allocator.locate_state(name) is None, "there is no page left: it is written over"
+    texts.leave(1)
+    texts = Texts(6, 2, [(1, None), (1, FAR)], state=2)
+    assert texts.admit(0, [1, 2]) == 0
+    texts.leave(0)
+    assert texts.admit(1, [1, 2, 3]) == 2
+    assert texts.allocator.locate_state(name) is not None
+    check_pages(texts.allocator)
+
+
+def test_states_that_fit_no_empty_memory_are_refused_and_others_wait() -> None:
+    allocator = make_allocator(6, 2, [(1, None)], size=1, state=2)
+    assert allocator.fit(Demand(2, forks=[(1, 2)] * 4)).when is When.NEVER
+    assert allocator.fit(Demand(2, forks=[(1, 2)] * 2)).when is When.NOW
+    assert allocator.admit(0, Demand(8)) == 0
+    assert allocator.fit(Demand(1)) == Fit(When.LATER, 2, 1, 6)

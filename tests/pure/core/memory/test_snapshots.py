@@ -64,8 +64,12 @@ class Talks:
 
     def depths(self) -> list[int]:
         """Tokens that the snapshots stand for."""
-        depths, pool = self.states._snapshots._depths, self.states.device
-        return sorted(depths[slot] * SIZE for slot in pool.cached_blocks())
+        snapshots = self.states._snapshots._by_slot
+        return sorted(snapshots[slot].depth * SIZE for slot in self.states.device.cached_blocks())
+
+    def parted(self) -> int:
+        """Texts that have left a snapshot where others went on."""
+        return sum(one.parted for one in self.states._snapshots._by_slot.values())
 
 
 def text(first: int, length: int) -> list[int]:
@@ -139,9 +143,9 @@ def test_who_goes_on_from_an_answer_does_not_part_there() -> None:
     talks.ask(text(1, 10), answer=29)
     talks.ask([*text(1, 10), *range(29), *text(2, 20)])
     assert talks.depths() == [8, 32, 36, 40, 56]
-    assert sum(talks.states._snapshots._parted) == 0
+    assert talks.parted() == 0
     talks.ask([*text(1, 10), *range(29), *text(3, 20)])
-    assert sum(talks.states._snapshots._parted) == 1, "36 is where two texts have parted"
+    assert talks.parted() == 1, "36 is where two texts have parted"
 
 
 def test_a_talk_that_goes_on_keeps_its_deepest_beside_texts_that_never_do() -> None:

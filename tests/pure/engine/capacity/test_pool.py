@@ -288,3 +288,71 @@ def test_what_states_cannot_do_is_refused_by_name(settings: dict[str, object]) -
     name = next(iter(settings))
     with pytest.raises(ConfigError, match=f"^{name}.*: 2 of this model's 3 layers keep a state"):
         filled(HYBRID, **settings)
+
+
+# A layer of 4 KiB a token between two that keep a state: a slot is a little less than five blocks.
+SHARING = CacheShape(
+    (None,) * 3, (0, 4096, 0), 4000, False, (161_000, 0, 161_000), (0, 0, 0), row_bytes=512
+)
+ROOM = MemoryBudget(2**30, FREE_MEMORY_SHARE)
+
+
+def test_states_share_pages_with_blocks_and_the_border_is_where_it_is_needed() -> None:
+    limits = filled(
+        SHARING, budget=ROOM, kv_cache_memory_bytes=2**25, max_num_seqs=500, max_model_len=4000
+    )
+    paged, states = limits.kv_groups
+    assert paged.share is not None and states.share is not None
+    pages, units, *_ = states.share
+    assert (units, paged.share.span, states.share.span) == (5, 1, 5)
+    assert pages == 2**25 // (5 * 2**16) and limits.pool_bytes(SHARING) == pages * 5 * 2**16
+    assert states.share.lost == (5 * 2**16 - 322_000) * 16 // 2**16
+    assert EngineLimits.of_values(json.loads(json.dumps(limits.values()))) == limits
+    many, few = limits.allocator(), limits.allocator()
+    number = 0
+    while many.admit(number, Demand(16)) is not None:
+        number += 1
+    assert number == 85 == limits.seqs_that_fit(16)  # a border drawn for either fails the other
+    assert number + -(-number // 5) == pages
+    usage = many.usage()
+    assert usage.capacity == limits.num_blocks * 16 and usage.external == number
+    assert few.admit(0, Demand(8000)) == 0, "all but one page"
+    with pytest.raises(ConfigError, match="there is room for 8080 tokens"):
+        filled(
+            SHARING._replace(max_positions=8100),
+            budget=ROOM,
+            kv_cache_memory_bytes=2**25,
+            max_model_len=8100,
+        )
+
+
+@pytest.mark.parametrize(
+    ("cache", "spans"),
+    [
+        (SHARING._replace(row_bytes=0), None),  # keys and values of several sizes
+        (SHARING._replace(row_bytes=8, scale_bytes=(0, 2048, 0)), None),  # half of slots is lost
+        (SHARING._replace(row_bytes=512, scale_bytes=(0, 32, 0)), (1, 5)),
+        (SHARING._replace(state_bytes=(7000, 0, 7000)), (32, 7)),  # slots are less than blocks
+        (SHARING._replace(state_bytes=(100, 0, 100)), None),
+    ],
+)
+def test_where_more_than_a_little_would_be_lost_states_have_a_border(
+    cache: CacheShape, spans: tuple[int, ...] | None
+) -> None:
+    limits = filled(cache, budget=ROOM, kv_cache_memory_bytes=2**25)
+    shares = [one.share for one in limits.kv_groups if one.share is not None]
+    assert (tuple(one.span for one in shares) or None) == spans
+    if spans is not None:
+        total, lost = shares[0].units * limits.unit_bytes(cache), []
+        for share, size in zip(shares, limits.block_bytes(cache), strict=True):
+            lost.append(1 - share.per_page * size / total)
+        assert max(lost) < 0.04 and min(lost) >= 0
+
+
+def test_swap_space_is_of_blocks_and_states() -> None:
+    limits = filled(
+        SHARING, budget=ROOM, kv_cache_memory_bytes=2**25, max_num_seqs=3, swap_space=2**24 / 2**30
+    )
+    paged, states = limits.kv_groups
+    assert states.num_host_blocks == 3
+    assert 0 <= 2**24 - paged.num_host_blocks * 2**16 - 3 * 322_000 < 2**16

@@ -1,0 +1,126 @@
+"""Blocks and states on pages of one memory: where each begins and ends, and that it stays so."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.core.errors import ConfigError
+from quire.core.kv_groups import KeptBytes, KVGroup, shares_with_states
+from quire.core.memory import BlockMove, KeptState, MoveKind
+from quire.execution.kv.cache import KVCache, bytes_per_token, row_bytes, scale_bytes
+from quire.kernels.dispatch import choose_kernels
+from quire.kernels.layer_memory import KVShape, LayerKV, StateShape
+from quire.kernels.rounded_cache import FOUR_BITS
+
+SIZE, DRAFTS = 4, 2
+VALUES, LATENT = KVShape(2, 32, 32), KVShape(1, 48, 32, latent=True)
+STATE, INPUTS_ALONE = StateShape((6, 8), (3, 8, 8), 10), StateShape((6, 10), (), 10)
+
+
+def make_cache(
+    shapes: list[KVShape | StateShape], dtype: torch.dtype, path: str | None = None
+) -> tuple[KVCache, list[KVGroup]]:
+    """Of the pages that are cut for layers of these shapes."""
+    paged = [n for n, one in enumerate(shapes) if isinstance(one, KVShape)]
+    kept = [one for one in shapes if isinstance(one, StateShape)]
+    sizes = KeptBytes(
+        (SIZE * bytes_per_token(shapes, dtype),),
+        sum(one.nbytes + DRAFTS * one.draft_bytes for one in kept),
+        (SIZE * sum(scale_bytes(one, dtype) for one in shapes),),
+        row_bytes(shapes, dtype),
+    )
+    first, last = (one._replace(pages=4) for one in shares_with_states(sizes, SIZE))
+    states = [n for n in range(len(shapes)) if n not in paged]
+    groups = [
+        KVGroup((*paged,), 4 * first.per_page, 3, share=first),
+        KVGroup((*states,), 4 * last.per_page, 3, state=KeptState(4, 4, DRAFTS), share=last),
+    ]
+    return KVCache(shapes, groups, SIZE, dtype, choose_kernels(torch.float32), path), groups
+
+
+def span_of(part: Tensor, block: int) -> tuple[int, int]:
+    own = part[block]
+    assert own.is_contiguous()
+    return own.data_ptr(), own.data_ptr() + own.nbytes
+
+
+MODELS = {
+    "values": [STATE, VALUES, STATE, STATE, VALUES],
+    "latents": [STATE, LATENT, STATE],
+    "convolutions": [VALUES, INPUTS_ALONE, VALUES, INPUTS_ALONE],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, FOUR_BITS], ids=str)
+@pytest.mark.parametrize("model", MODELS)
+def test_blocks_and_slots_fill_their_units_and_no_others(model: str, dtype: torch.dtype) -> None:
+    shapes: list[KVShape | StateShape] = [*MODELS[model]]
+    if dtype.itemsize == 1:  # of small rows, scales would be too large a part
+        wide = KVShape(1, 288, 256, latent=True) if model == "latents" else KVShape(2, 512, 512)
+        large = StateShape((60, 80), () if model == "convolutions" else (3, 8, 8))
+        shapes = [wide if isinstance(one, KVShape) else large for one in shapes]
+    cache, groups = make_cache(shapes, dtype)
+    memory = cache._made[0]
+    first, units = groups[0].share, memory.nbytes
+    assert first is not None
+    unit = units // first.num_units
+    for group in groups:
+        assert group.share is not None
+        last = first.num_units - group.share.span
+        for block in (0, 1, last):
+            tiles = []
+            for layer in (cache.layers[number] for number in group.layers):
+                parts = layer.parts
+                if isinstance(layer, LayerKV):
+                    parts = [
+                        one for one in parts if one.dtype != torch.float32 or dtype.itemsize > 1
+                    ]
+                    assert layer.key_scales is None or layer.block_rows == layer.key_scales.stride(
+                        0
+                    )
+                tiles += [span_of(part, block) for part in parts]
+            start = memory.data_ptr() + block * unit
+            assert min(tiles)[0] == start and max(tiles)[1] <= start + group.share.span * unit
+            assert all(a[1] == b[0] for a, b in pairwise(sorted(tiles)))
+    if dtype.itemsize == 1:
+        scaled = [one for one in cache.layers if isinstance(one, LayerKV)]
+        scales = [s for one in scaled for s in (one.key_scales, one.value_scales) if s is not None]
+        tiles = sorted(span_of(one, block) for one in scales for block in range(0, 8, first.span))
+        assert all(a[1] <= b[0] for a, b in pairwise(tiles))
+
+
+def test_what_is_moved_is_what_was_written(tmp_path: Path) -> None:
+    cache, groups = make_cache([*MODELS["values"]], torch.bfloat16, str(tmp_path))
+    assert groups[0].share is not None and groups[1].share is not None
+    page, units = groups[0].share.units, groups[1].share.span
+    paged, states = ([cache.layers[n] for n in group.layers] for group in groups)
+    slot, block = page, 2 * page  # on pages of their own
+    for number, part in enumerate(part for layer in states for part in layer.parts):
+        part[slot] = number + 1
+    for number, part in enumerate(part for layer in paged for part in layer.parts):
+        part[block] = -number - 1
+    moves = [
+        BlockMove(MoveKind.SWAP_OUT, slot, 0, 1),
+        BlockMove(MoveKind.COPY, block, slot),  # a page that goes from one to the other
+        BlockMove(MoveKind.SWAP_OUT, block, 1),
+        BlockMove(MoveKind.SWAP_IN, 0, block, 1),
+        BlockMove(MoveKind.COPY, block, 3 * page, 1),
+        BlockMove(MoveKind.SWAP_IN, 1, 0),
+    ]
+    assert cache.move(moves) == [] and units > 1
+    for number, part in enumerate(part for layer in states for part in layer.parts):
+        assert bool((part[3 * page] == number + 1).all() and (part[block] == number + 1).all())
+    for number, part in enumerate(part for layer in paged for part in layer.parts):
+        assert bool((part[0] == -number - 1).all() and (part[slot] == -number - 1).all())
+
+
+def test_a_rank_whose_states_have_no_room_is_refused() -> None:
+    _, groups = make_cache([*MODELS["latents"]], torch.float32)
+    larger = STATE._replace(rows=(6, 2000))
+    with pytest.raises(ConfigError, match=r"more than the [0-9,]+ that it has"):
+        KVCache([STATE, LATENT, larger], groups, SIZE, torch.float32, choose_kernels(torch.float32))
