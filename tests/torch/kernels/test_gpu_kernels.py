@@ -36,7 +36,7 @@ sequences = st.lists(
 @needs_interpreter
 @pytest.mark.parametrize(("window", "by_chunks"), [(None, False), (20, False), (20, True)])
 @pytest.mark.parametrize("single", [True, False])
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(before_and_new=sequences, programs=st.integers(1, 40))
 def test_every_query_meets_every_key_it_sees_once(
     window: int | None,
