@@ -6,6 +6,7 @@ import pytest
 
 from quire.execution.memory_limits import FREE_MEMORY_SHARE
 from quire.models.shape import rounded_form
+from quire.tools.commands import fitting
 from quire.tools.commands.fitting import ON_GPUS, SUGGESTED, room_for, suggest, suggestions
 
 GIB = 1 << 30
@@ -30,6 +31,12 @@ def test_shapes_are_those_of_the_models_by_their_parameters() -> None:
         PARAMS, rel=4e-3
     )
     assert not any(shape.notes or shape.planned_only for shape in (*SUGGESTED, *ON_GPUS))
+
+
+@pytest.fixture(autouse=True)
+def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where they were compiled; to look would load torch."""
+    monkeypatch.setattr(fitting, "why_missing", lambda part: None)
 
 
 @pytest.mark.parametrize("machine", FREE)
@@ -67,6 +74,15 @@ def test_on_a_gpu_weights_are_as_they_are() -> None:
     assert found[-1] == "quire serve Qwen/Qwen3-8B"
     assert not any("--quantization" in command for command in found)
     assert not any(any(shape.cache().states) for shape in ON_GPUS)
+
+
+def test_without_kernels_no_form_is_suggested_that_needs_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fitting, "why_missing", lambda part: "no compiler")
+    found = [one.command for one in suggestions(13 * GIB, FREE_MEMORY_SHARE)]
+    assert found[-1] == "quire serve google/gemma-4-E2B-it"
+    assert not any("--quantization" in command for command in found)
 
 
 def test_a_model_with_states_and_no_room_at_all_does_not_fit() -> None:

@@ -11,6 +11,7 @@ from quire.core.limits import EngineLimits
 from quire.engine.capacity import fill, limits_of
 from quire.engine.config import EngineConfig
 from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
+from quire.kernels.compiled import KERNELS, why_missing
 from quire.models.shape import CacheShape, ConfigFields, ModelShape, shape_of
 from quire.tools.commands.text import size, table
 
@@ -149,9 +150,10 @@ class Suggestion(NamedTuple):
 
 
 def suggestions(memory: int, share: float, *, is_gpu: bool = False) -> Iterator[Suggestion]:
-    """Of the models those that fit, each in the form that loses least."""
+    """Of the models those that fit, each in the form that loses least and that runs here."""
+    rounded = not is_gpu and why_missing(KERNELS) is None
     for shape in ON_GPUS if is_gpu else SUGGESTED:
-        for form in _FORMS[:1] if is_gpu else _FORMS:
+        for form in _FORMS if rounded else _FORMS[:1]:
             of_form = shape if form is None else shape.rounded(form)
             taken, cache = of_form.weight_bytes, shape.cache()
             room = room_for(cache, taken, memory, share, _TOKENS)
