@@ -88,6 +88,20 @@ def test_what_is_old_says_so(page: sync_api.Page) -> None:
             assert asked.result().status_code == 200
 
 
+def test_figures_stay_with_the_map_when_the_server_is_gone(page: sync_api.Page) -> None:
+    status = page.locator("#status")
+    with live_server() as server:
+        page.goto(server.url)
+        expect(status).to_contain_text("step 0")
+        page.route("**/v1/quire/state", lambda route: route.abort())  # the last is of step 0
+        server.complete(prompt="hello", max_tokens=4)
+        expect(status).to_have_text(re.compile(r"step [1-9].* 0 running"))
+    page.unroute("**/v1/quire/state")
+    expect(page.locator("#lost")).to_contain_text("No answer from the server")
+    expect(status).to_contain_text(" old")
+    assert re.match("step [1-9]", status.inner_text())
+
+
 def test_why_somebody_waits_is_never_covered(page: sync_api.Page) -> None:
     with live_server(TIGHT) as server, ThreadPoolExecutor(6) as threads:
         asked = start(server, threads, 6)

@@ -13,6 +13,14 @@ _RESPONSES = f"{_OF_HTTP}/doors/test_responses.py"
 _PACKAGING = "tests/pure/test_packaging.py"
 
 MUTANTS = (
+    # -- the page ------------------------------------------------------------------------------
+    Mutant(
+        "figures of another moment than the map's, when a server is gone",
+        f"{_HTTP}/page/live.js",
+        "if (!signal.aborted) this.streams = false;",
+        "if (!signal.aborted) { this.streams = false; this.latest = null; }",
+        "tests/browser/test_pressure.py::test_figures_stay_with_the_map_when_the_server_is_gone",
+    ),
     # -- the end -------------------------------------------------------------------------------
     Mutant(
         "what a server has started outlives one that is killed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -30,8 +31,18 @@ def max_difference(found: list[Tensor], expected: list[Tensor]) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
 
 
+def check_by_group(family: str) -> None:
+    """Skip a model of which transformers' first releases take a norm's groups as one."""
+    from transformers.models.bamba.modeling_bamba import BambaRMSNormGated
+
+    grouped = family.startswith(("bamba", "granite_hybrid", "mamba2"))
+    if grouped and "group_size" not in inspect.signature(BambaRMSNormGated).parameters:
+        pytest.skip("this release of transformers normalizes all groups in one")
+
+
 @pytest.mark.parametrize("family", [*FAMILIES, *HYBRIDS, *RECORDS, *GEMMAS])
 def test_logits(family: str, model_dir: ModelDir) -> None:
+    check_by_group(family)
     directory, texts = model_dir(family), random_prompts(1, 5, 19, 30)
     model = load_model(directory)
     assert isinstance(model, TransformersModel if family in FALLBACK else DecoderModel)

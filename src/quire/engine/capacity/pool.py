@@ -66,7 +66,7 @@ def fill(
         most[-1] = least[-1]
     blocks = divide(pool_bytes, block_bytes, least, most)
     if slot_bytes:
-        most[-1] = max(1, blocks[-1] * int(config.swap_space * 2**30) // pool_bytes)
+        most[-1] = max(1, blocks[-1] * int(config.swap_space * 2**30) // max(1, pool_bytes))
     host_blocks = _host_blocks(config, block_bytes, most)
     filled = tuple(
         kv_group._replace(num_blocks=count, num_host_blocks=on_host)

@@ -134,7 +134,7 @@ export class Live {
       } catch (error) {
         if (signal.aborted || error instanceof NeedsLogin) return; // the poll tells of it
       } finally {
-        if (!signal.aborted) { this.streams = false; this.latest = null; }
+        if (!signal.aborted) this.streams = false; // figures stay with the map that is shown
       }
       await new Promise((resolve) => setTimeout(resolve, EVERY));
     }

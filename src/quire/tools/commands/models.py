@@ -66,7 +66,7 @@ def models(arguments: argparse.Namespace) -> int:
     if len(reports) == 1:
         cache = cache_directory(arguments.download_dir)
         print(f"There is no other model in {cache}: quire pull NAME downloads one.\n")
-        print("\n".join(suggest(memory, share, rounded=not is_gpu)))
+        print("\n".join(suggest(memory, share, is_gpu=is_gpu)))
     return 0
 
 

@@ -99,7 +99,7 @@ def _real_models(device: str) -> list[str]:
     is_gpu = choose_device(device).type == "cuda"
     memory, share = free_for_models(is_gpu)
     first = "This is the demonstration model, which knows nothing."
-    return [first, *suggest(memory, share, rounded=not is_gpu)]
+    return [first, *suggest(memory, share, is_gpu=is_gpu)]
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
