@@ -784,10 +784,21 @@ def make_model(family: str, directory: Path, **more: Any) -> Path:
     return save_model(getattr(transformers, class_name)(**{**fields, **more}), directory)
 
 
+def register_decoders() -> None:
+    """Have transformers make decoders by themselves that it knows in models that see images."""
+    import transformers
+
+    if hasattr(transformers, "Mistral4ForCausalLM"):
+        transformers.AutoModelForCausalLM.register(
+            transformers.Mistral4Config, transformers.Mistral4ForCausalLM, exist_ok=True
+        )
+
+
 def save_model(config: Any, directory: Path) -> Path:
     """Save a random model with ``config``, and a tokenizer, into ``directory``."""
     from transformers import AutoModelForCausalLM
 
+    register_decoders()
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
