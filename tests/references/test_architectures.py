@@ -234,11 +234,18 @@ CASES = {
     ),
     "kimi-linear": Case(
         "kimi_linear",
-        {"linear_num_heads": 4, "n_group": 1, "topk_group": 1},
+        {
+            "linear_num_heads": 4,
+            "n_group": 1,
+            "topk_group": 1,
+            "q_lora_rank": None,
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        },
         {
             "linear_attn_config": {
                 "full_attn_layers": [2],
-                "kda_layers": [1],
+                "kda_layers": [1, 3],
                 "head_dim": 20,
                 "num_heads": 4,
                 "short_conv_kernel_size": 4,

@@ -21,11 +21,12 @@ from quire.models.gguf_tensors.blocks import read_blocks
 from quire.models.loader import load_model, resolve_model
 from quire.models.shape import read_shape
 from support.gguf_files import random_blocks, write_gguf
+from support.gguf_views import write_views
 from support.hf_reference import hf_greedy, hf_logits, random_prompts
 from support.instruction_sets import TESTED
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import rewritten
-from support.small_models import SMALL_LLAMA, save_model
+from support.small_models import SMALL_LLAMA, make_model, save_model
 
 ModelDir = Callable[[str], Path]
 
@@ -240,6 +241,61 @@ def test_logits_and_tokens(family: str, source: Path, tmp_path: Path) -> None:
         assert greedy == [hf_greedy(reference, texts[0], 24)]
 
 
+def stacked(name: str) -> Kind:
+    """Types of experts as llama.cpp's mixtures have them, whose blocks are of 256 numbers."""
+    by_part = {"ffn_gate_up_exps": Kind.IQ4_XS, "ffn_gate_exps": Kind.IQ4_XS,
+               "ffn_up_exps": Kind.IQ4_XS, "ffn_down_exps": Kind.Q4_K, "attn_k_b": Kind.Q8_0,
+               "ffn_down": Kind.Q5_0, "shexp": Kind.Q4_1, "ssm_f_b": Kind.Q8_0,
+               "token_embd": Kind.Q8_0}  # fmt: skip
+    return next((kind for part, kind in by_part.items() if part in name), Kind.Q4_0)
+
+
+# As GGUF files can have them: what is made otherwise, beside widths.
+WIDE: Mapping[str, Mapping[str, Any]] = {
+    "hunyuan": {},
+    "hunyuan_moe": {},
+    "apertus": {},
+    "phimoe": {
+        "router_jitter_noise": 0.01,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 1e4,
+            "short_factor": [1.0] * 32,
+            "long_factor": [1.0 + 0.3 * n for n in range(32)],
+            "short_mscale": 1.243163121016122,
+            "long_mscale": 1.243163121016122,
+            "original_max_position_embeddings": 128,
+        },
+    },
+    "llama4": {
+        "intermediate_size_mlp": 512,
+        "num_experts_per_tok": 2,
+        "attention_chunk_size": 8192,
+        "floor_scale": 8192,
+        "attn_scale": 0.1,
+        "no_rope_layer_interval": 4,
+    },
+    "mistral4": {"moe_intermediate_size": 256},
+    "kimi_linear": {"linear_num_heads": 4, "linear_head_dim": 32, "moe_intermediate_size": 256},
+}
+_WIDTHS = {"hidden_size": 256, "intermediate_size": 256, "initializer_range": 0.1}
+
+
+@pytest.mark.parametrize("family", WIDE)
+def test_stacks_of_experts_and_what_files_leave_out(family: str, tmp_path: Path) -> None:
+    """As transformers computes them with the rounded weights."""
+    source = make_model(family, tmp_path / "source", **_WIDTHS, **WIDE[family])
+    rounded = write_views(source, tmp_path / "model.gguf", stacked)
+    reference = rewritten(source, tmp_path / "hf", lambda name, _: {name: rounded[name]})
+    texts = random_prompts(5, 45)
+    model = load_model(tmp_path / "model.gguf", "float32")
+    found = PagedHarness(model).prefill(texts, CHUNK)
+    for logits, text in zip(found, texts, strict=True):
+        assert float((logits - hf_logits(reference, text)).abs().max()) < 2e-4
+    planned = read_shape(tmp_path / "model.gguf").quire_bytes
+    assert model.weight_bytes == pytest.approx(planned, rel=0.1)  # padding, and floats are wider
+
+
 def test_floats_may_be_rounded_and_what_is_rounded_may_not(
     model_dir: ModelDir, tmp_path: Path
 ) -> None:
@@ -273,7 +329,7 @@ def test_rounded_weights_multiply_rounded_rows_as_they_are(source: Path, tmp_pat
         )
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2moe", "gemma2", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen2moe", "olmoe", "gemma2", "deepseek_v3"])
 def test_the_planner_knows_the_bytes(source: Path, tmp_path: Path) -> None:
     write_gguf(source, tmp_path / "model.gguf", mixed)
     shape, model = read_shape(tmp_path / "model.gguf"), load_model(tmp_path / "model.gguf")
