@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from reprlib import repr as short
 from typing import Any
@@ -33,7 +34,8 @@ _OF_EXPERTS = {EXPERTS: "num_experts", "expert_used_count": "num_experts_per_tok
 _MOST_EXPERTS = 1 << 12  # of a layer; published models have some hundreds
 _ROUTER = "ffn_gate_inp"
 _AS_FLOATS = (_ROUTER, "attn_kv_b")  # which are kept so, however they are stored
-_FLOATS = (_ROUTER, "ssm_conv1d", "shortconv.conv.")  # stored in F32 in all files
+# Stored in F32 in all files, as all is whose name does not end with ``.weight``.
+_FLOATS = re.compile(rf"{_ROUTER}|ssm_conv1d|shortconv\.conv\.|_norm\.")
 _BIASED = {
     "attn_q": ("qkv_bias", "use_qkv_bias"),
     "attn_output": ("attention_bias",),
@@ -182,7 +184,7 @@ def _dtype(file: GGUFFile) -> str:
     stored = {
         info.type.name
         for name, info in file.tensors.items()
-        if len(info.shape) > 1 and not any(part in name for part in _FLOATS)
+        if len(info.shape) > 1 and name.endswith(".weight") and not _FLOATS.search(name)
     }
     return _STORED.get(stored.pop(), "bfloat16") if len(stored) == 1 else "bfloat16"
 
