@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType as Kind
 
 from quire.core.errors import ConfigError, ModelError
 from quire.kernels.products import DTYPES, PackedWeight, Products
+from quire.models.gguf import config_of, open_gguf
 from quire.models.gguf.types import TYPES
 from quire.models.gguf_tensors.blocks import read_blocks
 from quire.models.loader import load_model, resolve_model
@@ -255,6 +256,7 @@ WIDE: Mapping[str, Mapping[str, Any]] = {
     "hunyuan": {},
     "hunyuan_moe": {},
     "apertus": {},
+    "apertus-plain": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}},
     "phimoe": {
         "router_jitter_noise": 0.01,
         "rope_parameters": {
@@ -284,7 +286,8 @@ _WIDTHS = {"hidden_size": 256, "intermediate_size": 256, "initializer_range": 0.
 @pytest.mark.parametrize("family", WIDE)
 def test_stacks_of_experts_and_what_files_leave_out(family: str, tmp_path: Path) -> None:
     """As transformers computes them with the rounded weights."""
-    source = make_model(family, tmp_path / "source", **_WIDTHS, **WIDE[family])
+    name = family.removesuffix("-plain")
+    source = make_model(name, tmp_path / "source", **_WIDTHS, **WIDE[family])
     rounded = write_views(source, tmp_path / "model.gguf", stacked)
     reference = rewritten(source, tmp_path / "hf", lambda name, _: {name: rounded[name]})
     texts = random_prompts(5, 45)
@@ -294,6 +297,29 @@ def test_stacks_of_experts_and_what_files_leave_out(family: str, tmp_path: Path)
         assert float((logits - hf_logits(reference, text)).abs().max()) < 2e-4
     planned = read_shape(tmp_path / "model.gguf").quire_bytes
     assert model.weight_bytes == pytest.approx(planned, rel=0.1)  # padding, and floats are wider
+
+
+def test_what_files_of_llama_4_do_not_say(tmp_path: Path) -> None:
+    """llama.cpp has chunks of 8,192 tokens in three of four layers, whose heads are normalised but
+    where there are 128 experts; queries of the fourth grow.
+    """
+    fields = {**WIDE["llama4"], "num_local_experts": 128, "use_qk_norm": False}
+    source = make_model("llama4", tmp_path / "source", **fields, max_position_embeddings=1 << 16)
+    write_views(source, tmp_path / "model.gguf", lambda _: Kind.F32)
+    model = load_model(tmp_path / "model.gguf")
+    assert model.windows == (8192, 8192, 8192, None)
+    assert read_shape(tmp_path / "model.gguf").windows == model.windows
+    text = random_prompts(20)
+    found = PagedHarness(model).prefill(text, CHUNK)[0]
+    assert float((found - hf_logits(source, text[0])).abs().max()) < 1e-4
+    with pytest.raises(ModelError, match=r"llama4\.attention\.sliding_window is 0; supported: 8192"):
+        with_field(tmp_path / "model.gguf", "llama4.attention.sliding_window", 0)
+
+
+def with_field(path: Path, name: str, value: Any) -> None:
+    """Load the file as if it said so."""
+    file = open_gguf(path)
+    config_of(file._replace(metadata={**file.metadata, name: value}))
 
 
 def test_floats_may_be_rounded_and_what_is_rounded_may_not(
