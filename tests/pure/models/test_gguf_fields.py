@@ -26,6 +26,7 @@ from support.raw_gguf import (
     written,
 )
 
+ROOT = Path(__file__).parents[3]
 CHANGING = {
     "rope.scale_linear": floating(4.0),
     "rope.scaling.factor": floating(4.0),  # of no type
@@ -304,3 +305,9 @@ def test_numbers_of_layers(values: Any, said: str | None, tmp_path: Path) -> Non
         return
     with pytest.raises(ModelError, match=rf"xielu\.beta {said}"):
         numbers_of_layers(file, known)
+
+
+def test_the_page_of_models_names_every_architecture() -> None:
+    page = (ROOT / "docs/reference/models.md").read_text()
+    table = page.partition("| architecture | family |")[2].partition("\n\n")[0]
+    assert {name for record in ARCHITECTURES if f"`{(name := record.name)}`" not in table} == set()

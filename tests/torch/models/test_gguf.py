@@ -312,7 +312,9 @@ def test_what_files_of_llama_4_do_not_say(tmp_path: Path) -> None:
     text = random_prompts(20)
     found = PagedHarness(model).prefill(text, CHUNK)[0]
     assert float((found - hf_logits(source, text[0])).abs().max()) < 1e-4
-    with pytest.raises(ModelError, match=r"llama4\.attention\.sliding_window is 0; supported: 8192"):
+    with pytest.raises(
+        ModelError, match=r"llama4\.attention\.sliding_window is 0; supported: 8192"
+    ):
         with_field(tmp_path / "model.gguf", "llama4.attention.sliding_window", 0)
 
 

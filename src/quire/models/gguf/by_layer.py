@@ -79,7 +79,9 @@ def numbers_of_layers(file: GGUFFile, known: Architecture) -> dict[str, float]:
     for name, part in known.numbers.items():
         values = file.metadata.get(name)
         if not is_list(values) or len(values) != count:
-            raise ModelError(f"{file.path}: {name} must be a number for each of {short(count)} layers")
+            raise ModelError(
+                f"{file.path}: {name} must be a number for each of {short(count)} layers"
+            )
         for layer, value in enumerate(values):
             if type(value) is not float or not math.isfinite(value):
                 raise ModelError(
