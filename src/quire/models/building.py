@@ -221,7 +221,10 @@ def _read_alphas(weights: Weights, prefix: str) -> Alphas:
 
     def number(name: str) -> Tensor:
         name = f"{prefix}.mlp.act_fn.{name}"
-        return weights.take_floats(name, *(weights.shape(name) or ()))
+        found = weights.take_floats(name, *(weights.shape(name) or ()))
+        if found.numel() != 1:
+            raise ModelError(f"{name} has {found.numel():,} numbers; it must have one")
+        return found.view(())
 
     for constant, value in (("beta", 0.5), ("eps", -1e-6)):
         name = f"{prefix}.mlp.act_fn.{constant}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from gguf import GGMLQuantizationType as Kind
 
 from quire.core.errors import ConfigError, ModelError
 from quire.kernels.products import DTYPES, PackedWeight, Products
-from quire.models.gguf import config_of, open_gguf
+from quire.models.gguf import open_gguf, parts
 from quire.models.gguf.types import TYPES
 from quire.models.gguf_tensors.blocks import read_blocks
 from quire.models.loader import load_model, resolve_model
@@ -320,8 +321,37 @@ def test_what_files_of_llama_4_do_not_say(tmp_path: Path) -> None:
 
 def with_field(path: Path, name: str, value: Any) -> None:
     """Load the file as if it said so."""
-    file = open_gguf(path)
-    config_of(file._replace(metadata={**file.metadata, name: value}))
+    read_header, patch = parts.read_header, pytest.MonkeyPatch()
+    file = read_header(path)
+    told = file._replace(metadata={**file.metadata, name: value})
+    with patch.context() as patched:
+        patched.setattr(parts, "read_header", lambda _: told)
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "value", "said"),
+    [
+        ("kimi_linear", "attention.key_length_mla", 1 << 30, "qk_nope_head_dim must be of at most"),
+        ("kimi_linear", "kda.head_dim", 1 << 30, "states have .* numbers; at most 4,194,304"),
+        ("mistral4", "nextn_predict_layers", 1 << 62, None),  # as many as the file has
+        ("mistral4", "rope.scaling.yarn_log_multiplier", 1e300, "mscale_all_dim must be at most"),
+        ("hunyuan", "attention.head_count", 1 << 28, "num_attention_heads must be of at most"),
+        ("apertus", "xielu.beta", array("f", [7.0, 7.0]), r"act_fn\.beta is 7; supported: 0\.5"),
+    ],
+)
+def test_sizes_that_no_tensor_has(
+    family: str, name: str, value: Any, said: str | None, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    """Refused before memory is taken, by whichever name it is read."""
+    write_views(model_dir(family), tmp_path / "model.gguf", lambda _: Kind.F32)
+    architecture = open_gguf(tmp_path / "model.gguf").metadata["general.architecture"]
+    whole = name if name.startswith("xielu") else f"{architecture}.{name}"
+    if said is None:
+        with_field(tmp_path / "model.gguf", whole, value)
+        return
+    with pytest.raises(ModelError, match=said):
+        with_field(tmp_path / "model.gguf", whole, value)
 
 
 def test_floats_may_be_rounded_and_what_is_rounded_may_not(
