@@ -169,6 +169,8 @@ Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
                            plan.threads() * pass.head_scratch(*build_, of_heads->front()));
     } else if (auto* recurrence = std::get_if<SelfRecurrence>(&part)) {
       weights = {&recurrence->inputs, &recurrence->output};
+      if (recurrence->gates) weights.insert(weights.end(), {&*recurrence->gates, &*recurrence->steps});
+      narrow_size = std::max(narrow_size, recurrence->places());
     } else if (auto* mlp = std::get_if<Mlp>(&part)) {
       weights = {&mlp->up, &mlp->down};
     } else if (auto* mlp = std::get_if<GivenMlp>(&part)) {
@@ -240,6 +242,10 @@ Prepared Kernels::prepare(const Part& part, const Pass& pass, Plan& plan,
     Recur r = prepare(plan, recurrence->recurrence, recurrence->memory);
     r.x = pass.wide;
     r.x_stride = recurrence->inputs.outputs;
+    if (recurrence->gates) {
+      r.x = pass.narrow + pass.rows * recurrence->output.inputs * size;
+      r.x_stride = recurrence->recurrence.columns();
+    }
     r.out = pass.narrow;
     r.dtype = pass.dtype;
     return r;

@@ -1,5 +1,7 @@
 #include "layers/decoder.hpp"
 
+#include <cstring>
+
 namespace quire {
 namespace {
 
@@ -157,9 +159,34 @@ void Walk::go_through(const SelfAttention& attention, const void* from) {
 void Walk::go_through(const SelfRecurrence& recurrence, const void* from) {
   const Recur& prepared = std::get<Recur>(at_hand());
   times(second_ ? Projection::up : Projection::qkv, recurrence.inputs, from, pass_.wide, nullptr);
+  if (recurrence.gates) widen(recurrence, static_cast<char*>(const_cast<void*>(prepared.x)));
   share(team_, soon_done(prepared), [&](Team& team) { build_.recur(prepared, team); });
   times(second_ ? Projection::down : Projection::output, recurrence.output, pass_.narrow, delta(),
         following());
+}
+
+void Walk::widen(const SelfRecurrence& recurrence, char* to) {
+  const Recurrence& layer = recurrence.recurrence;
+  const int64_t size = size_of(pass_.dtype), stride = recurrence.inputs.outputs;
+  const int64_t mixed = layer.convolution.channels, columns = layer.columns();
+  const int64_t narrow_steps = mixed + layer.heads;
+  const int64_t strengths = mixed + recurrence.gates->outputs;
+  team_.deal(pass_.rows, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; row++) {
+      const char* x = pass_.wide + row * stride * size;
+      char* out = to + row * columns * size;
+      std::memcpy(out, x, mixed * size);
+      std::memcpy(out + strengths * size, x + mixed * size, layer.heads * size);
+    }
+  });
+  auto make = [&](const Packed& weight, int64_t from, int64_t at) {
+    Product p = pass_.product(weight, pass_.wide + from * size, to + at * size);
+    p.x_stride = stride;
+    p.out_stride = columns;
+    share(team_, soon_done(p), [&](Team& team) { build_.product(p, team); });
+  };
+  make(*recurrence.gates, narrow_steps + recurrence.steps->inputs, mixed);
+  make(*recurrence.steps, narrow_steps, strengths + layer.heads);
 }
 
 void Walk::go_through(const Mlp& mlp, const void* from) {

@@ -72,11 +72,19 @@ struct LatentAttention {
 };
 
 // A state that every token rewrites, by slot.
+//
+// With ``gates`` and ``steps``, these are made of fewer numbers, which ``inputs`` gives behind what
+// is mixed and strengths: those of steps, then those of gates.
 struct SelfRecurrence {
   Packed inputs;  // d -> what recurrences take
   Recurrence recurrence;
   StateMemory memory;
   Packed output;
+  std::optional<Packed> gates, steps;
+
+  // Numbers of a token that are there at once beside what ``inputs`` gives: what recurrences give,
+  // and what they take, if that is not the same.
+  int64_t places() const { return output.inputs + (gates ? recurrence.columns() : 0); }
 };
 
 struct Mlp {
@@ -212,6 +220,8 @@ class Walk {
   void go_through(const SelfAttention& attention, const void* from);
   void go_through(const LatentAttention& attention, const void* from);
   void go_through(const SelfRecurrence& recurrence, const void* from);
+  // What recurrences take, of what ``inputs`` gave.
+  void widen(const SelfRecurrence& recurrence, char* to);
   void go_through(const Mlp& mlp, const void* from);
   void go_through(const GivenMlp& mlp, const void* from);
   void go_through(const Laurel& laurel, const void* from);

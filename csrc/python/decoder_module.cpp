@@ -33,8 +33,11 @@ LatentAttention make_latents(const Packed& inputs, const Norm* query_norm, const
 }
 
 SelfRecurrence make_recurrence(const Packed& inputs, const Recurrence& recurrence,
-                               const StateMemory& memory, const Packed& output) {
-  return {inputs, recurrence, memory, output};
+                               const StateMemory& memory, const Packed& output,
+                               const Packed* gates, const Packed* steps) {
+  SelfRecurrence made{inputs, recurrence, memory, output, {}, {}};
+  if (gates && steps) made.gates = *gates, made.steps = *steps;
+  return made;
 }
 
 Mlp make_mlp(const Packed& up, const Packed& down, int activation, bool gated, float factor,
@@ -101,7 +104,9 @@ void bind_decoder(nb::module_& m) {
   nb::class_<LatentAttention>(m, "LatentAttention")
       .def_static("make", &make_latents, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
                   nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
-  nb::class_<SelfRecurrence>(m, "SelfRecurrence").def_static("make", &make_recurrence);
+  nb::class_<SelfRecurrence>(m, "SelfRecurrence")
+      .def_static("make", &make_recurrence, nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+                  nb::arg().none(), nb::arg().none());
   nb::class_<Mlp>(m, "Mlp").def_static("make", &make_mlp);
   nb::class_<GivenMlp>(m, "GivenMlp").def_static("make", &make_given);
   nb::class_<Laurel>(m, "Laurel").def_static("make", &make_laurel);

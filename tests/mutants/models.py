@@ -11,6 +11,7 @@ _STORED = f"{_OF_MODELS}/test_stored_checkpoints.py"
 _GENERAL = f"{_OF_MODELS}/test_general_path.py"
 _HYBRIDS = f"{_OF_MODELS}/test_hybrids.py"
 _LATENTS = f"{_OF_MODELS}/test_latents.py"
+_GGUF = f"{_OF_MODELS}/test_gguf.py::test_stacks_of_experts_and_what_files_leave_out"
 _GEMMA_4 = f"{_OF_MODELS}/test_gemma4.py"
 
 MUTANTS = (
@@ -464,5 +465,68 @@ MUTANTS = (
         '"head_dim": wide if full[layer] else narrow',
         '"head_dim": wide',
         f"{_GEMMA_4}::test_gguf_files[gemma4-dense]",
+    ),
+    Mutant(
+        "rows of gates and of ups in one stack are one expert's gate twice",
+        f"{_MODELS}/gguf_tensors/tensors.py",
+        "zip(found, halves, strict=True)",
+        "zip(found, halves[:1] * 2, strict=True)",
+        f"{_GGUF}[mistral4]",
+    ),
+    Mutant(
+        "queries of Mistral Small 4's GGUF files do not grow",
+        f"{_MODELS}/gguf/architectures.py",
+        '"Mistral4ForCausalLM", growth=0.1,',
+        '"Mistral4ForCausalLM",',
+        f"{_GGUF}[mistral4]",
+    ),
+    Mutant(
+        "long texts of Phi-3.5-MoE's GGUF files have the factor that these say",
+        f"{_MODELS}/gguf/architectures.py",
+        "longrope_factor=1.243163121016122",
+        "longrope_factor=None",
+        f"{_GGUF}[phimoe]",
+    ),
+    Mutant(
+        "layers of Llama 4's GGUF files see all of the text, and it is not said",
+        f"{_MODELS}/gguf/architectures.py",
+        '"attention_chunk_size": 8192',
+        '"attention_chunk_size": 0',
+        f"{_OF_MODELS}/test_gguf.py::test_what_files_of_llama_4_do_not_say",
+    ),
+    Mutant(
+        "a rotation of Apertus that its GGUF file does not stretch is stretched",
+        f"{_MODELS}/gguf/architectures.py",
+        'fixed={"rope_scaling": {"rope_type": "default"}}',
+        "fixed={}",
+        f"{_GGUF}[apertus-plain]",
+    ),
+    Mutant(
+        "numbers of xIELU need not be finite",
+        f"{_MODELS}/gguf/by_layer.py",
+        "if type(value) is not float or not math.isfinite(value):",
+        "if type(value) is not float:",
+        "tests/pure/models/test_gguf_fields.py::test_numbers_of_layers",
+    ),
+    Mutant(
+        "a file of a mixture without a dense MLP cannot be planned",
+        f"{_MODELS}/shape/weighed.py",
+        "if taken[part] and part in means else table",
+        "if taken[part] else table",
+        f"{_OF_MODELS}/test_gguf.py::test_the_planner_knows_the_bytes[olmoe]",
+    ),
+    Mutant(
+        "an F16 file with small floats is one of bfloat16",
+        f"{_MODELS}/gguf/config.py",
+        ' and name.endswith(".weight") and',
+        " and",
+        f"{_HYBRIDS}::test_gguf_files[nemotron_h]",
+    ),
+    Mutant(
+        "Kimi Linear's gates are made of the numbers for steps",
+        "csrc/layers/decoder.cpp",
+        "narrow_steps + recurrence.steps->inputs, mixed",
+        "narrow_steps, mixed",
+        f"{_OF_MODELS}/test_fused_layers.py",
     ),
 )

@@ -89,7 +89,7 @@ def logprobs(model: Path, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
         text=True,
         timeout=_PATIENCE,
     )
-    assert done.stdout, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr[-2000:]
     return [
         torch.tensor([value for _, value in sorted(map(tuple, one))])
         for one in json.loads(done.stdout.splitlines()[-1])

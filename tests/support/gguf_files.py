@@ -81,13 +81,13 @@ HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "TQ1_0": (52,), "TQ2
 HALVES |= dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2))
 
 
-def random_blocks(kind: str, outputs: int, inputs: int) -> np.ndarray:
-    """[outputs, bytes], of a rounded type."""
+def random_blocks(kind: str, outputs: int, inputs: int, scale: float = 1.0) -> np.ndarray:
+    """[outputs, bytes], of a rounded type; ``scale``: of the float16 numbers."""
     random = np.random.default_rng(0)
     weights, size = gguf.GGML_QUANT_SIZES[Kind[kind]]
     blocks = random.integers(0, 256, (outputs, inputs // weights, size), dtype=np.uint8)
     for at in HALVES.get(kind, (0,) if kind != "IQ1_M" else ()):
-        numbers = random.standard_normal((*blocks.shape[:2], 1)).astype(np.float16)
+        numbers = (scale * random.standard_normal((*blocks.shape[:2], 1))).astype(np.float16)
         blocks[..., at : at + 2] = numbers.view(np.uint8)
     if kind == "IQ1_M":  # four bits of it in each of the last four words
         bits = random.standard_normal((*blocks.shape[:2], 1)).astype(np.float16).view(np.uint16)
@@ -115,7 +115,7 @@ def write_gguf(
     kind = config["model_type"]
     architecture = _ARCHITECTURES.get(kind) or gguf.MODEL_ARCH[kind.upper()]
     writer = gguf.GGUFWriter(target, gguf.MODEL_ARCH_NAMES[architecture])
-    _write_config(writer, config, split)
+    write_config(writer, config, split)
     if vocabulary is not None:
         vocabulary(writer)
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
@@ -287,7 +287,8 @@ def _halves(rows: np.ndarray, heads: int) -> np.ndarray:
     return parts.swapaxes(1, 2).reshape(rows.shape)
 
 
-def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], split: bool) -> None:
+def write_config(writer: gguf.GGUFWriter, config: dict[str, Any], split: bool = True) -> None:
+    """Write what a ``config.json`` says."""
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     writer.add_block_count(config["num_hidden_layers"])
@@ -329,7 +330,7 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], split: bool) 
     elif kind == "llama3":
         writer.add_tensor("rope_freqs.weight", _llama3_divisors(config, head_dim))
     elif kind == "longrope":
-        original = config["original_max_position_embeddings"]
+        original = rope["original_max_position_embeddings"]
         factor = config["max_position_embeddings"] / original
         writer.add_rope_scaling_orig_ctx_len(original)
         writer.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(factor) / np.log(original))))

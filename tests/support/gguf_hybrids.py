@@ -83,7 +83,8 @@ def write_hybrid(source: Path, target: Path, kind: Kind = Kind.F32) -> None:
         assert found is not None, name
         values = np.ascontiguousarray(tensor.numpy())
         plain = values.ndim == 1 or "conv" in found.split(".")[-1] or "gate_inp" in found
-        wanted = Kind.F32 if plain or values.shape[-1] % 32 else kind
+        uneven = values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]
+        wanted = Kind.F32 if plain or uneven else kind
         writer.add_tensor(f"{found}{dot}{end}", gguf.quantize(values, wanted), raw_dtype=wanted)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

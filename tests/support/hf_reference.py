@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from support.small_models import VOCAB_SIZE
+from support.small_models import VOCAB_SIZE, register_decoders
 
 
 def random_prompts(*lengths: int) -> list[list[int]]:
@@ -21,6 +21,7 @@ def hf_model(directory: Path, dtype: torch.dtype = torch.float32) -> Any:
     """Where long texts are served, texts of any length are turned as those are (longrope)."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    register_decoders()
     config = AutoConfig.from_pretrained(directory)
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":

@@ -380,6 +380,25 @@ _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "glm4_moe_lite": ("Glm4MoeLiteConfig", {**SMALL_LLAMA, **_ROUTED, **_LATENT}),
+    # Queries grow with every 8 tokens.
+    "mistral4": (
+        "Mistral4Config",
+        {
+            **SMALL_LLAMA,
+            **_ROUTED,
+            **_LATENT,
+            "first_k_dense_replace": 1,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 8.0,
+                "original_max_position_embeddings": 8,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            },
+        },
+    ),
     "minicpm3": ("MiniCPM3Config", {**SMALL_LLAMA, **_LATENT, **_UNTIED, "dim_model_base": 32}),
     "youtu": ("YoutuConfig", {**SMALL_LLAMA, **_LATENT, **_UNTIED, "rope_interleave": False}),
     "glm4_moe-groups": (
@@ -791,10 +810,21 @@ def make_model(family: str, directory: Path, **more: Any) -> Path:
     return save_model(getattr(transformers, class_name)(**{**fields, **more}), directory)
 
 
+def register_decoders() -> None:
+    """Have transformers make decoders by themselves that it knows in models that see images."""
+    import transformers
+
+    if hasattr(transformers, "Mistral4ForCausalLM"):
+        transformers.AutoModelForCausalLM.register(
+            transformers.Mistral4Config, transformers.Mistral4ForCausalLM, exist_ok=True
+        )
+
+
 def save_model(config: Any, directory: Path) -> Path:
     """Save a random model with ``config``, and a tokenizer, into ``directory``."""
     from transformers import AutoModelForCausalLM
 
+    register_decoders()
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():

@@ -203,7 +203,13 @@ class Ranks:
 class SelfRecurrence:
     @staticmethod
     def make(
-        inputs: Packed, recurrence: Recurrence, memory: StateMemory, output: Packed, /
+        inputs: Packed,
+        recurrence: Recurrence,
+        memory: StateMemory,
+        output: Packed,
+        gates: Packed | None,
+        steps: Packed | None,
+        /,
     ) -> SelfRecurrence: ...
 
 class Decoder:

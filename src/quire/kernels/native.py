@@ -95,13 +95,17 @@ def native_state(mixer: SelfRecurrence, state: LayerState) -> _native.SelfRecurr
     inputs, output = mixer.inputs, mixer.output
     if not isinstance(inputs, PackedWeight) or not isinstance(output, PackedWeight):
         return None
-    if mixer.widened is not None:
+    widened = [one for one in mixer.widened or () if isinstance(one, PackedWeight)]
+    if len(widened) < len(mixer.widened or ()):
         return None
+    gates, steps = (one.native for one in widened) if widened else (None, None)
     return _native.SelfRecurrence.make(
         inputs.native,
         native_recurrence(mixer.spec),
         native_memory(state),
         output.native,
+        gates,
+        steps,
     )
 
 

@@ -14,7 +14,7 @@ from quire.kernels.mlps import Routing
 from quire.models.config import ConfigFields
 from quire.models.recurrences import RecurrentPlan
 from quire.models.rope import RopeConfig
-from quire.models.shape import ExpertShape, LatentShape, LayerSizes, Positions
+from quire.models.shape import WIDEST, ExpertShape, LatentShape, LayerSizes, Positions
 from quire.models.shard import Divided, DividedStates
 
 
@@ -152,12 +152,14 @@ class Heads:
 
     @classmethod
     def read(cls, fields: ConfigFields, num: int, num_kv: int, dim: int) -> Heads:
-        """ModelError if queries cannot share the others evenly."""
+        """ModelError if queries cannot share the others evenly, or no tensor has so many rows."""
         if num % num_kv:
             raise ModelError(
                 f"{fields.source}: num_attention_heads ({num}) is not a multiple of "
                 f"num_key_value_heads ({num_kv})"
             )
+        if num * dim > WIDEST:
+            raise fields.wrong("num_attention_heads", f"of at most {WIDEST:,} numbers in all", num)
         return cls(num, num_kv, dim)
 
 

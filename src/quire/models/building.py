@@ -73,9 +73,16 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
 
 
 def _leave_guessing_layers(plan: Blueprint, weights: Weights, layers: str) -> None:
-    count = len(plan.windows)
-    beginnings = tuple(f"{layers}.{count + n}." for n in range(plan.guessing_layers))
-    if any(_has_layers(weights, beginning) for beginning in beginnings):
+    """Those that files have, of as many as the config says."""
+    there = {
+        name.removeprefix(f"{layers}.").partition(".")[0]
+        for name in weights
+        if name.startswith(f"{layers}.")
+    }
+    first = len(plan.windows)
+    asked = map(str, range(first, first + min(plan.guessing_layers, len(there))))
+    beginnings = tuple(f"{layers}.{number}." for number in asked if number in there)
+    if beginnings:
         _LOG.warning("layers that guess further tokens are not read: %s", ", ".join(beginnings))
         weights.leave(beginnings)
 
@@ -217,7 +224,10 @@ def _read_alphas(weights: Weights, prefix: str) -> Alphas:
 
     def number(name: str) -> Tensor:
         name = f"{prefix}.mlp.act_fn.{name}"
-        return weights.take_floats(name, *(weights.shape(name) or ()))
+        found = weights.take_floats(name, *(weights.shape(name) or ()))
+        if found.numel() != 1:
+            raise ModelError(f"{name} has {found.numel():,} numbers; it must have one")
+        return found.view(())
 
     for constant, value in (("beta", 0.5), ("eps", -1e-6)):
         name = f"{prefix}.mlp.act_fn.{constant}"

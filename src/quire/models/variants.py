@@ -15,6 +15,7 @@ from quire.models.rope import RopeConfig
 from quire.models.shape import latent_of, layer_sizes_of, layers_that_turn, stream_sizes_of
 
 _DEVIATIONS = "activation_sparsity_scale"
+_MOST_WEIGHT = 1e3  # of a logarithm; published models have 1 at most
 _STEADY = ("default", "linear", "llama3", "yarn")  # rotations that do not hang on a text's length
 
 
@@ -237,6 +238,8 @@ def _latent(fields: ConfigFields, plan: Blueprint, interleaved: bool) -> Bluepri
     latent = LatentPlan(shape, plan.heads.num, interleaved, biased)
     rope, scale = plan.ropes[0], (shape.nope + shape.rope) ** -0.5
     weight = rope.fields.get("mscale_all_dim", float, 0.0)
+    if abs(weight) > _MOST_WEIGHT:
+        raise rope.fields.wrong("mscale_all_dim", f"at most {_MOST_WEIGHT:g}", weight)
     if rope.kind != "default" and weight:  # scores grow with how far positions are stretched
         factor = rope.fields.get("factor", float)
         scale *= (0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0) ** 2

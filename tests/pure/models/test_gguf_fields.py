@@ -13,6 +13,7 @@ import pytest
 from quire.core.errors import ModelError
 from quire.models.gguf import config_of, kept_sizes, open_gguf
 from quire.models.gguf.architectures import ARCHITECTURES
+from quire.models.gguf.by_layer import numbers_of_layers
 from support.raw_gguf import (
     floating,
     number,
@@ -25,6 +26,7 @@ from support.raw_gguf import (
     written,
 )
 
+ROOT = Path(__file__).parents[3]
 CHANGING = {
     "rope.scale_linear": floating(4.0),
     "rope.scaling.factor": floating(4.0),  # of no type
@@ -277,3 +279,35 @@ def test_the_weight_of_a_logarithm_is_a_number(tmp_path: Path) -> None:
     fields["mistral3.rope.scaling.yarn_log_multiplier"] = string("x")
     with pytest.raises(ModelError, match="yarn_log_multiplier is 'x', no float"):
         config_of(open_gguf(written({**file, "fields": fields}, path)))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([0.5], None),
+        ([0.5, 0.5], "must be a number for each of 1 layers"),
+        ([float("nan")], "is nan in layer 0"),
+        (["0.5"], "is '0.5' in layer 0"),
+        (0.5, "must be a number for each of 1 layers"),
+        (None, "must be a number for each of 1 layers"),
+    ],
+)
+def test_numbers_of_layers(values: Any, said: str | None, tmp_path: Path) -> None:
+    """xIELU's, which are tensors elsewhere."""
+    known = next(record for record in ARCHITECTURES if record.name == "apertus")
+    file = open_gguf(written(parts(), tmp_path / "model.gguf"))
+    told = {name: [0.5] for name in known.numbers}
+    metadata = {"apertus.block_count": 1, **told, "xielu.beta": values}
+    file = file._replace(metadata=metadata)
+    if said is None:
+        found = numbers_of_layers(file, known)
+        assert found["model.layers.0.mlp.act_fn.beta"] == 0.5 and len(found) == 4
+        return
+    with pytest.raises(ModelError, match=rf"xielu\.beta {said}"):
+        numbers_of_layers(file, known)
+
+
+def test_the_page_of_models_names_every_architecture() -> None:
+    page = (ROOT / "docs/reference/models.md").read_text()
+    table = page.partition("| architecture | family |")[2].partition("\n\n")[0]
+    assert {name for record in ARCHITECTURES if f"`{(name := record.name)}`" not in table} == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,18 @@ from gguf import GGMLQuantizationType as Kind
 
 from quire.core.errors import ConfigError, ModelError
 from quire.kernels.products import DTYPES, PackedWeight, Products
+from quire.models.gguf import open_gguf, parts
 from quire.models.gguf.types import TYPES
 from quire.models.gguf_tensors.blocks import read_blocks
 from quire.models.loader import load_model, resolve_model
 from quire.models.shape import read_shape
 from support.gguf_files import random_blocks, write_gguf
+from support.gguf_views import write_views
 from support.hf_reference import hf_greedy, hf_logits, random_prompts
 from support.instruction_sets import TESTED
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import rewritten
-from support.small_models import SMALL_LLAMA, save_model
+from support.small_models import SMALL_LLAMA, make_model, save_model
 
 ModelDir = Callable[[str], Path]
 
@@ -240,6 +243,117 @@ def test_logits_and_tokens(family: str, source: Path, tmp_path: Path) -> None:
         assert greedy == [hf_greedy(reference, texts[0], 24)]
 
 
+def stacked(name: str) -> Kind:
+    """Types of experts as llama.cpp's mixtures have them, whose blocks are of 256 numbers."""
+    by_part = {"ffn_gate_up_exps": Kind.IQ4_XS, "ffn_gate_exps": Kind.IQ4_XS,
+               "ffn_up_exps": Kind.IQ4_XS, "ffn_down_exps": Kind.Q4_K, "attn_k_b": Kind.Q8_0,
+               "ffn_down": Kind.Q5_0, "shexp": Kind.Q4_1, "ssm_f_b": Kind.Q8_0,
+               "token_embd": Kind.Q8_0}  # fmt: skip
+    return next((kind for part, kind in by_part.items() if part in name), Kind.Q4_0)
+
+
+# As GGUF files can have them: what is made otherwise, beside widths.
+WIDE: Mapping[str, Mapping[str, Any]] = {
+    "hunyuan": {},
+    "hunyuan_moe": {},
+    "apertus": {},
+    "apertus-plain": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}},
+    "phimoe": {
+        "router_jitter_noise": 0.01,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 1e4,
+            "short_factor": [1.0] * 32,
+            "long_factor": [1.0 + 0.3 * n for n in range(32)],
+            "short_mscale": 1.243163121016122,
+            "long_mscale": 1.243163121016122,
+            "original_max_position_embeddings": 128,
+        },
+    },
+    "llama4": {
+        "intermediate_size_mlp": 512,
+        "num_experts_per_tok": 2,
+        "attention_chunk_size": 8192,
+        "floor_scale": 8192,
+        "attn_scale": 0.1,
+        "no_rope_layer_interval": 4,
+    },
+    "mistral4": {"moe_intermediate_size": 256},
+    "kimi_linear": {"linear_num_heads": 4, "linear_head_dim": 32, "moe_intermediate_size": 256},
+}
+_WIDTHS = {"hidden_size": 256, "intermediate_size": 256, "initializer_range": 0.1}
+
+
+@pytest.mark.parametrize("family", WIDE)
+def test_stacks_of_experts_and_what_files_leave_out(family: str, tmp_path: Path) -> None:
+    """As transformers computes them with the rounded weights."""
+    name = family.removesuffix("-plain")
+    source = make_model(name, tmp_path / "source", **_WIDTHS, **WIDE[family])
+    rounded = write_views(source, tmp_path / "model.gguf", stacked)
+    reference = rewritten(source, tmp_path / "hf", lambda name, _: {name: rounded[name]})
+    texts = random_prompts(5, 45)
+    model = load_model(tmp_path / "model.gguf", "float32")
+    found = PagedHarness(model).prefill(texts, CHUNK)
+    for logits, text in zip(found, texts, strict=True):
+        assert float((logits - hf_logits(reference, text)).abs().max()) < 2e-4
+    planned = read_shape(tmp_path / "model.gguf").quire_bytes
+    assert model.weight_bytes == pytest.approx(planned, rel=0.1)  # padding, and floats are wider
+
+
+def test_what_files_of_llama_4_do_not_say(tmp_path: Path) -> None:
+    """llama.cpp has chunks of 8,192 tokens in three of four layers, whose heads are normalised but
+    where there are 128 experts; queries of the fourth grow.
+    """
+    fields = {**WIDE["llama4"], "num_local_experts": 128, "use_qk_norm": False}
+    source = make_model("llama4", tmp_path / "source", **fields, max_position_embeddings=1 << 16)
+    write_views(source, tmp_path / "model.gguf", lambda _: Kind.F32)
+    model = load_model(tmp_path / "model.gguf")
+    assert model.windows == (8192, 8192, 8192, None)
+    assert read_shape(tmp_path / "model.gguf").windows == model.windows
+    text = random_prompts(20)
+    found = PagedHarness(model).prefill(text, CHUNK)[0]
+    assert float((found - hf_logits(source, text[0])).abs().max()) < 1e-4
+    with pytest.raises(
+        ModelError, match=r"llama4\.attention\.sliding_window is 0; supported: 8192"
+    ):
+        with_field(tmp_path / "model.gguf", "llama4.attention.sliding_window", 0)
+
+
+def with_field(path: Path, name: str, value: Any) -> None:
+    """Load the file as if it said so."""
+    read_header, patch = parts.read_header, pytest.MonkeyPatch()
+    file = read_header(path)
+    told = file._replace(metadata={**file.metadata, name: value})
+    with patch.context() as patched:
+        patched.setattr(parts, "read_header", lambda _: told)
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "value", "said"),
+    [
+        ("kimi_linear", "attention.key_length_mla", 1 << 30, "qk_nope_head_dim must be of at most"),
+        ("kimi_linear", "kda.head_dim", 1 << 30, "states have .* numbers; at most 4,194,304"),
+        ("mistral4", "nextn_predict_layers", 1 << 62, None),  # as many as the file has
+        ("mistral4", "rope.scaling.yarn_log_multiplier", 1e300, "mscale_all_dim must be at most"),
+        ("hunyuan", "attention.head_count", 1 << 28, "num_attention_heads must be of at most"),
+        ("apertus", "xielu.beta", array("f", [7.0, 7.0]), r"act_fn\.beta is 7; supported: 0\.5"),
+    ],
+)
+def test_sizes_that_no_tensor_has(
+    family: str, name: str, value: Any, said: str | None, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    """Refused before memory is taken, by whichever name it is read."""
+    write_views(model_dir(family), tmp_path / "model.gguf", lambda _: Kind.F32)
+    architecture = open_gguf(tmp_path / "model.gguf").metadata["general.architecture"]
+    whole = name if name.startswith("xielu") else f"{architecture}.{name}"
+    if said is None:
+        with_field(tmp_path / "model.gguf", whole, value)
+        return
+    with pytest.raises(ModelError, match=said):
+        with_field(tmp_path / "model.gguf", whole, value)
+
+
 def test_floats_may_be_rounded_and_what_is_rounded_may_not(
     model_dir: ModelDir, tmp_path: Path
 ) -> None:
@@ -273,7 +387,7 @@ def test_rounded_weights_multiply_rounded_rows_as_they_are(source: Path, tmp_pat
         )
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2moe", "gemma2", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen2moe", "olmoe", "gemma2", "deepseek_v3"])
 def test_the_planner_knows_the_bytes(source: Path, tmp_path: Path) -> None:
     write_gguf(source, tmp_path / "model.gguf", mixed)
     shape, model = read_shape(tmp_path / "model.gguf"), load_model(tmp_path / "model.gguf")

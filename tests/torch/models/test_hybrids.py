@@ -167,6 +167,8 @@ def test_gguf_files(family: str, model_dir: ModelDir, tmp_path: Path) -> None:
     assert [bool(size) for size in cache.state_bytes] == [
         isinstance(shape, StateShape) for shape in model.kv_shapes
     ]
+    write_hybrid(directory, path, Kind.F16)
+    assert read_shape(path).dtype == "float16"  # some small ones are floats in all files
     write_hybrid(directory, path, Kind.Q8_0)
     rounded = PagedHarness(load_model(path, "float32")).prefill(texts, 7)
     for few, logits in zip(rounded, found, strict=True):

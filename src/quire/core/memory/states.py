@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from quire.core.memory.blocks import BlockHash, BlockMove, Content, MoveKind, name_of_state
 from quire.core.memory.kept import KeptState
-from quire.core.memory.pool import PoolNeed
-from quire.core.memory.pool import BlockPool, ContentWatcher
+from quire.core.memory.pool import BlockPool, ContentWatcher, PoolNeed
 from quire.core.memory.snapshots import Snapshots
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
 from quire.core.memory.views import PagedView, PoolView

@@ -45,8 +45,15 @@ class Architecture:
     whole_yarn: bool = True  # dimensions between which YaRN blends are whole
     # The weight of YaRN's logarithm, ``mscale_all_dim``, for 1 in its files.
     yarn_weight: float | None = None
+    growth: float | None = None  # of queries, with their positions, where its files do not say
+    # What positions past the original ones are multiplied by, whatever its files say.
+    longrope_factor: float | None = None
+    # A count in metadata that tells what its files do not say, at which value, and what.
+    told_by_count: tuple[str, int, Mapping[str, Any]] | None = None
     # Truths of config.json that tensors of layers tell, beside those of all families.
     told_by_tensors: Mapping[str, str] = field(default_factory=dict)
+    # Lists of metadata, by their whole names: a number of each layer, which is a tensor elsewhere.
+    numbers: Mapping[str, str] = field(default_factory=dict)
     aside: tuple[str, ...] = ()  # what its files say to nobody
     by_layer: bool = False  # sizes differ from layer to layer
     streams: bool = False  # so may those of MLPs, and layers see one of several streams
@@ -278,6 +285,47 @@ _LFM2 = {
     "shortconv.conv": "conv.conv",
     "shortconv.out_proj": "conv.out_proj",
 }
+_KIMI = {
+    **_LATENT,
+    "ssm_conv1d_q": "self_attn.q_conv1d",
+    "ssm_conv1d_k": "self_attn.k_conv1d",
+    "ssm_conv1d_v": "self_attn.v_conv1d",
+    "ssm_f_a": "self_attn.f_a_proj",
+    "ssm_f_b": "self_attn.f_b_proj",
+    "ssm_g_a": "self_attn.g_a_proj",
+    "ssm_g_b": "self_attn.g_b_proj",
+    "ssm_beta": "self_attn.b_proj",
+    "ssm_a": "self_attn.A",
+    "ssm_dt": "self_attn.dt_proj",
+    "ssm_norm": "self_attn.o_norm",
+    **_MIXTRAL,
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "exp_probs_b": "block_sparse_moe.gate.e_score_correction",
+    "ffn_gate_shexp": "block_sparse_moe.shared_experts.gate_proj",
+    "ffn_up_shexp": "block_sparse_moe.shared_experts.up_proj",
+    "ffn_down_shexp": "block_sparse_moe.shared_experts.down_proj",
+}
+_HUNYUAN = {
+    "attn_q_norm": "self_attn.query_layernorm",
+    "attn_k_norm": "self_attn.key_layernorm",
+}
+_LLAMA_4 = {
+    "ffn_gate": "feed_forward.gate_proj",
+    "ffn_up": "feed_forward.up_proj",
+    "ffn_down": "feed_forward.down_proj",
+    "ffn_gate_inp": "feed_forward.router",
+    "ffn_gate_exps": "feed_forward.experts.{}.gate_proj",
+    "ffn_up_exps": "feed_forward.experts.{}.up_proj",
+    "ffn_down_exps": "feed_forward.experts.{}.down_proj",
+    "ffn_gate_shexp": "feed_forward.shared_expert.gate_proj",
+    "ffn_up_shexp": "feed_forward.shared_expert.up_proj",
+    "ffn_down_shexp": "feed_forward.shared_expert.down_proj",
+}
+_LLAMA_4_FIELDS = {
+    "feed_forward_length": "intermediate_size_mlp",
+    "expert_feed_forward_length": "intermediate_size",
+    "interleave_moe_layer_step": "interleave_moe_layer_step",
+}
 _LFM2_EXPERTS = {
     **_LFM2,
     "ffn_gate_inp": "feed_forward.gate",
@@ -377,6 +425,17 @@ ARCHITECTURES = (
         latent=True, yarn_weight=10.0, aside=("leading_dense_block_count", "expert_weights_scale"),
     ),
     Architecture(
+        "mistral4", "mistral4", "Mistral4ForCausalLM", growth=0.1, **_LATENT_EXPERTS
+    ),
+    Architecture(
+        "kimi-linear", "kimi_linear", "KimiLinearForCausalLM", EXPERTS, names=_KIMI, latent=True,
+        states="linear_attention", sigmoid=True, fixed={"norm_topk_prob": True},
+        fields={
+            **_DEEPSEEK_EXPERTS, **_LATENT_FIELDS, "kda.head_dim": "linear_head_dim",
+            "ssm.conv_kernel": "linear_conv_kernel_dim",
+        },
+    ),
+    Architecture(
         "minicpm3", "minicpm3", "MiniCPM3ForCausalLM", names=_LATENT, fields=_LATENT_FIELDS,
         latent=True,
     ),
@@ -385,6 +444,10 @@ ARCHITECTURES = (
     ),
     Architecture(
         "phi3", "phi3", "Phi3ForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, fields=_WINDOW,
+    ),
+    Architecture(
+        "phimoe", "phimoe", "PhimoeForCausalLM", EXPERTS, names=_MIXTRAL, fields=_WINDOW,
+        longrope_factor=1.243163121016122, told_by_tensors={"output.bias": "lm_head_bias"},
     ),
     Architecture("gemma", "gemma", "GemmaForCausalLM", norms_with_one=True),
     Architecture(
@@ -455,6 +518,37 @@ ARCHITECTURES = (
         "seed_oss", "seed_oss", "SeedOssForCausalLM",
         names={"post_attention_norm": "post_attention_layernorm"},
         told_by_tensors={**_QUERIES_BIASED, "attn_output.bias": "attention_out_bias"},
+    ),
+    Architecture(
+        "apertus", "apertus", "ApertusForCausalLM",
+        names={"attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"},
+        fixed={"rope_scaling": {"rope_type": "default"}},  # it is stretched where nothing is said
+        numbers={
+            f"xielu.{name}": f"mlp.act_fn.{name}" for name in ("alpha_p", "alpha_n", "beta", "eps")
+        },
+    ),
+    Architecture("hunyuan-dense", "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", names=_HUNYUAN),
+    Architecture(
+        "hunyuan-moe", "hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", EXPERTS,
+        names={
+            **_HUNYUAN, "ffn_gate_inp": "mlp.gate.wg",
+            "ffn_gate_shexp": "mlp.shared_mlp.gate_proj",
+            "ffn_up_shexp": "mlp.shared_mlp.up_proj",
+            "ffn_down_shexp": "mlp.shared_mlp.down_proj",
+        },
+        fields={
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "expert_shared_count": "n_shared_experts", **_SHARED_ONE,
+        },
+    ),
+    Architecture(
+        "llama4", "llama4_text", "Llama4ForCausalLM", EXPERTS, names=_LLAMA_4, sigmoid=True,
+        fields=_LLAMA_4_FIELDS,
+        fixed={  # its files say nothing of it
+            "attention_chunk_size": 8192, "no_rope_layer_interval": 4, "use_qk_norm": True,
+            "attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 0.1,
+        },
+        told_by_count=(EXPERTS, 128, {"use_qk_norm": False}),
     ),
     Architecture("exaone4", "exaone4", "Exaone4ForCausalLM", names=_AROUND, fields=_WINDOW),
     Architecture(

@@ -1,14 +1,16 @@
-"""Sizes that a GGUF file of Gemma 3n or 4 has for each layer, as a ``config.json`` would have
-them.
+"""What the metadata of GGUF files have for each layer: sizes of Gemma 3n and 4, as a
+``config.json`` would have them; numbers that are tensors elsewhere.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from reprlib import repr as short
 from typing import Any
 
 from quire.core.errors import ModelError
+from quire.models.gguf.architectures import Architecture
 from quire.models.gguf.header import GGUFFile, is_list
 
 _ROTATED, _ROTATED_NEAR = "rope.dimension_count", "rope.dimension_count_swa"
@@ -92,6 +94,28 @@ def sizes_of_streams(file: GGUFFile, name: str) -> dict[str, Any]:
     if not is_list(deviations):
         raise ModelError(f"{file.path}: {name}.{DEVIATIONS} must be a number for each layer")
     return {**found, DEVIATIONS: list(deviations)}
+
+
+def numbers_of_layers(file: GGUFFile, known: Architecture) -> dict[str, float]:
+    """The tensors of one number that are lists in metadata, by the family's names.
+
+    Raises:
+        ModelError: a list is missing, or not a number for each layer.
+    """
+    count, found = file.metadata.get(f"{known.name}.block_count"), dict[str, float]()
+    for name, part in known.numbers.items():
+        values = file.metadata.get(name)
+        if not is_list(values) or len(values) != count:
+            raise ModelError(
+                f"{file.path}: {name} must be a number for each of {short(count)} layers"
+            )
+        for layer, value in enumerate(values):
+            if type(value) is not float or not math.isfinite(value):
+                raise ModelError(
+                    f"{file.path}: {name} is {short(value)} in layer {layer}; it must be finite"
+                )
+            found[f"model.layers.{layer}.{part}"] = value
+    return found
 
 
 def _each(file: GGUFFile, name: str, count: int) -> list[Any]:

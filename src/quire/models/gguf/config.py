@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from reprlib import repr as short
 from typing import Any
@@ -33,7 +34,8 @@ _OF_EXPERTS = {EXPERTS: "num_experts", "expert_used_count": "num_experts_per_tok
 _MOST_EXPERTS = 1 << 12  # of a layer; published models have some hundreds
 _ROUTER = "ffn_gate_inp"
 _AS_FLOATS = (_ROUTER, "attn_kv_b")  # which are kept so, however they are stored
-_FLOATS = (_ROUTER, "ssm_conv1d", "shortconv.conv.")  # stored in F32 in all files
+# Stored in F32 in all files, as all is whose name does not end with ``.weight``.
+_FLOATS = re.compile(rf"{_ROUTER}|ssm_conv1d|shortconv\.conv\.|_norm\.")
 _BIASED = {
     "attn_q": ("qkv_bias", "use_qkv_bias"),
     "attn_output": ("attention_bias",),
@@ -76,7 +78,7 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     """
     known = architecture_of(file)
     file = by_usual_names(file, known)
-    parts = {name.split(".", 2)[-1] for name in file.tensors if name.startswith("blk.")}
+    parts = {name.split(".", 2)[-1] if name.startswith("blk.") else name for name in file.tensors}
     fields: dict[str, Any] = {
         "architectures": [known.class_name],
         "model_type": known.model_type,
@@ -107,6 +109,9 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         elif name in needed:
             raise ModelError(f"{file.path}: {known.name}.{name} is missing")
     _check_counts(file, known, fields, told)
+    if known.told_by_count is not None:
+        counted, special, then = known.told_by_count
+        fields |= then if fields[told[counted]] == special else {}
     count = fields["num_hidden_layers"]
     fields["num_hidden_layers"] -= _guessing_layers(count, fields.get("num_nextn_predict_layers"))
     check_understood(file, known, {*told, *known.aside, *_read_beside(file, known)})
@@ -183,7 +188,7 @@ def _dtype(file: GGUFFile) -> str:
     stored = {
         info.type.name
         for name, info in file.tensors.items()
-        if len(info.shape) > 1 and not any(part in name for part in _FLOATS)
+        if len(info.shape) > 1 and name.endswith(".weight") and not _FLOATS.search(name)
     }
     return _STORED.get(stored.pop(), "bfloat16") if len(stored) == 1 else "bfloat16"
 
@@ -206,7 +211,7 @@ def _read_beside(file: GGUFFile, known: Architecture) -> Iterator[str]:
     """The fields that become none of a config.json, by the names after the architecture's."""
     yield "attention.value_length"
     yield from read_by_mixers(known)
-    if known.yarn_weight is not None and not known.latent:
+    if known.growth is not None or (known.yarn_weight is not None and not known.latent):
         yield _GROWTH
     if "attention.sliding_window" in known.fields:
         yield "attention.sliding_window_pattern"
@@ -302,6 +307,8 @@ def _scaling(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dic
     if "rope_freqs.weight" in file.tensors:
         return {"rope_type": "divided", "divisors": file.floats("rope_freqs.weight")}
     if _LONG in file.tensors and _SHORT in file.tensors:
+        if known.longrope_factor is not None:
+            given |= dict.fromkeys(("short_mscale", "long_mscale"), known.longrope_factor)
         return {
             "rope_type": "longrope",
             "long_factor": file.floats(_LONG),
@@ -324,7 +331,7 @@ def _scaling(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dic
             )
         weight = round(told * known.yarn_weight, 6)
         given |= {_YARN_WEIGHT: weight, "mscale": weight if known.latent else 1.0}
-    growth = file.metadata.get(f"{known.name}.{_GROWTH}")
+    growth = file.metadata.get(f"{known.name}.{_GROWTH}", known.growth)
     if growth:
         given["llama_4_scaling_beta"] = growth
     return {"rope_type": kind, **given}

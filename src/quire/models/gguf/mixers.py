@@ -15,6 +15,7 @@ _WIDTHS = (
     ("linear_inner_size", "linear_num_value_heads", "linear_value_head_dim"),
     ("mamba_inner_size", "mamba_n_heads", "mamba_d_head"),
 )
+_KIMI_WIDTH = "linear_head_dim"
 _SIZES = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 _TURNED = "position_embedding_type"  # of Granite's layers that attend
 
@@ -26,7 +27,7 @@ def with_mixers(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> 
         ModelError: a size is missing, or cannot be.
     """
     if known.latent:
-        return fields | _latents(file, known, fields)
+        fields = fields | _latents(file, known, fields)
     return fields if known.states is None else _with_states(file, known, fields)
 
 
@@ -74,6 +75,8 @@ def _with_states(file: GGUFFile, known: Architecture, fields: dict[str, Any]) ->
                 f"{short(count)} heads cannot share"
             )
         found[one_name] = inner // count
+    if _KIMI_WIDTH in found:  # states have as many heads as attention
+        found["linear_num_heads"] = found["num_attention_heads"]
     if _TURNED in known.fields.values():
         found[_TURNED] = "nope" if found.get(_TURNED) is False else "rope"
     if found["num_attention_heads"] == 0:  # no layer attends, and none has an MLP

@@ -63,6 +63,8 @@ _OF_ARCHITECTURES: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "qwen3moe": _NORMALISED,
     "qwen3next": _NORMALISED,
     "lfm2moe": _NORMALISED,
+    # Of other kinds llama.cpp computes neither chunks nor layers that know no positions.
+    "llama4": {"attention.sliding_window": (8192,)},
     "gpt-oss": {"expert_gating_func": (0, 1, 3)},  # softmax of those that were chosen
 }
 
@@ -87,6 +89,7 @@ _AS_ANOTHER = {
     "rope.dimension_count_swa": "rope.dimension_count",
     "rope.freq_base_swa": "rope.freq_base",
     "embedding_length_out": "embedding_length",
+    "attention.temperature_length": "rope.scaling.original_context_length",
 }
 
 

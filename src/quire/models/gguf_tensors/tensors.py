@@ -14,15 +14,20 @@ from quire.core.errors import ModelError
 from quire.models.file_bytes import FileBytes
 from quire.models.gguf import GGUFFile, TensorInfo, open_gguf, parts_of
 from quire.models.gguf.architectures import EXPERTS, Architecture
+from quire.models.gguf.by_layer import numbers_of_layers
 from quire.models.gguf.config import architecture_of, is_of_guesses
+from quire.models.gguf.types import TYPES
 from quire.models.gguf_tensors.blocks import read_blocks
 from quire.models.parts import ALL, WHOLE, TensorPart
 from quire.models.stored import ByGroups
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_F32 = next(kind for kind in TYPES.values() if kind.name == "F32")
 _IN_CONFIG = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _HEADS, _STREAMS = "attention.head_count", "altup.num_inputs"
 _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_FUSED = "ffn_gate_up_exps"  # the rows of each expert's gate, then those of its up
+_FUSED_OF = ("ffn_gate_exps", "ffn_up_exps")
 _OF_A_LAYER = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -78,16 +83,19 @@ class GGUFTensors:
         self._file = open_gguf(path)
         self._architecture = architecture_of(self._file)
         self._stored = dict(_places(self._file, self._architecture))
+        self._told = numbers_of_layers(self._file, self._architecture)
         self.bytes_read = 0
 
     def keys(self) -> list[str]:
-        return list(self._stored)
+        return [*self._stored, *self._told]
 
     def get_slice(self, name: str) -> TensorSlice:
         return TensorSlice(self._info(name))
 
     def get_tensor(self, name: str, part: TensorPart = WHOLE) -> Tensor:
         """A tensor as floats."""
+        if name in self._told:
+            return torch.tensor([self._told[name]])
         info = self._info(name)
         if info.type.is_rounded:
             return part.of(self.get_rounded(name).floats(torch.float32))
@@ -103,6 +111,8 @@ class GGUFTensors:
         return read_blocks(self._info(name).type, self._rows(name, part))
 
     def _info(self, name: str) -> TensorInfo:
+        if name in self._told:
+            return TensorInfo((1,), _F32, 0, _F32.num_bytes, self._file.path)
         return self._stored[name].info
 
     def _rows(self, name: str, part: TensorPart) -> Tensor:
@@ -151,6 +161,9 @@ def _places(file: GGUFFile, architecture: Architecture) -> Iterator[tuple[str, _
     for name, info in file.tensors.items():
         if is_of_guesses(name):
             continue
+        if f".{_FUSED}." in name and _FUSED not in architecture.names:
+            yield from _fused_places(file, architecture, name, info)
+            continue
         found = _family_name(name, architecture.names)
         if found is None:
             if name not in _IN_CONFIG:
@@ -162,6 +175,21 @@ def _places(file: GGUFFile, architecture: Architecture) -> Iterator[tuple[str, _
             yield found, _Place(name, info._replace(shape=(1, *info.shape)))
         else:
             yield found, _Place(name, info)
+
+
+def _fused_places(
+    file: GGUFFile, architecture: Architecture, name: str, info: TensorInfo
+) -> Iterator[tuple[str, _Place]]:
+    """Of gate and up of all experts in one tensor."""
+    found = [_family_name(name.replace(_FUSED, part), architecture.names) for part in _FUSED_OF]
+    for number, one in enumerate(_each(file, architecture, name, info)):
+        rows, *columns = one.shape
+        if rows % 2:
+            raise ModelError(f"{file.path}: {short(name)} has {rows} rows, which are not two parts")
+        halves = one._replace(shape=(2, rows // 2, *columns)).each()
+        for own, half in zip(found, halves, strict=True):
+            if own is not None:
+                yield own.replace("{}", str(number)), _Place(name, half)
 
 
 def _each(

@@ -10,7 +10,7 @@ from quire.models.shape.checkpoint import (
 from quire.models.shape.config_file import config_files
 from quire.models.shape.experts import ExpertShape, experts_of
 from quire.models.shape.families import FAMILIES, FamilyFacts, find_family
-from quire.models.shape.fields import ConfigFields, read_fields
+from quire.models.shape.fields import WIDEST, ConfigFields, read_fields
 from quire.models.shape.latent import LatentShape, latent_of
 from quire.models.shape.model_shape import (
     BYTES,
@@ -41,6 +41,7 @@ __all__ = [
     "MOST_BITS",
     "ROUNDINGS",
     "SAMPLING_DEFAULTS",
+    "WIDEST",
     "CacheShape",
     "Checkpoint",
     "ChunkLength",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.models.shape.fields import ConfigFields
+from quire.models.shape.fields import WIDEST, ConfigFields
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,20 @@ class LatentShape:
 def latent_of(fields: ConfigFields) -> LatentShape:
     """The latents of a model that has some. ModelError: a width is wrong, or missing."""
     heads = fields.get("num_attention_heads", int, 0)
-    return LatentShape(
+    shape = LatentShape(
         kv_rank=fields.positive("kv_lora_rank"),
         query_rank=fields.positive("q_lora_rank") if "q_lora_rank" in fields else None,
         nope=fields.positive("qk_nope_head_dim"),
         rope=fields.positive("qk_rope_head_dim"),
         value=fields.positive("v_head_dim", fields.get("hidden_size", int, 0) // max(heads, 1)),
     )
+    widths = {
+        "kv_lora_rank": shape.width,
+        "q_lora_rank": shape.query_rank or 0,
+        "qk_nope_head_dim": heads * (shape.nope + shape.rope),
+        "v_head_dim": heads * shape.value,
+    }
+    for name, width in widths.items():
+        if width > WIDEST:
+            raise fields.wrong(name, f"of at most {WIDEST:,} numbers in all heads")
+    return shape

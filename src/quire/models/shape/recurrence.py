@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from quire.core.errors import ModelError
 from quire.models.shape.families import FamilyFacts, RecurrenceKind
-from quire.models.shape.fields import ConfigFields
+from quire.models.shape.fields import WIDEST, ConfigFields
 
 Part = Literal["state", "attention", "both", "mlp"]
 """What a layer mixes tokens with; both: attention and a state of the same input; mlp: nothing."""
@@ -139,6 +139,9 @@ def recurrence_of(fields: ConfigFields, family: FamilyFacts, num_layers: int) ->
     else:
         value_dim = _size(fields, _VALUE_DIM)
     key_dim = _size(fields, _KEY_DIM)
+    widest = heads * max(key_dim, value_dim)
+    if widest > WIDEST:
+        raise ModelError(f"{fields.source}: states have {widest:,} numbers; at most {WIDEST:,}")
     return RecurrenceShape(kind, parts, kernel, heads, key_heads, key_dim, value_dim, family.alone)
 
 

@@ -62,8 +62,8 @@ def _by_parts(sizes: Iterable[tuple[str, float]], shape: ModelShape) -> Weighed:
     table = taken[_TABLE] / (shape.vocab_size * shape.hidden_size + given)
     means = {part: taken[part] / params[part] for part in PARTS if params[part]}
     attention, mlp, experts, head = (
-        means[part] if taken[part] else table
-        for part in PARTS  # a head that is the table: none
+        means[part] if taken[part] and part in means else table
+        for part in PARTS  # a head that is the table: none; nor an MLP beside experts but routers
     )
     form = WeightForm("a GGUF file", attention, mlp, experts, head, table=table)
     return Weighed(taken.total(), form)
