@@ -32,7 +32,10 @@ class Roofline:
     division: Division = WHOLE
 
     def seconds(self, work: Work) -> float:
-        return self.machine.step_seconds + max(self.parts(work)) + self._exchange(work)
+        machine, layers = self.machine, self.model.num_layers
+        launches = machine.launch_seconds * layers if work.prefill_tokens else 0.0
+        fixed = machine.step_seconds + machine.layer_seconds * layers
+        return fixed + max(*self.parts(work), launches) + self._exchange(work)
 
     def moving(self, work: Work) -> float:
         """Seconds of what a step copies and swaps alone."""
