@@ -45,7 +45,8 @@ class PublishedRun:
     """Equal requests, to so many machines.
 
     rate: requests per second; users: with one at a time each; neither: as many as memory holds.
-    at_once: the users' requests come together, and no others.
+    at_once: the users' requests come together, and no others. polled: steps after each of which the
+    engine looks who has come.
     release: the year of an engine that is no longer the one that plans are for.
     cached: tokens of a prompt that others have had. kv: the type of keys and values, if it is not
     the engine's own. attention_groups, expert_parallel: how the machines share (``Division``).
@@ -67,6 +68,7 @@ class PublishedRun:
     rate: float | None = None
     users: int | None = None
     at_once: bool = False
+    polled: int = 1
     release: str = ""
     attention_groups: int = 1
     expert_parallel: bool = False
@@ -154,7 +156,7 @@ class PublishedRun:
         first = load.first(users - 1) + beside
         if users > 1:
             busy = min(_MOST_BUSY, rate * load.first(users))
-            first += step / 2 + busy / 2 / (1 - busy) * load.first(users)
+            first += self.polled * step / 2 + busy / 2 / (1 - busy) * load.first(users)
         return Steady(first, first + step * (self.output - 1), rate * self.output)
 
 
