@@ -19,12 +19,10 @@ from typing import Any
 from quire_lab.simulation.catalogue.engines import Attained
 from quire_lab.simulation.published import CURRENT, RUNS, PublishedRun, errors
 
-_FITTED = (
-    "compute_share", "bandwidth_share", "step_ms", "layer_us", "launch_us", "first_token_ms"
-)  # fmt: skip
+_FITTED = ("compute_share", "bandwidth_share", "step_ms", "launch_us", "first_token_ms")
 _BEGINS = (
-    Attained(layer_us=1.0, launch_us=100.0, first_token_ms=10.0),
-    Attained(layer_us=70.0, launch_us=500.0, first_token_ms=50.0),
+    Attained(launch_us=100.0, first_token_ms=10.0),
+    Attained(launch_us=500.0, first_token_ms=50.0),
 )
 _AMONG = 0.8  # the share of runs that an error bar holds
 _FEWEST = 3  # runs, of which something is said

@@ -32,10 +32,10 @@ class Roofline:
     division: Division = WHOLE
 
     def seconds(self, work: Work) -> float:
-        machine, layers = self.machine, self.model.num_layers
-        launches = machine.launch_seconds * layers if work.prefill_tokens else 0.0
-        fixed = machine.step_seconds + machine.layer_seconds * layers
-        return fixed + max(*self.parts(work), launches) + self._exchange(work)
+        machine, launches = self.machine, 0.0
+        if work.prefill_tokens:
+            launches = machine.launch_seconds * self.model.num_layers
+        return machine.step_seconds + max(*self.parts(work), launches) + self._exchange(work)
 
     def moving(self, work: Work) -> float:
         """Seconds of what a step copies and swaps alone."""

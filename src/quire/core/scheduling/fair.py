@@ -9,15 +9,9 @@ is computed, as in the virtual token counter (Sheng et al., "Fairness in Serving
 Models", OSDI 2024). What is computed again is not charged again, and what is left of the prompt of
 a request that ends early is given back.
 
-What a client's requests that run are still expected to write counts as well when the next one is
-chosen (the paper's section on predicted lengths): as many tokens as its latest texts had, and no
-more than they may have. It is never charged: it only says who is next, falls as the tokens are
-charged, and is gone when the request ends. Nobody can gain by it more than without, and only a
-client itself makes its own.
-
 Of two clients that always have requests waiting, of equal priorities, one is served more than the
 other by at most one prompt and what is generated for all that it runs at once, for it was not ahead
-when it was let in last; and less where texts are as long as expected. Who runs is never made to give way for this: a newcomer waits for the next
+when it was let in last. Who runs is never made to give way for this: a newcomer waits for the next
 free place, and then for nobody who has been served more. Once it is let in a group keeps its place,
 behind all that were let in before it; so the scheduler ends every request as it does without
 clients.
@@ -36,13 +30,18 @@ from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heapreplace
 
 from quire.core.protocol.request import Adapter, Request
-from quire.core.scheduling.expected_tokens import ExpectedTokens
 from quire.core.scheduling.sequence import SequenceGroup, by_rank, discard
 
 PRIORITY_TOKENS = 10_000
 """Tokens of service that one level of priority is worth, so that it helps a client whose requests
 are few and urgent, but not one that sends nothing else. Within a client it is as in the priority
 policy."""
+
+_SOON = 16
+"""Tokens that a sequence which runs is expected to write before its client's turn can matter. They
+are not charged, but count when the next client is chosen: where few run at once, as many long texts
+would be let in as fit before any of them is charged for. docs/howto/share.md has what it changes,
+and why all that a text is expected to have would be too much."""
 
 _MOST_DEBTS = 1000  # accounts that are kept though nothing of theirs waits
 
@@ -74,7 +73,7 @@ class FairQueue:
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
         self._queue: list[_Account] = []  # that wait, by key; what they were served may be more now
-        self._expected = ExpectedTokens()
+        self._running: dict[str, int] = {}  # sequences that were let in, by client
         self._time = 0.0
         self._num_let_in = 0
         self._num_forgotten = 0  # of them, let in before the accounts were opened
@@ -106,7 +105,7 @@ class FairQueue:
         return None
 
     def order(self) -> list[SequenceGroup]:
-        """All, as they are let in if nobody comes and nothing but their prompts is charged."""
+        """All, as they are let in if nobody comes, and nothing but their prompts is charged."""
         nexts = [(self._due(account), 0, account, account.served) for account in self._queue]
         order = list[SequenceGroup]()
         heapify(nexts)
@@ -115,7 +114,7 @@ class FairQueue:
             group = account.waiting[number]
             order.append(group)
             served += _tokens_left(group) + group.request.keeping_tokens
-            served += self._expected.of(group.request)
+            served += _SOON * group.request.params.width
             if number + 1 < len(account.waiting):
                 due = self._due(account, account.waiting[number + 1])
                 due = (due[0] - account.served + served, *due[1:])
@@ -141,7 +140,7 @@ class FairQueue:
         tokens = _tokens_left(group)
         self._time += max(tokens, 1) / len(self._queue)
         account.served += tokens + (group.request.keeping_tokens if group.request.keep else 0)
-        self._expected.begin(group.request)
+        self._run(group.request, group.request.params.width)
         self._take_out(group)
         group.rank = (-math.inf, self._num_let_in)
         self._num_let_in += 1
@@ -153,7 +152,7 @@ class FairQueue:
 
     def refund(self, group: SequenceGroup) -> None:
         """A group that was let in ends early: what is left of its prompt is not computed."""
-        self._expected.end(group.request, whole=False)
+        self._run(group.request, -group.request.params.width)
         account = self._accounts.get(group.request.client)
         if account is None:
             return
@@ -163,24 +162,30 @@ class FairQueue:
 
     def ended(self, request: Request) -> None:
         """A request that was let in has ended by itself."""
-        self._expected.end(request, whole=True)
+        self._run(request, -request.params.width)
         account = self._accounts.get(request.client)
         if account is not None:
             self._look_again(account)
 
     def serve(self, tokens: Iterable[tuple[Request, float]]) -> None:
         """Tokens were computed for requests beside their prompts."""
-        compared = bool(self._queue)
-        for request, number in tokens:
-            self._expected.write(request, number)
-            if compared:
+        if self._queue:  # else there is nobody to compare with
+            for request, number in tokens:
                 self._account(request.client).served += number
 
     def _due(self, account: _Account, group: SequenceGroup | None = None) -> tuple[float, float, float]:
         """The order of those who wait, by their first groups; among equals, by arrival."""
         group = group or account.waiting[0]
-        tokens = account.served + self._expected.left(account.client)
+        tokens = account.served + _SOON * self._running.get(account.client, 0)
         return (tokens + PRIORITY_TOKENS * group.request.priority, *group.rank)
+
+    def _run(self, request: Request, sequences: int) -> None:
+        """So many more of a client's sequences run."""
+        running = self._running.get(request.client, 0) + sequences
+        if running:
+            self._running[request.client] = running
+        else:
+            del self._running[request.client]
 
     def _look_again(self, account: _Account) -> None:
         """It may come sooner than it was to."""
