@@ -11,7 +11,7 @@ a request that ends early is given back.
 
 Of two clients that always have requests waiting, of equal priorities, one is served more than the
 other by at most one prompt and what is generated for all that it runs at once, for it was not ahead
-when it was let in last. Who runs is never made to give way for this: a newcomer waits for the next
+when it was let in last; and by ``_SOON`` tokens for each sequence that the other then ran. Who runs is never made to give way for this: a newcomer waits for the next
 free place, and then for nobody who has been served more. Once it is let in a group keeps its place,
 behind all that were let in before it; so the scheduler ends every request as it does without
 clients.
@@ -37,11 +37,11 @@ PRIORITY_TOKENS = 10_000
 are few and urgent, but not one that sends nothing else. Within a client it is as in the priority
 policy."""
 
-_SOON = 16
-"""Tokens that a sequence which runs is expected to write before its client's turn can matter. They
-are not charged, but count when the next client is chosen: where few run at once, as many long texts
-would be let in as fit before any of them is charged for. docs/howto/share.md has what it changes,
-and why all that a text is expected to have would be too much."""
+_SOON = 64
+"""Tokens that a sequence which runs is soon to write. They are not charged, but count when the next
+client is chosen, or as many long texts would be let in as fit before any of them is charged for. It
+is about what a short request is charged at once, so that one does not outweigh another that runs.
+All that is expected of a text would be too much: docs/howto/share.md has what was measured."""
 
 _MOST_DEBTS = 1000  # accounts that are kept though nothing of theirs waits
 
