@@ -11,10 +11,10 @@ a request that ends early is given back.
 
 Of two clients that always have requests waiting, of equal priorities, one is served more than the
 other by at most one prompt and what is generated for all that it runs at once, for it was not ahead
-when it was let in last; and by ``_SOON`` tokens for each sequence that the other then ran. Who runs is never made to give way for this: a newcomer waits for the next
-free place, and then for nobody who has been served more. Once it is let in a group keeps its place,
-behind all that were let in before it; so the scheduler ends every request as it does without
-clients.
+when it was let in last, and by ``_SOON`` tokens for each sequence that the other then ran. Who runs
+is never made to give way for this: a newcomer waits for the next free place, and then for nobody
+who has been served more. Once it is let in a group keeps its place, behind all that were let in
+before it; so the scheduler ends every request as it does without clients.
 
 A client that had nothing waiting begins at the virtual time: idleness earns nothing. Virtual time
 is what the one that is let in had been served, but goes on at least as it does for all who wait
@@ -173,7 +173,9 @@ class FairQueue:
             for request, number in tokens:
                 self._account(request.client).served += number
 
-    def _due(self, account: _Account, group: SequenceGroup | None = None) -> tuple[float, float, float]:
+    def _due(
+        self, account: _Account, group: SequenceGroup | None = None
+    ) -> tuple[float, float, float]:
         """The order of those who wait, by their first groups; among equals, by arrival."""
         group = group or account.waiting[0]
         tokens = account.served + _SOON * self._running.get(account.client, 0)
