@@ -37,7 +37,7 @@ from quire.tools.cli import _parser
 from quire.tools.commands.flags import ALSO, value_of
 from quire.tools.commands.others import LLAMA_SERVER, OLLAMA, SERVER, VLLM, Program
 from quire_cluster.config import DeployConfig
-from quire_lab.simulation.catalogue.engines import DATA_SHEET, ENGINES
+from quire_lab.simulation.catalogue.engines import DATA_SHEET, ENGINES, Attained
 from quire_lab.simulation.published import RUNS, SOURCES
 
 PAGES = Path(__file__).parents[1] / "docs/reference"
@@ -424,32 +424,40 @@ def _accuracy() -> Iterator[str]:
 
     rows = []
     for engine in ENGINES.values():
-        for one in engine.attained.errors:
-            figures = map(shown, (one.first_token, one.end, one.rate))
-            rows.append((engine.title, one.machine or "all", str(one.runs), *figures))
+        for attained in engine.attained:
+            for one in attained.errors:
+                figures = map(shown, (one.first_token, one.end, one.rate))
+                machine = one.machine or f"all{_made(attained)}"
+                rows.append((engine.title, machine, str(one.runs), *figures))
     alone = map(shown, (DATA_SHEET.first_token, DATA_SHEET.end, DATA_SHEET.rate))
     rows.append(("nothing fitted", "all", str(DATA_SHEET.runs), *alone))
     head = ("engine", "machine", "runs", "first token", "end", "output tokens per second")
     return _table(head, rows)
 
 
+def _made(attained: Attained) -> str:
+    return " of AMD" if attained.machines else ""
+
+
 def _attained() -> Iterator[str]:
     rows = [
         (
-            engine.title,
+            f"{engine.title}{_made(one).replace(' of', ' on')}",
             f"{one.compute_share:.0%}",
             f"{one.bandwidth_share:.0%}",
             f"{one.step_ms:.2g} ms",
+            f"{1e-3 * one.launch_us:.2g} ms",
             f"{one.first_token_ms:.2g} ms",
         )
         for engine in ENGINES.values()
-        if (one := engine.attained).errors
+        for one in engine.attained
     ]
     head = (
         "engine",
         "of its FLOP/s",
         "of its bandwidth",
         "a step",
+        "launches of a layer of prompts",
         "beside steps, to a first token",
     )
     return _table(head, rows)

@@ -898,6 +898,20 @@ MUTANTS = (
     ),
     # -- clients that share --------------------------------------------------------------------
     Mutant(
+        "who runs counts for nothing until it is charged",
+        f"{_SCHEDULING}/fair.py",
+        "account.served + _SOON * self._running.get(account.client, 0)",
+        "account.served",
+        f"{_FAIR}::test_long_texts_are_not_all_let_in_before_any_is_charged",
+    ),
+    Mutant(
+        "who has ended counts as if it ran",
+        f"{_SCHEDULING}/fair.py",
+        "        self._run(request, -request.params.width)\n",
+        "",
+        f"{_FAIR}::test_what_is_remembered_of_clients_is_bounded_and_nothing_in_the_end",
+    ),
+    Mutant(
         "outputs are not charged",
         f"{_SCHEDULING}/fair.py",
         "                self._account(request.client).served += number\n",

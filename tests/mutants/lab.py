@@ -11,6 +11,13 @@ _ENGINES = f"{_OF_LAB}/simulation/test_engines.py"
 
 MUTANTS = (
     Mutant(
+        "kernels of prompts are launched for nothing",
+        f"{_LAB}/simulation/roofline.py",
+        "launches = machine.launch_seconds * self.model.num_layers",
+        "launches = 0.0",
+        f"{_OF_LAB}/simulation/test_published.py::test_kernels_of_prompts_are_launched_layer_by_layer",
+    ),
+    Mutant(
         "buddies are never merged",
         f"{_LAB}/contiguous/buddy.py",
         "        while self._take_out(start ^ (1 << order), order):\n",

@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 from quire.core.protocol import Work
 from quire.models.files import read_object
 from quire.models.shape import ConfigFields, ModelShape, shape_of
-from quire_lab.simulation.catalogue.engines import ENGINES, Attained
+from quire_lab.simulation.catalogue.engines import ENGINES, Attained, Division
 from quire_lab.simulation.catalogue.machines import MACHINES, Machine
 from quire_lab.simulation.catalogue.models import find_known
 from quire_lab.simulation.roofline import Roofline
 
 _FILE = Path(__file__).parent / "catalogue/published.json"
-_ROUNDS = 60  # after which a load is steady
+_ROUNDS = 60  # after which a load is steady, or before, as soon as steps stay as they are
+_STEADY = 1e-6
 _MOST_BUSY = 0.98  # share of all steps' time that prompts may take
 _LEFT = 0.9  # of the memory beside weights, that holds keys and values
 _WORKING = 2e9  # bytes of a step, on each machine
@@ -44,8 +45,11 @@ class PublishedRun:
     """Equal requests, to so many machines.
 
     rate: requests per second; users: with one at a time each; neither: as many as memory holds.
+    at_once: the users' requests come together, and no others. polled: steps after each of which the
+    engine looks who has come.
+    release: the year of an engine that is no longer the one that plans are for.
     cached: tokens of a prompt that others have had. kv: the type of keys and values, if it is not
-    the engine's own.
+    the engine's own. attention_groups, expert_parallel: how the machines share (``Division``).
     first_token, end: seconds, in the mean; tokens_per_second: that are written, by all machines.
     """
 
@@ -63,6 +67,11 @@ class PublishedRun:
     max_num_seqs: int = 2048
     rate: float | None = None
     users: int | None = None
+    at_once: bool = False
+    polled: int = 1
+    release: str = ""
+    attention_groups: int = 1
+    expert_parallel: bool = False
     first_token: float | None = None
     end: float | None = None
     tokens_per_second: float | None = None
@@ -103,6 +112,8 @@ class PublishedRun:
         load = _RunSteps(self, attained.on(MACHINES[self.machine]))
         if self.rate is not None:
             return self._at_rate(load, self.rate, attained.first_token_seconds)
+        if self.users is not None and self.at_once:
+            return self._at_once(load, self.users, attained.first_token_seconds)
         if self.users is not None:
             return self._of_users(load, self.users, attained.first_token_seconds)
         seqs = max(1.0, min(self.max_num_seqs, self._most_seqs))
@@ -119,11 +130,18 @@ class PublishedRun:
     def _at_rate(self, load: _RunSteps, rate: float, beside: float) -> Steady:
         seqs, step = 1.0, 0.0
         for _ in range(_ROUNDS):
-            busy = min(_MOST_BUSY, rate * load.reading(seqs))
+            busy, before = min(_MOST_BUSY, rate * load.reading(seqs)), step
             step = load.decoding(seqs) / (1 - busy)
+            if abs(step - before) < _STEADY * step:
+                break
             seqs = (seqs + min(self.max_num_seqs, rate * step * self.output)) / 2
         first = load.first(seqs) + step / 2 + beside
         return Steady(first, first + step * (self.output - 1), rate * self.output)
+
+    def _at_once(self, load: _RunSteps, users: int, beside: float) -> Steady:
+        first = load.together(users) + beside
+        end = first + load.decoding(users) * (self.output - 1)
+        return Steady(first, end, users * self.output / end)
 
     def _of_users(self, load: _RunSteps, users: int, beside: float) -> Steady:
         """Their prompts wait for each other as in a queue of one server with equal times."""
@@ -131,12 +149,14 @@ class PublishedRun:
         rate = 0.0
         for _ in range(_ROUNDS):
             rate = users / (step * self.output + reading)
-            busy = min(_MOST_BUSY, rate * reading * (users - 1) / users)
+            busy, before = min(_MOST_BUSY, rate * reading * (users - 1) / users), step
             step = (step + decoding / (1 - busy)) / 2
+            if abs(step - before) < _STEADY * step:
+                break
         first = load.first(users - 1) + beside
         if users > 1:
             busy = min(_MOST_BUSY, rate * load.first(users))
-            first += step / 2 + busy / 2 / (1 - busy) * load.first(users)
+            first += self.polled * step / 2 + busy / 2 / (1 - busy) * load.first(users)
         return Steady(first, first + step * (self.output - 1), rate * self.output)
 
 
@@ -145,7 +165,8 @@ class _RunSteps:
 
     def __init__(self, run: PublishedRun, machine: Machine) -> None:
         self._run = run
-        self._roofline = Roofline(run.shape, machine, run.machines, _BLOCK)
+        division = Division(run.attention_groups, run.expert_parallel)
+        self._roofline = Roofline(run.shape, machine, run.machines, _BLOCK, division)
         self._new = run.prompt - run.cached
         self._chunks = math.ceil(self._new / run.step_tokens)
 
@@ -160,15 +181,19 @@ class _RunSteps:
         """By which a prompt keeps the others waiting."""
         return self.first(seqs) - self._chunks * self.decoding(seqs)
 
-    def _step(self, tokens: int, seqs: float) -> float:
+    def together(self, prompts: int) -> float:
+        """Of so many prompts, which are all of the step."""
+        return self._step(self._new, 0, prompts)
+
+    def _step(self, tokens: int, seqs: float, prompts: int = 1) -> float:
         run = self._run
         work = Work(
-            prefill_tokens=tokens,
-            prefill_pairs=tokens * (run.cached + (self._new + 1) / 2),
-            prefill_context=run.cached + tokens if tokens else 0,
+            prefill_tokens=prompts * tokens,
+            prefill_pairs=prompts * tokens * (run.cached + (self._new + 1) / 2),
+            prefill_context=prompts * (run.cached + tokens) if tokens else 0,
             decode_seqs=seqs,  # type: ignore[arg-type]  # in the mean
             decode_context=seqs * (run.prompt + run.output / 2),
-            samples=seqs + (1 if tokens else 0),  # type: ignore[arg-type]
+            samples=seqs + (prompts if tokens else 0),  # type: ignore[arg-type]
         )
         return self._roofline.seconds(work)
 
@@ -189,3 +214,5 @@ def _read() -> tuple[Mapping[str, Any], Mapping[str, Any], tuple[PublishedRun, .
 
 
 SOURCES, _CONFIGS, RUNS = _read()
+CURRENT = tuple(run for run in RUNS if not run.release)
+"""Runs of engines for which plans are."""

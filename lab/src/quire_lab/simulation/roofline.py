@@ -32,7 +32,10 @@ class Roofline:
     division: Division = WHOLE
 
     def seconds(self, work: Work) -> float:
-        return self.machine.step_seconds + max(self.parts(work)) + self._exchange(work)
+        machine, launches = self.machine, 0.0
+        if work.prefill_tokens:
+            launches = machine.launch_seconds * self.model.num_layers
+        return machine.step_seconds + max(*self.parts(work), launches) + self._exchange(work)
 
     def moving(self, work: Work) -> float:
         """Seconds of what a step copies and swaps alone."""

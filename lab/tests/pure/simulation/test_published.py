@@ -7,13 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from quire.core.protocol import Work
 from quire.engine.config import EngineConfig
 from quire_lab.simulation import Deployment, find_model
 from quire_lab.simulation.catalogue.engines import DATA_SHEET, ENGINES, Attained
 from quire_lab.simulation.catalogue.machines import MACHINES
-from quire_lab.simulation.published import RUNS, SOURCES, PublishedRun, errors
+from quire_lab.simulation.published import CURRENT, RUNS, SOURCES, PublishedRun, errors
+from quire_lab.simulation.roofline import Roofline
 
-JUDGED = dict.fromkeys(run.engine for run in RUNS)
+AMD = ("mi300x", "mi325x", "mi355x")
+JUDGED = dict.fromkeys((run.engine, run.machine in AMD) for run in CURRENT)
 
 
 def most(runs: list[PublishedRun], attained: Attained) -> dict[str, float]:
@@ -34,10 +37,12 @@ def test_each_run_has_a_source_and_something_that_was_measured() -> None:
     assert len(RUNS) / 4 < held < len(RUNS) / 2
 
 
-@pytest.mark.parametrize("engine", JUDGED)
-def test_what_the_catalogue_says_of_errors_is_so(engine: str) -> None:
-    attained = ENGINES[engine].attained
-    held = [run for run in RUNS if run.engine == engine and run.is_held_out]
+@pytest.mark.parametrize(("engine", "amd"), JUDGED)
+def test_what_the_catalogue_says_of_errors_is_so(engine: str, amd: bool) -> None:
+    attained = ENGINES[engine].attained_of(MACHINES["mi300x" if amd else "h100"])
+    assert attained.machines == (AMD if amd else ())
+    runs = [run for run in CURRENT if run.engine == engine and (run.machine in AMD) == amd]
+    held = [run for run in runs if run.is_held_out]
     for told in attained.errors:
         runs = [run for run in held if told.machine in ("", run.machine)]
         assert told.runs == len(runs)
@@ -50,10 +55,45 @@ def test_what_the_catalogue_says_of_errors_is_so(engine: str) -> None:
 
 
 def test_how_far_off_the_data_sheet_is_alone() -> None:
-    found = most([*RUNS], Attained())
+    found = most([*CURRENT], Attained())
     assert found == {
         "first token": DATA_SHEET.first_token, "end": DATA_SHEET.end, "rate": DATA_SHEET.rate
-    } and DATA_SHEET.runs == len(RUNS)  # fmt: skip
+    } and DATA_SHEET.runs == len(CURRENT)  # fmt: skip
+
+
+def test_an_older_engine_is_judged_apart() -> None:
+    older = [run for run in RUNS if run.release]
+    assert older and not {*older} & {*CURRENT}
+    assert all(run.engine == "vllm" and run.source == "splitwise" for run in older)
+
+
+def test_requests_that_come_together_are_one_step_and_then_decode() -> None:
+    run = next(run for run in RUNS if run.at_once and run.users == 8)
+    alone = replace(run, at_once=False, users=1)
+    together, one = run.expected(Attained()), alone.expected(Attained())
+    assert together.first_token is not None and one.first_token is not None
+    assert 6 * one.first_token < together.first_token < 8 * one.first_token
+    assert together.rate == pytest.approx(8 * run.output / (together.end or 0))
+
+
+def test_who_looks_seldom_who_has_come_keeps_first_tokens_waiting() -> None:
+    run = next(run for run in RUNS if run.polled == 30)
+    seldom, always = (one.expected(Attained()) for one in (run, replace(run, polled=1)))
+    assert seldom.first_token is not None and always.first_token is not None
+    assert seldom.rate == always.rate
+    step = run.users / seldom.rate if run.users else 0.0  # and what prompts take of it
+    assert 0.5 < (seldom.first_token - always.first_token) / (29 / 2 * step) < 1.1
+
+
+def test_kernels_of_prompts_are_launched_layer_by_layer() -> None:
+    model, plain = find_model("llama-3.1-8b"), MACHINES["h100"]
+    slow = replace(plain, launch_seconds=1e-3)
+    few, many = Work(16, 136, 16), Work(8192, 33_558_528, 8192)
+    decode = Work(0, 0, 0, 8, 8000)
+    before, after = (Roofline(model, machine, 1, 16) for machine in (plain, slow))
+    assert after.seconds(few) == pytest.approx(slow.step_seconds + 1e-3 * model.num_layers)
+    assert after.seconds(many) == before.seconds(many), "the machine computes meanwhile"
+    assert after.seconds(decode) == before.seconds(decode), "these are recorded"
 
 
 def deployed(engine: str | None, machine: str = "h100") -> Deployment:
@@ -63,7 +103,7 @@ def deployed(engine: str | None, machine: str = "h100") -> Deployment:
 
 
 def test_an_answer_has_an_error_bar_and_says_of_what() -> None:
-    bars = [deployed("vllm").error, deployed("vllm", "h200").error, deployed("sglang").error]
+    bars = [deployed("vllm").error, deployed("vllm", "h200").error, deployed("llamacpp").error]
     own, near, none = (bar for bar in bars if bar is not None)
     assert own.basis == "measured: vLLM on this machine, 16 runs held out"
     assert near.basis == "measured near: vLLM on other machines, 16 runs held out"
@@ -77,8 +117,8 @@ def test_an_answer_has_an_error_bar_and_says_of_what() -> None:
 
 
 def test_a_machine_with_figures_of_its_own_keeps_them() -> None:
-    engine = ENGINES["vllm"]
-    assert deployed("vllm").paced.bandwidth_share == engine.attained.bandwidth_share
+    attained = ENGINES["vllm"].attained_of(MACHINES["h100"])
+    assert deployed("vllm").paced.bandwidth_share == attained.bandwidth_share
     own = replace(MACHINES["h100"], bandwidth_share=0.5)
     assert replace(deployed("vllm"), machine=own).paced is own
     assert deployed(None).paced is MACHINES["h100"]

@@ -11,10 +11,10 @@ a request that ends early is given back.
 
 Of two clients that always have requests waiting, of equal priorities, one is served more than the
 other by at most one prompt and what is generated for all that it runs at once, for it was not ahead
-when it was let in last. Who runs is never made to give way for this: a newcomer waits for the next
-free place, and then for nobody who has been served more. Once it is let in a group keeps its place,
-behind all that were let in before it; so the scheduler ends every request as it does without
-clients.
+when it was let in last, and by ``_SOON`` tokens for each sequence that the other then ran. Who runs
+is never made to give way for this: a newcomer waits for the next free place, and then for nobody
+who has been served more. Once it is let in a group keeps its place, behind all that were let in
+before it; so the scheduler ends every request as it does without clients.
 
 A client that had nothing waiting begins at the virtual time: idleness earns nothing. Virtual time
 is what the one that is let in had been served, but goes on at least as it does for all who wait
@@ -37,6 +37,12 @@ PRIORITY_TOKENS = 10_000
 are few and urgent, but not one that sends nothing else. Within a client it is as in the priority
 policy."""
 
+_SOON = 64
+"""Tokens that a sequence which runs is soon to write. They are not charged, but count when the next
+client is chosen, or as many long texts would be let in as fit before any of them is charged for. It
+is about what a short request is charged at once, so that one does not outweigh another that runs.
+All that is expected of a text would be too much: docs/howto/share.md has what was measured."""
+
 _MOST_DEBTS = 1000  # accounts that are kept though nothing of theirs waits
 
 
@@ -50,12 +56,7 @@ class _Account:
         self.begin = begin  # what it counts from; nothing before that is given back
         self.served = begin
         self.waiting: list[SequenceGroup] = []  # in order of rank
-        self.key = (begin, 0.0, 0.0)  # see ``due``, when it was last looked at
-
-    def due(self, group: SequenceGroup | None = None) -> tuple[float, float, float]:
-        """The order of those who wait, by their first groups; among equals, by arrival."""
-        group = group or self.waiting[0]
-        return (self.served + PRIORITY_TOKENS * group.request.priority, *group.rank)
+        self.key = (begin, 0.0, 0.0)  # as ``FairQueue`` has it, when it was last looked at
 
 
 def _key(account: _Account) -> tuple[float, float, float]:
@@ -72,6 +73,7 @@ class FairQueue:
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
         self._queue: list[_Account] = []  # that wait, by key; what they were served may be more now
+        self._running: dict[str, int] = {}  # sequences that were let in, by client
         self._time = 0.0
         self._num_let_in = 0
         self._num_forgotten = 0  # of them, let in before the accounts were opened
@@ -96,15 +98,15 @@ class FairQueue:
         """The next group of the client that has been served least."""
         while self._queue:
             account = self._queue[0]
-            if account.key == account.due():
+            if account.key == self._due(account):
                 return account.waiting[0]
             del self._queue[0]  # it has been served since
             self._queue_up(account)
         return None
 
     def order(self) -> list[SequenceGroup]:
-        """All, as they are let in if nobody comes and nothing but their prompts is charged."""
-        nexts = [(account.due(), 0, account, account.served) for account in self._queue]
+        """All, as they are let in if nobody comes, and nothing but their prompts is charged."""
+        nexts = [(self._due(account), 0, account, account.served) for account in self._queue]
         order = list[SequenceGroup]()
         heapify(nexts)
         while nexts:
@@ -112,8 +114,9 @@ class FairQueue:
             group = account.waiting[number]
             order.append(group)
             served += _tokens_left(group) + group.request.keeping_tokens
+            served += _SOON * group.request.params.width
             if number + 1 < len(account.waiting):
-                due = account.due(account.waiting[number + 1])
+                due = self._due(account, account.waiting[number + 1])
                 due = (due[0] - account.served + served, *due[1:])
                 heapreplace(nexts, (due, number + 1, account, served))
             else:
@@ -123,7 +126,7 @@ class FairQueue:
     def first_beside(self, adapters: Collection[Adapter]) -> SequenceGroup | None:
         """By the accounts as they are now, of each client's first that asks for none of these."""
         found = (
-            (account.due(group), group)
+            (self._due(account, group), group)
             for account in self._queue
             for group in account.waiting
             if group.request.adapter not in adapters
@@ -137,6 +140,7 @@ class FairQueue:
         tokens = _tokens_left(group)
         self._time += max(tokens, 1) / len(self._queue)
         account.served += tokens + (group.request.keeping_tokens if group.request.keep else 0)
+        self._run(group.request, group.request.params.width)
         self._take_out(group)
         group.rank = (-math.inf, self._num_let_in)
         self._num_let_in += 1
@@ -148,19 +152,48 @@ class FairQueue:
 
     def refund(self, group: SequenceGroup) -> None:
         """A group that was let in ends early: what is left of its prompt is not computed."""
+        self._run(group.request, -group.request.params.width)
         account = self._accounts.get(group.request.client)
-        if account is None or group.expanded or group.rank[1] < self._num_forgotten:
+        if account is None:
             return
-        account.served = max(account.served - _tokens_left(group), account.begin)
-        if account.waiting:
-            discard(self._queue, account, _key)
-            self._queue_up(account)
+        if not group.expanded and group.rank[1] >= self._num_forgotten:
+            account.served = max(account.served - _tokens_left(group), account.begin)
+        self._look_again(account)
+
+    def ended(self, request: Request) -> None:
+        """A request that was let in has ended by itself."""
+        self._run(request, -request.params.width)
+        account = self._accounts.get(request.client)
+        if account is not None:
+            self._look_again(account)
 
     def serve(self, tokens: Iterable[tuple[Request, float]]) -> None:
         """Tokens were computed for requests beside their prompts."""
         if self._queue:  # else there is nobody to compare with
             for request, number in tokens:
                 self._account(request.client).served += number
+
+    def _due(
+        self, account: _Account, group: SequenceGroup | None = None
+    ) -> tuple[float, float, float]:
+        """The order of those who wait, by their first groups; among equals, by arrival."""
+        group = group or account.waiting[0]
+        tokens = account.served + _SOON * self._running.get(account.client, 0)
+        return (tokens + PRIORITY_TOKENS * group.request.priority, *group.rank)
+
+    def _run(self, request: Request, sequences: int) -> None:
+        """So many more of a client's sequences run."""
+        running = self._running.get(request.client, 0) + sequences
+        if running:
+            self._running[request.client] = running
+        else:
+            del self._running[request.client]
+
+    def _look_again(self, account: _Account) -> None:
+        """It may come sooner than it was to."""
+        if account.waiting:
+            discard(self._queue, account, _key)
+            self._queue_up(account)
 
     def _now(self) -> float:
         """The virtual time: what the next one to be let in has been served, if that is more."""
@@ -183,7 +216,7 @@ class FairQueue:
             self._num_forgotten = self._num_let_in
 
     def _queue_up(self, account: _Account) -> None:
-        account.key = account.due()
+        account.key = self._due(account)
         insort(self._queue, account, key=_key)
 
     def _account(self, client: str) -> _Account:

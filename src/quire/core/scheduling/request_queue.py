@@ -165,6 +165,10 @@ class RequestQueue:
 
     def leave_ended(self) -> None:
         """All that ran and have ended."""
+        if self.accounts is not None:
+            for group in self.running:
+                if not group.branches:
+                    self.accounts.ended(group.request)
         self.running = [group for group in self.running if group.branches]
 
     def overdue(self, arrival: float) -> list[SequenceGroup]:

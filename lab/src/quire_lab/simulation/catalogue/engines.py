@@ -98,7 +98,7 @@ class HeldOut(NamedTuple):
     rate: float | None = None
 
 
-DATA_SHEET = HeldOut("", 95, 0.435, 0.356, 0.763)
+DATA_SHEET = HeldOut("", 230, 0.793, 0.496, 0.763)
 """How far off four of five published runs are where nothing is fitted."""
 
 
@@ -117,6 +117,9 @@ class ErrorBar(NamedTuple):
 class Attained:
     """What an engine attains of a GPU, fitted to published runs (``published.json``).
 
+    machines: of which it was; none: of all that no other names. Engines have other kernels for each
+    maker's GPUs.
+    launch_us: of a layer, see ``Machine``.
     first_token_ms: that a client waits for its first token beside the steps.
     errors: of what was held out, by machine; the last one is of all of them.
     """
@@ -124,13 +127,15 @@ class Attained:
     compute_share: float = Machine.compute_share
     bandwidth_share: float = Machine.bandwidth_share
     step_ms: float = 1e3 * Machine.step_seconds
+    launch_us: float = 1e6 * Machine.launch_seconds
     first_token_ms: float = 0.0
     errors: tuple[HeldOut, ...] = ()
+    machines: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Attained:
         errors = tuple(HeldOut(**one) for one in values.get("errors", ()))
-        return cls(**{**values, "errors": errors})
+        return cls(**{**_tuples(values), "errors": errors})
 
     @property
     def first_token_seconds(self) -> float:
@@ -161,6 +166,7 @@ class Attained:
             compute_share=self.compute_share,
             bandwidth_share=self.bandwidth_share,
             step_seconds=1e-3 * self.step_ms,
+            launch_seconds=1e-6 * self.launch_us,
         )
 
 
@@ -189,7 +195,8 @@ class ServingEngine:
     are not on all machines. stored_products: of which type, whatever a file says.
     kv_default: of keys and values; "": the model's, or what the checkpoint asks for.
     defaults: settings, by machine; the first that fits one is its.
-    not_measured: what a plan takes from Quire or from nobody. attained: of GPUs.
+    not_measured: what a plan takes from Quire or from nobody. attained: of GPUs; the first that is
+    for one is its.
     """
 
     name: str
@@ -202,7 +209,7 @@ class ServingEngine:
     defaults: tuple[Mapping[str, Any], ...]
     not_measured: tuple[str, ...]
     sources: tuple[str, ...]
-    attained: Attained = Attained()  # frozen
+    attained: tuple[Attained, ...] = ()
     stored_kinds: tuple[str, ...] = ("cpu", "gpu")
     stored_as: Mapping[str, str] = field(default_factory=dict)
     stored_products: str | None = None
@@ -222,7 +229,7 @@ class ServingEngine:
         for name in ("forms", "kv"):
             made[name] = {form: EngineForm(**_tuples(v)) for form, v in values[name].items()}
         made["memory"] = MemoryRule(**_tuples(values["memory"]))
-        made["attained"] = Attained.of(values.get("attained", {}))
+        made["attained"] = tuple(map(Attained.of, values.get("attained", ())))
         return cls(**made)
 
     def with_share(self, share: float | None) -> ServingEngine:
@@ -232,6 +239,11 @@ class ServingEngine:
         if not self.memory.setting:
             raise ConfigError(f"gpu_memory_utilization: {self.title} has no such setting")
         return replace(self, memory=self.memory.of_share(share))
+
+    def attained_of(self, machine: Machine) -> Attained:
+        """Of a machine; as the data sheet says where nothing was fitted."""
+        found = (one for one in self.attained if not one.machines or machine.name in one.machines)
+        return next(found, Attained())
 
     def settings(self, machine: Machine) -> Mapping[str, Any]:
         """Its defaults on a machine, by the names that Quire's settings have."""

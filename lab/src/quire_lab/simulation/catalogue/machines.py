@@ -31,6 +31,8 @@ class Machine:
     per_node: machines that the faster links join.
     compute_share, bandwidth_share: what large matrix products and long reads attain of the peaks.
     step_seconds: a step's fixed cost: launches, scheduling, sampling.
+    launch_seconds: that the host takes to launch a layer's kernels in a step with prompts, which
+        are not recorded; the machine computes meanwhile.
     block_tokens: what finding a block of keys costs, in tokens that could be read meanwhile.
     is_cpu: others use its memory too, so that a pool takes less of it by default. is_tpu: neither
         Quire nor engines of GPUs compute there.
@@ -51,6 +53,7 @@ class Machine:
     compute_share: float = 0.6
     bandwidth_share: float = 0.8
     step_seconds: float = 0.003
+    launch_seconds: float = 0.0
     block_tokens: float = 0.0
     is_cpu: bool = False
     is_tpu: bool = False
@@ -103,6 +106,7 @@ _SCALES: Mapping[str, tuple[str, float]] = {
     "compute_share": ("compute_share", 1),
     "bandwidth_share": ("bandwidth_share", 1),
     "step_ms": ("step_seconds", 1e-3),
+    "launch_us": ("launch_seconds", 1e-6),
     "block_tokens": ("block_tokens", 1),
     "watts": ("watts", 1),
     "price_per_hour": ("price_per_hour", 1),

@@ -225,7 +225,9 @@ class Deployment:
     @property
     def paced(self) -> Machine:
         """The machine, as far as the engine attains what its data sheet says."""
-        return self.machine if self.engine is None else self.engine.attained.on(self.machine)
+        if self.engine is None:
+            return self.machine
+        return self.engine.attained_of(self.machine).on(self.machine)
 
     @property
     def error(self) -> ErrorBar | None:
@@ -234,7 +236,8 @@ class Deployment:
             return None
         own = None
         if self.engine is not None:
-            own = self.engine.attained.error_on(self.machine, self.engine.title)
+            attained = self.engine.attained_of(self.machine)
+            own = attained.error_on(self.machine, self.engine.title)
         assert DATA_SHEET.first_token is not None and DATA_SHEET.rate is not None
         basis = f"data sheet only: such figures of {DATA_SHEET.runs} runs on GPUs"
         return own or ErrorBar(basis, DATA_SHEET.first_token, DATA_SHEET.rate)
