@@ -33,6 +33,20 @@ MUTANTS = (
         f"{_PAST}::test_a_fork_goes_its_own_way",
     ),
     Mutant(
+        "the last token is taken to be as it was known",
+        f"{_SAMPLING}/past.py",
+        "if start == len(output) - 1 and output[start] == token_ids[0]:",
+        "if start == len(output) - 1:",
+        f"{_PAST}::test_a_fork_goes_its_own_way",
+    ),
+    Mutant(
+        "a bias that takes little time is not told",
+        f"{_SAMPLING}/sampler.py",
+        "        if told or taken > _CHEAP * len(edits):",
+        "        if taken > _CHEAP * len(edits):",
+        f"{_SAMPLER}::test_masks_that_take_next_to_nothing_are_not_told",
+    ),
+    Mutant(
         "branches of a request draw the same numbers",
         f"{_SAMPLING}/rows.py",
         "return (splitmix64(seed, 0, branch, position) >> 11) * 2.0**-53",

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from quire.core.protocol import StructuredOutputs
 from quire.core.protocol.sampling_params import SamplingParams
 from quire.execution.sampling.logits_processors import process_logits
 from quire.execution.sampling.rows import splitmix64, uniform
@@ -217,6 +218,21 @@ def test_greedy_takes_the_lowest_id_of_equals_and_draws_nothing(
     logits[2, [5, 4]] = -1.0
     chosen = sample(logits, [make_row(temperature=0.0, seed=i) for i in range(3)])
     assert [s.token_id for s in chosen if s] == [0, 300, 0]
+
+
+@pytest.mark.parametrize(("bias", "took", "told"), [
+    (None, 0.0, False), (None, 30e-6, False), (None, 50e-6, True), ({1: 0.5}, 1e-9, True),
+])  # fmt: skip
+def test_masks_that_take_next_to_nothing_are_not_told(
+    monkeypatch: pytest.MonkeyPatch, bias: dict[int, float] | None, took: float, told: bool
+) -> None:
+    now = iter([0.0, took])
+    monkeypatch.setattr("quire.execution.sampling.sampler.time.thread_time", lambda: next(now))
+    guided = {"structured_outputs": StructuredOutputs(regex="a")}
+    rows = [make_row(temperature=0.0, **guided), make_row(temperature=0.0, logit_bias=bias)]
+    seconds = choose(torch.zeros(2, 9), rows[: 2 if bias else 1] * (1 if bias else 2)).seconds
+    assert bool(seconds) is told
+    assert sum(seconds.values()) == pytest.approx(took if told else 0.0)
 
 
 def test_min_tokens_holds_back_the_end() -> None:

@@ -115,22 +115,23 @@ class BoxedGuide:
 
     def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> None:
         """See ``OutputGuide``."""
-        if self.rules.failure is not None:
-            return  # another worker may die of it
         masks, flight = self._masks, self.flight
         missing = [one for one in lengths if one not in masks and one not in flight]
-        if missing or (forced and self._forced[0] != len(output)):
-            self._masks = {one: masks[one] for one in lengths if one in masks}
+        if not missing and (not forced or self._forced[0] == len(output)):
+            return
+        if self.rules.failure is None:  # else another worker may die of it
+            self._masks = {one: masks[one] for one in lengths if one in masks} if masks else {}
             self.want(output, missing, forced=forced)
 
     def want(self, output: Sequence[int], lengths: list[int], *, forced: bool = False) -> None:
         """Ask that, as soon as there is nothing that has been asked before."""
+        rules = self.rules
         self.wanted = output, lengths, forced
-        self.rules.waiting.add(self.number)
+        rules.waiting.add(self.number)
         if self.asked is None:
-            if self.follower is not self.rules.follower:
+            if self.follower is not rules.follower:
                 self.follower.drop(self)
-                self.follower = self.rules.follower
+                self.follower = rules.follower
             self.follower.ask(self)
 
     def answer(self, done: Done | None, masks: dict[int, Mask]) -> None:
@@ -277,14 +278,14 @@ class Follower:
             table = np.frombuffer(self._worker.shared, np.uint32, offset=HEADER)
             self._table = table.reshape(-1, self._words)
         asks: list[tuple[object, ...]] = []
-        for guide in list(self._asking.values()):
+        asking, self._asking = self._asking, {}
+        for guide in asking.values():
             if guide.rules.failure is not None:
-                del self._asking[guide.number]
                 guide.answer(None, {})
-                continue
-            if len(guide.wanted[1] if guide.wanted else ()) > len(self._rows):
-                break  # in the next call
-            asks.append(self._question(guide))
+            elif self._asking or len(guide.wanted[1] if guide.wanted else ()) > len(self._rows):
+                self._asking[guide.number] = guide  # in the next call
+            else:
+                asks.append(self._question(guide))
         news, self._forked, self._dropped = (self._forked, self._dropped), [], []
         try:
             self._called = time.monotonic()
@@ -294,7 +295,6 @@ class Follower:
 
     def _question(self, guide: BoxedGuide) -> tuple[object, ...]:
         """A ``Question``, as what is fast to pickle."""
-        del self._asking[guide.number]
         assert guide.wanted is not None
         output, lengths, forced = guide.wanted
         form = None

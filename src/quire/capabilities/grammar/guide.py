@@ -148,12 +148,13 @@ class Guide:
         if then is not May.MATCH and then is not May.MATCH_OR_THINK:
             _fill(bits, then, self.rules.ends)
             return
+        matcher = self.text()
         if then is May.MATCH and (forced := self._forced(output)):
             bits[:] = 0
             _allow(bits, forced[:1])
         else:
-            self.text().unsafe_compute_mask_ptr(row.address, bits.nbytes)
-        if self.text().is_error():
+            matcher.unsafe_compute_mask_ptr(row.address, bits.nbytes)
+        if matcher.is_error():
             if self.renewed(output):
                 self.text().unsafe_compute_mask_ptr(row.address, bits.nbytes)
             if self.failure is not None:

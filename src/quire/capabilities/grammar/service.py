@@ -39,6 +39,7 @@ _PATIENCE = 0.010  # seconds until an answer, whatever is left to do
 _NICE = 10
 _CORES_A_LANE = 4
 _JOBS = 16  # that a lane takes at once
+_GLANCE = 0.001  # seconds after which a lane looks at the clock of its own thread, which takes long
 _LONGEST_REASON = 200  # characters
 
 
@@ -299,8 +300,9 @@ class GrammarService:
         tokens.frombytes(ask.tokens)
         for length, row in ask.places:
             guide.fill_mask(self._rows[row], tokens, length)
-        if not ask.forced or guide.failure is not None:
-            return guide.failure, []
+        failure = guide.failure
+        if not ask.forced or failure is not None:
+            return failure, []
         guide.follow(tokens, len(tokens))
         return guide.failure, guide.forced(tokens)
 
@@ -318,8 +320,9 @@ class _Lane(threading.Thread):
         self.job: _Job | None = None
         self.jobs = deque[_Job]()
         self.yielded = False
-        self._clock = time.monotonic
-        self._since = 0.0
+        self._clock = time.monotonic  # of its own thread, where there is one
+        self._began = 0.0  # its job, by the monotonic clock
+        self._glanced, self._since = 0.0, 0.0  # when it last looked at its own, and what that said
 
     def run(self) -> None:
         if sys.platform == "linux":
@@ -327,8 +330,7 @@ class _Lane(threading.Thread):
             clock = time.pthread_getcpuclockid(self.ident)
             self._clock = partial(time.clock_gettime, clock)
         while self._service.take(self):
-            if sys.platform != "linux":
-                self._since = self._clock()  # which goes on while there is nothing to do
+            self._began = time.monotonic()
             with suppress(IndexError):  # others may take what is left
                 while not self.yielded:
                     self.job = job = self.jobs.popleft()
@@ -347,12 +349,16 @@ class _Lane(threading.Thread):
     @property
     def seconds(self) -> float:
         """Of a processor, since it has begun its job: others may keep it from computing."""
-        return self._clock() - self._since
+        return min(time.monotonic() - self._began, self._clock() - self._since)
 
     def end(self) -> float:
-        """The seconds of the job; its own thread calls it."""
-        now = self._clock()
-        seconds, self._since = now - self._since, now
+        """The seconds of the job, or a little more; its own thread calls it."""
+        now = time.monotonic()
+        seconds, self._began = now - self._began, now
+        if now - self._glanced > _GLANCE:
+            clock = self._clock()
+            seconds = min(seconds, clock - self._since)
+            self._glanced, self._since = now, clock
         return seconds
 
     def yields(self) -> None:

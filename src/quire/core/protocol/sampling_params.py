@@ -244,22 +244,28 @@ class SamplingParams:
     @cached_property
     def needs_history(self) -> bool:
         """Whether choosing a token takes the tokens before it, not only the logits."""
-        return bool(
-            self.presence_penalty
-            or self.frequency_penalty
-            or self.repetition_penalty != 1.0
-            or self.bad_words
-            or self.guided
-        )
+        return self.guided or self._counts_tokens or bool(self.bad_words)
 
     @cached_property
     def edits_logits(self) -> bool:
         """Whether logits may be changed before a token is chosen."""
+        return self.guided or self.edits_some_logits
+
+    @cached_property
+    def edits_some_logits(self) -> bool:
+        """Whether logits of single tokens may be, whatever guides the text."""
         return bool(
-            self.needs_history
+            self._counts_tokens
+            or self.bad_words
             or self.min_tokens
             or self.logit_bias
             or self.allowed_token_ids is not None
+        )
+
+    @property
+    def _counts_tokens(self) -> bool:
+        return bool(
+            self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
         )
 
     @cached_property

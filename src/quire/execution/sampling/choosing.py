@@ -189,21 +189,22 @@ class Choosing:
 
     def _look_ahead(self) -> None:
         """Have it found out what may come after these tokens, while the next step is planned."""
-        guides = {}
+        guides = list[tuple[int, OutputGuide, int]]()
         for asking in self._asking:
-            seq_id, past = asking.chunk.seq_id, asking.past
+            past = asking.past
             guide = None if past is None else past.guide
             if past is None or guide is None or asking.num_draws != asking.readout.rows:
                 continue
-            tokens = [sample.token_id for sample in self._outcomes[seq_id].tokens]
-            if tokens and not _ends(asking.whose, tokens[-1]):
-                past.take(asking.num_output_tokens, tokens)
-                guides[seq_id] = guide, len(past)
-                past.ask([len(past)], forced=self._tell_forced)
-        begin_finding(guide for guide, _ in guides.values())
+            samples = self._outcomes[asking.chunk.seq_id].tokens
+            if samples and not _ends(asking.whose, samples[-1].token_id):
+                past.take(asking.num_output_tokens, [sample.token_id for sample in samples])
+                length = len(past)
+                past.ask((length,), forced=self._tell_forced)
+                guides.append((asking.chunk.seq_id, guide, length))
+        begin_finding(guide for _, guide, _ in guides)
         if self._tell_forced:
-            wait_for((guide for guide, _ in guides.values()), _FORCED)
-            for seq_id, (guide, length) in guides.items():
+            wait_for((guide for _, guide, _ in guides), _FORCED)
+            for seq_id, guide, length in guides:
                 forced = guide.forced(length)
                 self._outcomes[seq_id] = self._outcomes[seq_id]._replace(forced=forced)
 
@@ -248,17 +249,17 @@ class Choosing:
 
     def _wait_for_guides(self) -> None:
         """Who may come next; who does not know it in time is given no token."""
-        guided = [
-            (one, one.past.guide)
-            for one in self._asking
-            if one.past is not None and one.past.guide is not None
-        ]
-        seconds = patience(time.monotonic() - self._began)
-        wait_for((guide for _, guide in guided), seconds)
+        deadline = time.monotonic() + patience(time.monotonic() - self._began)
         late = set[str]()
-        for asking, guide in guided:
+        for asking in self._asking:
+            guide = None if asking.past is None else asking.past.guide
+            if guide is None:
+                continue
             first, rows = asking.num_output_tokens, asking.readout.rows
             sure = _num_known(guide, first, rows)
+            if sure < rows:  # with the first of them, most of the others' come as well
+                guide.wait(deadline)
+                sure = _num_known(guide, first, rows)
             if sure < rows:
                 self._sure[asking.chunk.seq_id] = sure
             if not sure:

@@ -173,6 +173,8 @@ def _gather(rows: Sequence[SampleRow]) -> _BatchEdits:
     edits = _BatchEdits(*(_Edits() for _ in _BatchEdits._fields))
     for i, row in enumerate(rows):
         params = row.request.params
+        if not params.edits_some_logits:
+            continue
         if params.allowed_token_ids is not None:
             edits.allowed.add(i, *params.allowed_logits)
         if forbidden := _forbidden(row):

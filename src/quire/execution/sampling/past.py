@@ -65,8 +65,14 @@ class Past:
 
         Those before it, where ``start`` is negative, are the prompt's.
         """
-        token_ids, start = token_ids[max(0, -start) :], max(0, start)
         output = self._output
+        if len(token_ids) == 1 and start >= 0:  # as nearly always, and it is there or comes next
+            if start == len(output):
+                output.append(token_ids[0])
+                return
+            if start == len(output) - 1 and output[start] == token_ids[0]:
+                return
+        token_ids, start = token_ids[max(0, -start) :], max(0, start)
         if start < len(output):  # what is derived of tokens that are as they were still holds
             known = output[start:].tolist()
             if known == list(token_ids):

@@ -42,6 +42,7 @@ _AT_ONCE = 2**20
 _FAINTEST = 80.0  # nats below the likeliest; a token further off has no part in a draw
 _CDF_BLOCK = 256  # tokens; a draw looks for its block first, then inside
 _TIES = 8  # tokens that may share the last place among the likeliest without leaving the lowest out
+_CHEAP = 20e-6  # seconds of a row that masks may take without being told
 _BELOW_ONE = 1.0 - 2.0**-53
 _LOGPROB_ROWS = 64  # rows whose log-probabilities are worked out at once: bounds the memory taken
 
@@ -54,7 +55,8 @@ class Draws:
     """Tokens that have been chosen on their device, one for each row.
 
     tokens: int64 [R], each in the vocabulary, even where the row has no distribution.
-    seconds: by row, what it has taken here beside that: edits of its logits, log-probabilities.
+    seconds: by row, what it has taken here beside that: edits of its logits, unless they are masks
+        that take next to nothing, and log-probabilities.
     """
 
     def __init__(
@@ -158,18 +160,21 @@ def _choose(
 
     seconds: what edits have taken is added here, by row; ``first`` is the number of the first.
     """
-    drawn, edits = list[int](), dict[int, int]()
+    drawn, edits, told = list[int](), list[int](), False
     for i, row in enumerate(rows):
         params = row.request.params
         if params.edits_logits:
-            edits[first + i] = num_edits(row)
+            edits.append(i)
+            told = told or params.edits_some_logits
         if params.temperature:
             drawn.append(i)
     edited = logits
     if edits:
         began = time.thread_time()
         edited = process_logits(logits, rows)
-        _divide(time.thread_time() - began, edits, seconds)
+        taken = time.thread_time() - began
+        if told or taken > _CHEAP * len(edits):
+            _divide(taken, {first + i: num_edits(rows[i]) for i in edits}, seconds)
     tokens = argmax(edited)
     peaks = edited.gather(1, tokens[:, None])  # [R, 1]; argmax takes NaN for the largest
     if len(drawn) == len(rows):
