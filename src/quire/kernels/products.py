@@ -10,6 +10,8 @@ from torch import Tensor
 
 from quire.kernels.packing import (
     FLOAT_FORMATS,
+    SPREAD_GROUPS,
+    SPREAD_RUN,
     Format,
     Groups,
     pack_codes,
@@ -132,19 +134,25 @@ class PackedWeight:
         bias: Tensor | None,
         rounds_rows: bool = False,
         smoothing: Tensor | None = None,
+        spreads_rows: bool = False,
     ) -> PackedWeight:
         """codes [out, in] uint8 from 0 on, in any format of groups, and what they mean.
 
         Groups are runs of inputs, a multiple of ``form.inputs_per_unit`` and all of one length.
         ``rounds_rows`` as for ``from_int8``: of integers. ``smoothing`` [in]: by what x is
-        multiplied before it is rounded.
+        multiplied before it is rounded. ``spreads_rows``: then each run of ``SPREAD_RUN`` inputs is
+        multiplied by Hadamard's matrix, as it was of the weights.
         """
         assert not rounds_rows or form is not Format.float4
+        assert not spreads_rows or codes.shape[1] // groups.num_groups in SPREAD_GROUPS
         outputs, inputs = codes.shape
         lines = pack_codes(codes, form, products.memory.zeros)
         packed = cls(
             products, form, (outputs, inputs), lines, bias, groups=groups, rounds_rows=rounds_rows
         )
+        if spreads_rows:
+            packed._kind = *packed._kind, "spread"
+            packed.native.spread_rows()
         if smoothing is not None:
             packed._smoothed, kept = True, smoothing.float().contiguous()
             packed.native.set_smoothing(kept.data_ptr())
