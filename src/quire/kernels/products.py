@@ -11,7 +11,6 @@ from torch import Tensor
 from quire.kernels.packing import (
     FLOAT_FORMATS,
     SPREAD_GROUPS,
-    SPREAD_RUN,
     Format,
     Groups,
     pack_codes,
