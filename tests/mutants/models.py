@@ -157,8 +157,8 @@ MUTANTS = (
     Mutant(
         "weights are not divided by what their inputs are multiplied by",
         f"{_MODELS}/linear/rounding.py",
-        "smoothed = weight.float() / smoothing",
-        "smoothed = weight.float()",
+        "else weight.float() / smoothing",
+        "else weight.float()",
         f"{_ROUNDING}::test_large_inputs_do_not_make_others_of_their_group_coarse",
     ),
     Mutant(

@@ -70,7 +70,7 @@ class PackedWeight:
         group = 0 if groups is None else groups.num_groups
         self._kind = form, rounds_rows, group, *shape
         self._rest: PackedWeight | None = None
-        self._smoothed = False
+        self._smoothed = self._spread = False
         bias = None if bias is None else bias.float().contiguous()
         self._multiply, self._embed = products.native.multiply, products.native.embed
         self.native = products.describe(
@@ -150,7 +150,7 @@ class PackedWeight:
             products, form, (outputs, inputs), lines, bias, groups=groups, rounds_rows=rounds_rows
         )
         if spreads_rows:
-            packed._kind = *packed._kind, "spread"
+            packed._spread = True
             packed.native.spread_rows()
         if smoothing is not None:
             packed._smoothed, kept = True, smoothing.float().contiguous()
@@ -170,7 +170,7 @@ class PackedWeight:
     @staticmethod
     def alike(weights: Sequence[PackedWeight]) -> bool:
         """Whether one product of several weights can have all of them."""
-        kinds = {weight._kind for weight in weights}
+        kinds = {(weight._kind, weight._spread) for weight in weights}
         alone = any(weight._rest or weight._smoothed for weight in weights)
         return len(kinds) == 1 and not alone
 
