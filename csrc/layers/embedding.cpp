@@ -3,6 +3,7 @@
 
 #include "products/groups.hpp"
 #include "products/products.hpp"
+#include "registers/heads.hpp"
 #include "registers/vec.hpp"
 
 namespace quire::QUIRE_ISA {
@@ -55,13 +56,18 @@ void scaled(const Packed& weight, int64_t output, const char* lanes, T* out) {
   int64_t size = grouped ? weight.groups.units * inputs_per_unit(format) : weight.inputs;
   for (int64_t first = 0, g = 0; first < weight.inputs; first += size, g++) {
     Form form = grouped ? Form(weight, output, g) : Form(weight.scales[output]);
-    for (int64_t i = first; i < first + size; i += W) {
-      float codes[W] = {};
-      int count = int(std::min<int64_t>(W, first + size - i));
-      for (int n = 0; n < count; n++) codes[n] = code<format>(lanes, i + n);
-      F values = fma(load(codes) + form.shift, splat(form.scale), splat(form.offset));
-      if (weight.smoothing) values *= load_n(weight.smoothing + i, count);
-      store_some(out + i, values, count);
+    for (int64_t i = first; i < first + size; i += spread_run) {
+      float run[spread_run] = {};
+      int64_t count = std::min<int64_t>(spread_run, first + size - i);
+      for (int64_t n = 0; n < count; n++) run[n] = code<format>(lanes, i + n);
+      for (int64_t n = 0; n < count; n += W)
+        store(run + n, fma(load(run + n) + form.shift, splat(form.scale), splat(form.offset)));
+      if (weight.spreads_rows) spread(run, spread_run, spread_run);
+      for (int64_t n = 0; n < count; n += W) {
+        F values = load(run + n);
+        if (weight.smoothing) values *= load_n(weight.smoothing + i + n, count - n);
+        store_n(out + i + n, values, count - n);
+      }
     }
   }
 }

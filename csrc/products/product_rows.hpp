@@ -4,6 +4,7 @@
 
 #include "products/bytes.hpp"
 #include "products/groups.hpp"
+#include "registers/heads.hpp"
 #include "registers/tile_registers.hpp"
 
 namespace quire::QUIRE_ISA {
@@ -24,8 +25,6 @@ constexpr bool on_tiles(Arithmetic how) { return has_tiles && how != Arithmetic:
 constexpr int64_t input_bytes(Arithmetic how) {
   return how == Arithmetic::floats ? 4 : how == Arithmetic::pairs ? 2 : 1;
 }
-
-QUIRE_INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // Rows as the tiles read them.
 struct Rows {
@@ -125,13 +124,13 @@ void order_bytes(Format format, char* bytes, int64_t n) {
     }
     return;
   }
-  auto spread = [](uint64_t four) {
+  auto apart = [](uint64_t four) {
     four = (four | four << 16) & 0x0000ffff0000ffffu;
     return (four | four << 8) & 0x00ff00ff00ff00ffu;
   };
   for (int64_t i = 0; i < n; i += 8) {
     uint64_t v = read<uint64_t>(bytes + i);
-    write(bytes + i, spread(v & 0xffffffffu) | spread(v >> 32) << 8);
+    write(bytes + i, apart(v & 0xffffffffu) | apart(v >> 32) << 8);
   }
 }
 
@@ -152,24 +151,36 @@ QUIRE_INLINE F load_smoothed(const T* x, const float* smoothing, int64_t i, int6
   return smoothing ? v * load_up_to(smoothing + i, n - i) : v;
 }
 
-// x = scale times whole numbers from -127 to 127. ``padded``: how many are written, the rest zeros.
-template <class T>
-QUIRE_INLINE void round_section(const T* x, const float* smoothing, int64_t n, char* out,
-                                int64_t padded, float* scale) {
+// Whole numbers from -127 to 127 that numbers become, by the largest of all.
+struct Step {
   F most{}, nothing{};
-  for (int64_t i = 0; i < n; i += W) {
-    F v = load_smoothed(x, smoothing, i, n);
+  float scale, factor;
+
+  __attribute__((always_inline)) void see(F v) {
     most = maximum(most, maximum(v, -v));
     nothing += v * 0.0f;  // NaN after any NaN or infinity
   }
-  float largest = lanes_max(most);
-  *scale = largest / 127.0f + lanes_sum(nothing);
-  float factor = largest > 1e-30f ? 127.0f / largest : 0.0f;  // which must be finite
-  for (int64_t i = 0; i < padded; i += W) {
-    F v = i < n ? load_smoothed(x, smoothing, i, n) : F{};
+  __attribute__((always_inline)) void choose() {
+    float largest = lanes_max(most);
+    scale = largest / 127.0f + lanes_sum(nothing);
+    factor = largest > 1e-30f ? 127.0f / largest : 0.0f;  // which must be finite
+  }
+  __attribute__((always_inline)) I whole(F v) const {
     F scaled = v * factor;
     scaled = scaled == scaled ? scaled : F{};  // the scale is NaN
-    I whole = (I)(scaled + 12582912.0f) - 0x4b400000;  // the last bits of 1.5 * 2^23 + scaled
+    return (I)(scaled + 12582912.0f) - 0x4b400000;  // the last bits of 1.5 * 2^23 + scaled
+  }
+};
+
+// n inputs; ``padded``: how many bytes are written, the rest zeros. The scale is returned.
+template <class T>
+QUIRE_INLINE float round_section(const T* x, const float* smoothing, int64_t n, char* out,
+                                 int64_t padded) {
+  Step step;
+  for (int64_t i = 0; i < n; i += W) step.see(load_smoothed(x, smoothing, i, n));
+  step.choose();
+  for (int64_t i = 0; i < padded; i += W) {
+    I whole = step.whole(i < n ? load_smoothed(x, smoothing, i, n) : F{});
     if (i + W <= padded) {
       narrow_8(out + i, whole);
     } else {  // what follows may be another thread's
@@ -177,6 +188,44 @@ QUIRE_INLINE void round_section(const T* x, const float* smoothing, int64_t n, c
       narrow_8(some, whole);
       __builtin_memcpy(out + i, some, padded - i);
     }
+  }
+  return step.scale;
+}
+
+// The same of n inputs that are spread, whole runs, and as many bytes.
+template <int n, class T>
+QUIRE_INLINE float round_spread(const T* x, const float* smoothing, char* out) {
+  constexpr int N = n / W, run = spread_run / W;
+  F v[N];
+  Step step;
+#pragma GCC unroll 16
+  for (int k = 0; k < N; k++) {
+    v[k] = load(x + k * W);
+    if (smoothing) v[k] *= load(smoothing + k * W);
+    v[k] = spread_lanes<spread_run>(v[k]);
+  }
+#pragma GCC unroll 4
+  for (int apart = 1; apart < run; apart *= 2) {
+#pragma GCC unroll 16
+    for (int k = 0; k < N; k++) {
+      if (k & apart) continue;
+      F a = v[k], b = v[k + apart];
+      v[k] = a + b, v[k + apart] = a - b;
+    }
+  }
+#pragma GCC unroll 16
+  for (int k = 0; k < N; k++) step.see(v[k]);
+  step.choose();
+#pragma GCC unroll 16
+  for (int k = 0; k < N; k++) narrow_8(out + k * W, step.whole(v[k]));
+  return step.scale * 0.25f;  // v is longer by the root of a run
+}
+template <class T>
+float round_spread(const T* x, const float* smoothing, int64_t n, char* out) {
+  switch (n) {
+    case 16: return round_spread<16>(x, smoothing, out);
+    case 32: return round_spread<32>(x, smoothing, out);
+    default: return round_spread<64>(x, smoothing, out);
   }
 }
 
@@ -191,9 +240,14 @@ void prepare_row(const Product& p, Arithmetic how, const Rows& rows, int64_t row
     for (int64_t s = 0; s < sections; s++) {
       bool last = s + 1 == sections;  // the end of memory for the row is its as well
       int64_t first = s * length, at = row * sections + s;
-      round_section(x + first, w.smoothing ? w.smoothing + first : nullptr,
-                    last ? n - first : length, out + first,
-                    last ? rows.row_bytes - first : length, rows.scales + at);
+      const float* smoothing = w.smoothing ? w.smoothing + first : nullptr;
+      int64_t own = last ? n - first : length, padded = last ? rows.row_bytes - first : length;
+      if (w.spreads_rows) {
+        rows.scales[at] = round_spread(x + first, smoothing, length, out + first);
+        for (int64_t i = length; i < padded; i++) out[first + i] = 0;
+      } else {
+        rows.scales[at] = round_section(x + first, smoothing, own, out + first, padded);
+      }
       int32_t sum = sum_of_bytes(out + first, length);
       rows.starts[at] = -added_to_codes(w.format) * sum;
       if (rows.group_sums) rows.group_sums[at] = rows.scales[at] * float(sum);

@@ -25,6 +25,7 @@ enum class Format : int {
 };
 
 constexpr int panel_width = 16;
+constexpr int spread_run = 16;
 constexpr int line_bytes = 64;
 QUIRE_INLINE constexpr int bits_of(Format format) {
   constexpr int bits[] = {32, 16, 8, 4, 16, 8, 5, 6, 4};
@@ -77,6 +78,9 @@ struct Packed {
   Groups groups;        // formats that have them
   const float* bias;    // [outputs]; null: none
   const float* smoothing;  // [inputs], by what rows are multiplied before they are rounded; null: 1
+  // Then each run of ``spread_run`` inputs by Hadamard's matrix, as those of weights were: a number
+  // that stands out becomes a little of each. Groups have 16, 32 or 64 inputs then.
+  bool spreads_rows;
   const Packed* rest;   // another weight, whose outputs are the last of these; null: none
 
   __attribute__((always_inline)) int64_t panel_bytes() const {

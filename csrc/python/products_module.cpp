@@ -33,6 +33,8 @@ void set_groups(Packed& p, int64_t inputs, Address scales, Address offsets, Addr
 
 void set_smoothing(Packed& p, Address smoothing) { p.smoothing = at<float>(smoothing); }
 
+void spread_rows(Packed& p) { p.spreads_rows = true; }
+
 // Outputs of another weight follow. Both are kept alive by who calls.
 void append(Packed& p, const Packed& rest) {
   p.rest = &rest;
@@ -69,6 +71,7 @@ void bind_products(nb::module_& m) {
       .def_static("make", &make_packed)
       .def("set_groups", &set_groups)
       .def("set_smoothing", &set_smoothing)
+      .def("spread_rows", &spread_rows)
       .def("append", &append);
   nb::class_<Products>(m, "Products")
       .def(nb::init<const std::string&>())

@@ -96,7 +96,8 @@ QUIRE_INLINE void rotate(float* x, const float* cos, const float* sin, int half)
 QUIRE_INLINE F butterfly(F v, int apart) {
   U lane{};
   for (int j = 0; j < W; j++) lane[j] = j;
-  U other = lane ^ uint32_t(apart), sign = (lane & uint32_t(apart)) != 0u ? splat(0x80000000u) : U{};
+  U other = lane ^ uint32_t(apart);
+  F sign = (lane & uint32_t(apart)) != 0u ? splat(-1.0f) : splat(1.0f);
 #if defined(__AVX512F__)
   F neighbour = (F)_mm512_permutexvar_ps((__m512i)other, (__m512)v);
 #elif defined(__AVX2__)
@@ -105,7 +106,15 @@ QUIRE_INLINE F butterfly(F v, int apart) {
   F neighbour;
   for (int j = 0; j < W; j++) neighbour[j] = v[other[j]];
 #endif
-  return neighbour + (F)((U)v ^ sign);
+  return fma(v, sign, neighbour);
+}
+
+// All lanes of a run times Hadamard's matrix, and by the root of the run.
+template <int run>
+QUIRE_INLINE F spread_lanes(F v) {
+#pragma GCC unroll 4
+  for (int apart = 1; apart < run && apart < W; apart *= 2) v = butterfly(v, apart);
+  return v;
 }
 
 // Multiply x by Hadamard's matrix, which is its own inverse: what one number stands out by is

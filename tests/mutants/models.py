@@ -165,9 +165,23 @@ MUTANTS = (
     Mutant(
         "weights are not divided by what their inputs are multiplied by",
         f"{_MODELS}/linear/rounding.py",
-        "smoothed = weight.float() / smoothing",
-        "smoothed = weight.float()",
+        "else weight.float() / smoothing",
+        "else weight.float()",
         f"{_ROUNDING}::test_large_inputs_do_not_make_others_of_their_group_coarse",
+    ),
+    Mutant(
+        "rows are not spread as their weights are",
+        f"{_MODELS}/linear/packed.py",
+        "        weight.spreads_rows,\n",
+        "        False,\n",
+        f"{_ROUNDING}::test_a_large_number_is_spread_before_it_makes_others_coarse",
+    ),
+    Mutant(
+        "a part of a spread weight may begin within a run",
+        f"{_MODELS}/stored.py",
+        "unit = SPREAD_RUN if weight.spreads_rows else weight.form.inputs_per_unit",
+        "unit = weight.form.inputs_per_unit",
+        f"{_ROUNDING}::test_parts_that_no_runs_divide_are_floats",
     ),
     Mutant(
         "a part of a weight has the smoothing of its first inputs",

@@ -70,13 +70,17 @@ def meaning(codes: Tensor, form: Format, groups: Groups) -> Tensor:
     return weights.view(codes.shape)
 
 
-def grouped(form: Format, group: int, offsets: str = "", rounds_rows: bool = False) -> Make:
+def grouped(
+    form: Format, group: int, offsets: str = "", rounds_rows: bool = False, spreads: bool = False
+) -> Make:
     """By groups of ``group`` inputs, or of all if that is 0."""
 
     def make(products: Products, shape: tuple[int, int]) -> PackedWeight:
         codes = torch.randint(2**form.bits, shape, dtype=torch.uint8)
         drawn, bias = groups(form, shape, group or shape[1], offsets), torch.randn(shape[0])
-        return PackedWeight.from_groups(products, form, codes, drawn, bias, rounds_rows)
+        return PackedWeight.from_groups(
+            products, form, codes, drawn, bias, rounds_rows, spreads_rows=spreads
+        )
 
     return make
 
@@ -115,6 +119,7 @@ FORMS: dict[str, Make] = {
     "int4 by groups of 40, rows rounded": grouped(Format.int4, 40, rounds_rows=True),
     "int6 by groups of 32, rows rounded": grouped(Format.int6, 32, rounds_rows=True),
     "int8 by groups of 32, rows rounded": grouped(Format.grouped_int8, 32, rounds_rows=True),
+    "int8 by groups of 64, rows spread": grouped(Format.grouped_int8, 64, "", True, True),
     "int4 by groups of 32, offsets, rows rounded": grouped(Format.int4, 32, "offsets", True),
     "int5 by groups of 32, zeros, rows rounded": grouped(Format.int5, 32, "zeros", True),
     "float4 by groups of 32": grouped(Format.float4, 32),
@@ -124,6 +129,6 @@ FORMS: dict[str, Make] = {
 
 def fits(form: str, inputs: int) -> bool:
     """Whether the form's groups divide the inputs."""
-    group = next((size for size in (8, 16, 32, 40) if f"groups of {size}" in form), 1)
+    group = next((size for size in (8, 16, 32, 40, 64) if f"groups of {size}" in form), 1)
     together = next((count for count in (8, 16) if f", {count} to" in form), 1)
     return inputs % (group * together) == 0 and (inputs % 8 == 0 or "int4" not in form)

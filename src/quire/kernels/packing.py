@@ -48,6 +48,11 @@ class Format(Enum):
         return {5: 32, 6: 16}.get(self.bits, 32 // self.bits)
 
 
+SPREAD_RUN = 16
+"""Inputs that are spread together."""
+SPREAD_GROUPS = (16, 32, 64)
+"""Inputs of groups of which rows can be spread."""
+
 FLOAT4 = tuple(sign * size for sign in (1.0, -1.0) for size in (0, 1, 2, 3, 4, 6, 8, 12))
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from quire.kernels.packing import (
     FLOAT_FORMATS,
+    SPREAD_GROUPS,
     Format,
     Groups,
     pack_codes,
@@ -69,7 +70,7 @@ class PackedWeight:
         group = 0 if groups is None else groups.num_groups
         self._kind = form, rounds_rows, group, *shape
         self._rest: PackedWeight | None = None
-        self._smoothed = False
+        self._smoothed = self._spread = False
         bias = None if bias is None else bias.float().contiguous()
         self._multiply, self._embed = products.native.multiply, products.native.embed
         self.native = products.describe(
@@ -132,19 +133,25 @@ class PackedWeight:
         bias: Tensor | None,
         rounds_rows: bool = False,
         smoothing: Tensor | None = None,
+        spreads_rows: bool = False,
     ) -> PackedWeight:
         """codes [out, in] uint8 from 0 on, in any format of groups, and what they mean.
 
         Groups are runs of inputs, a multiple of ``form.inputs_per_unit`` and all of one length.
         ``rounds_rows`` as for ``from_int8``: of integers. ``smoothing`` [in]: by what x is
-        multiplied before it is rounded.
+        multiplied before it is rounded. ``spreads_rows``: then each run of ``SPREAD_RUN`` inputs is
+        multiplied by Hadamard's matrix, as it was of the weights.
         """
         assert not rounds_rows or form is not Format.float4
+        assert not spreads_rows or codes.shape[1] // groups.num_groups in SPREAD_GROUPS
         outputs, inputs = codes.shape
         lines = pack_codes(codes, form, products.memory.zeros)
         packed = cls(
             products, form, (outputs, inputs), lines, bias, groups=groups, rounds_rows=rounds_rows
         )
+        if spreads_rows:
+            packed._spread = True
+            packed.native.spread_rows()
         if smoothing is not None:
             packed._smoothed, kept = True, smoothing.float().contiguous()
             packed.native.set_smoothing(kept.data_ptr())
@@ -163,7 +170,7 @@ class PackedWeight:
     @staticmethod
     def alike(weights: Sequence[PackedWeight]) -> bool:
         """Whether one product of several weights can have all of them."""
-        kinds = {weight._kind for weight in weights}
+        kinds = {(weight._kind, weight._spread) for weight in weights}
         alone = any(weight._rest or weight._smoothed for weight in weights)
         return len(kinds) == 1 and not alone
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from quire.kernels.packing import FLOAT4, Format, Groups
+from quire.kernels.packing import FLOAT4, SPREAD_RUN, Format, Groups
+from quire.kernels.rounded_cache import spread
 from quire.models.parts import ALL
 
 
@@ -37,6 +38,7 @@ class ByGroups:
     rounds_rows: bool = False  # as of ``ByOutputs``
     # [in] float32: x is multiplied by it before it is rounded, and codes are of weights without it
     smoothing: Tensor | None = None
+    spreads_rows: bool = False  # x and weights without smoothing are, by runs of ``SPREAD_RUN``
 
     @property
     def group(self) -> int:
@@ -49,10 +51,10 @@ class ByGroups:
         return bool((self.groups.scales.half().float() == self.groups.scales.float()).all())
 
     @property
-    def kind(self) -> tuple[Format, bool, int, tuple[bool, ...]]:
+    def kind(self) -> tuple[Format, bool, bool, int, tuple[bool, ...]]:
         """The facts that weights must share to become one, except the order of their inputs."""
         parts = tuple(part is None for part in self.groups)
-        return self.form, self.rounds_rows, self.group, parts
+        return self.form, self.rounds_rows, self.spreads_rows, self.group, parts
 
     def floats(self, dtype: torch.dtype) -> Tensor:
         """The weight [out, in], its inputs in their own order."""
@@ -74,6 +76,8 @@ class ByGroups:
         if offsets is not None:
             values += of_groups(offsets, offset_factors)
         whole = values.view(self.codes.shape)
+        if self.spreads_rows:
+            whole = spread(whole, SPREAD_RUN)
         weight = (whole if self.smoothing is None else whole * self.smoothing).to(dtype)
         if self.order is None:
             return weight
@@ -150,7 +154,8 @@ def in_columns(weight: Stored, columns: slice, dtype: torch.dtype) -> Stored:
         return replace(weight, codes=weight.codes[:, columns])
     groups = None
     if weight.order is None:
-        groups = _finer(weight.groups, weight.group, columns, weight.form.inputs_per_unit)
+        unit = SPREAD_RUN if weight.spreads_rows else weight.form.inputs_per_unit
+        groups = _finer(weight.groups, weight.group, columns, unit)
     if groups is None:
         return weight.floats(dtype)[:, columns]
     codes = weight.codes[:, columns].contiguous()

@@ -5,13 +5,13 @@ Once for each instruction set that this machine has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
-from quire.kernels.packing import Format, Groups
+from quire.kernels.packing import SPREAD_GROUPS, Format, Groups
 from quire.kernels.pages import HugePages
 from quire.kernels.products import DTYPES, PackedWeight, Products
 from support.instruction_sets import TESTED
@@ -192,6 +192,38 @@ def test_rows_are_rounded_for_groups_as_well(
     check_rounding_rows(packed, weight, bias, dtype, group, largest, smoothing)
 
 
+@with_types
+@pytest.mark.parametrize("group", SPREAD_GROUPS)
+@pytest.mark.parametrize("smoothed", [False, True])
+def test_rows_are_spread_before_they_are_rounded(
+    products: Products, smoothed: bool, group: int, dtype: torch.dtype
+) -> None:
+    """By the matrix that weights were multiplied by, so that products and rows stay."""
+    form, shape = Format.grouped_int8, (37, 3 * group)
+    codes, smoothing = torch.randint(256, shape, dtype=torch.uint8), None
+    if smoothed:
+        smoothing = torch.exp2(torch.randint(-4, 5, shape[1:]).float())
+    meant, bias = groups(form, shape, group, ""), bias_of(37)
+    packed = PackedWeight.from_groups(products, form, codes, meant, bias, True, smoothing, True)
+    weight = meaning(codes, form, meant)
+    check_rounding_rows(packed, weight, bias, dtype, group, None, smoothing, spread_runs)
+    rows = spread_runs(weight) * (1 if smoothing is None else smoothing)
+    found = packed.rows(torch.arange(37), torch.float32).double()
+    assert (found - rows).abs().max() <= 1e-6 * rows.abs().max()
+    nothing = PackedWeight.from_groups(products, form, codes, meant, None, True, smoothing, True)
+    x = torch.zeros(3, shape[1], dtype=dtype)
+    x[1, 5] = torch.inf
+    assert nothing.floats(x)[1].isnan().all() and not nothing.floats(x)[::2].any()
+
+
+def spread_runs(x: Tensor) -> Tensor:
+    """x [..., n] by Hadamard's matrix of 16, in float64."""
+    two = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+    four = torch.kron(two, two)
+    turned = x.double().reshape(-1, 16) @ torch.kron(four, four) / 4
+    return turned.reshape(x.shape)
+
+
 @pytest.mark.parametrize("form", ["w8a8", *(form.name for form in ROUNDING_ROWS)])
 @pytest.mark.parametrize("extreme", [0, -1], ids=["lowest", "highest"])
 def test_the_largest_sums_of_bytes_fit(products: Products, form: str, extreme: int) -> None:
@@ -220,10 +252,12 @@ def check_rounding_rows(
     group: int | None = None,
     sizes: Tensor | None = None,
     smoothing: Tensor | None = None,
+    turn: Callable[[Tensor], Tensor] = Tensor.double,
 ) -> None:
     """As ``check``, of x that is rounded to int8, a group's inputs of a row to their own scale.
 
-    sizes: of weights, as errors grow with them. smoothing: by what x is multiplied before.
+    sizes: of weights, as errors grow with them. smoothing: by what x is multiplied before, and
+    ``turn`` what it becomes then.
     """
     sizes = weight.abs() if sizes is None else sizes
     size = group or packed.inputs
@@ -233,6 +267,7 @@ def check_rounding_rows(
         given = x = (x * spread if group else x).to(dtype)
         if smoothing is not None:
             x = x.double() * smoothing
+        x = turn(x)
         largest = x.double().abs().view(rows, -1, size).amax(dim=2)
         step = largest.repeat_interleave(size, dim=1) / 127
         rounded = (x.double() / step).round() * step

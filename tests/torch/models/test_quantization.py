@@ -154,7 +154,8 @@ def test_activations_are_rounded_too(
     found = logits(model_dir(family), quantization=quantization)
     for a, b in zip(found, expected, strict=True):
         centred = b - b.mean(dim=1, keepdim=True)
-        assert 1e-3 < float((a - b).norm() / centred.norm()) < 0.1
+        off = (a - b).norm(dim=1) / centred.norm(dim=1)
+        assert 1e-3 < float(off.median()) < 0.1, "a few tokens may go to other experts"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

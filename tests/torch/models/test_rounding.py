@@ -96,6 +96,29 @@ def test_large_inputs_do_not_make_others_of_their_group_coarse() -> None:
     assert torch.equal(half.floats(torch.float32), found.floats(torch.float32)[:, 64:192])
 
 
+def test_a_large_number_is_spread_before_it_makes_others_coarse() -> None:
+    """As no smoothing can, where it is another input with each token."""
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(200, 256, generator=generator)
+    x[torch.arange(200), torch.randint(256, (200,), generator=generator)] *= 50
+    weight = torch.randn(64, 256, generator=generator)
+    found, exact = round_weight(weight, Quantization.w8a8), x @ weight.T
+    assert isinstance(found, ByGroups) and found.spreads_rows
+    plain = round_groups(weight, Format.grouped_int8, rounds_rows=True)
+    lost = [loss(pack(Products(), one, None).floats(x), exact) for one in (found, plain)]
+    assert lost[0] < 0.4 * lost[1]
+    assert loss(found.floats(torch.float32), weight) < 1e-4
+
+
+def test_parts_that_no_runs_divide_are_floats() -> None:
+    found = round_weight(MATRICES["normal"], Quantization.w8a8)
+    for columns, kind in ((slice(16, 48), ByGroups), (slice(8, 72), Tensor)):
+        part = in_columns(found, columns, torch.float32)
+        assert isinstance(part, kind)
+        values = part if isinstance(part, Tensor) else part.floats(torch.float32)
+        assert torch.equal(values, found.floats(torch.float32)[:, columns])
+
+
 def test_more_bits_lose_less_and_odd_inputs_have_int8() -> None:
     weight = MATRICES["normal"]
     forms = [round_weight(weight, Quantization.int4, bits) for bits in (4, 5, 6)]
@@ -134,8 +157,8 @@ def test_what_loses_most_has_more_bits(name: str, large: int, small: int) -> Non
 @pytest.mark.parametrize("name", MATRICES)
 def test_eight_bits_are_by_the_largest_of_64(name: str) -> None:
     weight = MATRICES[name]
-    found = round_weight(weight, Quantization.w8a8)
-    assert isinstance(found, ByGroups) and (found.group, found.rounds_rows) == (64, True)
+    found = round_weight(weight, Quantization.int8)
+    assert isinstance(found, ByGroups) and (found.group, found.rounds_rows) == (64, False)
     steps = (weight.view(64, -1, 64).abs().amax(dim=2) / 127).half().double()
     steps = steps.repeat_interleave(64, dim=1)
     expected = (weight.double() / steps).round() * steps

@@ -80,6 +80,7 @@ def _pack(products: Products, weight: Stored, bias: Tensor | None) -> PackedWeig
         bias,
         weight.rounds_rows,
         weight.smoothing,
+        weight.spreads_rows,
     )
 
 

@@ -13,6 +13,8 @@ Forms of 4 bits spend more where a bit saves most of the loss (``bits_for``).
 Where activations are rounded too, an input that is large makes those of its group coarse, and one
 whose weights are large makes those coarse. So each is multiplied by what makes both alike, and its
 weights are divided by it (SmoothQuant, Xiao et al., 2023). By powers of two, which round nothing.
+Then both are spread: short runs of inputs are multiplied by Hadamard's matrix (QuaRot, Ashkboos et
+al., 2024), so that a single large one, as it comes with some tokens, is a little of each.
 Not for weights of 4 to 6 bits, whose own rounding is most of what is lost.
 """
 
@@ -26,7 +28,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.kernels.packing import Format, Groups
+from quire.kernels.packing import SPREAD_RUN, Format, Groups
+from quire.kernels.rounded_cache import spread
 from quire.models.parts import ALL, outward
 from quire.models.shape import MOST_BITS, least_bits
 from quire.models.stored import ByGroups, ByOutputs, Stored
@@ -130,13 +133,12 @@ def round_weight(
     if (inputs or weight.shape[1]) % quantization.group:
         return _round_outputs(weight, quantization.rounds_rows)
     form = _FORMS[bits] if quantization.has_4_bits else Format.grouped_int8
-    if multiplied is None:
-        return round_groups(weight, form, quantization.rounds_rows)
-    importance, smoothing = multiplied
+    importance, smoothing = (None, None) if multiplied is None else multiplied
     if form.bits < 8 or not quantization.rounds_rows:
         return round_groups(weight, form, quantization.rounds_rows, importance)
-    smoothed = weight.float() / smoothing
-    return replace(round_groups(smoothed, form, rounds_rows=True), smoothing=smoothing)
+    smoothed = weight.float() if smoothing is None else weight.float() / smoothing
+    found = round_groups(spread(smoothed, SPREAD_RUN), form, rounds_rows=True)
+    return replace(found, smoothing=smoothing, spreads_rows=True)
 
 
 def _round_outputs(weight: Tensor, rounds_rows: bool) -> ByOutputs:
