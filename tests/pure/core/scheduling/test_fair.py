@@ -312,6 +312,10 @@ def test_what_is_remembered_of_clients_is_bounded_and_nothing_in_the_end() -> No
     assert queue._accounts["hog"].waiting
     for number in range(50):
         shop.scheduler.abort(f"hog{number}")
+    for number in range(3):
+        shop.add(request(f"last{number}", "hog"))
+    shop.step()
+    assert queue._running == {"hog": 1} and shop.scheduler.abort("last0")
     while shop.scheduler.has_work:
         shop.step()
     assert not queue._accounts and not queue.num_clients and not queue._running
