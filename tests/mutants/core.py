@@ -339,7 +339,7 @@ MUTANTS = (
         "src/quire/execution/kv/cache.py",
         "place += self._bytes_of(layer, drafts)",
         "place = 0",
-        "tests/torch/execution/test_shared_bytes.py",
+        "tests/torch/execution/test_shared_bytes.py::test_what_is_moved_is_what_was_written",
     ),
     Mutant(
         "layers share a memory in which their blocks begin amid a token",
