@@ -128,7 +128,7 @@ def test_what_is_too_large_or_too_deep_is_not_read(
         ({"vocab_size": 10**9}, "has shape"),
         ({"hidden_size": 2**30}, "has shape"),
         ({"intermediate_size": 2**30}, "has shape"),
-        ({"head_dim": 2**30}, "dimensions cannot be rotated"),
+        ({"head_dim": 2**30}, "must be of at most 4,194,304 numbers in all"),
         ({"max_position_embeddings": 10**12}, "max_position_embeddings must be at most"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps must be finite"),
     ],
