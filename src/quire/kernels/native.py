@@ -203,8 +203,8 @@ def native_layer(
         kv.kv_group,
         kv.keys.data_ptr(),
         0 if kv.latent else kv.values.data_ptr(),
-        _floats(kv.key_scales),
-        _floats(kv.key_scales if kv.latent else kv.value_scales),
+        _floats(kv.key_scales, apart=True),
+        _floats(kv.key_scales if kv.latent else kv.value_scales, apart=True),
         CODES[kv.keys.dtype],
         CODES[dtype],
         num_heads,
@@ -282,8 +282,14 @@ def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _floats(tensor: Tensor | None) -> int:
-    """The address of what C++ reads as float32, one after the other; 0: there is nothing."""
-    if tensor is not None and (tensor.dtype != torch.float32 or not tensor.is_contiguous()):
-        raise TypeError(f"float32 numbers side by side are needed, not {tensor.dtype}")
+def _floats(tensor: Tensor | None, *, apart: bool = False) -> int:
+    """The address of what C++ reads as float32; 0: there is nothing.
+
+    apart: blocks of them may lie apart, as KV groups on one memory have them.
+    """
+    if tensor is not None:
+        if tensor.dtype != torch.float32:
+            raise TypeError(f"float32 is needed, not {tensor.dtype}")
+        if not apart and not tensor.is_contiguous():
+            raise TypeError("numbers side by side are needed")
     return _address(tensor)
