@@ -147,9 +147,9 @@ def native_streams(mixing: StreamPrediction | StreamCorrection) -> _native.Strea
     return _native.Streams.make(
         router.count,
         router.active,
-        router.weight.data_ptr(),
-        mixing.coefficients.data_ptr(),
-        _address(scale),
+        _floats(router.weight),
+        _floats(mixing.coefficients),
+        _floats(scale),
         router.eps,
     )
 

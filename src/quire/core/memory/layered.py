@@ -119,7 +119,7 @@ class LayeredAllocator:
             each = zip(self._sharing, takes, strict=True)
             least = sum(pool.part.pages_of(count) for (_, pool), count in each)
             when = When.NEVER if least > pages.count else when
-        return Fit(when, needed, pages.num_free, pages.count)
+        return Fit(when, needed, pages.num_free, pages.count, unit="pages")
 
     def admit(self, seq_id: int, demand: Demand) -> int | None:
         common = self._findable(demand)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from quire.core.memory.blocks import BlockHash
 
@@ -59,6 +59,7 @@ class Fit(NamedTuple):
     cached: int = 0  # tokens that a prefix hit saves
     evicted: int = 0  # tokens that it would have saved, had their blocks not been taken since
     stateless: int = 0  # tokens whose blocks are here, but no state to go on from after them
+    unit: Literal["blocks", "pages"] = "blocks"
 
 
 class BlockTable(NamedTuple):

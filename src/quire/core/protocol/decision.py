@@ -59,7 +59,8 @@ class Decision(NamedTuple):
     swap_seconds: float | None = None  # what swapping the victim out and in costs
     recompute_seconds: float | None = None  # what computing its tokens again costs
     remedy: str | None = None  # the setting that would have avoided it
-    unit: Literal["blocks", "sequences"] = "blocks"  # sequences: where max_num_seqs is what binds
+    # pages: where KV groups share them. sequences: where max_num_seqs is what binds
+    unit: Literal["blocks", "pages", "sequences"] = "blocks"
 
     def __str__(self) -> str:
         text = f"{self.what.value} {self.request_id}: {self.why}"

@@ -4,6 +4,7 @@ host, or those it has.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -156,7 +157,8 @@ class Admission:
         if cached is None:  # under a window, what is fetched may need more than what is computed
             cached = self._allocator.admit(trunk.seq_id, demand)
         if cached is None:
-            return Shortage("not enough free blocks", fit.needed, fit.free)
+            why = f"not enough free {fit.unit}"
+            return Shortage(why, fit.needed, fit.free, unit=fit.unit)
         fetches = [] if cache is None else cache.admitted(group, cached)
         step.moves.extend(fetches)
         why = f"{cached} of {demand.num_tokens} tokens cached"
@@ -248,6 +250,10 @@ def _refuse_too_long(request: Request, known: int, allocator: KVAllocator) -> No
     """RequestError where the pool cannot hold ``known`` tokens and what is generated."""
     width, longest = request.params.width, known + max(request.max_tokens, 1) - 1
     forks = [(known, longest)] * (width - 1)
+
+    def never(tokens: int) -> bool:
+        return allocator.fit(Demand(tokens, longest=tokens)).when is When.NEVER
+
     for name, what, demand in (
         ("prompt", f"a prompt of {known} tokens", Demand(known, longest=known)),
         ("max_tokens", f"{longest} tokens", Demand(longest, longest=longest)),
@@ -255,12 +261,12 @@ def _refuse_too_long(request: Request, known: int, allocator: KVAllocator) -> No
     ):
         fit = allocator.fit(demand)
         if fit.when is When.NEVER:
-            text = (
-                f"{what} can never fit: {fit.needed} KV blocks of "
-                f"{allocator.block_size} tokens needed, the pool has {fit.capacity}"
+            units = (
+                "pages" if fit.unit == "pages" else f"KV blocks of {allocator.block_size} tokens"
             )
+            text = f"{what} can never fit: {fit.needed} {units} needed, the pool has {fit.capacity}"
             if name == "prompt":
-                room = fit.capacity * allocator.block_size
+                room = bisect_left(range(1, known + 1), True, key=never)
                 raise ContextLengthError(text, name, known, room, room)
             raise RequestError(text, name)
 

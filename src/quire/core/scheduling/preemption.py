@@ -35,7 +35,7 @@ class Shortage(NamedTuple):
     needed: int  # blocks, as far as is known; or sequences
     free: int
     remedy: str = "a larger kv_cache_memory_bytes"
-    unit: Literal["blocks", "sequences"] = "blocks"
+    unit: Literal["blocks", "pages", "sequences"] = "blocks"
 
     def decision(self, group: SequenceGroup) -> Decision:
         why, needed, free, remedy, unit = self

@@ -22,9 +22,13 @@ from quire.engine.dashboard.remedies import (
     remedy_of,
 )
 
-Unit = Literal["blocks", "sequences"]
+Unit = Literal["blocks", "pages", "sequences"]
 _BLOCKS: Unit = "blocks"
-_FREE: Mapping[Unit, str] = {"blocks": "cached or free", "sequences": "free"}
+_FREE: Mapping[Unit, str] = {
+    "blocks": "cached or free",
+    "pages": "that nobody holds a block of",
+    "sequences": "free",
+}
 
 Standing = Literal["running", "waiting", "preempted"]
 
@@ -274,7 +278,9 @@ def _wait(scheduler: Scheduler, group: SequenceGroup, at: _Position, reasons: Re
             needed = min(needed, need.blocks)
             need = need._replace(blocks=needed)
     free = free_blocks(scheduler)
-    if unit == "sequences":
+    if unit == "pages":
+        free = scheduler.allocator.num_free_blocks
+    elif unit == "sequences":
         free = scheduler.batch.max_num_seqs - scheduler.num_running_seqs
     free, text = None if needed is None else free, why
     if needed is not None and free is not None:

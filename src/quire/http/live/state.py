@@ -70,7 +70,7 @@ class DecisionRow(Answer):
     why: str
     needed: int | None
     free: int | None
-    unit: Literal["blocks", "sequences"]
+    unit: Literal["blocks", "pages", "sequences"]
     swap_seconds: float | None
     recompute_seconds: float | None
     remedy: str | None

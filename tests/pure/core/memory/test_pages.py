@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from quire.core.errors import ContextLengthError
 from quire.core.memory import (
     BlockMove,
     Demand,
@@ -27,6 +28,8 @@ from quire.core.memory import (
     Window,
     hash_blocks,
 )
+from quire.core.protocol import Request, SamplingParams
+from quire.core.scheduling.admission import fitted
 from support.invariants import check_pages, paged, pages_held
 from support.tables import visible
 
@@ -474,7 +477,7 @@ def test_a_text_whose_blocks_lie_scattered_does_not_wait_for_ever(*, swapped: bo
         assert texts.allocator.swap_in([99]) is not None
     else:
         fit = texts.allocator.fit(texts.demand(text))
-        assert fit == Fit(When.NOW, 30, 36, 36, evicted=fit.evicted)
+        assert fit == Fit(When.NOW, 30, 36, 36, evicted=fit.evicted, unit="pages")
         assert texts.admit(99, text) == 0
 
 
@@ -495,11 +498,11 @@ def test_branches_that_swap_together_share_what_they_shared() -> None:
 
 def test_a_demand_that_no_empty_memory_holds_is_refused() -> None:
     allocator = make_allocator(4, 2, [(1, None), (2, FAR)])
-    assert allocator.fit(Demand(4)) == Fit(When.NOW, 3, 4, 4)
+    assert allocator.fit(Demand(4)) == Fit(When.NOW, 3, 4, 4, unit="pages")
     assert allocator.fit(Demand(6)).when is When.NEVER  # two pages, and three
     assert allocator.admit(0, Demand(2)) == 0
-    assert allocator.fit(Demand(4)) == Fit(When.LATER, 3, 2, 4)
-    assert allocator.fit(Demand(2)) == Fit(When.NOW, 1, 2, 4)  # beside the other's
+    assert allocator.fit(Demand(4)) == Fit(When.LATER, 3, 2, 4, unit="pages")
+    assert allocator.fit(Demand(2)) == Fit(When.NOW, 1, 2, 4, unit="pages")  # beside the other's
 
 
 def test_padding_is_told_as_lost() -> None:
@@ -566,4 +569,15 @@ def test_states_that_fit_no_empty_memory_are_refused_and_others_wait() -> None:
     assert allocator.fit(Demand(2, forks=[(1, 2)] * 4)).when is When.NEVER
     assert allocator.fit(Demand(2, forks=[(1, 2)] * 2)).when is When.NOW
     assert allocator.admit(0, Demand(8)) == 0
-    assert allocator.fit(Demand(1)) == Fit(When.LATER, 2, 1, 6)
+    assert allocator.fit(Demand(1)) == Fit(When.LATER, 2, 1, 6, unit="pages")
+
+
+def test_how_long_a_prompt_may_be_is_told_in_tokens() -> None:
+    """Whoever is refused; what it needs is told in pages."""
+    allocator = make_allocator(6, 2, [(1, None)], size=1, state=2)
+    longest = max(n for n in range(1, 40) if allocator.fit(Demand(n)).when is not When.NEVER)
+    prompt = tuple(range(longest + 3))
+    request = Request("a", prompt, SamplingParams(max_tokens=1), 1, 0)
+    with pytest.raises(ContextLengthError, match="pages needed, the pool has 6") as error:
+        fitted(request, longest + 3, allocator)
+    assert error.value.most == longest
