@@ -373,7 +373,7 @@ struct Build {
   void (*gate)(const Gate&, Team&);
   void (*predict)(const StreamRows&, Team&);  // streams, and x of them
   void (*correct)(const StreamRows&, Team&);  // streams by x, and then x of them
-  void (*spread)(const StreamRows&, Team&);  // x is added to all streams but the first
+  void (*add_to_others)(const StreamRows&, Team&);  // x, to all streams but the first
   void (*argmax)(const Argmax&, Team&);
   void (*add_up)(const Sum&, int64_t first, int64_t last);  // some of the numbers
   int64_t (*product_scratch)(const Product&, int threads);

@@ -12,7 +12,7 @@ void activate(const Activate&, Team&);
 void gate(const Gate&, Team&);
 void predict(const StreamRows&, Team&);
 void correct(const StreamRows&, Team&);
-void spread(const StreamRows&, Team&);
+void add_to_others(const StreamRows&, Team&);
 void argmax(const Argmax&, Team&);
 void add_up(const Sum&, int64_t first, int64_t last);
 void embed(const Embed&);
@@ -61,7 +61,7 @@ extern const Build build;
 const Build build = {
     QUIRE_ISA_NAME,   tile_from,       lane_rows,     scratch_bytes,        attend,
     plain::norm_rows, plain::activate, plain::gate,     plain::predict,  plain::correct,
-    plain::spread,    plain::argmax,   plain::add_up,   product_scratch, product,
+    plain::add_to_others,    plain::argmax,   plain::add_up,   product_scratch, product,
     grouped_scratch,  grouped_product, plain::embed,    plain::route,    plain::weigh,
     plain::combine,   plain::adapt,    plain::recur_scratch, plain::recur};
 

@@ -64,7 +64,7 @@ void Walk::go() {
       second_ = true;
       go_through(layer.mlp, from);
       if (!add_up()) return;
-      if (layer.corrected.count) spread();
+      if (layer.corrected.count) add_to_streams();
       else from = add(layer.mlp_norms, next);
     }
   }
@@ -105,13 +105,13 @@ const void* Walk::entered() {
   return given(layer_->before());
 }
 
-void Walk::spread() {
+void Walk::add_to_streams() {
   const Norm& norm = layer_->mlp_norms.output;
   if (norm.used) {
     build_.norm({pass_.wide, nullptr, nullptr, pass_.wide, pass_.rows, pass_.hidden, pass_.hidden,
                  pass_.hidden, pass_.hidden, pass_.dtype, norm}, team_);
   }
-  build_.spread(rows_of(layer_->corrected, pass_.wide), team_);
+  build_.add_to_others(rows_of(layer_->corrected, pass_.wide), team_);
 }
 
 const void* Walk::given(const Norm& norm) {

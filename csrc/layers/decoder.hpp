@@ -211,7 +211,7 @@ class Walk {
   // x normalised, for the next part to take: where it is.
   const void* given(const Norm& norm);
   // What the layer at hand gave is added to its streams.
-  void spread();
+  void add_to_streams();
   // What a part gave, in ``wide``, is added to x. The next part is given the sum, normalised.
   const void* add(const Norms& norms, const Norm& next);
   // Through the part at hand. A layer's second part has the projections of an MLP.

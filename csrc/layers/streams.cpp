@@ -1,4 +1,6 @@
 // Streams of which layers see one: what a layer makes of it tells what becomes of the others.
+#include <type_traits>
+
 #include "registers/heads.hpp"
 
 namespace quire::QUIRE_ISA {
@@ -72,7 +74,7 @@ void correct_row(const StreamRows& a, int64_t row) {
 }
 
 template <class T>
-void spread_row(const StreamRows& a, int64_t row) {
+void add_row_to_others(const StreamRows& a, int64_t row) {
   T* streams = (T*)a.streams + row * a.by.count * a.width;
   const T* x = (const T*)a.x + row * a.width;
   for (int to = 1; to < a.by.count; to++) {
@@ -83,41 +85,35 @@ void spread_row(const StreamRows& a, int64_t row) {
   }
 }
 
+template <class Row>
+void each_row(const StreamRows& a, Team& team, Row row) {
+  team.deal(a.rows, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i++) {
+      switch (a.dtype) {
+        case DType::float32: row((float*)nullptr, i); break;
+        case DType::bfloat16: row((bf16*)nullptr, i); break;
+        default: row((f16*)nullptr, i);
+      }
+    }
+  });
+}
+
+template <class T>
+using Number = std::remove_pointer_t<T>;
+
 }  // namespace
 
 void predict(const StreamRows& a, Team& team) {
-  team.deal(a.rows, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; row++) {
-      switch (a.dtype) {
-        case DType::float32: predict_row<float>(a, row); break;
-        case DType::bfloat16: predict_row<bf16>(a, row); break;
-        default: predict_row<f16>(a, row);
-      }
-    }
-  });
+  each_row(a, team, [&](auto kind, int64_t row) { predict_row<Number<decltype(kind)>>(a, row); });
 }
 
 void correct(const StreamRows& a, Team& team) {
-  team.deal(a.rows, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; row++) {
-      switch (a.dtype) {
-        case DType::float32: correct_row<float>(a, row); break;
-        case DType::bfloat16: correct_row<bf16>(a, row); break;
-        default: correct_row<f16>(a, row);
-      }
-    }
-  });
+  each_row(a, team, [&](auto kind, int64_t row) { correct_row<Number<decltype(kind)>>(a, row); });
 }
 
-void spread(const StreamRows& a, Team& team) {
-  team.deal(a.rows, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; row++) {
-      switch (a.dtype) {
-        case DType::float32: spread_row<float>(a, row); break;
-        case DType::bfloat16: spread_row<bf16>(a, row); break;
-        default: spread_row<f16>(a, row);
-      }
-    }
+void add_to_others(const StreamRows& a, Team& team) {
+  each_row(a, team, [&](auto kind, int64_t row) {
+    add_row_to_others<Number<decltype(kind)>>(a, row);
   });
 }
 
