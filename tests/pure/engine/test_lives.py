@@ -12,7 +12,7 @@ from lives.script import Abort, Ask, Fault, Life, Open, Settings, Turn, draw
 
 from support.fake_model import Sight
 
-LIVES = 1000
+LIVES = 800
 BATCHES = 4
 ON_DEMAND = int(os.environ.get("QUIRE_LIVES", "0"))  # more, on all cores
 OFTEN = {  # in a thousand lives, at least

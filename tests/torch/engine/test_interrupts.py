@@ -1,6 +1,6 @@
 """Whatever interrupts a call of ``LLM``, later answers are those of a fresh engine.
 
-1,200 interrupts at lines all over every verb, with a model whose tokens depend on each key that
+900 interrupts at lines all over every verb, with a model whose tokens depend on each key that
 they see: a key that was never computed makes another text.
 """
 
@@ -23,7 +23,7 @@ from support.scripted_executor import ScriptedExecutor
 
 SHORT = SamplingParams(max_tokens=6, ignore_eos=True, seed=1)
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11, 12, 13], [5, 6, 7, 8, 9, 10, 99]]
-TRIES = 1_200
+TRIES = 900
 
 
 @pytest.fixture(autouse=True)
