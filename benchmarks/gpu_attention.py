@@ -4,8 +4,9 @@
     python benchmarks/gpu_attention.py --tune     # which tile sizes are the fastest here
 
 Llama-3-8B's shape: 32 heads that share 8, of 128 dimensions, bfloat16, blocks of 16 tokens in
-random order. Everything that is compared is timed in turn, and the medians are divided. A launch
-is recorded as a CUDA graph first, so that the host's speed plays no part.
+random order, several layers one after the other. Everything that is compared is timed in turn, and
+the medians are divided. Launches are recorded as a CUDA graph first, so that the host's speed plays
+no part.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from quire.core.errors import QuireError
 from quire.execution.device import choose_device
 from quire.execution.gpu.graphs import CUDARecorder
+from quire.kernels.gpu.kernels import GPUKernels
+from quire.kernels.gpu.tiles import Tile, Tiles, choose_tiles
 from quire.kernels.layer_memory import LayerKV
 from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables
 
@@ -32,6 +35,7 @@ SPEC = AttentionSpec(DIM**-0.5)
 DECODES = [*product((1, 8, 64, 256), (512, 4096, 32_768))]
 PREFILLS = [2048, 4096, 8192, 16_384]
 ROUNDS = 25
+MOST_LAYERS, MOST_BYTES = 8, 2**33  # of keys and values
 
 Work = Callable[[], object]
 
@@ -51,7 +55,12 @@ def medians(works: Mapping[str, Work]) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def paged_batch(contexts: list[int], new: int) -> tuple[AttentionBatch, LayerKV]:
+def num_layers(tokens: int) -> int:
+    """Layers of so many tokens that are computed in a row: work is listed once for all of them."""
+    return max(1, min(MOST_LAYERS, MOST_BYTES // (tokens * KV_HEADS * DIM * 2 * 2)))
+
+
+def paged_batch(contexts: list[int], new: int) -> tuple[AttentionBatch, list[LayerKV]]:
     """Each sequence's last ``new`` tokens, over blocks in random order."""
     counts = [-(-context // BLOCK) for context in contexts]
     order = torch.randperm(sum(counts), device="cuda")
@@ -68,8 +77,11 @@ def paged_batch(contexts: list[int], new: int) -> tuple[AttentionBatch, LayerKV]
         positions, starts, lengths, lengths, (kv_group,), BLOCK, torch.tensor(starts, device="cuda")
     )
     shape = (sum(counts), KV_HEADS, BLOCK, DIM)
-    keys, values = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    return batch, LayerKV(keys, values)
+
+    def pool() -> Tensor:
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+
+    return batch, [LayerKV(pool(), pool()) for _ in range(num_layers(sum(contexts)))]
 
 
 def new_tokens(count: int) -> list[Tensor]:
@@ -79,28 +91,34 @@ def new_tokens(count: int) -> list[Tensor]:
     ]
 
 
-def paged(kernels: object, batch: AttentionBatch, kv: LayerKV) -> Work:
+def paged(kernels: GPUKernels, batch: AttentionBatch, layers: list[LayerKV]) -> Work:
     new = new_tokens(len(batch.positions))
 
     def attend() -> Tensor:
-        out: Tensor = kernels.attend(*new, kv, SPEC, kernels.plan(batch))  # type: ignore[attr-defined]
-        return out
+        plan = kernels.plan(batch)
+        return [kernels.attend(*new, kv, SPEC, plan) for kv in layers][-1]
 
     return CUDARecorder().record(attend)
 
 
 def dense(batch_size: int, queries: int, context: int, causal: bool) -> Work:
-    """PyTorch's attention over contiguous keys and values."""
-    query, key, value = (
-        torch.randn(batch_size, heads, length, DIM, device="cuda", dtype=torch.bfloat16)
-        for heads, length in ((HEADS, queries), (KV_HEADS, context), (KV_HEADS, context))
-    )
+    """PyTorch's attention over contiguous keys and values, of as many layers."""
+
+    def heads_of(heads: int, length: int) -> Tensor:
+        return torch.randn(batch_size, heads, length, DIM, device="cuda", dtype=torch.bfloat16)
+
+    query = heads_of(HEADS, queries)
+    layers = [
+        (heads_of(KV_HEADS, context), heads_of(KV_HEADS, context))
+        for _ in range(num_layers(batch_size * context))
+    ]
 
     def attend() -> Tensor:
         with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]):
-            return F.scaled_dot_product_attention(
-                query, key, value, is_causal=causal, enable_gqa=True
-            )
+            return [
+                F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=True)
+                for key, value in layers
+            ][-1]
 
     return CUDARecorder().record(attend)
 
@@ -112,50 +130,47 @@ def copy_bandwidth() -> float:
     return 2 * source.nbytes / medians({"copy": lambda: target.copy_(source)})["copy"]
 
 
-def measure_decodes(kernels: object, bandwidth: float) -> None:
+def measure_decodes(kernels: GPUKernels, bandwidth: float) -> None:
     print("| batch | context | of the copy bandwidth | paged / contiguous |\n|---|---|---|---|")
     for size, context in DECODES:
         num_bytes = 2 * size * context * KV_HEADS * DIM * 2
         if 3 * num_bytes > torch.cuda.mem_get_info()[0]:
             print(f"| {size} | {context:,} | does not fit | |")
             continue
-        batch, kv = paged_batch([context] * size, 1)
+        batch, layers = paged_batch([context] * size, 1)
         times = medians(
-            {"paged": paged(kernels, batch, kv), "dense": dense(size, 1, context, causal=False)}
+            {"paged": paged(kernels, batch, layers), "dense": dense(size, 1, context, causal=False)}
         )
-        share = num_bytes / times["paged"] / bandwidth
+        share = len(layers) * num_bytes / times["paged"] / bandwidth
         print(f"| {size} | {context:,} | {share:.0%} | {times['paged'] / times['dense']:.3f} |")
-        del batch, kv
+        del batch, layers
         torch.cuda.empty_cache()
 
 
-def measure_prefills(kernels: object) -> None:
+def measure_prefills(kernels: GPUKernels) -> None:
     print("\n| prompt | rate / that of PyTorch's flash attention |\n|---|---|")
     for length in PREFILLS:
-        batch, kv = paged_batch([length], length)
+        batch, layers = paged_batch([length], length)
         times = medians(
-            {"paged": paged(kernels, batch, kv), "dense": dense(1, length, length, causal=True)}
+            {"paged": paged(kernels, batch, layers), "dense": dense(1, length, length, causal=True)}
         )
         print(f"| {length:,} | {times['dense'] / times['paged']:.0%} |")
 
 
 def tune(capability: tuple[int, int], num_processors: int) -> None:
     """The fastest tiles for one decode batch and one prompt."""
-    from quire.kernels.gpu.kernels import GPUKernels
-    from quire.kernels.gpu.tiles import Tile, Tiles, choose_tiles
-
     known = choose_tiles(capability, torch.bfloat16, DIM)
     decodes, prefill = paged_batch([4096] * 64, 1), paged_batch([8192], 8192)
-    for name, choices, (batch, kv) in (
-        ("single", product((16,), (32, 64, 128), (1, 2, 4), (3, 5, 7), (4, 8, 12, 24)), decodes),
-        ("several", product((64, 128), (32, 64, 128), (4, 8), (3, 5, 7), (2,)), prefill),
+    for name, choices, (batch, layers) in (
+        ("single", product((16,), (32, 64, 128), (2, 4, 8), (3, 4, 5, 7), (4, 12)), decodes),
+        ("several", product((64, 128), (32, 64, 128), (4, 8), (3, 4, 5, 7), (2,)), prefill),
     ):
         works: dict[str, Work] = {}
         for choice in choices:
             tiles: Tiles = known._replace(**{name: Tile(*choice)})
             try:
                 works[str(Tile(*choice))] = paged(
-                    GPUKernels(capability, num_processors, tiles), batch, kv
+                    GPUKernels(capability, num_processors, tiles), batch, layers
                 )
             except Exception as error:  # too large for this device
                 print(f"{name} {choice}: {str(error).splitlines()[0]}")
@@ -172,8 +187,6 @@ def main() -> int:
     except QuireError as error:
         print(f"gpu_attention.py needs an NVIDIA GPU: {error}", file=sys.stderr)
         return 1
-    from quire.kernels.gpu.kernels import GPUKernels
-
     traits = torch.cuda.get_device_properties(device)
     capability = traits.major, traits.minor
     if arguments.tune:

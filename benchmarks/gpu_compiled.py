@@ -69,6 +69,7 @@ class Case(NamedTuple):
     kv_dtype: torch.dtype
     dim: int
     windowed: bool = False  # with sinks and capped scores; else with normalised heads
+    value_dim: int = 0  # 0: as many as a key has
 
 
 def cases() -> Iterator[Case]:
@@ -82,6 +83,7 @@ def cases() -> Iterator[Case]:
     yield Case((8, 9), half, tiny, 256, True)
     yield Case((9, 0), half, half, 128, True)
     yield Case((8, 0), torch.float16, torch.float16, 80)
+    yield Case((8, 9), half, half, 96, value_dim=64)
     for dim in (64, 128, 256):
         yield Case((8, 9), wide, wide, dim)
 
@@ -105,16 +107,19 @@ def launch_attention(kernels: GPUKernels, case: Case) -> None:
         torch.zeros(2, dtype=torch.int64),
     )
     batch = AttentionBatch(torch.zeros(6), (0, 5, 6), lengths, lengths, (kv_group,), 16)
-    pool = torch.zeros(2, _KV_HEADS, 16, dim, dtype=kv_dtype)
+    value_dim = case.value_dim or dim
+    keys, values = (torch.zeros(2, _KV_HEADS, 16, d, dtype=kv_dtype) for d in (dim, value_dim))
     scales = None if kv_dtype == dtype else torch.zeros(2, _KV_HEADS, 16)
-    heads = (_HEADS, _KV_HEADS, _KV_HEADS)
-    query, key, value = (torch.zeros(6, count, dim, dtype=dtype) for count in heads)
+    query, key, value = (
+        torch.zeros(6, heads, d, dtype=dtype)
+        for heads, d in ((_HEADS, dim), (_KV_HEADS, dim), (_KV_HEADS, value_dim))
+    )
     norm = Norm(dim, torch.zeros(dim, dtype=dtype), 1e-6)
     rotation = Rotation(torch.zeros(6, dim // 2), torch.zeros(6, dim // 2))
     spec = AttentionSpec(1.0, query_norm=norm, key_norm=norm)
     if case.windowed:
         spec = AttentionSpec(1.0, window=100, sinks=4, softcap=30.0)
-    kv = LayerKV(pool, pool, 0, scales, scales)
+    kv = LayerKV(keys, values, 0, scales, scales)
     kernels.attend(query, key, value, kv, spec, kernels.plan(batch), rotation)
     kernels.copy_blocks([kv], [kv], [(0, 1)])
 
@@ -207,7 +212,7 @@ def measure(case: Case, launch: Launch) -> dict[str, Any]:
         limits.registers // registers,
         limits.warps // warps,
     )
-    kibibytes = columns * 2 * case.dim * case.kv_dtype.itemsize / 1024
+    kibibytes = columns * (case.dim + (case.value_dim or case.dim)) * case.kv_dtype.itemsize / 1024
     return found | {
         "tile": [arguments[name] for name in ("ROWS", "COLUMNS", *_OPTIONS)],
         "at_once": min(at_once),

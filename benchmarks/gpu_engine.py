@@ -3,6 +3,7 @@
     python benchmarks/gpu_engine.py                     # all of it, with a Llama-3-8B shape
     python benchmarks/gpu_engine.py --layers 8          # a smaller model
     python benchmarks/gpu_engine.py --only recovery     # one part
+    python benchmarks/gpu_engine.py --requests 64       # of 256, for both engines
 
 Weights are random, made in a directory for temporaries. Lengths are drawn around the means of
 ShareGPT's chats in the PagedAttention paper (161 tokens in, 338 out); both engines compute the
@@ -19,7 +20,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,6 @@ from quire.engine.capacity import limits_of
 from quire.execution.device import choose_device
 
 VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, DIM = 128_256, 4096, 14_336, 32, 8, 128
-NUM_REQUESTS = 256
 MEANS = 161, 338
 
 
@@ -84,12 +85,11 @@ def make_model(directory: Path, layers: int) -> None:
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def make_requests() -> list[tuple[list[int], int]]:
+def make_requests(count: int) -> list[tuple[list[int], int]]:
     """(prompt, tokens to generate); exponential lengths, cut off at 2,048."""
     source = random.Random(0)
     lengths = [
-        [min(2048, 1 + int(source.expovariate(1 / mean))) for mean in MEANS]
-        for _ in range(NUM_REQUESTS)
+        [min(2048, 1 + int(source.expovariate(1 / mean))) for mean in MEANS] for _ in range(count)
     ]
     return [(source.choices(range(100, VOCAB), k=into), out) for into, out in lengths]
 
@@ -143,12 +143,12 @@ def generate(llm: LLM, requests: list[tuple[list[int], int]]) -> int:
     return sum(len(output.outputs[0].token_ids) for output in outputs)
 
 
-def measure_quire(directory: Path) -> float:
+def measure_quire(directory: Path, num_requests: int) -> float:
     """Output tokens a second; prints what the device would allow."""
     bandwidth, operations = device_limits()
     torch.cuda.empty_cache()
     llm = LLM(directory, device="cuda", max_num_seqs=256)
-    requests = make_requests()
+    requests = make_requests(num_requests)
     generate(llm, requests[:16])
     counter = Counter(llm)
     done: list[int] = []
@@ -165,7 +165,7 @@ def measure_quire(directory: Path) -> float:
     return done[0] / taken
 
 
-def measure_transformers(directory: Path) -> float:
+def measure_transformers(directory: Path, num_requests: int) -> float:
     """Output tokens a second of its continuous batching."""
     from transformers import AutoModelForCausalLM, GenerationConfig
 
@@ -173,7 +173,7 @@ def measure_transformers(directory: Path) -> float:
     model = auto.from_pretrained(directory, dtype=torch.bfloat16, attn_implementation="sdpa")
     model = model.cuda().eval()
     config = GenerationConfig(do_sample=False, eos_token_id=-1)
-    requests = make_requests()
+    requests = make_requests(num_requests)
 
     def serve(manager: Any, some: list[tuple[list[int], int]]) -> int:
         for prompt, out in some:
@@ -195,51 +195,67 @@ def measure_transformers(directory: Path) -> float:
     return done[0] / taken
 
 
-def measure_idle(directory: Path) -> None:
-    """The share of time in which the GPU does nothing, 64 sequences decoding."""
-    times = []
-    for run_ahead in (False, True):
+def measure_steps(directory: Path) -> None:
+    """64 sequences decoding, and a prompt beside them in each step."""
+    ways = {
+        "launched anew": {"enforce_eager": True},
+        "async_scheduling off": {"async_scheduling": False},
+        "as it comes": {},
+    }
+    print("| | decodes, ms a step | the GPU idle | and a prompt of 256 tokens | the GPU idle |")
+    print("|---|---|---|---|---|")
+    for name, options in ways.items():
         gc.collect()
         torch.cuda.empty_cache()
-        idle, step_seconds = idle_share(directory, run_ahead)
-        times.append(step_seconds)
-        print(
-            f"async_scheduling {'on' if run_ahead else 'off'}: idle between kernels at batch 64: "
-            f"{idle:.1%}, {step_seconds * 1e3:.2f} ms a step"
-        )
-    print(f"steps with async_scheduling off / on: {times[0] / times[1]:.3f}")
+        llm = LLM(directory, device="cuda", max_num_seqs=65, **options)
+        for number in range(64):
+            ask(llm, f"decode-{number}", 512, 400)
+        for _ in range(60):
+            llm.engine.step()
+        numbers = count()
 
-
-def idle_share(directory: Path, run_ahead: bool) -> tuple[float, float]:
-    """Of the time from the first kernel to the last; and the seconds of a step."""
-    from torch.profiler import ProfilerActivity, profile
-
-    llm = LLM(directory, device="cuda", max_num_seqs=64, async_scheduling=run_ahead)
-    requests = [(list(range(100, 612)), 300)] * 64
-    generate(llm, requests)
-    for name, (prompt, out) in enumerate(requests):
-        params = SamplingParams(temperature=0.0, max_tokens=out, ignore_eos=True)
-        llm.engine.add_request(str(name), prompt, params, 0.0)
-
-    def steps(count: int) -> None:
-        for _ in range(count):
+        def with_prompt(llm: LLM = llm, numbers: Iterator[int] = numbers) -> None:
+            ask(llm, f"prompt-{next(numbers)}", 256, 1)
             llm.engine.step()
 
-    steps(60)
-    taken = seconds(lambda: steps(100)) / 100  # without the profiler in the way
+        cells = [name]
+        for step in (llm.engine.step, with_prompt):
+            for _ in range(5):
+                step()
+            taken, idle = step_seconds(step)
+            cells += [f"{taken * 1e3:.2f}", f"{idle:.1%}"]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def ask(llm: LLM, name: str, tokens: int, out: int) -> None:
+    """Let a request wait, none of whose tokens are cached."""
+    source = random.Random(name)
+    params = SamplingParams(temperature=0.0, max_tokens=out, ignore_eos=True)
+    llm.engine.add_request(name, source.choices(range(100, VOCAB), k=tokens), params, 0.0)
+
+
+def step_seconds(step: Callable[[], object]) -> tuple[float, float]:
+    """Of one of 50 steps, and the share of it in which no kernel runs."""
+    from torch.profiler import ProfilerActivity, profile
+
+    def steps() -> None:
+        for _ in range(50):
+            step()
+
+    taken = seconds(steps) / 50  # without the profiler in the way
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        steps(50)
+        steps()
         torch.cuda.synchronize()
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in profiler.events() or []
         if event.device_type == torch.autograd.DeviceType.CUDA
     )
-    busy, reached = 0.0, spans[0][0]
+    busy, reached = 0.0, 0.0
     for start, end in spans:
         busy += max(0.0, end - max(start, reached))
         reached = max(reached, end)
-    return 1 - busy / (reached - spans[0][0]), taken
+    return taken, 1 - busy / 50e6 / taken
 
 
 def measure_recovery(directory: Path) -> None:
@@ -258,7 +274,7 @@ def measure_recovery(directory: Path) -> None:
         # A share that is free beside the model, which is there already; the pool's size is given.
         placement = OnGPU(device, 0.01, enforce_eager=True)
         blocks = 4096 // size
-        with torch.inference_mode(), placement.turn():
+        with torch.inference_mode(), placement.start_up_lock():
             config = EngineConfig(block_size=size, max_num_seqs=1)
             limits = limits_of(config, cache).with_blocks(blocks, blocks)
             placement.executor(model, limits, model.dtype)
@@ -272,7 +288,8 @@ def measure_recovery(directory: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--only", choices=("throughput", "idle", "recovery"))
+    parser.add_argument("--requests", type=int, default=256)
+    parser.add_argument("--only", choices=("throughput", "steps", "recovery"))
     arguments = parser.parse_args()
     try:
         device = choose_device("cuda")
@@ -284,12 +301,12 @@ def main() -> int:
         directory = Path(name)
         make_model(directory, arguments.layers)
         if arguments.only in (None, "throughput"):
-            ours = measure_quire(directory)
+            ours = measure_quire(directory, arguments.requests)
             gc.collect()
             torch.cuda.empty_cache()
-            theirs = measure_transformers(directory)
+            theirs = measure_transformers(directory, arguments.requests)
             print(f"quire / transformers: {ours / theirs:.1f}")
-        for part, measure in (("idle", measure_idle), ("recovery", measure_recovery)):
+        for part, measure in (("steps", measure_steps), ("recovery", measure_recovery)):
             if arguments.only in (None, part):
                 gc.collect()
                 torch.cuda.empty_cache()

@@ -30,7 +30,7 @@ from quire.engine.engine import Engine
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import Worker
 from quire.execution.gpu.forward import DeviceForward
-from quire.execution.gpu.graphs import graph_sizes
+from quire.execution.gpu.graphs import step_sizes
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.kv.cache import KVCache
 from quire.execution.memory_limits import MemoryBudget
@@ -99,7 +99,7 @@ class NoDevice:
         cache = KVCache(model.kv_shapes, limits.kv_groups, BLOCK_SIZE, kv_dtype, kernels, None)
         inputs = DeviceInputs(self.device, 8192, self._max_num_seqs, 128, [0], BLOCK_SIZE)
         forward = DeviceForward(instant, cache.layers, kernels, inputs)
-        forward.record(graph_sizes(self._max_num_seqs), Once())
+        forward.record(step_sizes(self._max_num_seqs, 8192), Once())
         return ModelExecutor(Worker(instant, cache, forward, kernels))
 
     def recovery_costs(self) -> RecoveryCosts:

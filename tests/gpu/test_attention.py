@@ -50,7 +50,10 @@ def both(
     rounded = [x.to(dtype) for x in new]
     pool = LayerKV(kv.keys.to("cuda", dtype), kv.values.to("cuda", dtype))
     exact_pool = LayerKV(kv.keys.to(dtype).double(), kv.values.to(dtype).double())
-    found = kernels.attend(*(x.cuda() for x in rounded), pool, spec, kernels.plan(to_device(batch)))
+    logits = spec.sink_logits
+    on_device = replace(spec, sink_logits=None if logits is None else logits.cuda())
+    plan = kernels.plan(to_device(batch))
+    found = kernels.attend(*(x.cuda() for x in rounded), pool, on_device, plan)
     exact = judge.attend(*(x.double() for x in rounded), exact_pool, spec, judge.plan(batch))
     return found.cpu().double(), exact
 
@@ -81,7 +84,7 @@ def test_every_shape(
     ids=str,
 )
 def test_windows_sinks_and_caps(spec: AttentionSpec, block_size: int) -> None:
-    batch, num_blocks = make_batch(BATCHES["mixed"], block_size=block_size)
+    batch, num_blocks = make_batch(BATCHES["mixed"], -(-spec.sinks // block_size), block_size)
     kv = make_kv(num_blocks, 8, 128, block_size)
     found, exact = both(batch, make_new(batch, 32, 8, 128), kv, spec, torch.float32)
     assert (found - exact).abs().max() < 1e-5

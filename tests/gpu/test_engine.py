@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
 from quire.core.protocol import PendingStep, Step
+from quire.execution.batch import pack
 from quire.execution.executor import ModelExecutor
 from support.hf_reference import random_prompts
 
@@ -63,13 +65,14 @@ def test_the_states_of_replayed_and_launched_steps_agree_bit_for_bit(model_dir: 
     found = []
     for eager in (False, True):
         placement = OnGPU(device, 0.3, enforce_eager=eager)
-        with placement.turn():
+        with placement.start_up_lock():
             placement.executor(model, limits, model.dtype)
         with torch.inference_mode():
+            batches = [pack(chunks, 4, range(len(chunks))) for chunks in decode_chunks()]
             found.append(
                 [
-                    placement.parts.forward(chunks, range(len(chunks))).asked
-                    for chunks in decode_chunks()
+                    placement.parts.forward(batch, lambda: torch.zeros(0)).asked.clone()
+                    for batch in batches
                 ]
             )
     for replayed, launched in zip(*found, strict=True):
@@ -157,6 +160,8 @@ def test_preemption_does_not_change_tokens(mode: str, model_dir: ModelDir) -> No
 
 
 def test_the_pool_keeps_to_its_share(model_dir: ModelDir) -> None:
+    gc.collect()
+    torch.cuda.empty_cache()  # or the pool would be taken from what earlier tests have left
     free, total = torch.cuda.mem_get_info()
     llm = LLM(model_dir("llama"), device="cuda", gpu_memory_utilization=0.25, max_num_seqs=2000)
     taken = free - torch.cuda.mem_get_info()[0]

@@ -77,6 +77,7 @@ class ByWayOfTheGPU:
             moved,
             replace(
                 spec,
+                sink_logits=_on_gpu(spec.sink_logits),
                 query_norm=_norm_on_gpu(spec.query_norm),
                 key_norm=_norm_on_gpu(spec.key_norm),
             ),
@@ -98,6 +99,9 @@ class ByWayOfTheGPU:
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
         return self._kernels.activate(x.cuda(), activation).cpu()
 
+    def argmax(self, x: Tensor) -> Tensor:
+        return self._kernels.argmax(x.cuda()).cpu()
+
     def copy_blocks(
         self,
         source: Sequence[LayerMemory],
@@ -108,7 +112,8 @@ class ByWayOfTheGPU:
             [layer for layer in layers if isinstance(layer, LayerKV)] for layers in (source, target)
         )
         origin = [_kv_on_gpu(layer) for layer in pools]
-        destination = origin if source is target else [_kv_on_gpu(layer) for layer in others]
+        same = all(one is other for one, other in zip(pools, others, strict=True))
+        destination = origin if same else [_kv_on_gpu(layer) for layer in others]
         self._kernels.copy_blocks(origin, destination, pairs)
         for moved, layer in zip(destination, others, strict=True):
             _copy_back(moved, layer)

@@ -72,6 +72,15 @@ class ColumnBias(NamedTuple):
         )
 
 
+class MostWork(NamedTuple):
+    """The largest batch that a recorded launch may meet."""
+
+    seqs: int
+    singles: int  # sequences with one new token
+    several: int  # sequences with several
+    tokens: int
+
+
 @dataclass(frozen=True)
 class AttentionBatch:
     """A step's mixed batch of prefill chunks and decodes: ragged rows over block tables.
@@ -91,6 +100,7 @@ class AttentionBatch:
     kv_groups: tuple[KVGroupTables, ...]
     block_size: int
     bounds: Tensor | None = None  # [S + 1] int64, query_starts where the other tensors are
+    most: MostWork | None = None  # whatever lengths ``bounds`` tells then; None: ``query_starts``
     adapted: tuple[AdaptedRows, ...] = ()  # by adapter; each row at most once
     bias: ColumnBias | None = None  # in every layer; on CPUs only
     states: StateSlots | None = None  # None: no layer has states

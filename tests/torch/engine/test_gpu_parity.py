@@ -69,7 +69,7 @@ class Interpreted:
         source: Any = None,
     ) -> ModelExecutor:
         from quire.execution.gpu.forward import DeviceForward
-        from quire.execution.gpu.graphs import NoRecorder, graph_sizes
+        from quire.execution.gpu.graphs import NoRecorder, step_sizes
         from quire.execution.gpu.inputs import DeviceInputs
         from quire.execution.gpu.kv_cache import DeviceKVCache
 
@@ -85,7 +85,7 @@ class Interpreted:
         )
         kernels = triton_kernels()
         forward = DeviceForward(model, self.cache.layers, kernels, inputs)
-        forward.record(graph_sizes(8), NoRecorder())
+        forward.record(step_sizes(8, 2048), NoRecorder())
         self.built = ModelExecutor(Worker(model, self.cache, forward, kernels))
         return self.built
 

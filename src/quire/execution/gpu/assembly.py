@@ -17,7 +17,7 @@ from quire.execution.device_runtime import Draft
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import Worker
 from quire.execution.gpu.forward import DeviceForward
-from quire.execution.gpu.graphs import CUDARecorder, NoRecorder, graph_sizes
+from quire.execution.gpu.graphs import CUDARecorder, NoRecorder, step_sizes
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.gpu.kv_cache import DeviceKVCache
 from quire.execution.gpu.memory import (
@@ -147,8 +147,8 @@ class OnGPU:
         forward = DeviceForward(model, kv_cache.layers, kernels, inputs)
         if model.replayable:
             recorder = NoRecorder() if self._enforce_eager else CUDARecorder()
-            most = min(limits.max_num_seqs, limits.max_num_batched_tokens)
-            forward.record(graph_sizes(most), recorder)
+            sizes = step_sizes(limits.max_num_seqs, limits.max_num_batched_tokens)
+            forward.record(sizes, recorder)
         return _Parts(ModelExecutor(Worker(model, kv_cache, forward, kernels)), forward, kv_cache)
 
 

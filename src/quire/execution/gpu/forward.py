@@ -1,4 +1,4 @@
-"""``Forward`` on a GPU: batches go there in one copy, decodes are replayed."""
+"""``Forward`` on a GPU: batches go there in one copy, and recorded launches are replayed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quire.execution.batch import Fields, StepBatch
 from quire.execution.forward import Hidden, Sampled, asked_of
-from quire.execution.gpu.graphs import LaunchRecorder, RecordedDecodes
+from quire.execution.gpu.graphs import LaunchRecorder, RecordedSteps, StepSize
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.kernels.layer_memory import LayerKV
 from quire.kernels.ops import Kernels, Texts
@@ -26,23 +26,23 @@ class DeviceForward:
         self._layers = layers
         self._kernels = kernels
         self._inputs = inputs
-        self._recorded: RecordedDecodes | None = None
+        self._recorded: RecordedSteps | None = None
 
     @torch.inference_mode()
-    def record(self, sizes: Sequence[int], recorder: LaunchRecorder) -> None:
-        """From now on, replay the decodes of up to the largest of ``sizes`` sequences."""
+    def record(self, sizes: Sequence[StepSize], recorder: LaunchRecorder) -> None:
+        """From now on, replay what is launched for batches that fit in one of ``sizes``."""
 
-        def compute(size: int) -> Callable[[], Tensor]:
+        def compute(size: StepSize) -> Callable[[], Tensor]:
             inputs = self._inputs.load_idle(size)
             return lambda: self._compute(inputs)
 
-        self._recorded = RecordedDecodes(sizes, compute, recorder)
+        self._recorded = RecordedSteps(sizes, compute, recorder)
 
     def __call__(self, batch: StepBatch, sampled: Sampled) -> Hidden:
         """See ``Forward``."""
         size = None
-        if self._recorded is not None and batch.is_decode:
-            size = self._recorded.size_for(batch.header.seqs)
+        if self._recorded is not None:
+            size = self._recorded.size_for(batch.header.tokens, batch.header.seqs)
         inputs = self._inputs.load(batch, sampled, size)
         if self._recorded is not None and size is not None:
             states = self._recorded.replay(size)

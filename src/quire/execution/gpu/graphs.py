@@ -1,21 +1,50 @@
-"""Decode steps as recorded launches (CUDA graphs): the host says one word instead of hundreds."""
+"""Steps as recorded launches (CUDA graphs): the host says one word instead of hundreds."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-_MOST_SEQS = 512  # larger batches keep the device busy for longer than it takes to launch
+from quire.kernels.ops import MostWork
+
+# Larger batches keep the device busy for longer than it takes to launch.
+_MOST_SEQS, _MOST_TOKENS = 512, 2048
+_SEQS = 1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, _MOST_SEQS, 32)
+_TOKENS = 16, 32, *range(64, 512, 64), *range(512, 1024, 128), *range(1024, _MOST_TOKENS, 256)
 
 
-def graph_sizes(max_num_seqs: int) -> list[int]:
-    """Batch sizes to record: close together, so that little is computed for padding."""
-    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, _MOST_SEQS + 1, 32)]
-    most = min(max_num_seqs, _MOST_SEQS)
+class StepSize(NamedTuple):
+    """A batch that others are padded to."""
+
+    tokens: int
+    seqs: int
+    decodes: bool  # each sequence has one token
+
+    @property
+    def most(self) -> MostWork:
+        """What attention has to be ready for."""
+        several = 0 if self.decodes else min(self.seqs, self.tokens // 2 + 1)  # and one that pads
+        return MostWork(self.seqs, min(self.seqs, self.tokens), several, self.tokens)
+
+
+def step_sizes(max_num_seqs: int, max_num_batched_tokens: int) -> list[StepSize]:
+    """Batches to record: close together, so that little is computed for padding.
+
+    One sequence more than there may be holds the tokens that pad a batch.
+    """
+    most = min(max_num_seqs, max_num_batched_tokens, _MOST_SEQS)
+    sizes = [StepSize(size, size, True) for size in _up_to(most, _SEQS)]
+    longest = min(max_num_batched_tokens, _MOST_TOKENS)
+    return sizes + [
+        StepSize(size, min(size, max_num_seqs) + 1, False) for size in _up_to(longest, _TOKENS)
+    ]
+
+
+def _up_to(most: int, sizes: Sequence[int]) -> list[int]:
     return [size for size in sizes if size < most] + [most]
 
 
@@ -23,7 +52,10 @@ class LaunchRecorder(Protocol):
     """Remembers what was launched."""
 
     def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """What launches all of ``compute`` again, with the same tensors; its result."""
+        """What launches all of ``compute`` again, with the same tensors; its result.
+
+        It keeps ``compute``, and by it what is read there.
+        """
         ...
 
 
@@ -54,32 +86,39 @@ class CUDARecorder:
             result = compute()
         self._pool = graph.pool()
 
-        def replay() -> Tensor:
+        def replay(_kept: object = compute) -> Tensor:
             graph.replay()
             return result
 
         return replay
 
 
-class RecordedDecodes:
-    """The recorded launches of each batch size."""
+class RecordedSteps:
+    """The recorded launches of each size."""
 
     def __init__(
         self,
-        sizes: Sequence[int],
-        compute: Callable[[int], Callable[[], Tensor]],
+        sizes: Sequence[StepSize],
+        compute: Callable[[StepSize], Callable[[], Tensor]],
         recorder: LaunchRecorder,
     ) -> None:
-        """``compute(size)`` gives the forward pass over a padded batch of ``size`` sequences."""
-        self._sizes = sorted(sizes)
+        """``compute(size)`` gives the forward pass over a padded batch of that size."""
+        self._decodes = sorted(size for size in sizes if size.decodes)
+        self._others = sorted(size for size in sizes if not size.decodes)
         # The largest first: the others find room in its memory.
-        self._replays = {size: recorder.record(compute(size)) for size in reversed(self._sizes)}
+        largest_first = sorted(sizes, reverse=True)
+        self._replays = {size: recorder.record(compute(size)) for size in largest_first}
 
-    def size_for(self, num_seqs: int) -> int | None:
-        """The least size that so many sequences fit in; None: there is none."""
-        place = bisect_left(self._sizes, num_seqs)
-        return self._sizes[place] if place < len(self._sizes) else None
+    def size_for(self, num_tokens: int, num_seqs: int) -> StepSize | None:
+        """The least size that a batch fits in; None: there is none."""
+        sizes = self._decodes if num_tokens == num_seqs else []
+        return _least(sizes, num_tokens) or _least(self._others, num_tokens)
 
-    def replay(self, size: int) -> Tensor:
-        """Compute what is in the inputs now: [size, d], overwritten by the next replay."""
+    def replay(self, size: StepSize) -> Tensor:
+        """Compute what is in the inputs now: [tokens, d], overwritten by the next replay."""
         return self._replays[size]()
+
+
+def _least(sizes: Sequence[StepSize], num_tokens: int) -> StepSize | None:
+    place = bisect_left(sizes, num_tokens, key=lambda size: size.tokens)
+    return sizes[place] if place < len(sizes) else None

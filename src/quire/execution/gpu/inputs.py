@@ -14,6 +14,7 @@ from torch import Tensor
 
 from quire.execution.batch import Fields, Header, StepBatch
 from quire.execution.forward import Sampled
+from quire.execution.gpu.graphs import StepSize
 from quire.kernels.ops import AttentionBatch, KVGroupTables
 
 _BY_KV_GROUP = 8  # arrays before those of the KV groups
@@ -61,13 +62,13 @@ class DeviceInputs:
         sink_blocks: Sequence[int],
         block_size: int,
     ) -> None:
-        """For batches of up to ``max_tokens`` tokens of ``max_seqs`` sequences.
+        """For batches of up to ``max_tokens`` tokens of ``max_seqs`` sequences and one that pads.
 
         max_width: most blocks that one of them reads in a KV group.
         sink_blocks: ``KVGroupTables.num_sink_blocks`` of each KV group.
         """
         on_gpu = device.type == "cuda"
-        size = _Layout(max_tokens, max_seqs, len(sink_blocks)).size(max_width)
+        size = _Layout(max_tokens, max_seqs + 1, len(sink_blocks)).size(max_width)
         self._host = torch.zeros(size, dtype=torch.int64, pin_memory=on_gpu)
         self._device = torch.zeros(size, dtype=torch.int64, device=device)
         self._copied: torch.cuda.Event | None = None
@@ -77,19 +78,21 @@ class DeviceInputs:
         self._sink_blocks = tuple(sink_blocks)
         self._block_size = block_size
 
-    def load(self, batch: StepBatch, sampled: Sampled, num_seqs: int | None = None) -> Fields:
+    def load(self, batch: StepBatch, sampled: Sampled, size: StepSize | None = None) -> Fields:
         """Bring a batch from main memory to the device, and there give it what it is fed.
 
-        ``num_seqs``: pad a batch of single tokens to so many sequences. Those that pad it have no
-        tokens in the pool, and their new one goes nowhere.
+        ``size``: to be padded to. Sequences that pad a batch have no tokens in the pool, and their
+        new ones go nowhere: of decodes each has one, else the first of them has all.
         """
         header, given = batch.header, batch.fields()
         assert header.sink_blocks == self._sink_blocks
         if self._copied is not None:
             self._copied.synchronize()  # the last batch may not have left main memory yet
-        padding = 0 if num_seqs is None else num_seqs - header.seqs
-        layout = _Layout(header.tokens + padding, header.seqs + padding, len(self._sink_blocks))
+        tokens, seqs, decodes = size or (header.tokens, header.seqs, False)
+        layout = _Layout(tokens, seqs, len(self._sink_blocks))
         self._fill(layout, given, header)
+        if decodes:
+            layout.split(self._host)[3][header.seqs :] = torch.arange(header.seqs, seqs + 1)
         # Beyond what is read there may be blocks for tokens to come.
         width = min(self._max_width, max(header.widths, default=0))
         kv_groups = given.attention.kv_groups
@@ -100,18 +103,17 @@ class DeviceInputs:
         self._device[:used].copy_(self._host[:used], non_blocking=True)
         if self._copied is not None:
             self._copied.record()
-        bounds = batch.query_starts + tuple(range(header.tokens + 1, layout.tokens + 1))
-        inputs = self._views(layout, bounds, header)
+        inputs = self._views(layout, batch.query_starts, header, size)
         if header.fed:
             inputs.token_ids.index_copy_(0, inputs.fed_places, sampled()[inputs.fed_rows])
         return inputs
 
-    def load_idle(self, num_seqs: int) -> Fields:
-        """A batch of single tokens that do nothing."""
+    def load_idle(self, size: StepSize) -> Fields:
+        """A batch of tokens that do nothing."""
         no_kv_groups = (0,) * len(self._sink_blocks)
         header = Header(0, 0, no_kv_groups, self._sink_blocks, self._block_size, 0, 0)
         nothing = torch.zeros(1, dtype=torch.int64)  # the first bound
-        return self.load(StepBatch(header, nothing, (0,)), lambda: nothing, num_seqs)
+        return self.load(StepBatch(header, nothing, (0,)), lambda: nothing, size)
 
     def _fill(self, layout: _Layout, given: Fields, header: Header) -> None:
         """All that comes before the block tables, padded."""
@@ -131,12 +133,17 @@ class DeviceInputs:
         for target, source in zip(arrays, sources, strict=True):
             target[: len(source)] = source
             target[len(source) :] = 0
-        if layout.seqs > header.seqs:
-            arrays[3][header.seqs :] = torch.arange(header.tokens, layout.tokens + 1)
-            for slots in arrays[_BY_KV_GROUP::2]:
-                slots[header.tokens :] = -1
+        arrays[3][header.seqs + 1 :] = layout.tokens
+        for slots in arrays[_BY_KV_GROUP::2]:
+            slots[header.tokens :] = -1
 
-    def _views(self, layout: _Layout, query_starts: tuple[int, ...], header: Header) -> Fields:
+    def _views(
+        self,
+        layout: _Layout,
+        query_starts: tuple[int, ...],
+        header: Header,
+        size: StepSize | None,
+    ) -> Fields:
         arrays = layout.split(self._device)
         token_ids, positions, asked, bounds, contexts, output_starts, places, rows = arrays[
             :_BY_KV_GROUP
@@ -150,7 +157,14 @@ class DeviceInputs:
             )
         )
         attention = AttentionBatch(
-            positions, query_starts, contexts, output_starts, kv_groups, self._block_size, bounds
+            positions,
+            query_starts,
+            contexts,
+            output_starts,
+            kv_groups,
+            self._block_size,
+            bounds,
+            None if size is None else size.most,
         )
         fed = places[: header.fed], rows[: header.fed]
         return Fields(token_ids, attention, asked[: header.asked], *fed, token_ids[:0])

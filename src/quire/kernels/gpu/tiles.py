@@ -21,9 +21,8 @@ class Tile(NamedTuple):
     columns: int  # keys; the same
     warps: int
     stages: int
-    # Where there are fewer tiles, keys are cut into so many segments for each processor. Of small
-    # tiles several times as many as run at once: then those that end last leave others idle for
-    # a short time only. What large tiles leave to be merged costs more than that.
+    # Where there are fewer tiles, keys are cut into so many segments for each processor. More would
+    # end more evenly, but what they leave to be merged costs more than that.
     programs: int
 
 
@@ -40,7 +39,7 @@ Table = Mapping[int, Tiles]
 
 _HOPPER: Table = {
     64: Tiles(Tile(16, 128, 4, 5, 12), Tile(128, 64, 4, 5, 2)),
-    128: Tiles(Tile(16, 64, 4, 5, 12), Tile(128, 64, 8, 5, 2)),
+    128: Tiles(Tile(16, 128, 4, 4, 2), Tile(128, 128, 8, 5, 2), 128),
     256: Tiles(Tile(16, 32, 4, 5, 12), Tile(128, 32, 8, 5, 2)),
 }
 _AMPERE: Table = {

@@ -40,11 +40,11 @@ class GPUPlan:
     """A step's batch on the device, and its work lists, each made when a layer first asks."""
 
     def __init__(self, batch: AttentionBatch, num_processors: int) -> None:
-        bounds = batch.query_starts
         self.batch = batch
         self.starts = batch.starts
         self._num_processors = num_processors
-        self._new = [last - first for first, last in pairwise(bounds)]
+        self._most = batch.most
+        self._new = [last - first for first, last in pairwise(batch.query_starts)]
         self._known: dict[_Geometry, list[WorkList]] = {}
 
     def work(
@@ -61,7 +61,7 @@ class GPUPlan:
         return self._known[geometry]
 
     def _single(self, geometry: _Geometry) -> WorkList | None:
-        count = sum(new == 1 for new in self._new)
+        count = self._most.singles if self._most else sum(new == 1 for new in self._new)
         if not count:
             return None
         tile = geometry.tiles.single
@@ -72,12 +72,16 @@ class GPUPlan:
         tile = geometry.tiles.several
         tile = tile._replace(rows=max(tile.rows, triton.next_power_of_2(geometry.group)))
         tokens = tile.rows // geometry.group
-        count = sum(-(-new // tokens) for new in self._new if new > 1)
+        count = whole = sum(-(-new // tokens) for new in self._new if new > 1)
+        if self._most:
+            # Each sequence's last tile may hold a single token.
+            whole = self._most.tokens // tokens
+            count = whole + self._most.several if self._most.several else 0
         if not count:
             return None
         most = self._most_segments(geometry, tile)
         # Tiles that fill the device by themselves are not split: parts of many rows are large.
-        return self._list(geometry, tile, tokens, count, most if count < most else 0)
+        return self._list(geometry, tile, tokens, count, most if whole < most else 0)
 
     def _most_segments(self, geometry: _Geometry, tile: Tile) -> int:
         """The number of segments, for each key head, that fill the device."""
@@ -87,7 +91,8 @@ class GPUPlan:
         self, geometry: _Geometry, tile: Tile, tokens: int, num_tiles: int, most_segments: int
     ) -> WorkList:
         """``most_segments`` 0: every tile's keys are one segment."""
-        capacity, num_seqs = num_tiles + most_segments, len(self._new)
+        capacity = num_tiles + most_segments
+        num_seqs = self._most.seqs if self._most else len(self._new)
         items = self.starts.new_empty((capacity, plan.FIELDS.value), dtype=torch.int32)
         plan.list_items[(num_seqs + 1,)](
             items,

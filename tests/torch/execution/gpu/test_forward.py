@@ -15,6 +15,7 @@ from quire.execution.batch import pack
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import DirectForward, Hidden, Worker
 from quire.execution.gpu.forward import DeviceForward
+from quire.execution.gpu.graphs import StepSize
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.gpu.memory import worst_step
 from quire.execution.kv.cache import KVCache
@@ -59,7 +60,10 @@ STEPS = [
 ]
 
 
-def run(model: Model, kernels: Kernels, sizes: list[int] | None) -> tuple[list[Hidden], int]:
+SIZES = [StepSize(1, 1, True), StepSize(4, 4, True), StepSize(8, 5, False), StepSize(16, 5, False)]
+
+
+def run(model: Model, kernels: Kernels, sizes: list[StepSize] | None) -> tuple[list[Hidden], int]:
     """Every step's hidden states; ``sizes`` None: in main memory; and how many were replayed."""
     kv_groups = [KVGroup(layers, NUM_BLOCKS) for layers in layers_by_window(model.windows).values()]
     cache = KVCache(model.kv_shapes, kv_groups, BLOCK_SIZE, model.dtype, kernels)
@@ -96,13 +100,14 @@ def test_eager_steps_equal_those_in_main_memory(family: str, model_dir: ModelDir
 
 
 @pytest.mark.skipif(not (TRITON and INTERPRETED), reason="for Triton's interpreter")
-def test_replayed_decodes_equal_unpadded_ones(model_dir: ModelDir) -> None:
-    model = load_model(model_dir("longrope"), "float32")
+@pytest.mark.parametrize("family", ["longrope", "qwen2_window"])
+def test_replayed_steps_equal_unpadded_ones(family: str, model_dir: ModelDir) -> None:
+    model = load_model(model_dir(family), "float32")
     eager, none = run(model, triton_kernels(), [])
-    replayed, count = run(model, triton_kernels(), [1, 4])
+    replayed, count = run(model, triton_kernels(), SIZES)
     exact, _ = run(model, ReferenceKernels(), None)
     assert none == 0
-    assert count == sum(all(len(c.token_ids) == 1 for c in step) for step in STEPS)
+    assert count == len(STEPS)
     for first, second, judge in zip(eager, replayed, exact, strict=True):
         # Products of more rows may round otherwise.
         assert (first.states - second.states).abs().max() < 1e-4
@@ -144,7 +149,7 @@ def test_what_is_recorded_asks_the_device_for_nothing(
                 compute()
             return compute
 
-    DeviceForward(model, cache.layers, kernels, inputs).record([1, 4], Strict())
+    DeviceForward(model, cache.layers, kernels, inputs).record(SIZES, Strict())
     assert len(launched) > 2 * len(model.kv_shapes)
 
 

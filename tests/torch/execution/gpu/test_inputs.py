@@ -11,6 +11,7 @@ from torch import Tensor
 from quire.core.memory import BlockTable
 from quire.core.protocol import Chunk, Readout
 from quire.execution.batch import Fields, StepBatch, pack
+from quire.execution.gpu.graphs import StepSize
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.kernels.ops import AttentionBatch
 
@@ -94,22 +95,29 @@ def addresses(loaded: Fields) -> list[int]:
     ]
 
 
-def test_a_padded_batch_is_where_the_last_one_was_and_its_padding_does_nothing() -> None:
+@pytest.mark.parametrize("decodes", [True, False])
+def test_a_padded_batch_is_where_the_last_one_was_and_its_padding_does_nothing(
+    decodes: bool,
+) -> None:
     inputs = make_inputs(2)
-    places = addresses(inputs.load_idle(8))
-    for count in (8, 3, 5, 1):
-        chunks = make_chunks([(7 * i, 1) for i in range(count)], 2, seed=count)
-        batch = pack(chunks, BLOCK_SIZE, range(count))
-        loaded, given = inputs.load(batch, no_tokens, num_seqs=8), batch.fields()
+    size = StepSize(8, 8, True) if decodes else StepSize(24, 8, False)
+    places = addresses(inputs.load_idle(size))
+    for seqs in (8 - (not decodes), 3, 5, 1):
+        chunks = make_chunks([(7 * i, 1 if decodes else 1 + i % 4) for i in range(seqs)], 2, seqs)
+        count = sum(len(chunk.token_ids) for chunk in chunks)
+        batch = pack(chunks, BLOCK_SIZE, range(seqs))
+        loaded, given = inputs.load(batch, no_tokens, size), batch.fields()
         assert addresses(loaded) == places
         assert_same(loaded.attention, given.attention)
+        assert loaded.attention.most == size.most
         assert torch.equal(loaded.token_ids[:count], given.token_ids)
-        assert loaded.attention.query_starts == tuple(range(9))
-        assert loaded.attention.starts.tolist() == list(range(9))
-        assert loaded.attention.context_lens[count:].tolist() == [0] * (8 - count)
-        assert loaded.token_ids[count:].tolist() == [0] * (8 - count)
+        bounds = [*batch.query_starts]
+        bounds += range(count + 1, 9) if decodes else [24] * (8 - seqs)
+        assert loaded.attention.starts.tolist() == bounds
+        assert loaded.attention.context_lens[seqs:].tolist() == [0] * (8 - seqs)
+        assert loaded.token_ids[count:].tolist() == [0] * (size.tokens - count)
         for kv_group in loaded.attention.kv_groups:
-            assert kv_group.slots[count:].tolist() == [-1] * (8 - count)
+            assert kv_group.slots[count:].tolist() == [-1] * (size.tokens - count)
 
 
 def test_one_copy_brings_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,10 +140,11 @@ def test_one_copy_brings_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> Non
     assert copied == [4 * 2 + 3 + 5 * 2 + 2 * width]
 
 
-@pytest.mark.parametrize("num_seqs", [None, 8])
-def test_fed_tokens_take_their_places(num_seqs: int | None) -> None:
+@pytest.mark.parametrize("size", [None, StepSize(8, 8, True), StepSize(16, 9, False)])
+def test_fed_tokens_take_their_places(size: StepSize | None) -> None:
     inputs = make_inputs(2)
-    lengths = [(5, 1), (9, 1), (3, 1)] if num_seqs else [(5, 1), (0, 4), (9, 1), (3, 1)]
+    decodes = size is not None and size.decodes
+    lengths = [(5, 1), (9, 1), (3, 1)] if decodes else [(5, 1), (0, 4), (9, 1), (3, 1)]
     chunks = make_chunks(lengths, 2, 0)
     last = sum(new for _, new in lengths) - 1
 
@@ -146,9 +155,9 @@ def test_fed_tokens_take_their_places(num_seqs: int | None) -> None:
     expected = given.token_ids.clone()
     expected[0], expected[last] = 73, 71
     sampled = torch.tensor([70, 71, 72, 73])
-    loaded = inputs.load(packed([0, last], [3, 1]), lambda: sampled, num_seqs)
+    loaded = inputs.load(packed([0, last], [3, 1]), lambda: sampled, size)
     assert torch.equal(loaded.token_ids[: last + 1], expected)
     assert loaded.asked.tolist() == [0, last]
     assert_same(loaded.attention, given.attention)
-    again = inputs.load(packed(), no_tokens, num_seqs)
+    again = inputs.load(packed(), no_tokens, size)
     assert torch.equal(again.token_ids[: last + 1], given.token_ids)

@@ -114,7 +114,10 @@ def store(
     WHOLE: tl.constexpr,  # whether the pool holds integers
     STEP: tl.constexpr,  # heads of a program
 ):  # fmt: skip
-    """Program (t, p) does some heads of token t: of queries, or keys, or values."""
+    """Program (t, p) does some heads of token t: of queries, or keys, or values.
+
+    No name stands for tensors of two shapes: the compiler refuses that, in whichever branches.
+    """
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     query_parts: tl.constexpr = tl.cdiv(HEADS, STEP)
@@ -152,23 +155,24 @@ def store(
                 head = part * STEP + tl.arange(0, STEP)
                 mask = head < KV_HEADS
                 places = token * key_strides_token + head * key_strides_head
-                own, partner = _read(
+                key_own, key_partner = _read(
                     key, places, key_dims, mask, None if TURNED_FIRST else key_weight, key_bias,
                     key_eps,
                     DK, HALF, KEY_NORM, KEY_CENTRED,
                 )  # fmt: skip
                 if HALF > 0:
-                    own = _turned(own, partner, cos, sin, token, key_dims, HALF)
-                own = _weighed(own, key_weight if TURNED_FIRST else None, key_dims, key_dims < DK)
+                    key_own = _turned(key_own, key_partner, cos, sin, token, key_dims, HALF)
+                after = key_weight if TURNED_FIRST else None
+                key_own = _weighed(key_own, after, key_dims, key_dims < DK)
                 target = block * BLOCK_ROWS + head * BLOCK + offset
-                _write(keys, key_scales, own, target, key_dims, mask, DK, LIMIT, WHOLE)
+                _write(keys, key_scales, key_own, target, key_dims, mask, DK, LIMIT, WHOLE)
             else:
                 head = (part - kv_parts) * STEP + tl.arange(0, STEP)
                 mask = head < KV_HEADS
                 dims = tl.arange(0, DV_PAD)
                 places = token * value_strides_token + head * value_strides_head
                 inside = mask[:, None] & (dims < DV)[None, :]
-                own = tl.load(value + places[:, None] + dims[None, :], mask=inside, other=0.0)
+                value_own = tl.load(value + places[:, None] + dims[None, :], mask=inside, other=0.0)
                 target = block * BLOCK_ROWS + head * BLOCK + offset
-                own = own.to(tl.float32)
-                _write(values, value_scales, own, target, dims, mask, DV, LIMIT, WHOLE)
+                value_own = value_own.to(tl.float32)
+                _write(values, value_scales, value_own, target, dims, mask, DV, LIMIT, WHOLE)
