@@ -197,7 +197,7 @@ def measure_transformers(directory: Path, num_requests: int) -> float:
 
 def measure_steps(directory: Path) -> None:
     """64 sequences decoding, and a prompt beside them in each step."""
-    ways = {
+    ways: dict[str, dict[str, Any]] = {
         "launched anew": {"enforce_eager": True},
         "async_scheduling off": {"async_scheduling": False},
         "as it comes": {},
@@ -207,24 +207,28 @@ def measure_steps(directory: Path) -> None:
     for name, options in ways.items():
         gc.collect()
         torch.cuda.empty_cache()
-        llm = LLM(directory, device="cuda", max_num_seqs=65, **options)
-        for number in range(64):
-            ask(llm, f"decode-{number}", 512, 400)
-        for _ in range(60):
-            llm.engine.step()
-        numbers = count()
+        print(f"| {name} | {' | '.join(measure_way(directory, options))} |", flush=True)
 
-        def with_prompt(llm: LLM = llm, numbers: Iterator[int] = numbers) -> None:
-            ask(llm, f"prompt-{next(numbers)}", 256, 1)
-            llm.engine.step()
 
-        cells = [name]
-        for step in (llm.engine.step, with_prompt):
-            for _ in range(5):
-                step()
-            taken, idle = step_seconds(step)
-            cells += [f"{taken * 1e3:.2f}", f"{idle:.1%}"]
-        print(f"| {' | '.join(cells)} |", flush=True)
+def measure_way(directory: Path, options: dict[str, Any]) -> Iterator[str]:
+    """Of decodes, then with prompts: milliseconds a step, the share in which the GPU is idle."""
+    llm = LLM(directory, device="cuda", max_num_seqs=65, **options)
+    for number in range(64):
+        ask(llm, f"decode-{number}", 512, 400)
+    for _ in range(60):
+        llm.engine.step()
+    numbers = count()
+
+    def with_prompt() -> None:
+        ask(llm, f"prompt-{next(numbers)}", 256, 1)
+        llm.engine.step()
+
+    for step in (llm.engine.step, with_prompt):
+        for _ in range(5):
+            step()
+        taken, idle = step_seconds(step)
+        yield f"{taken * 1e3:.2f}"
+        yield f"{idle:.1%}"
 
 
 def ask(llm: LLM, name: str, tokens: int, out: int) -> None:
