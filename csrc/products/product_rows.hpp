@@ -291,29 +291,38 @@ QUIRE_INLINE void store_up_to(T* out, F v, int64_t n) {
   if (n > 0) store_some(out, v, n);
 }
 
-// W outputs from ``first`` on: what is done with their sums, and where they go.
-struct Outputs {
-  const Product& p;
-  int64_t first, count;
-  F scale, bias;
-
-  __attribute__((always_inline)) Outputs(const Product& p, int64_t first)
-      : p(p), first(first), count(p.weight.outputs - first) {
-    const Packed& w = p.weight;
-    scale = w.scales ? load(w.scales + first) : splat(1.0f);
-    bias = w.bias && count > 0 ? load_up_to(w.bias + first, count) : F{};
+// The sums of some rows, P vectors of outputs from ``panel`` on, times their scale plus their bias,
+// to where they go: row by row, as lines of memory are.
+template <int P, class T>
+QUIRE_INLINE void give_as(const Product& p, int64_t row, int64_t rows, int64_t panel,
+                          const F (*sums)[P]) {
+  const Packed& w = p.weight;
+  const int64_t first = panel * panel_width, count = w.outputs - first;
+  F scale[P], bias[P];
+#pragma GCC unroll 16
+  for (int v = 0; v < P; v++) {
+    const int64_t at = v * W;
+    scale[v] = w.scales ? load(w.scales + first + at) : splat(1.0f);
+    bias[v] = w.bias && count > at ? load_up_to(w.bias + first + at, count - at) : F{};
   }
-
-  __attribute__((always_inline)) void give(int64_t row, F sum) const {
-    F y = fma(sum, scale, bias);
-    int64_t at = row * p.out_stride + first;
-    switch (p.out_dtype) {
-      case DType::float32: return store_up_to((float*)p.out + at, y, count);
-      case DType::bfloat16: return store_up_to((bf16*)p.out + at, y, count);
-      default: return store_up_to((f16*)p.out + at, y, count);
-    }
+  T* out = (T*)p.out + row * p.out_stride + first;
+  for (int64_t r = 0; r < rows; r++, out += p.out_stride) {
+#pragma GCC unroll 16
+    for (int v = 0; v < P; v++)
+      store_up_to(out + v * W, fma(sums[r][v], scale[v], bias[v]), count - v * W);
   }
-};
+}
+
+// One function for all heights and forms.
+template <int P>
+__attribute__((noinline)) void give(const Product& p, int64_t row, int64_t rows, int64_t panel,
+                                    const F (*sums)[P]) {
+  switch (p.out_dtype) {
+    case DType::float32: return give_as<P, float>(p, row, rows, panel, sums);
+    case DType::bfloat16: return give_as<P, bf16>(p, row, rows, panel, sums);
+    default: return give_as<P, f16>(p, row, rows, panel, sums);
+  }
+}
 
 }  // namespace
 }  // namespace quire::QUIRE_ISA

@@ -304,6 +304,27 @@ def test_bits_do_not_depend_on_other_rows_or_threads(
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("form", ["bfloat16", *(form.name for form in Format if form.bits <= 8)])
+def test_bits_of_tiny_numbers_do_not_depend_on_other_rows(products: Products, form: str) -> None:
+    """Without a leading bit they are zeros for tile registers: so for all that take their place."""
+    shape = (37, 96)
+    if form == "bfloat16":
+        packed = PackedWeight.from_floats(products, torch.randn(shape).bfloat16(), None)
+    else:
+        kind = Format[form]
+        codes = torch.randint(2**kind.bits, shape, dtype=torch.uint8)
+        if kind is Format.int8:
+            packed = PackedWeight.from_int8(products, codes, torch.ones(37), None, False)
+        else:
+            drawn = groups(kind, shape, 32, "")
+            packed = PackedWeight.from_groups(products, kind, codes, drawn, None)
+    x = (torch.randn(40, 96) * torch.logspace(-39, -36, 40)[:, None]).bfloat16()
+    alone = torch.cat([packed.floats(row) for row in x.split(1)])
+    assert alone.any(dim=1).sum() > 20
+    for rows in (2, 8, 9, 16, 17, 40):
+        assert torch.equal(packed.floats(x[-rows:]), alone[-rows:]), rows
+
+
 @pytest.mark.parametrize("threads", [2, 3, 7, 24])
 def test_each_piece_is_multiplied_whoever_takes_it(products: Products, threads: int) -> None:
     """More threads than cores, so that some are late and others take of their runs.
