@@ -257,7 +257,7 @@ class PanelPair {
     for (int v = 0; v < 2 * V; v++) {
       Group group(p_.weight, panel + v / V, g, v % V * W);
       for (int64_t r = 0; r < length; r++) {
-        int64_t section = (row + r) * sections_.count + g;
+        int64_t section = rows_.at(row + r, g);
         F before = load(total[r] + v * W), sum = load(part[r] + v * W);
         if constexpr (how == Arithmetic::bytes) sum = as_float((I)sum, section);
         quire::QUIRE_ISA::store(total[r] + v * W,
