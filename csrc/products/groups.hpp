@@ -63,12 +63,13 @@ struct TileGroup {
 
   // With shifts, in tiles of many rows, by a function of its own: in each of them it would be
   // longer than all else there.
-  __attribute__((always_inline)) void read(const Packed& w, int64_t panel, int64_t group) {
+  __attribute__((always_inline)) void read(const Packed& w, int64_t groups, int64_t panel,
+                                           int64_t group) {
     if (!w.needs_sums()) {
       bool factors = w.groups.factors_kind == Factors::bytes;
 #pragma GCC unroll 16
       for (int v = 0; v < P; v++) {
-        int64_t at = (panel + v / V) * w.num_groups() + group, lane = v % V * W;
+        int64_t at = (panel + v / V) * groups + group, lane = v % V * W;
         scale[v] = load(w.groups.scales + (factors ? at / 16 : at) * panel_width + lane);
         if (factors) scale[v] *= load((const int8_t*)w.groups.factors + at * panel_width + lane);
       }
@@ -91,17 +92,31 @@ struct TileGroup {
     read_all(w, panel, group);
   }
 
-  // Adds the group's part of sums, whose x add up to ``x_sums``, to all. ``shifted``: codes have a
-  // shift; ``moved``: weights an offset.
-  template <bool shifted, bool moved, int R>
-  __attribute__((always_inline)) void add(F (&total)[R][P], const F (&part)[R][P],
-                                          const float* x_sums, int64_t groups) const {
+  // Adds ``part`` of each row and vector to the sums of all groups. ``x_sums``: what the x of each
+  // row add up to.
+  template <int R, class Part>
+  __attribute__((always_inline)) void add(const Packed& w, F (&total)[R][P], const float* x_sums,
+                                          const Part& part) const {
+    if (!w.needs_sums()) {
+      add<false, false>(total, nullptr, part);
+    } else if (!w.groups.offsets) {
+      add<true, false>(total, x_sums, part);
+    } else {
+      add<true, true>(total, x_sums, part);
+    }
+  }
+
+  // ``shifted``: codes have a shift; ``moved``: weights an offset.
+  template <bool shifted, bool moved, int R, class Part>
+  __attribute__((always_inline)) void add(F (&total)[R][P], const float* x_sums,
+                                          const Part& part) const {
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
-      F x_sum = shifted ? splat(x_sums[r * groups]) : F{};
+      F x_sum = shifted ? splat(x_sums[r]) : F{};
 #pragma GCC unroll 16
       for (int v = 0; v < P; v++) {
-        F sum = shifted ? fma(shift[v], x_sum, part[r][v]) : part[r][v];
+        F sum = part(r, v);
+        if (shifted) sum = fma(shift[v], x_sum, sum);
         sum = fma(sum, scale[v], total[r][v]);
         total[r][v] = moved ? fma(offset[v], x_sum, sum) : sum;
       }

@@ -51,40 +51,32 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
   const Packed& w = p.weight;
   Tile t{lines.first, lines.panel_bytes, rows.data + row * rows.row_bytes, rows.row_bytes, ahead,
          ahead_bytes};
-  F out[R][P] = {};
+  F all[R][P] = {};
   if constexpr (how == Arithmetic::bytes) {
     const int64_t sections = num_sections(w), units = w.units / sections;
     for (int64_t s = 0; s < sections; s++) {
+      const int64_t first = rows.at(row, s);
+      const float* scales = rows.scales + first;
+      const int32_t* starts = rows.starts + first;
       I acc[R][P];
+#pragma GCC unroll 16
       for (int r = 0; r < R; r++) {
-        for (int v = 0; v < P; v++) acc[r][v] = splat(rows.starts[(row + r) * sections + s]);
+#pragma GCC unroll 16
+        for (int v = 0; v < P; v++) acc[r][v] = splat(starts[r]);
       }
       sum_bytes<format>(acc, t, s * units, (s + 1) * units);
+      auto part = [&](int r, int v) __attribute__((always_inline)) {
+        return __builtin_convertvector(acc[r][v], F) * scales[r];
+      };
       if constexpr (grouped) {
-        if (w.needs_sums()) {
-          TileGroup<P> group;
-          group.read(w, panel, s);
-          F part[R][P];
-          for (int r = 0; r < R; r++) {
-            F x_scale = splat(rows.scales[(row + r) * sections + s]);
-            for (int v = 0; v < P; v++) part[r][v] = __builtin_convertvector(acc[r][v], F) * x_scale;
-          }
-          const float* x_sums = rows.group_sums + row * sections + s;
-          if (w.groups.offsets) {
-            group.template add<true, true>(out, part, x_sums, sections);
-          } else {
-            group.template add<true, false>(out, part, x_sums, sections);
-          }
-          continue;
-        }
-      }
-#pragma GCC unroll 16
-      for (int v = 0; v < P; v++) {
-        F scale = grouped ? Group(w, panel + v / V, s, v % V * W).scale : F{};
+        TileGroup<P> group;
+        group.read(w, sections, panel, s);
+        group.add(w, all, rows.group_sums + first, part);
+      } else {
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
-          F sum = __builtin_convertvector(acc[r][v], F) * rows.scales[(row + r) * sections + s];
-          out[r][v] = grouped ? fma(sum, scale, out[r][v]) : sum;
+#pragma GCC unroll 16
+          for (int v = 0; v < P; v++) all[r][v] = part(r, v);
         }
       }
     }
@@ -93,28 +85,22 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
     int64_t units = w.groups.units * inputs_per_unit(w.format) / inputs_per_unit(format);
     for (int64_t g = 0; g < groups; g++) {
       TileGroup<P> group;
-      group.read(w, panel, g);
+      group.read(w, groups, panel, g);
       F acc[R][P] = {};
       sum<how, format>(acc, t, g * units, (g + 1) * units);
 #if defined(__x86_64__)
       // In registers it would have driven acc out of them.
-      if constexpr (how == Arithmetic::floats) asm("" : "+m"(out));
+      if constexpr (how == Arithmetic::floats) asm("" : "+m"(all));
 #endif
-      const float* x_sums = rows.group_sums + row * groups + g;
-      if (!w.needs_sums()) {
-        group.template add<false, false>(out, acc, x_sums, groups);
-      } else if (!w.groups.offsets) {
-        group.template add<true, false>(out, acc, x_sums, groups);
-      } else {
-        group.template add<true, true>(out, acc, x_sums, groups);
-      }
+      group.add(w, all, rows.group_sums + rows.at(row, g),
+                [&](int r, int v) __attribute__((always_inline)) { return acc[r][v]; });
     }
   } else {
     int64_t units = w.units * inputs_per_unit(w.format) / inputs_per_unit(format);
-    F acc[R][P] = {};
-    sum<how, format>(acc, t, 0, units);
-    keep(acc, out);
+    sum<how, format>(all, t, 0, units);
   }
+  F out[R][P];
+  keep(all, out);
   give<P>(p, row, R, panel, out);
 }
 
@@ -190,6 +176,7 @@ void run_piece(const Product& p, const Rows& rows, Piece piece, const char* afte
 template <Arithmetic how, Format format>
 void run_piece(const Product& p, const Rows& rows, Piece piece, const char* after, char* decoded) {
   constexpr bool grouped = in_groups(format);
+  constexpr int height = tile_height(format, how == Arithmetic::bytes);
   const int64_t panel_bytes = p.weight.panel_bytes();
   auto lines = [&](int64_t panel) { return p.weight.weights + panel * panel_bytes; };
   auto next = [&](int panels) {
@@ -207,13 +194,13 @@ void run_piece(const Product& p, const Rows& rows, Piece piece, const char* afte
       if (is_decoded_before(p, how)) {
         const char* packed = lines(piece.panel);
         decode_panels<how, format>(p.weight, packed, ahead ? ahead : packed, decoded);
-        tiles<how, decoded_format(how), grouped, tile_height(grouped), of_many.panels * V>(
+        tiles<how, decoded_format(how), grouped, height, of_many.panels * V>(
             p, rows, piece.first, piece.last, piece.panel,
             {decoded, decoded_panel_bytes(p.weight, how)}, nullptr);
         continue;
       }
     }
-    tiles<how, format, grouped, tile_height(grouped), of_many.panels * V>(
+    tiles<how, format, grouped, height, of_many.panels * V>(
         p, rows, piece.first, piece.last, piece.panel, {lines(piece.panel), panel_bytes}, ahead);
   }
 }

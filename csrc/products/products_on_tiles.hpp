@@ -260,7 +260,7 @@ class PanelPair {
   __attribute__((always_inline)) void add_group(Results& total, const Results& part, int64_t row,
                                                 int64_t length, int64_t panel, int64_t g) {
     TileGroup<2 * V> group;
-    group.read(p_.weight, panel, g);
+    group.read(p_.weight, sections_.count, panel, g);
     if (!p_.weight.needs_sums()) {
       add_group<false, false>(total, part, row, length, g, group);
     } else if (!p_.weight.groups.offsets) {
@@ -274,14 +274,15 @@ class PanelPair {
                                                 int64_t length, int64_t g,
                                                 const TileGroup<2 * V>& group) {
     for (int64_t r = 0; r < length; r++) {
-      const int64_t section = (row + r) * sections_.count + g;
-      F sums[1][2 * V], all[1][2 * V];
+      const int64_t section = rows_.at(row + r, g);
+      F all[1][2 * V];
 #pragma GCC unroll 16
-      for (int v = 0; v < 2 * V; v++) {
-        sums[0][v] = load(part[r] + v * W), all[0][v] = load(total[r] + v * W);
-        if constexpr (how == Arithmetic::bytes) sums[0][v] = as_float((I)sums[0][v], section);
-      }
-      group.template add<shifted, moved>(all, sums, rows_.group_sums + section, 1);
+      for (int v = 0; v < 2 * V; v++) all[0][v] = load(total[r] + v * W);
+      group.template add<shifted, moved>(
+          all, rows_.group_sums + section, [&](int, int v) __attribute__((always_inline)) {
+            F sum = load(part[r] + v * W);
+            return how == Arithmetic::bytes ? as_float((I)sum, section) : sum;
+          });
 #pragma GCC unroll 16
       for (int v = 0; v < 2 * V; v++) quire::QUIRE_ISA::store(total[r] + v * W, all[0][v]);
     }

@@ -212,8 +212,9 @@ def test_rows_are_spread_before_they_are_rounded(
     assert (found - rows).abs().max() <= 1e-6 * rows.abs().max()
     nothing = PackedWeight.from_groups(products, form, codes, meant, None, True, smoothing, True)
     x = torch.zeros(3, shape[1], dtype=dtype)
-    x[1, 5] = torch.inf
-    assert nothing.floats(x)[1].isnan().all() and not nothing.floats(x)[::2].any()
+    for value in (torch.inf, -torch.inf, torch.nan, -torch.nan):
+        x[1, 5] = value
+        assert nothing.floats(x)[1].isnan().all() and not nothing.floats(x)[::2].any()
 
 
 def spread_runs(x: Tensor) -> Tensor:
@@ -353,7 +354,7 @@ def test_rows_of_zeros_and_no_rows(products: Products) -> None:
     assert packed(torch.zeros(0, 24)).shape == (0, 40)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [torch.nan, -torch.nan, torch.inf, -torch.inf])
 def test_a_rows_nan_stays_in_its_row(products: Products, value: float) -> None:
     weight = torch.randn(40, 24)
     codes = torch.randint(256, (40, 24), dtype=torch.uint8)
@@ -362,6 +363,9 @@ def test_a_rows_nan_stays_in_its_row(products: Products, value: float) -> None:
         PackedWeight.from_floats(products, weight.bfloat16(), None),
         PackedWeight.from_int8(products, codes, torch.ones(40), None, False),
         PackedWeight.from_int8(products, codes, torch.ones(40), None, True),
+        PackedWeight.from_groups(
+            products, form := Format.grouped_int8, codes, groups(form, (40, 24), 8, ""), None, True
+        ),
     ):
         x = torch.randn(14, 24).to(torch.bfloat16)
         x[3, 5] = value
