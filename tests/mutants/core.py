@@ -405,6 +405,13 @@ MUTANTS = (
         f"{_WINDOWS}::test_no_kv_group_changes_unless_all_can",
     ),
     Mutant(
+        "what swapping in needs is told in blocks, where pages are short",
+        f"{_MEMORY}/layered.py",
+        "return sum(pool.pages_for(need(one)) for one, pool in self._sharing)",
+        "return sum(need(one).blocks for one, pool in self._sharing)",
+        f"{_OF_MEMORY}/test_pages.py::test_whoever_waits_or_gives_way_is_told_pages_that_are_needed_and_free",
+    ),
+    Mutant(
         "moves do not name their KV group",
         f"{_MEMORY}/layered.py",
         "move._replace(kv_group=number)",
