@@ -409,7 +409,7 @@ MUTANTS = (
         f"{_MEMORY}/layered.py",
         "return sum(pool.pages_for(need(one)) for one, pool in self._sharing)",
         "return sum(need(one).blocks for one, pool in self._sharing)",
-        f"{_OF_MEMORY}/test_pages.py::test_whoever_waits_or_gives_way_is_told_pages_that_are_needed_and_free",
+        f"{_OF_MEMORY}/test_pages.py::test_branches_that_swap_together_share_what_they_shared",
     ),
     Mutant(
         "moves do not name their KV group",

@@ -97,9 +97,9 @@ class KVAllocator(Protocol):
         ...
 
     def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
-        """Free blocks that ``append`` would take, beside those that it gives back first; in ``unit``.
+        """Free blocks that ``append`` would take, beside those that it gives back first.
 
-        Changes nothing.
+        In ``unit``. Changes nothing.
         """
         ...
 

@@ -508,6 +508,7 @@ def test_branches_that_swap_together_share_what_they_shared() -> None:
     texts.full.device.clear()
     texts.windowed.device.clear()
     assert texts.allocator.usage().free == 12 * 2
+    assert texts.allocator.blocks_to_swap_in([0, 1]) == 2 + 3, "pages"
     moves = texts.allocator.swap_in([0, 1])
     assert moves is not None and len(moves) == 6
     assert texts.allocator.usage() == before
