@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,36 +11,52 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import KeptBytes, KVGroup, shares_with_states
+from quire.core.kv_groups import KVGroup, shares
 from quire.core.memory import BlockMove, KeptState, MoveKind
-from quire.execution.kv.cache import KVCache, bytes_per_token, row_bytes, scale_bytes
+from quire.execution.kv.cache import KVCache
+from quire.execution.kv.layers import bytes_per_token, rows_of, scale_bytes
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.layer_memory import KVShape, LayerKV, StateShape
 from quire.kernels.rounded_cache import FOUR_BITS
+from quire.models.shape import CacheShape
 
 SIZE, DRAFTS = 4, 2
 VALUES, LATENT = KVShape(2, 32, 32), KVShape(1, 48, 32, latent=True)
 STATE, INPUTS_ALONE = StateShape((6, 8), (3, 8, 8), 10), StateShape((6, 10), (), 10)
 
 
+def on_pages(
+    groups: list[KVGroup], shapes: Sequence[KVShape | StateShape], dtypes: Sequence[torch.dtype]
+) -> list[KVGroup]:
+    """Four of them, as they are cut for layers of these shapes."""
+    kept, both = (
+        (one.nbytes if isinstance(one, StateShape) else 0 for one in shapes),
+        [*zip(shapes, dtypes, strict=True)],
+    )
+    cache = CacheShape(
+        (),
+        tuple(bytes_per_token([one], dtype) for one, dtype in both),
+        0,
+        depends_on_prompt_length=False,
+        state_bytes=(*kept,),
+        draft_bytes=tuple(one.draft_bytes if isinstance(one, StateShape) else 0 for one in shapes),
+        scale_bytes=tuple(scale_bytes(*one) for one in both),
+        rows=tuple(rows_of(*one) for one in both),
+    )
+    each = zip(groups, shares(groups, cache, SIZE), strict=True)
+    return [
+        one._replace(num_blocks=4 * share.per_page, share=share._replace(pages=4))
+        for one, share in each
+    ]
+
+
 def make_cache(
     shapes: list[KVShape | StateShape], dtype: torch.dtype, path: str | None = None
 ) -> tuple[KVCache, list[KVGroup]]:
-    """Of the pages that are cut for layers of these shapes."""
-    paged = [n for n, one in enumerate(shapes) if isinstance(one, KVShape)]
-    kept = [one for one in shapes if isinstance(one, StateShape)]
-    sizes = KeptBytes(
-        (SIZE * bytes_per_token(shapes, dtype),),
-        sum(one.nbytes + DRAFTS * one.draft_bytes for one in kept),
-        (SIZE * sum(scale_bytes(one, dtype) for one in shapes),),
-        row_bytes(shapes, dtype),
-    )
-    first, last = (one._replace(pages=4) for one in shares_with_states(sizes, SIZE))
-    states = [n for n in range(len(shapes)) if n not in paged]
-    groups = [
-        KVGroup((*paged,), 4 * first.per_page, 3, share=first),
-        KVGroup((*states,), 4 * last.per_page, 3, state=KeptState(4, 4, DRAFTS), share=last),
-    ]
+    paged = tuple(n for n, one in enumerate(shapes) if isinstance(one, KVShape))
+    states = tuple(n for n, one in enumerate(shapes) if isinstance(one, StateShape))
+    groups = [KVGroup(paged, 0, 3), KVGroup(states, 0, 3, state=KeptState(4, 4, DRAFTS))]
+    groups = on_pages(groups, shapes, [dtype] * len(shapes))
     return KVCache(shapes, groups, SIZE, dtype, choose_kernels(torch.float32), path), groups
 
 
