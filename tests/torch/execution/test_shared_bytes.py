@@ -141,3 +141,59 @@ def test_a_rank_whose_states_have_no_room_is_refused() -> None:
     larger = STATE._replace(rows=(6, 2000))
     with pytest.raises(ConfigError, match=r"more than the [0-9,]+ that it has"):
         KVCache([STATE, LATENT, larger], groups, SIZE, torch.float32, choose_kernels(torch.float32))
+
+
+LARGE, SMALL, UNEVEN = KVShape(1, 64, 64), KVShape(2, 32, 32), KVShape(2, 48, 32)
+TOGETHER: dict[str, tuple[list[KVShape | StateShape], list[tuple[int, ...]]]] = {
+    "windows": ([SMALL] * 5, [(0, 3), (1, 2, 4)]),
+    "two sizes of heads": ([SMALL, LARGE, SMALL, LARGE], [(1, 3), (0, 2)]),
+    "two sizes in one block": ([SMALL, LARGE, LARGE, SMALL], [(0, 1), (2, 3)]),
+    "values smaller than keys": ([UNEVEN, KVShape(1, 96, 64), UNEVEN], [(0,), (1, 2)]),
+    "latents beside heads": ([KVShape(1, 64, 32, latent=True), LARGE, LARGE], [(0,), (1, 2)]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, FOUR_BITS], ids=str)
+@pytest.mark.parametrize("model", TOGETHER)
+def test_no_two_blocks_of_layers_lie_on_each_other(model: str, dtype: torch.dtype) -> None:
+    """Each KV group has a page, with as many as go there; scales lie as far apart as rows."""
+    shapes, layers = TOGETHER[model]
+    groups = on_pages([KVGroup(own, 0) for own in layers], shapes, [dtype] * len(shapes))
+    cache = KVCache(shapes, groups, SIZE, dtype, choose_kernels(torch.float32))
+    tiles, whole = [], 0
+    for page, group in enumerate(groups):
+        share = group.share
+        assert share is not None
+        first = page * share.units
+        blocks = range(first, first + share.per_page * share.span, share.span)
+        for layer in (cache.layers[number] for number in group.layers):
+            assert isinstance(layer, LayerKV)
+            steps = {part.stride(0) // part.stride(2) for part in layer.parts}
+            assert steps == {layer.block_rows}, "the kernels know of one"
+            tiles += [span_of(part, block) for part in layer.parts for block in blocks]
+        whole = share.num_units
+    assert all(a[1] <= b[0] for a, b in pairwise(sorted(tiles)))
+    pieces = [(one.data_ptr(), one.data_ptr() + one.nbytes) for one in cache._made]
+    assert all(any(a <= start and end <= b for a, b in pieces) for start, end in tiles)
+    if dtype.itemsize > 1:
+        numbers = sum(one.nbytes for one in cache._made) // whole
+        sizes = [sum(bytes_per_token([shapes[n]], dtype) for n in own) * SIZE for own in layers]
+        assert [one.share and one.share.span * numbers for one in groups] == sizes
+
+
+def test_a_rank_without_a_draft_model_has_the_same_blocks_of_less() -> None:
+    """And of a KV group that is the draft model's alone, nothing."""
+    shapes: list[KVShape | StateShape] = [VALUES, VALUES, LARGE, LARGE]
+    kinds = [torch.bfloat16] * 2 + [torch.float32] * 2
+    layers = [(0, 2), (1,), (3,)]
+    groups = on_pages([KVGroup(own, 0) for own in layers], shapes, kinds)
+    kernels = choose_kernels(torch.float32)
+    both = KVCache(shapes, groups, SIZE, kinds, kernels)
+    own = [one._replace(layers=tuple(n for n in one.layers if n < 2)) for one in groups]
+    half = KVShape(1, 32, 32)
+    alone = KVCache([half, half], own, SIZE, kinds[:2], kernels)
+    assert alone.move([BlockMove(MoveKind.COPY, 0, 1, number) for number in range(3)]) == []
+    assert [len(one.parts[0]) for one in alone.layers] == [
+        len(one.parts[0]) for one in both.layers[:2]
+    ]
+    assert alone._made[0].nbytes == both._made[0].nbytes // 2
