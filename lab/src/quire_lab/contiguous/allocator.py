@@ -38,6 +38,7 @@ class ContiguousAllocator:
     """
 
     contents = None  # nothing is found again
+    unit: Unit = "blocks"
 
     def __init__(
         self,
@@ -62,10 +63,6 @@ class ContiguousAllocator:
         self._reserved = 0  # tokens that are promised to regions and not there yet
         self._refused_order: int | None = None  # of the regions that were last asked for in vain
         self._now = 0.0  # seconds
-
-    @property
-    def unit(self) -> Unit:
-        return "blocks"
 
     @property
     def num_free_blocks(self) -> int:

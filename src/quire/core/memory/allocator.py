@@ -70,10 +70,7 @@ class KVAllocator(Protocol):
         """None where nothing is found again."""
         ...
 
-    @property
-    def unit(self) -> Unit:
-        """Of figures of what is needed and free."""
-        ...
+    unit: Unit  # of figures of what is needed and free
 
     @property
     def num_free_blocks(self) -> int:

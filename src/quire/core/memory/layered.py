@@ -73,16 +73,13 @@ class LayeredAllocator:
             self.kv_groups = (*self._paged, states)
         self.block_size = block_size
         self._pages = pages
+        self.unit: Unit = "blocks" if pages is None else "pages"
         pools = [(one, one.device) for one in self.kv_groups]
         self._sharing = [(one, pool) for one, pool in pools if isinstance(pool, SharedPool)]
 
     @property
     def contents(self) -> LayeredAllocator:
         return self
-
-    @property
-    def unit(self) -> Unit:
-        return "blocks" if self._pages is None else "pages"
 
     @property
     def num_free_blocks(self) -> int:

@@ -31,6 +31,8 @@ class PagedAllocator:
     those of its attention sinks.
     """
 
+    unit: Unit = "blocks"
+
     def __init__(
         self,
         num_blocks: int,
@@ -60,10 +62,6 @@ class PagedAllocator:
     @property
     def contents(self) -> PagedAllocator:
         return self
-
-    @property
-    def unit(self) -> Unit:
-        return "blocks"
 
     @property
     def num_free_blocks(self) -> int:

@@ -52,6 +52,8 @@ class StateAllocator:
     alive: whether the rest of what a text has left at the end of the block of that name is here.
     """
 
+    unit: Unit = "blocks"
+
     def __init__(
         self,
         num_slots: int,
@@ -74,10 +76,6 @@ class StateAllocator:
     @property
     def contents(self) -> StateAllocator:
         return self
-
-    @property
-    def unit(self) -> Unit:
-        return "blocks"
 
     @property
     def num_free_blocks(self) -> int:
